@@ -1,0 +1,49 @@
+# Everything runs in .venv; the first target that needs it makes it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+TAG := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' kfp_pytorch/__init__.py)-make-images
+DOCKER ?= docker
+
+.PHONY: setup demo test test-long lint format compiled bench images clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/kfp-pytorch run train_and_serve --local
+
+test: setup
+	$(BIN)/pytest -m "not slow"
+
+test-long: setup
+	$(BIN)/pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+compiled: setup
+	$(BIN)/kfp-pytorch compile --all --output compiled
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+images:
+	$(DOCKER) build --tag kfp-pytorch-launcher:$(TAG) --file launcher/Dockerfile .
+	$(DOCKER) build --tag kfp-pytorch-training:$(TAG) --file training/Dockerfile .
+	$(DOCKER) build --tag kfp-pytorch-serving:$(TAG) --file serving/Dockerfile .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The `kfp-pytorch` command."""

@@ -1,0 +1,1 @@
+"""Pipeline components: thin definitions over `kfp_pytorch.launcher`."""

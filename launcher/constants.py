@@ -1,0 +1,85 @@
+"""Names that more than one part of the project agrees on.
+
+A label, annotation or environment name appears here once. `kfp_pytorch.local` may import this
+module of the launcher and no other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kfp_pytorch import __version__
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A resource type of the Kubernetes API.
+
+    Attributes:
+        group: The API group; empty for the core group.
+        version: The API version, such as `v1`.
+        kind: The kind, such as `PyTorchJob`.
+        plural: The resource's name in a URL, such as `pytorchjobs`.
+    """
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+
+    @property
+    def api_version(self) -> str:
+        """The value of `apiVersion` in an object of this kind."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+POD = Kind("", "v1", "Pod", "pods")
+EVENT = Kind("", "v1", "Event", "events")
+SERVICE = Kind("", "v1", "Service", "services")
+CLAIM = Kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
+PYTORCHJOB = Kind("kubeflow.org", "v1", "PyTorchJob", "pytorchjobs")
+TRAINJOB = Kind("trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs")
+INFERENCE_SERVICE = Kind("serving.kserve.io", "v1beta1", "InferenceService", "inferenceservices")
+SERVING_RUNTIME = Kind("serving.kserve.io", "v1alpha1", "ServingRuntime", "servingruntimes")
+TENSORBOARD = Kind("tensorboard.kubeflow.org", "v1alpha1", "Tensorboard", "tensorboards")
+WORKFLOW = Kind("argoproj.io", "v1alpha1", "Workflow", "workflows")
+
+PREFIX = "kfp-pytorch"
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+RUN_ID_LABEL = f"{PREFIX}/run-id"
+STEP_ID_LABEL = f"{PREFIX}/step-id"
+SPEC_HASH_LABEL = f"{PREFIX}/spec-hash"
+ATTEMPT_ANNOTATION = f"{PREFIX}/attempt"
+MODEL_URI_ANNOTATION = f"{PREFIX}/model-uri"
+
+# The label that KFP puts on the pod of every step.
+KFP_RUN_ID_LABEL = "pipeline/runid"
+KFP_POD_NAME_ENV = "KFP_POD_NAME"
+KFP_POD_UID_ENV = "KFP_POD_UID"
+
+# The operator's webhook demands this name of the container that trains.
+PYTORCH_CONTAINER = "pytorch"
+
+OUTPUT_ENV = "KFP_PYTORCH_OUTPUT"
+RESUME_FROM_ENV = "KFP_PYTORCH_RESUME_FROM"
+TERMINATION_LOG_ENV = "KFP_PYTORCH_TERMINATION_LOG"
+TERMINATION_LOG_PATH = "/dev/termination-log"
+# The kubelet cuts each message to 12,288 bytes over the pod's containers.
+TERMINATION_MESSAGE_LIMIT = 2048
+OUTPUT_MOUNT = "/mnt/kfp-pytorch/output"
+RESUME_MOUNT = "/mnt/kfp-pytorch/resume"
+MODEL_MOUNT = "/mnt/models"
+
+# modelFormat of what training exports; KServe would give `pytorch` to TorchServe.
+MODEL_FORMAT = "kfp-pytorch"
+DEFAULT_OUTPUT_URI = "pvc://kfp-pytorch"
+
+# Built by `make images`; no registry holds them.
+IMAGE_TAG = f"{__version__}-make-images"
+LAUNCHER_IMAGE = f"kfp-pytorch-launcher:{IMAGE_TAG}"
+TRAINING_IMAGE = f"kfp-pytorch-training:{IMAGE_TAG}"
+SERVING_IMAGE = f"kfp-pytorch-serving:{IMAGE_TAG}"
+
+# 128 + SIGTERM.
+EXIT_TERMINATED = 143

@@ -1,0 +1,1 @@
+"""One module a component, each with a `run` function that the component's body calls."""

@@ -1,0 +1,1 @@
+"""A stand-in for a cluster of one node, on this machine."""
