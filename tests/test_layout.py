@@ -1,0 +1,91 @@
+"""A folder is a place where code runs, and imports only what is there."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+STDLIB = sys.stdlib_module_names | {"__future__"}
+MAY_IMPORT = {
+    "launcher": {"kubernetes", "urllib3"},
+    "components": {"kfp"},
+    "pipelines": {"kfp"},
+    "local": {"starlette", "uvicorn", "jsonschema_rs", "yaml", "kubernetes", "kfp", "fsspec"},
+    "cli": {"click", "kfp", "kubernetes", "yaml"},
+}
+PARTS = {
+    "launcher": {"launcher"},
+    "training": {"training"},
+    "serving": {"serving"},
+    "components": {"components", "launcher"},
+    "pipelines": {"pipelines", "components", "launcher"},
+    "local": {"local"},
+    "cli": {"cli", "components", "launcher", "local", "pipelines"},
+}
+
+
+def imports(path: Path) -> set[str]:
+    """The dotted names that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def files(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_a_folder_imports_only_the_packages_of_the_place_where_it_runs(folder: str) -> None:
+    alien = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in files(folder)
+        for name in imports(path)
+        if name.split(".")[0] not in STDLIB | MAY_IMPORT[folder] | {"kfp_pytorch"}
+    }
+    assert not alien
+
+
+@pytest.mark.parametrize("folder", PARTS)
+def test_a_folder_imports_only_the_parts_that_go_with_it(folder: str) -> None:
+    own = {f"kfp_pytorch.{part}" for part in PARTS[folder]}
+    alien = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in files(folder)
+        for name in imports(path)
+        if name.startswith("kfp_pytorch.")
+        and ".".join(name.split(".")[:2]) not in own
+        and name != "kfp_pytorch.__version__"
+        and not (folder == "local" and name.startswith("kfp_pytorch.launcher.constants"))
+        and not (folder == "local" and name == "kfp_pytorch.launcher")
+    }
+    assert not alien
+
+
+def test_only_training_and_serving_import_torch_or_kserve() -> None:
+    alien = {
+        str(path.relative_to(ROOT))
+        for folder in MAY_IMPORT
+        for path in files(folder)
+        if {name.split(".")[0] for name in imports(path)} & {"torch", "torchvision", "kserve"}
+    }
+    assert not alien
+
+
+def test_no_file_outgrows_what_a_person_reads_in_one_go() -> None:
+    folders = [*MAY_IMPORT, "training", "serving", "tests", "benchmarks"]
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for folder in folders
+        for path in files(folder)
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 400
+    }
+    assert not long
