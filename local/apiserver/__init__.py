@@ -1,0 +1,1 @@
+"""A Kubernetes API over objects in memory, for one process on this machine."""

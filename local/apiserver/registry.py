@@ -1,0 +1,251 @@
+"""The table of resource types that the server knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from kfp_pytorch.launcher import constants
+from kfp_pytorch.launcher.constants import Kind
+from kfp_pytorch.local.apiserver.errors import Object, no_such_resource
+
+NAMESPACE = Kind("", "v1", "Namespace", "namespaces")
+NODE = Kind("", "v1", "Node", "nodes")
+CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
+SECRET = Kind("", "v1", "Secret", "secrets")
+SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
+EXPERIMENT = Kind("kubeflow.org", "v1beta1", "Experiment", "experiments")
+TRIAL = Kind("kubeflow.org", "v1beta1", "Trial", "trials")
+SUGGESTION = Kind("kubeflow.org", "v1beta1", "Suggestion", "suggestions")
+CLUSTER_SERVING_RUNTIME = Kind(
+    "serving.kserve.io", "v1alpha1", "ClusterServingRuntime", "clusterservingruntimes"
+)
+TRAINING_RUNTIME = Kind("trainer.kubeflow.org", "v1alpha1", "TrainingRuntime", "trainingruntimes")
+CLUSTER_TRAINING_RUNTIME = Kind(
+    "trainer.kubeflow.org", "v1alpha1", "ClusterTrainingRuntime", "clustertrainingruntimes"
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of what `kubectl get` prints.
+
+    Attributes:
+        name: The heading.
+        path: The JSONPath of the value.
+        type: `string`, `integer`, `boolean` or `date` (printed as an age).
+        priority: Above 0, only `-o wide` prints it.
+    """
+
+    name: str
+    path: str
+    type: str = "string"
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A resource type and how the server treats it.
+
+    Attributes:
+        kind: Its names in the API.
+        namespaced: Whether its objects live in namespaces.
+        custom: Whether a CustomResourceDefinition made it, with the ways of custom resources:
+            no unconditional update, no strategic merge patch, a Status after a deletion.
+        status: Whether the status is a subresource, which the main resource cannot write.
+        generation: Whether metadata.generation counts the changes of the spec.
+        short_names: What kubectl takes for the plural.
+        categories: The groups that kubectl knows it by, such as `all`.
+        columns: The columns of custom resources; the native kinds have their own printers.
+        schema: The OpenAPI v3 schema of a custom resource, or None where nothing is checked.
+    """
+
+    kind: Kind
+    namespaced: bool = True
+    custom: bool = False
+    status: bool = False
+    generation: bool = False
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
+    schema: Object | None = None
+
+    @property
+    def list_kind(self) -> str:
+        """The kind of a list of these objects."""
+        return f"{self.kind.kind}List"
+
+
+AGE = Column("Age", ".metadata.creationTimestamp", "date")
+_STATE = Column("State", ".status.conditions[-1:].type")
+
+
+def _custom(
+    kind: Kind,
+    columns: tuple[Column, ...] = (AGE,),
+    *,
+    namespaced: bool = True,
+    status: bool = True,
+    short_names: tuple[str, ...] = (),
+    categories: tuple[str, ...] = (),
+) -> Resource:
+    return Resource(
+        kind,
+        namespaced=namespaced,
+        custom=True,
+        status=status,
+        generation=True,
+        short_names=short_names,
+        categories=categories,
+        columns=columns,
+    )
+
+
+def _training_jobs() -> Iterator[Resource]:
+    for name in ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob"):
+        columns = (AGE, _STATE) if name == "MPIJob" else (_STATE, AGE)
+        yield _custom(Kind("kubeflow.org", "v1", name, f"{name.lower()}s"), columns)
+
+
+def _katib() -> Iterator[Resource]:
+    columns = (
+        Column("Type", ".status.conditions[-1:].type"),
+        Column("Status", ".status.conditions[-1:].status"),
+        AGE,
+    )
+    for kind in (EXPERIMENT, TRIAL, SUGGESTION):
+        yield _custom(kind, columns, categories=("all", "kubeflow", "katib"))
+
+
+def _kserve() -> Iterator[Resource]:
+    latest = ".status.components.predictor.traffic[?(@.latestRevision==true)]"
+    previous = ".status.components.predictor.traffic[?(@.tag=='prev')]"
+    columns = (
+        Column("URL", ".status.url"),
+        Column("Ready", ".status.conditions[?(@.type=='Ready')].status"),
+        Column("Prev", f"{previous}.percent", "integer"),
+        Column("Latest", f"{latest}.percent", "integer"),
+        Column("PrevRolledoutRevision", f"{previous}.revisionName"),
+        Column("LatestReadyRevision", f"{latest}.revisionName"),
+        AGE,
+    )
+    yield _custom(constants.INFERENCE_SERVICE, columns, short_names=("isvc",))
+    runtime = (
+        Column("Disabled", ".spec.disabled", "boolean"),
+        Column("ModelType", ".spec.supportedModelFormats[*].name"),
+        Column("Containers", ".spec.containers[*].name"),
+        AGE,
+    )
+    yield _custom(constants.SERVING_RUNTIME, runtime, status=False)
+    yield _custom(CLUSTER_SERVING_RUNTIME, runtime, status=False, namespaced=False)
+
+
+def _others() -> Iterator[Resource]:
+    workflow = (
+        Column("Status", ".status.phase"),
+        AGE,
+        Column("Message", ".status.message"),
+    )
+    yield _custom(constants.TRAINJOB, (_STATE, AGE))
+    yield _custom(TRAINING_RUNTIME, status=False)
+    yield _custom(CLUSTER_TRAINING_RUNTIME, status=False, namespaced=False)
+    yield _custom(constants.TENSORBOARD)
+    yield _custom(constants.WORKFLOW, workflow, status=False, short_names=("wf",))
+
+
+def _native() -> Iterator[Resource]:
+    everything = ("all",)
+    yield Resource(NAMESPACE, namespaced=False, status=True, short_names=("ns",))
+    yield Resource(NODE, namespaced=False, status=True, short_names=("no",))
+    yield Resource(constants.POD, status=True, short_names=("po",), categories=everything)
+    yield Resource(constants.SERVICE, status=True, short_names=("svc",), categories=everything)
+    yield Resource(constants.CLAIM, status=True, short_names=("pvc",))
+    yield Resource(constants.EVENT, short_names=("ev",))
+    yield Resource(CONFIG_MAP, short_names=("cm",))
+    yield Resource(SECRET)
+    yield Resource(SERVICE_ACCOUNT, short_names=("sa",))
+    yield Resource(
+        constants.DEPLOYMENT,
+        status=True,
+        generation=True,
+        short_names=("deploy",),
+        categories=everything,
+    )
+
+
+class Registry:
+    """The resource types of one server, by kind and by the words of a URL.
+
+    Args:
+        definitions: CustomResourceDefinitions; each adds a type or takes the place of one.
+    """
+
+    def __init__(self, definitions: Iterable[Object] = ()) -> None:
+        self._resources: dict[Kind, Resource] = {}
+        for group in (_native(), _training_jobs(), _katib(), _kserve(), _others()):
+            for resource in group:
+                self._resources[resource.kind] = resource
+        for definition in definitions:
+            for resource in defined(definition):
+                self._resources[resource.kind] = resource
+        self._paths = {
+            (kind.group, kind.version, kind.plural): resource
+            for kind, resource in self._resources.items()
+        }
+
+    def __iter__(self) -> Iterator[Resource]:
+        return iter(self._resources.values())
+
+    def of(self, kind: Kind) -> Resource:
+        """The type of a kind.
+
+        Raises:
+            ApiError: 404 when the server does not know it.
+        """
+        found = self._resources.get(kind)
+        if found is None:
+            raise no_such_resource()
+        return found
+
+    def at(self, group: str, version: str, plural: str) -> Resource | None:
+        """The type that a URL names, or None."""
+        return self._paths.get((group, version, plural))
+
+
+def defined(definition: Object) -> Iterator[Resource]:
+    """The types that a CustomResourceDefinition makes, one a served version.
+
+    Raises:
+        ValueError: when the object is no CustomResourceDefinition.
+    """
+    spec = definition.get("spec") or {}
+    if definition.get("kind") != "CustomResourceDefinition" or "versions" not in spec:
+        raise ValueError(
+            f"not a CustomResourceDefinition: kind is {definition.get('kind')!r}; "
+            "give one definition a JSON file"
+        )
+    names = spec["names"]
+    for version in spec["versions"]:
+        if not version.get("served", True):
+            continue
+        kind = Kind(spec["group"], version["name"], names["kind"], names["plural"])
+        resource = _custom(
+            kind,
+            tuple(_columns(version)) or (AGE,),
+            namespaced=spec.get("scope", "Namespaced") == "Namespaced",
+            status="status" in (version.get("subresources") or {}),
+            short_names=tuple(names.get("shortNames") or ()),
+            categories=tuple(names.get("categories") or ()),
+        )
+        schema = (version.get("schema") or {}).get("openAPIV3Schema")
+        yield replace(resource, schema=schema)
+
+
+def _columns(version: Object) -> Iterator[Column]:
+    for column in version.get("additionalPrinterColumns") or []:
+        yield Column(
+            column["name"],
+            column["jsonPath"],
+            column.get("type", "string"),
+            int(column.get("priority", 0)),
+        )
