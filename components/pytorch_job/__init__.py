@@ -1,0 +1,5 @@
+"""Trains with a PyTorchJob and hands on the model, its metrics, its curves and a report."""
+
+from kfp_pytorch.components.pytorch_job.component import pytorch_job
+
+__all__ = ["pytorch_job"]

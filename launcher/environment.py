@@ -1,0 +1,115 @@
+"""A training container's environment and argv: rendered, merged, measured and kept byte for byte.
+
+Kubernetes itself changes `$(NAME)` and `$$` in arguments and values:
+https://github.com/kubernetes/kubernetes/blob/master/third_party/forked/golang/expansion/expand.go
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kfp_pytorch.launcher import checks, constants
+from kfp_pytorch.launcher.errors import InputError
+
+# Linux takes no single argument or variable above 131,072 bytes, and KFP hands all inputs of a
+# step to its own launcher as one such argument.
+SIZE_LIMIT = 100_000
+_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_OURS = (
+    constants.OUTPUT_ENV,
+    constants.RESUME_FROM_ENV,
+    constants.TERMINATION_LOG_ENV,
+)
+# https://github.com/kubeflow/trainer/blob/v1.9.2/pkg/controller.v1/pytorch/envvar.go
+_OPERATORS = (
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "WORLD_SIZE",
+    "RANK",
+    "PET_MASTER_ADDR",
+    "PET_MASTER_PORT",
+    "PET_NODE_RANK",
+    "PET_NNODES",
+    "PET_NPROC_PER_NODE",
+)
+_SOURCES = ("secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef")
+
+
+def merged(env: Any, of_task: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Return a container's `env` from the input and what the author set on the task.
+
+    Args:
+        env: The input: an object from names to a string, a number, true or false, or a reference
+            such as `{"secretKeyRef": {"name": "s", "key": "k"}}`.
+        of_task: The task's `env` in Kubernetes' form; the input beats it.
+
+    Returns:
+        The variables, the task's first, no name twice.
+
+    Raises:
+        InputError: If a name or value cannot be a variable's; the message names it.
+    """
+    variables = {str(item.get("name")): dict(item) for item in of_task}
+    for name, value in checks.mapping("env", env).items():
+        variables[name] = _variable(name, value)
+    for name in variables:
+        _check_name(name)
+    return tuple(variables.values())
+
+
+def _variable(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        if len(value) != 1 or next(iter(value)) not in _SOURCES:
+            raise InputError(
+                f"env[{name!r}] must be a string, a number, true or false, or an object with one "
+                f"of {', '.join(_SOURCES)}."
+            )
+        return {"name": name, "valueFrom": value}
+    return {"name": name, "value": literal(checks.rendered(f"env[{name!r}]", value))}
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"env has the name {name!r}; a variable's name has letters, digits, '_', '-' and '.', "
+            "and does not begin with a digit."
+        )
+    if name in _OURS:
+        raise InputError(f"env may not set {name}: the launcher does.")
+    if name in _OPERATORS:
+        raise InputError(
+            f"env may not set {name}: the operator does, from num_nodes and nproc_per_node."
+        )
+
+
+def literal(text: str) -> str:
+    """Return what a manifest must say so that the container gets this text byte for byte."""
+    return text.replace("$", "$$") if "$(" in text or "$$" in text else text
+
+
+def plain(name: str, value: str) -> dict[str, str]:
+    """Return a variable with a literal value, in the form of a container's `env`."""
+    return {"name": name, "value": literal(value)}
+
+
+def check_size(
+    command: Iterable[str], args: Iterable[str], env: Iterable[Mapping[str, Any]]
+) -> None:
+    """Refuse what no step or container could be started with.
+
+    Raises:
+        InputError: If command, arguments and environment together are over 100,000 bytes.
+    """
+    sizes = {f"command[{i}]": len(item.encode()) for i, item in enumerate(command)}
+    sizes |= {f"args[{i}]": len(item.encode()) for i, item in enumerate(args)}
+    sizes |= {f"env[{v['name']!r}]": len(str(v.get("value", "")).encode()) for v in env}
+    total = sum(sizes.values())
+    if total > SIZE_LIMIT:
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise InputError(
+            f"command, args and env are {total:,} bytes together, {largest} alone "
+            f"{sizes[largest]:,}; the limit is {SIZE_LIMIT:,}. Put the content into the image, a "
+            "ConfigMap mounted through pod_template_patch, or a file on the output claim."
+        )

@@ -1,0 +1,90 @@
+"""A strategic merge patch of a pod template: lists are merged by what names their elements.
+
+https://kubernetes.io/docs/tasks/manage-kubernetes-objects/update-api-object-kubectl-patch/
+Two lists that Kubernetes would replace, `tolerations` and `envFrom`, are added to here: a patch is
+for what the inputs cannot say, not for saying it all again.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from kfp_pytorch.launcher.errors import InputError
+
+_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "ephemeralContainers": "name",
+    "env": "name",
+    "volumes": "name",
+    "imagePullSecrets": "name",
+    "resourceClaims": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "ports": "containerPort",
+    "hostAliases": "ip",
+    "topologySpreadConstraints": "topologyKey",
+}
+_ADDED = ("tolerations", "envFrom")
+_DIRECTIVE = "$patch"
+
+
+def merge(base: dict[str, Any], patch: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return an object changed by a patch.
+
+    Args:
+        base: The object, which stays as it is.
+        patch: The changes. null removes a field; in a list that is merged by a key, an element
+            with `"$patch": "delete"` removes the one it names.
+        where: The patch's own name, for messages.
+
+    Returns:
+        A new object.
+
+    Raises:
+        InputError: If the patch has another type than what it changes, or an element of a list
+            that is merged lacks its key.
+    """
+    result = copy.deepcopy(base)
+    for key, value in patch.items():
+        here = f"{where}.{key}"
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict):
+            result[key] = merge(_expect(result.get(key), dict, here), value, here)
+        elif isinstance(value, list):
+            result[key] = _merge_list(key, _expect(result.get(key), list, here), value, here)
+        elif isinstance(result.get(key), (dict, list)):
+            raise InputError(f"{here} is {value!r}, where an object or a list is expected.")
+        else:
+            result[key] = value
+    return result
+
+
+def _expect(found: Any, kind: type, where: str) -> Any:
+    if found is None:
+        return kind()
+    if not isinstance(found, kind):
+        raise InputError(f"{where} is of another type than what it would change: {found!r}.")
+    return found
+
+
+def _merge_list(name: str, base: list[Any], patch: list[Any], where: str) -> list[Any]:
+    if name in _ADDED:
+        return base + [copy.deepcopy(item) for item in patch if item not in base]
+    if name not in _KEYS:
+        return copy.deepcopy(patch)
+    key = _KEYS[name]
+    result = {item[key]: item for item in base}
+    for i, item in enumerate(patch):
+        here = f"{where}[{i}]"
+        if not isinstance(item, dict) or item.get(key) in (None, ""):
+            raise InputError(f"{here} must be an object with {key!r}, by which it is merged.")
+        if item.get(_DIRECTIVE) == "delete":
+            result.pop(item[key], None)
+        elif _DIRECTIVE in item:
+            raise InputError(f"{here} has {_DIRECTIVE} {item[_DIRECTIVE]!r}; only delete is known.")
+        else:
+            result[item[key]] = merge(result.get(item[key], {}), item, here)
+    return list(result.values())

@@ -1,0 +1,59 @@
+"""What tests of every part share."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+CRDS = Path(__file__).resolve().parents[2] / "shared" / "crds"
+
+
+@pytest.fixture(scope="session")
+def check_crd() -> Callable[[str, dict[str, Any]], None]:
+    """`check_crd(plural, obj)`: fails unless the object is valid, unknown fields refused."""
+    return check_against_crd
+
+
+def check_against_crd(plural: str, obj: dict[str, Any]) -> None:
+    version = obj["apiVersion"].rpartition("/")[2]
+    errors = [
+        f"{'.'.join(map(str, error.instance_path))}: {error.message}"
+        for error in _validator(plural, version).iter_errors(obj)
+    ]
+    assert not errors, "\n".join(errors)
+
+
+@functools.cache
+def _validator(plural: str, version: str) -> Any:
+    path = CRDS / f"{plural}.json"
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    versions = json.loads(path.read_text())["spec"]["versions"]
+    schema = next(v["schema"]["openAPIV3Schema"] for v in versions if v["name"] == version)
+    return jsonschema_rs.validator_for(closed(schema))
+
+
+def closed(schema: Any) -> Any:
+    """Copy a structural schema with every object in it closed to unknown fields.
+
+    `metadata` at the root stays open: a CRD leaves it to Kubernetes.
+    """
+    if isinstance(schema, list):
+        return [closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    result = {
+        key: {name: closed(item) for name, item in value.items()}
+        if key == "properties"
+        else closed(value)
+        for key, value in schema.items()
+    }
+    if "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        result.setdefault("additionalProperties", False)
+    return result
