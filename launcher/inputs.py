@@ -37,7 +37,7 @@ class PyTorchJobInputs:
         name: The readable part of the job's name, not yet made a valid one.
         namespace: The job's namespace; empty for the launcher's own.
         command: The container's command; empty for the image's own.
-        args: The command's arguments.
+        args: The command's arguments, those made of the hyperparameters last.
         env: The container's environment, as the objects of a container's `env`.
         num_nodes: How many pods train.
         nproc_per_node: Processes a pod: a number, or `auto`, `cpu` or `gpu`.
@@ -125,7 +125,10 @@ class PyTorchJobInputs:
 
 
 _RAW_ONLY = frozenset(
-    {"cpu", "memory", "gpus_per_node", "gpu_resource", "output_uri", "task_config"}
+    {
+        *("cpu", "memory", "gpus_per_node", "gpu_resource"),
+        *("hyperparameters", "output_uri", "task_config"),
+    }
 )
 _CHECKED_ONLY = frozenset({"resources", "gpus", "output", "volumes", "volume_mounts"})
 
@@ -182,12 +185,22 @@ def _program(inputs: dict[str, Any], settings: task_config.TaskSettings) -> dict
         "name": _name(inputs.get("name")),
         "namespace": checks.dns_label("namespace", inputs.get("namespace")),
         "command": checks.strings("command", inputs.get("command")),
-        "args": checks.strings("args", inputs.get("args")),
+        "args": checks.strings("args", inputs.get("args"))
+        + _options(inputs.get("hyperparameters")),
         "env": environment.merged(inputs.get("env"), settings.env),
         "image_pull_policy": checks.choice(
             "image_pull_policy", inputs.get("image_pull_policy"), PULL_POLICIES
         ),
     }
+
+
+def _options(value: Any) -> tuple[str, ...]:
+    """Render an object as `--key=value` arguments: a value may then begin with a dash."""
+    options = checks.mapping("hyperparameters", value)
+    return tuple(
+        f"--{key}={checks.rendered(f'hyperparameters[{key!r}]', item)}"
+        for key, item in options.items()
+    )
 
 
 def _name(value: Any) -> str:

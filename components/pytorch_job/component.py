@@ -33,6 +33,7 @@ def pytorch_job(
     namespace: str = "",
     command: list[Any] = [],
     args: list[Any] = [],
+    hyperparameters: dict[str, Any] = {},
     env: dict[str, Any] = {},
     num_nodes: int = 1,
     nproc_per_node: str = "",
@@ -82,6 +83,9 @@ def pytorch_job(
         namespace: The job's namespace; empty for the step's own.
         command: The container's command as a list; empty for the image's own. No shell.
         args: The command's arguments as a list; each reaches the container byte for byte.
+        hyperparameters: Further arguments, each key and value as --key=value. In a pipeline, a
+            value may be one of its parameters: a number, true or false, or a text without
+            quotation marks and backslashes.
         env: Environment variables: a string, a number, true or false each, or a reference such as
             {"secretKeyRef": {"name": "a-secret", "key": "a-key"}}.
         num_nodes: How many pods train, the first one included.
