@@ -1,0 +1,45 @@
+"""How long a waiting launcher waits for what. All in seconds; no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits and beats of a wait. 0 means no limit for the first three.
+
+    Attributes:
+        queue: How long the job may be suspended at a stretch.
+        start: How long, not counting the queue, until every pod runs.
+        run: How long the job may run, not counting the queue.
+        acknowledge: How long until the operator writes a first condition.
+        kind_absent: How long the job's resource type may be unknown to the server.
+        poll: Time between polls while watches break.
+        silence: How long a watch may bring neither event nor bookmark.
+        watch_life: After how long the server is asked to end a watch.
+        slow_beat: Time between reads of pods and log that nothing else has caused.
+        quick_beat: The same for pods and events while the job is not running whole; it doubles
+            up to `remind`.
+        remind: Time between progress lines while nothing changes.
+        deletion: How long a deletion may take.
+        pull_grace: How long an image may fail to be pulled.
+        config_grace: How long a container may fail to be created.
+        gather: How long the last look at pods, events and logs may take.
+    """
+
+    queue: float = 0.0
+    start: float = 0.0
+    run: float = 0.0
+    acknowledge: float = 60.0
+    kind_absent: float = 60.0
+    poll: float = 30.0
+    silence: float = 300.0
+    watch_life: float = 1800.0
+    slow_beat: float = 1200.0
+    quick_beat: float = 5.0
+    remind: float = 300.0
+    deletion: float = 300.0
+    pull_grace: float = 120.0
+    config_grace: float = 60.0
+    gather: float = 15.0

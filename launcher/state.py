@@ -1,0 +1,143 @@
+"""From a job's conditions to its state. No I/O.
+
+A condition's place in the list means nothing: it is found by its type and counts when its status
+is "True". After the end, Running stays with status "False"; once Failed is True the operator
+writes nothing else (training-operator v1.9, pkg/controller.v1/pytorch).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from kfp_pytorch.launcher.evidence import Object
+
+
+class Phase(Enum):
+    """Where a job is in its life."""
+
+    UNACKNOWLEDGED = "unacknowledged"
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job will not change any more."""
+        return self in (Phase.SUCCEEDED, Phase.FAILED)
+
+
+@dataclass(frozen=True)
+class JobState:
+    """A job's state.
+
+    Attributes:
+        phase: Where it is in its life.
+        reason: The reason of the condition that says so, or empty.
+        message: The message of that condition, or empty.
+        since: The condition's last transition, as the cluster wrote it, or empty.
+        deleting: Whether somebody asked for its deletion.
+        warning: What a person must know of a success, or empty.
+    """
+
+    phase: Phase
+    reason: str = ""
+    message: str = ""
+    since: str = ""
+    deleting: bool = False
+    warning: str = ""
+
+
+# The first that is True decides. Suspended comes before Running, which may lag behind it.
+_ORDER = (
+    ("Failed", Phase.FAILED),
+    ("Succeeded", Phase.SUCCEEDED),
+    ("Suspended", Phase.QUEUED),
+    ("Restarting", Phase.RESTARTING),
+    ("Running", Phase.RUNNING),
+    ("Created", Phase.STARTING),
+)
+
+
+def job_state(job: Object) -> JobState:
+    """Reads the state of a PyTorchJob.
+
+    Args:
+        job: The object; its status may be absent or incomplete.
+
+    Returns:
+        Its state.
+    """
+    status = job.get("status") or {}
+    deleting = bool((job.get("metadata") or {}).get("deletionTimestamp"))
+    conditions = [c for c in status.get("conditions") or [] if isinstance(c, dict)]
+    true = {str(c.get("type")): c for c in conditions if str(c.get("status")) == "True"}
+    for kind, phase in _ORDER:
+        if kind in true:
+            return _state(phase, true[kind], deleting, status)
+    if _suspended(job):
+        return JobState(Phase.QUEUED, deleting=deleting)
+    # Only False ones, as Suspended=False after Kueue let it go: seen by the operator, not running.
+    phase = Phase.STARTING if conditions else Phase.UNACKNOWLEDGED
+    return JobState(phase, deleting=deleting)
+
+
+def expected_pods(job: Object) -> int:
+    """How many pods must run for the job to be running whole.
+
+    Args:
+        job: A PyTorchJob.
+
+    Returns:
+        The sum of the replicas; of an elastic job, the least that it may run with.
+    """
+    spec = job.get("spec") or {}
+    least = (spec.get("elasticPolicy") or {}).get("minReplicas")
+    if isinstance(least, int):
+        return least
+    replicas = spec.get("pytorchReplicaSpecs") or {}
+    return sum(int(r.get("replicas", 1)) for r in replicas.values())
+
+
+def first_pod(job: Object) -> str:
+    """The name of the job's first pod: the master, or worker 0 where there is no master."""
+    role = (
+        "master" if "Master" in (job.get("spec") or {}).get("pytorchReplicaSpecs", {}) else "worker"
+    )
+    return f"{job['metadata']['name']}-{role}-0"
+
+
+def _state(phase: Phase, condition: dict[str, Any], deleting: bool, status: Object) -> JobState:
+    return JobState(
+        phase=phase,
+        reason=str(condition.get("reason") or ""),
+        message=str(condition.get("message") or ""),
+        since=str(condition.get("lastTransitionTime") or ""),
+        deleting=deleting,
+        warning=_warning(status) if phase is Phase.SUCCEEDED else "",
+    )
+
+
+def _warning(status: Object) -> str:
+    """With a Master, its success is the job's, whatever the workers did."""
+    failed = {
+        role: counts["failed"]
+        for role, counts in (status.get("replicaStatuses") or {}).items()
+        if isinstance(counts, dict) and counts.get("failed")
+    }
+    if not failed:
+        return ""
+    parts = ", ".join(f"{count} {role}" for role, count in sorted(failed.items()))
+    return (
+        f"The job counts as succeeded, for its master did; but pods of it failed: {parts}. "
+        "Look at their logs before you trust the result."
+    )
+
+
+def _suspended(job: Object) -> bool:
+    policy = (job.get("spec") or {}).get("runPolicy") or {}
+    return policy.get("suspend") is True

@@ -1,0 +1,252 @@
+"""HTTP to the API server: one request at a time, and again where a retry can mend it.
+
+Connection errors, 429 and 5xx are retried with growing, jittered pauses within a bounded blind
+time; 401 with credentials read afresh from disk.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import urllib3
+
+from kfp_pytorch.launcher.api_errors import (
+    ApiError,
+    Call,
+    Transient,
+    Unauthorized,
+    Unreachable,
+    error_from,
+)
+from kfp_pytorch.launcher.credentials import Credentials
+from kfp_pytorch.launcher.errors import CannotObserve
+from kfp_pytorch.launcher.evidence import Object
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long and how often a call that gets no answer is tried again. All in seconds.
+
+    Attributes:
+        blind: How long a server that has answered before may be out of sight.
+        first_contact: The same for a server that has never answered.
+        pause: The first pause between tries; it doubles, with jitter.
+        longest_pause: What it grows to; a Retry-After may ask for up to four times as much.
+        connect: Limit of making a connection.
+        read: Limit of waiting for an answer.
+        logins: How often credentials are read again before 401 is believed.
+        tell_after: After how long out of sight a person is told.
+    """
+
+    blind: float = 900.0
+    first_contact: float = 60.0
+    pause: float = 0.25
+    longest_pause: float = 15.0
+    connect: float = 10.0
+    read: float = 30.0
+    logins: int = 5
+    tell_after: float = 10.0
+
+
+def be_silent(_text: str) -> None:
+    """Tells nobody."""
+
+
+class Transport:
+    """Sends requests to one API server; safe to use from several threads.
+
+    Attributes:
+        credentials: The credentials as last read.
+        clock_offset: How far the server's clock is ahead of this machine's.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Credentials],
+        patience: Patience,
+        notify: Callable[[str], None] = be_silent,
+    ) -> None:
+        self._load = load
+        self._patience = patience
+        self._notify = notify
+        self._contacted = False
+        self._login()
+        self.clock_offset = timedelta()
+
+    def sibling(self, patience: Patience) -> Transport:
+        """Another transport to the same server, with its own sockets and patience."""
+        other = Transport(self._load, patience, self._notify)
+        other._contacted = self._contacted
+        return other
+
+    def json(self, call: Call, method: str, path: str, **request: Any) -> Object:
+        """Sends one request and returns the object in the answer. Arguments as in `send`."""
+        data = self.send(call, method, path, **request).data
+        try:
+            answer = json.loads(data)
+        except ValueError as error:
+            raise Unreachable(call, 200, "", f"the answer is not JSON: {error}") from error
+        if not isinstance(answer, dict):
+            raise Unreachable(call, 200, "", "the answer is not an object")
+        return answer
+
+    def send(
+        self,
+        call: Call,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        content: str = "application/json",
+        silence: float = 0.0,
+    ) -> urllib3.BaseHTTPResponse:
+        """Sends one request, again with fresh credentials while the answer is 401.
+
+        Args:
+            call: What it asks, for errors.
+            method: The HTTP method.
+            path: The path.
+            query: The query's parameters; empty ones are left out.
+            body: The object to send.
+            content: The body's media type.
+            silence: If not 0, the answer is a stream and left unread; it may be silent for so
+                many seconds.
+
+        Returns:
+            The answer, whose status is a success.
+
+        Raises:
+            ApiError: The server refused, or gave no answer.
+        """
+        asked = urlencode({k: v for k, v in (query or {}).items() if v})
+        target = f"{path}?{asked}" if asked else path
+        data = None if body is None else json.dumps(body).encode()
+        login = 0
+        while True:
+            answer = self._once(call, method, target, data, content, silence)
+            if answer.status < 300:
+                return answer
+            error = error_from(call, answer.status, answer.headers, answer.data)
+            if not isinstance(error, Unauthorized) or login == self._patience.logins:
+                raise error
+            # At once the first time: a rotated token is the usual cause.
+            time.sleep(min(2.0 ** (login - 2), 4.0) if login else 0.0)
+            self._login()
+            login += 1
+
+    def retried(self, attempt: Callable[[], T]) -> T:
+        """Makes an attempt again until it meets no transient error.
+
+        Args:
+            attempt: What to try.
+
+        Returns:
+            What it returned.
+
+        Raises:
+            CannotObserve: The blind time is over.
+            ApiError: The server refused.
+        """
+        started, pause, told = time.monotonic(), self._patience.pause, False
+        while True:
+            try:
+                return attempt()
+            except Transient as error:
+                waited, budget = time.monotonic() - started, self._budget()
+                if waited >= budget:
+                    raise CannotObserve(_blind_words(error, waited)) from error
+                if waited > self._patience.tell_after and not told:
+                    self._notify(f"{error.message.rstrip('.')}; trying for up to {budget:.0f} s")
+                    told = True
+                time.sleep(max(0.0, min(self._wait(error, pause), budget - waited)))
+                pause = min(2 * pause, self._patience.longest_pause)
+
+    def _budget(self) -> float:
+        limits = self._patience
+        return limits.blind if self._contacted else min(limits.blind, limits.first_contact)
+
+    def _wait(self, error: Transient, pause: float) -> float:
+        asked = min(error.retry_after, 4 * self._patience.longest_pause)
+        # Jitter: a hundred launchers must not come back to a restarted server in step.
+        return asked + random.uniform(0.5, 1.0) * pause  # noqa: S311
+
+    def _once(
+        self, call: Call, method: str, target: str, data: bytes | None, content: str, silence: float
+    ) -> urllib3.BaseHTTPResponse:
+        who = self.credentials
+        headers = {"Accept": "application/json, */*", "User-Agent": "kfp-pytorch"}
+        if who.authorization:
+            headers["Authorization"] = who.authorization
+        if data is not None:
+            headers["Content-Type"] = content
+        limits = urllib3.Timeout(self._patience.connect, silence or self._patience.read)
+        try:
+            answer = self._pool.request(
+                method,
+                who.server + target,
+                body=data,
+                headers=headers,
+                timeout=limits,
+                retries=False,
+                redirect=False,
+                preload_content=False,
+            )
+            if not silence or answer.status >= 300:
+                answer.read(cache_content=True)
+                answer.release_conn()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            words = f"{type(error).__name__}: {error} ({who.server}, from {who.source})"
+            raise Unreachable(call, 0, "", words) from error
+        self._contacted = True
+        self._note_time(answer.headers.get("Date", ""))
+        return answer
+
+    def _login(self) -> None:
+        """Reads the credentials; makes a new pool too, for a certificate may have changed."""
+        self.credentials = self._load()
+        self._pool = _pool(self.credentials)
+
+    def _note_time(self, date: str) -> None:
+        try:
+            self.clock_offset = parsedate_to_datetime(date) - datetime.now(UTC)
+        except (TypeError, ValueError):
+            return
+
+
+def _blind_words(error: ApiError, waited: float) -> str:
+    return (
+        f"Could not observe the cluster: tried for {waited:.0f} s, the last time: {error.message}\n"
+        "Nothing was changed meanwhile. Check that the API server runs and can be reached."
+    )
+
+
+def _pool(credentials: Credentials) -> urllib3.PoolManager:
+    options = [
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    ]
+    # Finds a peer that went without a word in about a minute, also on an idle watch.
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            options.append((socket.IPPROTO_TCP, getattr(socket, name), value))
+    settings: dict[str, Any] = {"socket_options": options, "maxsize": 4}
+    if credentials.tls:
+        settings["ssl_context"] = credentials.tls
+    if credentials.server_name:
+        settings["server_hostname"] = credentials.server_name
+        settings["assert_hostname"] = credentials.server_name
+    if credentials.proxy:
+        return urllib3.ProxyManager(credentials.proxy, **settings)
+    return urllib3.PoolManager(**settings)
