@@ -1,0 +1,169 @@
+"""Runs one pipeline with kfp.local, as a process of its own.
+
+    python -m kfp_pytorch.local.kfp_runner FOLDER
+
+kfp.local keeps global state, clears logging handlers and leaves the processes of its tasks behind
+when it is killed; so it gets a process, under a guard. What goes on is told on stdout by the
+stand-in around each step (`kfp_pytorch.local.step`); this program adds an event of its own when
+kfp.local fails outside of a step.
+
+`FOLDER/run.json` holds a `Run` as JSON, `FOLDER/pipeline.json` the pipeline's specification.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from kfp_pytorch.launcher import constants
+from kfp_pytorch.local import guard, step
+
+RUN_FILE = "run.json"
+PIPELINE_FILE = "pipeline.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A local run's identity, which a resumed run keeps.
+
+    The URIs of its artifacts follow from `name`, and what a launcher calls its job follows from
+    them.
+
+    Attributes:
+        name: The name of the run's folder below the folder of all runs.
+        id: The run's id, what `dsl.PIPELINE_JOB_ID_PLACEHOLDER` stands for.
+        pipeline: The pipeline's name.
+        arguments: The arguments that were given, by parameter.
+    """
+
+    name: str
+    id: str
+    pipeline: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def local_form(spec: dict[str, Any]) -> dict[str, Any]:
+    """Puts the stand-in for KFP's launcher before the command of every step.
+
+    Args:
+        spec: A pipeline's specification, in image form.
+
+    Returns:
+        A new specification for this machine alone.
+    """
+    result: dict[str, Any] = json.loads(json.dumps(spec))
+    for label, executor in result.get("deploymentSpec", {}).get("executors", {}).items():
+        container = executor.get("container")
+        if container and container.get("command"):
+            name = label.removeprefix("exec-")
+            stand_in = [sys.executable, "-m", step.__name__, name, "--"]
+            container["command"] = [*stand_in, *container["command"]]
+    return result
+
+
+def run(folder: Path) -> None:
+    """Runs the pipeline of a folder to its end.
+
+    Args:
+        folder: The run's folder.
+
+    Raises:
+        Exception: Whatever kfp.local raises, such as RuntimeError when a step has failed.
+    """
+    from kfp import components, local
+
+    wanted = Run(**json.loads((folder / RUN_FILE).read_text(encoding="utf-8")))
+    override_kfp(wanted)
+    local.init(
+        runner=local.SubprocessRunner(use_venv=False),
+        pipeline_root=str(folder.parent),
+        raise_on_error=True,
+    )
+    pipeline = components.load_component_from_text(
+        (folder / PIPELINE_FILE).read_text(encoding="utf-8")
+    )
+    pipeline(**wanted.arguments)
+
+
+def override_kfp(wanted: Run) -> None:
+    """Replaces four functions of kfp.local, as no setting of it does.
+
+    - The pipeline's resource name, a part of every URI, has the time in it; a resumed run keeps
+      the one it had.
+    - The run's id is random digits; here it is the run's.
+    - `python3` is replaced in every argument, the user's own strings included; the stand-in sets
+      PATH instead.
+    - A whole number that a pipeline puts inside a list or dict arrives as `3.0`; the backend
+      writes `3`.
+
+    Args:
+        wanted: The run's identity.
+    """
+    from kfp.local import executor_input_utils, placeholder_utils, subprocess_task_handler
+
+    executor_input_utils.get_local_pipeline_resource_name = lambda _: wanted.name
+    # The first id is the run's; those that follow are of its tasks.
+    ids = itertools.chain([wanted.id], (f"{wanted.id}-{n}" for n in itertools.count(1)))
+    placeholder_utils.make_random_id = lambda: next(ids)
+    subprocess_task_handler.replace_python_executable = _unless_terminated
+    executor_input_utils.executor_input_to_dict = _with_whole_numbers(
+        executor_input_utils.executor_input_to_dict
+    )
+
+
+_terminated = False
+
+
+def _unless_terminated(command: list[str], _executable: str) -> list[str]:
+    if _terminated:
+        raise SystemExit(constants.EXIT_TERMINATED)
+    return command
+
+
+def _with_whole_numbers(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    def executor_input_to_dict(*arguments: Any, **keywords: Any) -> dict[str, Any]:
+        result = original(*arguments, **keywords)
+        values = result.get("inputs", {}).get("parameterValues", {})
+        for name, value in values.items():
+            # KFP's name for what a pipeline puts inside another value.
+            if name.startswith("pipelinechannel--") and isinstance(value, float):
+                values[name] = int(value) if value.is_integer() else value
+        return result
+
+    return executor_input_to_dict
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    """Pass the signal on to the steps; kfp.local waits for them while it unwinds."""
+    global _terminated
+    _terminated = True
+    for pid, parent in guard.parents().items():
+        if parent == os.getpid():
+            os.kill(pid, signal.SIGTERM)
+    raise SystemExit(constants.EXIT_TERMINATED)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the pipeline; returns 0, 1 after a failure, or 143 after SIGTERM."""
+    warnings.simplefilter("ignore", FutureWarning)
+    signal.signal(signal.SIGTERM, _terminate)
+    folder = Path(arguments[0])
+    try:
+        run(folder)
+    except Exception as error:
+        step.Events("").send("error", message=f"{type(error).__name__}: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

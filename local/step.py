@@ -1,0 +1,279 @@
+"""Stands in for what surrounds a step's program on a cluster: KFP's launcher and Argo's executor.
+
+    python -m kfp_pytorch.local.step NAME -- COMMAND…
+
+It is a program of its own, between kfp.local and the step's command. It makes the step's Pod
+object, runs the command as a child with its output piped and with the environment that a step's
+pod has, signals the child's whole process group on SIGTERM, as Argo does, and records phase, exit
+code and termination message in the Pod object at the end.
+
+What happens is told on stdout, one event a line: `EVENT_MARK` and a JSON object.
+`KFP_PYTORCH_STEP` holds a `Setting` as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+from kfp_pytorch.launcher import constants
+from kfp_pytorch.local import client
+
+SETTING_ENV = "KFP_PYTORCH_STEP"
+EVENT_MARK = "\x02"
+# No scheduler of this name runs, so no kubelet takes the pod: its process is this program's child.
+SCHEDULER = "kfp-pytorch-step"
+
+GRACE_SECONDS = 5.0
+# The kubelet keeps the end of a container's termination message.
+MESSAGE_BYTES = 4096
+STDERR_LINES = 200
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a step's stand-in needs to know of its run.
+
+    Attributes:
+        run_id: The run's id, as `pipeline/runid` has it.
+        folder: Where the run's files lie.
+        namespace: The namespace of the step's pod.
+        workflow: The name of the Workflow object that owns the pod.
+        workflow_uid: Its uid.
+        server: The API server's address, `http://HOST:PORT`; empty when no Pod object is wanted.
+        token: The bearer token; empty when the server wants none.
+    """
+
+    run_id: str
+    folder: str
+    namespace: str = ""
+    workflow: str = ""
+    workflow_uid: str = ""
+    server: str = ""
+    token: str = ""
+
+
+class Events:
+    """Writes events to stdout, whole lines only."""
+
+    def __init__(self, step: str, pod: str = "") -> None:
+        self.step = step
+        self.pod = pod
+        self._lock = threading.Lock()
+
+    def send(self, event: str, **fields: Any) -> None:
+        """Write one event; a reader that has gone is no reason to stop."""
+        told = {"step": self.step, "pod": self.pod, "event": event, **fields}
+        line = EVENT_MARK + json.dumps(told) + "\n"
+        with self._lock, contextlib.suppress(OSError):
+            sys.stdout.write(line)
+            sys.stdout.flush()
+
+
+class PodObject:
+    """The step's Pod object, when the run has an API server to keep it."""
+
+    def __init__(self, setting: Setting, step: str) -> None:
+        self.setting = setting
+        readable = re.sub(r"[^a-z0-9]+", "-", f"{setting.workflow}-{step}".lower())
+        self.name = f"{readable[:54].strip('-')}-{secrets.token_hex(4)}"
+        self.uid = ""
+
+    def create(self) -> None:
+        """Create it, pending."""
+        if not self.setting.server:
+            return
+        owner = {
+            "apiVersion": constants.WORKFLOW.api_version,
+            "kind": constants.WORKFLOW.kind,
+            "name": self.setting.workflow,
+            "uid": self.setting.workflow_uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+        metadata = {
+            "name": self.name,
+            "labels": {constants.KFP_RUN_ID_LABEL: self.setting.run_id},
+            "ownerReferences": [owner],
+        }
+        container = {"name": "main", "image": "this-python", "command": ["python3"]}
+        spec = {"schedulerName": SCHEDULER, "restartPolicy": "Never", "containers": [container]}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        created = self._request("POST", client.path(constants.POD, self.setting.namespace), body)
+        self.uid = created["metadata"]["uid"]
+
+    def started(self, when: datetime) -> None:
+        """Record that the program runs."""
+        self._status("Running", {"running": {"startedAt": _rfc3339(when)}})
+
+    def ended(self, exit_code: int, message: str, when: datetime) -> None:
+        """Record how the program ended."""
+        phase = "Succeeded" if exit_code == 0 else "Failed"
+        reason = "Completed" if exit_code == 0 else "Error"
+        state = {
+            "exitCode": exit_code,
+            "reason": reason,
+            "message": message,
+            "finishedAt": _rfc3339(when),
+        }
+        self._status(phase, {"terminated": state})
+
+    def _status(self, phase: str, state: dict[str, Any]) -> None:
+        if not self.uid:
+            return
+        container = {
+            "name": "main",
+            "image": "this-python",
+            "imageID": "",
+            "ready": "running" in state,
+            "restartCount": 0,
+            "state": state,
+        }
+        body = {"status": {"phase": phase, "containerStatuses": [container]}}
+        url = client.path(constants.POD, self.setting.namespace, self.name, subresource="status")
+        # The cluster may be on its way down; the step's own outcome is what counts.
+        with contextlib.suppress(OSError, client.RequestRefused):
+            self._request("PATCH", url, body)
+
+    def _request(self, method: str, url: str, body: dict[str, Any]) -> dict[str, Any]:
+        return client.request(self.setting.server, method, url, body, token=self.setting.token)
+
+
+class Program:
+    """The step's command, as a child in a process group of its own."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], events: Events) -> None:
+        self.events = events
+        self.signalled = False
+        self.stderr_end: deque[str] = deque(maxlen=STDERR_LINES)
+        self._child = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def terminate(self, _number: int, _frame: FrameType | None) -> None:
+        """Signal the whole group, as Argo does, and limit what is left of its life."""
+        self.signalled = True
+        self._signal_group(signal.SIGTERM)
+        timer = threading.Timer(GRACE_SECONDS, self._signal_group, [signal.SIGKILL])
+        timer.daemon = True
+        timer.start()
+
+    def wait(self) -> int:
+        """Pass the output on until the last process of the group closes it; returns the code.
+
+        The shell around KFP's program dies of SIGTERM at once, the program does not: the step
+        has ended when the output has.
+        """
+        reader = threading.Thread(target=self._copy, args=[self._child.stderr, self.stderr_end])
+        reader.start()
+        self._copy(self._child.stdout, deque(maxlen=0))
+        reader.join()
+        code = self._child.wait()
+        if self.signalled:
+            return constants.EXIT_TERMINATED
+        return 128 - code if code < 0 else code
+
+    def _copy(self, stream: IO[bytes] | None, end: deque[str]) -> None:
+        for raw in stream or ():
+            line = raw.decode("utf-8", "replace").rstrip("\r\n")
+            end.append(line)
+            self.events.send("line", text=line)
+
+    def _signal_group(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._child.pid, number)
+
+
+def main(arguments: list[str]) -> int:
+    """Run one step; returns its exit code."""
+    step, separator, *command = arguments
+    if separator != "--" or not command:
+        raise SystemExit(f"usage: {sys.argv[0]} NAME -- COMMAND…")
+    began = time.monotonic()
+    setting = Setting(**json.loads(os.environ[SETTING_ENV]))
+    pod = PodObject(setting, step)
+    events = Events(step, pod.name)
+    events.send("started")
+    pod.create()
+    log = Path(setting.folder) / "steps" / pod.name / "termination-log"
+    log.parent.mkdir(parents=True)
+    log.touch()
+    program = Program(command, _environment(pod, log), events)
+    signal.signal(signal.SIGTERM, program.terminate)
+    pod.started(_now())
+    code = program.wait()
+    message = log.read_bytes()[-MESSAGE_BYTES:].decode("utf-8", "replace")
+    pod.ended(code, message, _now())
+    events.send(
+        "ended",
+        exit=code,
+        seconds=round(time.monotonic() - began, 3),
+        message=message,
+        stderr="" if code == 0 else "\n".join(program.stderr_end),
+        outputs=_outputs(command) if code == 0 else {},
+    )
+    return code
+
+
+def _environment(pod: PodObject, log: Path) -> dict[str, str]:
+    environment = dict(os.environ)
+    del environment[SETTING_ENV]
+    # KFP's commands say `python3`; here that is the Python that has this project.
+    here = str(Path(sys.executable).parent)
+    environment["PATH"] = os.pathsep.join([here, environment.get("PATH", os.defpath)])
+    environment["PYTHONUNBUFFERED"] = "1"
+    environment[constants.TERMINATION_LOG_ENV] = str(log)
+    if pod.uid:
+        environment[constants.KFP_POD_NAME_ENV] = pod.name
+        environment[constants.KFP_POD_UID_ENV] = pod.uid
+    return environment
+
+
+def _outputs(command: list[str]) -> dict[str, Any]:
+    """Read what the program handed to KFP: output parameters, and artifacts with metadata."""
+    if "--executor_input" not in command:
+        return {}
+    executor_input = json.loads(command[command.index("--executor_input") + 1])
+    path = Path(executor_input.get("outputs", {}).get("outputFile", ""))
+    if not path.is_file():
+        return {}
+    written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        "parameters": written.get("parameterValues", {}),
+        "artifacts": {
+            name: entry["artifacts"][0]
+            for name, entry in written.get("artifacts", {}).items()
+            if entry.get("artifacts")
+        },
+    }
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _rfc3339(when: datetime) -> str:
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

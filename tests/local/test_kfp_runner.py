@@ -1,0 +1,165 @@
+"""kfp.local in a child process: what it tells, what a step is given, and how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import yaml
+from kfp import compiler, dsl
+
+from kfp_pytorch.local import guarded, step
+from kfp_pytorch.local.kfp_runner import PIPELINE_FILE, RUN_FILE, local_form
+
+component = dsl.component(base_image="python", install_kfp_package=False)
+
+
+@component
+def speak(text: str, page: dsl.Output[dsl.Artifact]) -> str:
+    import os
+
+    print(f"it says {text}", flush=True)
+    with open(os.environ["KFP_PYTORCH_TERMINATION_LOG"], "w") as log:
+        log.write("said")
+    page.metadata["length"] = len(text)
+    return page.uri
+
+
+@component
+def fill(values: dict, items: list) -> dict:
+    return {"values": values, "items": items}
+
+
+@component
+def fail():
+    raise ValueError("it cannot be")
+
+
+@component
+def sleep(marker: str):
+    import pathlib
+    import time
+
+    pathlib.Path(marker).touch()
+    print("asleep", flush=True)
+    time.sleep(60)
+
+
+@dsl.pipeline(name="speaking")
+def speaking(text: str = "python3 $HOME 'x' ✨"):
+    speak(text=text)
+    speak(text=dsl.PIPELINE_JOB_ID_PLACEHOLDER)
+
+
+@dsl.pipeline(name="filling")
+def filling(epochs: int = 20, rate: float = 1e-5, word: str = "a"):
+    fill(values={"epochs": epochs, "rate": rate, "word": word}, items=[f"--epochs={epochs}"])
+
+
+@dsl.pipeline(name="failing")
+def failing():
+    first = fail()
+    speak(text="never").after(first)
+
+
+@dsl.pipeline(name="sleeping")
+def sleeping(marker: str):
+    first = sleep(marker=marker).set_retry(2)
+    speak(text="never").after(first)
+
+
+def prepare(folder, pipeline, arguments=None):
+    folder.mkdir(parents=True, exist_ok=True)
+    compiled = folder / "compiled.yaml"
+    compiler.Compiler().compile(pipeline, str(compiled))
+    spec = local_form(yaml.safe_load(compiled.read_text()))
+    (folder / PIPELINE_FILE).write_text(json.dumps(spec))
+    run = {"name": folder.name, "id": "the-id", "pipeline": "p", "arguments": arguments or {}}
+    (folder / RUN_FILE).write_text(json.dumps(run))
+
+
+def start(folder):
+    setting = {"run_id": "the-id", "folder": str(folder)}
+    return guarded.popen(
+        [sys.executable, "-m", "kfp_pytorch.local.kfp_runner", str(folder)],
+        env={**os.environ, step.SETTING_ENV: json.dumps(setting)},
+        stdout=subprocess.PIPE,
+    )
+
+
+def events_of(output):
+    marked = [line.partition(step.EVENT_MARK)[2] for line in output.splitlines()]
+    return [json.loads(text) for text in marked if text]
+
+
+def run(folder, pipeline, arguments=None):
+    prepare(folder, pipeline, arguments)
+    with start(folder) as process:
+        output, _ = process.communicate()
+    return process.returncode, events_of(output)
+
+
+def ended(events):
+    """The steps' ends, by step: kfp.local runs independent tasks in any order."""
+    return sorted((e for e in events if e["event"] == "ended"), key=lambda e: e["step"])
+
+
+def test_each_step_tells_its_start_its_lines_and_its_end_with_outputs(tmp_path):
+    code, events = run(tmp_path / "a-run", speaking)
+    assert code == 0
+    first, second = ended(events)
+    assert (first["step"], second["step"]) == ("speak", "speak-2")
+    assert first["message"] == "said"
+    assert 0 < first["seconds"] < 30
+    texts = [event["text"] for event in events if event["event"] == "line"]
+    assert "it says python3 $HOME 'x' ✨" in texts
+    assert first["outputs"]["artifacts"]["page"]["metadata"] == {"length": 19}
+
+
+def test_identity_is_that_of_the_run_so_that_a_resumed_run_has_the_same_uris(tmp_path):
+    uris = []
+    for _ in range(2):
+        _, events = run(tmp_path / "a-run", speaking)
+        uris.append([event["outputs"]["parameters"]["Output"] for event in ended(events)])
+    assert uris[0] == uris[1]
+    assert uris[0][0] == f"{tmp_path}/a-run/speak/page"
+    assert "it says the-id" in [event.get("text") for event in events]
+
+
+def test_a_number_inside_a_dict_or_list_is_written_as_the_backend_writes_it(tmp_path):
+    _, events = run(tmp_path / "a-run", filling)
+    output = ended(events)[0]["outputs"]["parameters"]["Output"]
+    assert output["items"] == ["--epochs=20"]
+    assert output["values"]["epochs"] == "20"
+    assert float(output["values"]["rate"]) == 1e-5
+
+
+def test_a_step_that_raises_ends_the_run_and_its_traceback_is_told(tmp_path):
+    code, events = run(tmp_path / "a-run", failing)
+    assert code == 1
+    assert [event["step"] for event in ended(events)] == ["fail"]
+    assert ended(events)[0]["exit"] == 1
+    assert ended(events)[0]["stderr"].endswith("ValueError: it cannot be")
+
+
+def test_what_kfp_itself_refuses_is_told_too(tmp_path):
+    code, events = run(tmp_path / "a-run", sleeping)  # its parameter is missing
+    assert code == 1
+    assert "marker" in events[-1]["message"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_step_outlives_its_runner_and_none_is_retried(tmp_path, number):
+    marker = tmp_path / "marker"
+    folder = tmp_path / "a-run"
+    prepare(folder, sleeping, {"marker": str(marker)})
+    with start(folder) as process:
+        for line in process.stdout:
+            if "asleep" in line:
+                break
+        process.send_signal(number)
+        rest = process.stdout.read()
+    assert process.returncode == (143 if number == signal.SIGTERM else -signal.SIGKILL)
+    assert '"started"' not in rest
