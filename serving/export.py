@@ -1,0 +1,234 @@
+"""Reads the export that training writes: `model.json` and the `torch.export` program beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FORMAT = "kfp-pytorch"
+VERSION = 1
+DESCRIPTION = "model.json"
+PROGRAM = "model.pt2"
+
+DATATYPES = {
+    "FP16": torch.float16,
+    "FP32": torch.float32,
+    "FP64": torch.float64,
+    "INT8": torch.int8,
+    "INT16": torch.int16,
+    "INT32": torch.int32,
+    "INT64": torch.int64,
+    "UINT8": torch.uint8,
+}
+# Constants in a program's archive that only pickle can read start with one of these
+# (torch/csrc/export/pt2_archive_constants.h).
+PICKLED_CONSTANTS = ("custom_obj_", "opaque_obj_")
+
+LISTED = 20
+
+
+class ExportError(Exception):
+    """The model directory does not hold an export that can be served."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output tensor, as the Open Inference Protocol describes it.
+
+    Attributes:
+        name: The tensor's name.
+        shape: Its shape, the batch first; -1 stands for any size.
+        datatype: Its type in the protocol's words, such as `FP32`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    datatype: str
+
+
+@dataclass(frozen=True)
+class Export:
+    """An export that was read and whose files have the checksums that it states.
+
+    Attributes:
+        directory: Where its `model.json` lies.
+        input: The one input tensor.
+        output: The one output tensor.
+        classes: The label of each class, or an empty tuple when the model is no classifier.
+        run: The program: takes the input as a tensor, gives the output.
+    """
+
+    directory: Path
+    input: TensorSpec
+    output: TensorSpec
+    classes: tuple[str, ...]
+    run: Callable[[torch.Tensor], torch.Tensor]
+
+
+def load(model_dir: Path) -> Export:
+    """Reads the export in a directory.
+
+    Args:
+        model_dir: The directory itself, or one that has the export in exactly one of its
+            subdirectories.
+
+    Returns:
+        The export, its program in memory.
+
+    Raises:
+        ExportError: Nothing or more than one export is there, `model.json` is not of the format,
+            a file is missing or not the one that was exported, or the program does not load.
+    """
+    directory = find(model_dir)
+    description = _read_description(directory / DESCRIPTION)
+    _verify_files(directory, description)
+    return Export(
+        directory=directory,
+        input=_only_tensor(description, "inputs"),
+        output=_only_tensor(description, "outputs"),
+        classes=_classes(description),
+        run=_load_program(directory / PROGRAM),
+    )
+
+
+def find(model_dir: Path) -> Path:
+    """Finds the directory of the export.
+
+    Args:
+        model_dir: The directory itself, or one that has the export in exactly one of its
+            subdirectories.
+
+    Returns:
+        The directory that holds `model.json`.
+
+    Raises:
+        ExportError: No such directory, or more than one; the message lists what is there.
+    """
+    if not model_dir.is_dir():
+        raise ExportError(f"the model directory {model_dir} does not exist")
+    if (model_dir / DESCRIPTION).is_file():
+        return model_dir
+    nested = sorted(path.parent for path in model_dir.glob(f"*/{DESCRIPTION}"))
+    if len(nested) == 1:
+        return nested[0]
+    if nested:
+        names = ", ".join(path.name for path in nested)
+        raise ExportError(
+            f"{model_dir} holds several exports ({names}): give the directory of one of them"
+        )
+    raise ExportError(
+        f"no {DESCRIPTION} in {model_dir} or a directory in it: it is not the export that training "
+        f"writes (<job's folder>/export). {_listing(model_dir)}"
+    )
+
+
+def _listing(directory: Path) -> str:
+    files = sorted(str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file())
+    if not files:
+        return "The directory is empty: is the storage URI right?"
+    more = f" and {len(files) - LISTED} more" if len(files) > LISTED else ""
+    return f"It holds: {', '.join(files[:LISTED])}{more}"
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ExportError(f"{path} cannot be read: {error}") from error
+    if not isinstance(description, dict):
+        raise ExportError(f"{path} is not a JSON object")
+    if description.get("format") != FORMAT:
+        raise ExportError(
+            f"{path} has format {description.get('format')!r}; this predictor serves {FORMAT!r}"
+        )
+    if description.get("version", VERSION) != VERSION:
+        raise ExportError(
+            f"{path} has version {description['version']!r}; this predictor knows version "
+            f"{VERSION}: use a serving image of the same release as the training image"
+        )
+    return description
+
+
+def _verify_files(directory: Path, description: dict[str, Any]) -> None:
+    files = description.get("files")
+    if not isinstance(files, dict) or PROGRAM not in files:
+        raise ExportError(f"{directory / DESCRIPTION}: files: no checksum of {PROGRAM}")
+    for name, expected in files.items():
+        path = directory / name
+        if path.parent != directory:
+            raise ExportError(f"{directory / DESCRIPTION}: files: {name!r} is not a plain name")
+        if not path.is_file():
+            raise ExportError(f"{path} is missing. {_listing(directory)}")
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != expected:
+            raise ExportError(
+                f"{path} is not the file that was exported: sha256 {found}, {DESCRIPTION} says "
+                f"{expected}. It was cut short or changed: export or copy it again"
+            )
+
+
+def _only_tensor(description: dict[str, Any], field: str) -> TensorSpec:
+    tensors = description.get(field)
+    if not isinstance(tensors, list) or len(tensors) != 1:
+        raise ExportError(f"{DESCRIPTION}: {field}: this predictor serves models with exactly one")
+    tensor = tensors[0]
+    try:
+        spec = TensorSpec(
+            str(tensor["name"]), tuple(int(n) for n in tensor["shape"]), str(tensor["datatype"])
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ExportError(
+            f"{DESCRIPTION}: {field}[0]: needs name, shape and datatype, not {tensor!r}"
+        ) from error
+    if spec.datatype not in DATATYPES:
+        raise ExportError(
+            f"{DESCRIPTION}: {field}[0].datatype: {spec.datatype!r} is none of "
+            f"{', '.join(DATATYPES)}"
+        )
+    if not spec.shape or spec.shape[0] != -1:
+        raise ExportError(
+            f"{DESCRIPTION}: {field}[0].shape: the first dimension is the batch and must be -1, "
+            f"not {list(spec.shape)}"
+        )
+    return spec
+
+
+def _classes(description: dict[str, Any]) -> tuple[str, ...]:
+    classes = description.get("classes") or []
+    if not isinstance(classes, list):
+        raise ExportError(f"{DESCRIPTION}: classes: must be a list of labels, not {classes!r}")
+    return tuple(str(label) for label in classes)
+
+
+def _load_program(path: Path) -> Callable[[torch.Tensor], torch.Tensor]:
+    _refuse_pickled_constants(path)
+    # torch.export.load unpickles tensors that it could not store as they are; with this it
+    # unpickles nothing but tensors.
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+    try:
+        program: Callable[[torch.Tensor], torch.Tensor] = torch.export.load(path).module()
+    except Exception as error:
+        raise ExportError(
+            f"{path} does not load with torch {torch.__version__}: {type(error).__name__}: {error}"
+        ) from error
+    return program
+
+
+def _refuse_pickled_constants(path: Path) -> None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ExportError(f"{path} is not an archive of torch.export: {error}") from error
+    pickled = [name for name in names if Path(name).name.startswith(PICKLED_CONSTANTS)]
+    if pickled:
+        raise ExportError(f"{path} holds pickled objects, which could run any code: {pickled}")

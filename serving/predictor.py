@@ -1,0 +1,157 @@
+"""Answers requests with the exported model, in both versions of the protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from kfp_pytorch.serving.export import DATATYPES, Export
+from kfp_pytorch.serving.tensors import BadRequest, from_nested
+
+# Rows that go through the model at once: what bounds the memory of a large request.
+CHUNK = 64
+WARM_UP_SIZE = 32
+
+Array = npt.NDArray[Any]
+
+
+class ModelBroken(Exception):
+    """The model loaded but does not answer as `model.json` says."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the model says about each row of a request.
+
+    Attributes:
+        output: The model's output, a row each.
+        classes: The index of the most likely class of each row, or None when it is no classifier.
+        labels: The label of that class.
+        scores: Its probability.
+    """
+
+    output: Array
+    classes: Array | None = None
+    labels: tuple[str, ...] = ()
+    scores: Array | None = None
+
+
+class Predictor:
+    """An exported model that answers requests."""
+
+    def __init__(self, export: Export) -> None:
+        self.export = export
+
+    def warm_up(self) -> None:
+        """Runs the model on zeros, in two batch sizes.
+
+        Raises:
+            ModelBroken: It raised, or its output is not of the shape that `model.json` states.
+        """
+        spec = self.export.input
+        sizes = [WARM_UP_SIZE if size == -1 else size for size in spec.shape[1:]]
+        for batch in (2, 1):
+            zeros = torch.zeros([batch, *sizes], dtype=DATATYPES[spec.datatype])
+            try:
+                output = self._run(zeros)
+            except Exception as error:
+                raise ModelBroken(f"the model fails on zeros {[batch, *sizes]}: {error}") from error
+            self._check_output(output, batch)
+
+    def answer(self, rows: Array) -> Answers:
+        """Runs the model.
+
+        Args:
+            rows: A tensor of the model's own type and shape.
+
+        Returns:
+            The answers, a row each.
+
+        Raises:
+            BadRequest: The values of a row are so large that the model's answer is not finite.
+        """
+        tensor = torch.from_numpy(rows)
+        starts = range(0, len(tensor), CHUNK)
+        output = np.concatenate([self._run(tensor[start : start + CHUNK]) for start in starts])
+        finite = np.isfinite(output.reshape(len(output), -1)).all(axis=1)
+        if not finite.all():
+            row = int(finite.argmin())
+            raise BadRequest(f"row {row}: the model's answer is not finite: values are too large")
+        return self._classify(output) if self.export.classes else Answers(output)
+
+    def answer_v1(self, payload: Any) -> dict[str, Any]:
+        """Answers the body of a V1 request.
+
+        Args:
+            payload: The decoded body.
+
+        Returns:
+            The body of the response: `predictions`, one for each instance.
+
+        Raises:
+            BadRequest: The body is no object with `instances`, or they are not what the model
+                takes.
+        """
+        if not isinstance(payload, dict) or "instances" not in payload:
+            raise BadRequest('the body must be a JSON object with "instances": [...]')
+        answers = self.answer(from_nested(payload["instances"], self.export.input, "instances"))
+        if answers.classes is None or answers.scores is None:
+            return {"predictions": answers.output.tolist()}
+        rows = zip(answers.classes.tolist(), answers.labels, answers.scores.tolist(), strict=True)
+        return {
+            "predictions": [{"class": c, "label": label, "score": s} for c, label, s in rows],
+        }
+
+    def outputs(self, answers: Answers) -> dict[str, tuple[str, Array]]:
+        """Names the answers as the tensors of a V2 response.
+
+        Args:
+            answers: What `answer` returned.
+
+        Returns:
+            Datatype and values by name: `class`, `label` and `score` for a classifier, and the
+            model's own output.
+        """
+        own = self.export.output
+        named = {own.name: (own.datatype, answers.output)}
+        if answers.classes is None or answers.scores is None:
+            return named
+        labels = np.array(answers.labels, dtype=np.object_)
+        classified = {
+            "class": ("INT64", answers.classes),
+            "label": ("BYTES", labels),
+            "score": ("FP32", answers.scores),
+        }
+        return classified | named
+
+    def _run(self, rows: torch.Tensor) -> Array:
+        with torch.inference_mode():
+            return self.export.run(rows).numpy()
+
+    def _check_output(self, output: Array, batch: int) -> None:
+        wanted = (batch, *self.export.output.shape[1:])
+        fits = output.ndim == len(wanted) and all(
+            want in (-1, size) for want, size in zip(wanted, output.shape, strict=True)
+        )
+        if not fits:
+            raise ModelBroken(
+                f"the model gives {list(output.shape)} where {list(wanted)} is stated"
+            )
+        if not np.isfinite(output).all():
+            raise ModelBroken("the model gives NaN or infinity for an input of zeros")
+        classes = len(self.export.classes)
+        if classes and (output.ndim != 2 or output.shape[1] != classes):
+            raise ModelBroken(
+                f"the model gives {list(output.shape)} for {classes} classes: it must give one "
+                f"number for each class"
+            )
+
+    def _classify(self, output: Array) -> Answers:
+        probabilities = torch.from_numpy(output).float().softmax(dim=1)
+        scores, classes = (result.numpy() for result in probabilities.max(dim=1))
+        labels = tuple(self.export.classes[index] for index in classes)
+        return Answers(output, classes, labels, scores)

@@ -1,0 +1,170 @@
+"""Turns the numbers of a request into a tensor, or says which of them cannot be one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kfp_pytorch.serving.export import TensorSpec
+
+NUMPY_TYPES: dict[str, type[np.generic]] = {
+    "FP16": np.float16,
+    "FP32": np.float32,
+    "FP64": np.float64,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+}
+
+JSON_NAMES = {list: "a list", dict: "an object", str: "a string", bool: "a boolean"}
+SHOWN = 40
+FLOAT_MAX = int(np.finfo(np.float64).max)
+
+Array = npt.NDArray[Any]
+
+
+class BadRequest(ValueError):
+    """The request cannot be answered; the message names the field and what it should be."""
+
+
+def from_nested(value: Any, spec: TensorSpec, field: str) -> Array:
+    """Makes a tensor of nested JSON lists, as version 1 of the protocol has them.
+
+    Args:
+        value: The lists, the batch outermost.
+        spec: The model's input.
+        field: The field's name, for messages.
+
+    Returns:
+        The tensor, in the model's own type.
+
+    Raises:
+        BadRequest: The lists are ragged, empty or of another shape, or an element is no number
+            that the model's type can hold.
+    """
+    numbers, shape = _flatten(value, spec.shape, field)
+    return _cast(_array(numbers, shape, field), spec.datatype, field)
+
+
+def from_flat(
+    data: Any, shape: Sequence[int], datatype: str, spec: TensorSpec, field: str
+) -> Array:
+    """Makes a tensor of an input of version 2 of the protocol.
+
+    Args:
+        data: The numbers, row by row, or nested as `shape` says.
+        shape: The shape that the request states.
+        datatype: The type that the request states.
+        spec: The model's input.
+        field: The field's name, for messages.
+
+    Returns:
+        The tensor, in the model's own type.
+
+    Raises:
+        BadRequest: `shape`, `datatype` and `data` do not agree with the model or each other.
+    """
+    if datatype not in NUMPY_TYPES:
+        raise BadRequest(
+            f"{field}.datatype: {datatype!r} is not a number's type; the model takes "
+            f"{spec.datatype}"
+        )
+    _check_shape(shape, spec.shape, f"{field}.shape")
+    field = f"{field}.data"
+    nested = isinstance(data, list) and bool(data) and isinstance(data[0], list)
+    numbers, given = _flatten(data, shape if nested else (prod(shape),), field)
+    # First as the request's type: half a number is wrong in INT64, whatever the model takes.
+    stated = _cast(_array(numbers, given, field), datatype, field)
+    return _cast(stated, spec.datatype, field).reshape(tuple(shape))
+
+
+def _check_shape(shape: Sequence[int], wanted: Sequence[int], field: str) -> None:
+    fits = len(shape) == len(wanted) and all(
+        n > 0 if want == -1 else n == want for n, want in zip(shape, wanted, strict=True)
+    )
+    if not fits:
+        raise BadRequest(
+            f"{field}: {list(shape)} does not fit the model's {list(wanted)} "
+            f"(-1 is any size from 1 on)"
+        )
+
+
+def _flatten(value: Any, wanted: Sequence[int], field: str) -> tuple[list[Any], list[int]]:
+    """Flattens level by level, with built-in functions only: a loop over numbers takes too long."""
+    level, shape = [value], list[int]()
+    for want in wanted:
+        _all_of(level, {list}, "a list", shape, field)
+        lengths = list(map(len, level))
+        expected = lengths[0] if want == -1 else want
+        for index, length in enumerate(lengths):
+            if length != expected or length == 0:
+                place = _place(field, shape, index)
+                sizes = f"{expected} elements" if expected else "at least one element"
+                raise BadRequest(f"{place}: expected {sizes}, found {length}")
+        level = list(chain.from_iterable(level))
+        shape.append(expected)
+    _all_of(level, {int, float}, "a number", shape, field)
+    return level, shape
+
+
+def _all_of(
+    level: list[Any], types: set[type], expected: str, shape: Sequence[int], field: str
+) -> None:
+    if set(map(type, level)) <= types:
+        return
+    index = next(i for i, item in enumerate(level) if type(item) not in types)
+    place = _place(field, shape, index)
+    raise BadRequest(f"{place}: expected {expected}, found {_describe(level[index])}")
+
+
+def _describe(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return "a number"
+    name = JSON_NAMES.get(type(value), type(value).__name__)
+    return f"{name} ({value[:SHOWN]!r})" if isinstance(value, str) else name
+
+
+def _place(field: str, shape: Sequence[int], index: int) -> str:
+    if not shape:
+        return field
+    return field + "".join(f"[{i}]" for i in np.unravel_index(index, tuple(shape)))
+
+
+def _array(numbers: list[Any], shape: Sequence[int], field: str) -> Array:
+    array = np.array(numbers)
+    if array.dtype == object:  # integers of more than 64 bits, which V1's JSON makes floats
+        too_large = [abs(number) > FLOAT_MAX for number in numbers]
+        if any(too_large):
+            place = _place(field, shape, too_large.index(True))
+            raise BadRequest(f"{place}: the integer is larger than any float")
+        array = np.array(numbers, dtype=np.float64)
+    return array.reshape(tuple(shape))
+
+
+def _cast(array: Array, datatype: str, field: str) -> Array:
+    """Casts, refusing what would become another number (but for the rounding of floats)."""
+    target = np.dtype(NUMPY_TYPES[datatype])
+    with np.errstate(all="ignore"):
+        cast = array.astype(target)
+    if target.kind == "f":
+        wrong = ~np.isfinite(cast)
+    else:
+        limits = np.iinfo(target)
+        wrong = (array < limits.min) | (array > limits.max) | (cast != array)
+    if wrong.any():
+        first = np.unravel_index(int(wrong.argmax()), array.shape)
+        place = _place(field, array.shape, int(wrong.argmax()))
+        raise BadRequest(f"{place}: {array[first]!s} is not a finite {datatype}")
+    return cast

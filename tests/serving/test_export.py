@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kfp_pytorch.launcher import constants
+from kfp_pytorch.serving import export, predictor, threads
+from kfp_pytorch.serving.export import ExportError
+
+
+def image_of(quarter: int) -> list[list[list[int]]]:
+    """A 4 x 4 image with one bright quarter: the class that the exported model says."""
+    return [np.kron(np.eye(4, dtype=int)[quarter].reshape(2, 2), np.full((2, 2), 16)).tolist()]
+
+
+@pytest.fixture
+def copied(exported: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(exported, tmp_path / "export"))
+
+
+def change(folder: Path, **changes: Any) -> Path:
+    path = folder / "model.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return folder
+
+
+def test_the_format_is_the_one_that_the_launcher_asks_for() -> None:
+    assert export.FORMAT == constants.MODEL_FORMAT
+
+
+def test_an_export_answers_with_class_label_and_score(exported: Path) -> None:
+    loaded = predictor.Predictor(export.load(exported))
+    loaded.warm_up()
+    answers = loaded.answer_v1({"instances": [image_of(3), image_of(1)]})["predictions"]
+    assert [(a["class"], a["label"]) for a in answers] == [(3, "three"), (1, "one")]
+    assert all(0.99 < a["score"] < 1 for a in answers)
+
+
+def test_a_model_without_classes_answers_with_its_output(
+    write_export: Callable[..., Path], tmp_path: Path
+) -> None:
+    loaded = predictor.Predictor(export.load(write_export(tmp_path, classes=[])))
+    assert loaded.answer_v1({"instances": [image_of(2)]}) == {"predictions": [[0, 0, 10, 0]]}
+
+
+def test_more_rows_than_go_through_the_model_at_once_keep_their_order(exported: Path) -> None:
+    loaded = predictor.Predictor(export.load(exported))
+    quarters = [i % 4 for i in range(3 * predictor.CHUNK + 1)]
+    answers = loaded.answer(np.array([image_of(q) for q in quarters], dtype=np.float32))
+    assert answers.classes is not None
+    assert answers.classes.tolist() == quarters
+
+
+def test_one_nested_directory_is_found(exported: Path) -> None:
+    assert export.find(exported.parent) == exported
+
+
+def test_two_nested_exports_are_refused_by_name(exported: Path, tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        shutil.copytree(exported, tmp_path / name)
+    with pytest.raises(ExportError, match=r"several exports \(a, b\)"):
+        export.find(tmp_path)
+
+
+def test_an_empty_directory_is_refused_with_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="The directory is empty: is the storage URI right"):
+        export.load(tmp_path)
+
+
+def test_a_bare_checkpoint_is_refused_with_a_listing(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    torch.save({"weight": torch.zeros(1)}, tmp_path / "checkpoints" / "model.pt")
+    with pytest.raises(ExportError, match=r"It holds: checkpoints/model\.pt"):
+        export.load(tmp_path)
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"/none does not exist"):
+        export.load(tmp_path / "none")
+
+
+def test_a_program_that_was_cut_short_is_refused_by_its_checksum(copied: Path) -> None:
+    program = copied / "model.pt2"
+    program.write_bytes(program.read_bytes()[:-100])
+    with pytest.raises(ExportError, match=r"model\.pt2 is not the file that was exported: sha256"):
+        export.load(copied)
+
+
+def test_a_missing_program_is_named(copied: Path) -> None:
+    (copied / "model.pt2").unlink()
+    with pytest.raises(ExportError, match=r"model\.pt2 is missing. It holds: model\.json"):
+        export.load(copied)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": "torchscript"}, "format 'torchscript'; this predictor serves 'kfp-pytorch'"),
+        ({"version": 2}, "version 2; this predictor knows version 1"),
+        ({"files": {}}, "no checksum of model.pt2"),
+        ({"files": {"model.pt2": "0", "../x": "0"}}, r"model\.pt2 is not the file"),
+        ({"inputs": []}, "inputs: this predictor serves models with exactly one"),
+        ({"inputs": [{"name": "x"}]}, r"inputs\[0\]: needs name, shape and datatype"),
+        ({"inputs": [{"name": "x", "shape": [-1, 2], "datatype": "FP8"}]}, "'FP8' is none of"),
+        ({"inputs": [{"name": "x", "shape": [2], "datatype": "FP32"}]}, "must be -1, not"),
+        ({"classes": "abc"}, "classes: must be a list of labels"),
+    ],
+)
+def test_a_description_that_cannot_be_served_is_refused(
+    copied: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ExportError, match=message):
+        export.load(change(copied, **changes))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\x00"])
+def test_a_broken_description_is_refused(copied: Path, text: str) -> None:
+    (copied / "model.json").write_text(text)
+    with pytest.raises(ExportError, match=r"model\.json"):
+        export.load(copied)
+
+
+def test_a_file_outside_the_export_is_not_read(copied: Path) -> None:
+    files = {"../secret": "0", **json.loads((copied / "model.json").read_text())["files"]}
+    with pytest.raises(ExportError, match=r"'\.\./secret' is not a plain name"):
+        export.load(change(copied, files=files))
+
+
+def test_an_archive_with_pickled_objects_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data/constants/opaque_obj_0", b"cos\nsystem\n(S'true'\ntR.")
+    with pytest.raises(ExportError, match="holds pickled objects"):
+        export._load_program(path)
+
+
+def test_a_program_whose_output_does_not_fit_its_classes_is_not_served(copied: Path) -> None:
+    loaded = predictor.Predictor(export.load(change(copied, classes=["a", "b", "c", "d", "e"])))
+    with pytest.raises(predictor.ModelBroken, match=r"\[2, 4\] for 5 classes"):
+        loaded.warm_up()
+
+
+def test_a_program_that_gives_nan_is_not_served(
+    write_export: Callable[..., Path], tmp_path: Path
+) -> None:
+    class Broken(torch.nn.Module):
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            return torch.log(image.flatten(1)[:, :4] - 1)
+
+    loaded = predictor.Predictor(export.load(write_export(tmp_path, Broken())))
+    with pytest.raises(predictor.ModelBroken, match="NaN or infinity"):
+        loaded.warm_up()
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "omp", "expected"),
+    [("50000 100000", "", 1), ("100000 100000", "", 1), ("max 100000", "3", 3), ("", "0", None)],
+)
+def test_threads_stay_within_the_containers_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroup: str, omp: str, expected: int | None
+) -> None:
+    (tmp_path / "cpu.max").write_text(cgroup)
+    monkeypatch.setenv(threads.OMP_ENV, omp)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
+    assert threads.cpu_limit(tmp_path / "cpu.max") == (64 if expected is None else expected)

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+
+def image_of(quarter: int) -> list[list[list[int]]]:
+    """A 4 x 4 image with one bright quarter: the class that the exported model says."""
+    return [np.kron(np.eye(4, dtype=int)[quarter].reshape(2, 2), np.full((2, 2), 16)).tolist()]
+
+
+Server = Any
+V1 = "/v1/models/digits:predict"
+V2 = "/v2/models/digits/infer"
+FLAT = [x for row in image_of(2)[0] for x in row]
+NESTED = [image_of(2)]
+
+
+def v2(**changes: Any) -> dict[str, Any]:
+    tensor = {"name": "image", "shape": [1, 1, 4, 4], "datatype": "FP32", "data": FLAT}
+    return {"inputs": [tensor | changes]}
+
+
+def with_pixel(literal: str) -> str:
+    """A V1 body with a number that Python's JSON would not write."""
+    return json.dumps({"instances": NESTED}).replace("16", literal, 1)
+
+
+BAD_V1: dict[str, tuple[Any, str]] = {
+    "not JSON": ("{", "body"),
+    "nothing": ("", "body"),
+    "not text": (b"\xff\xfe", "body"),
+    "nested without end": ("[" * 100_000, "body"),
+    "a list": ([], "instances"),
+    "no instances": ({}, "instances"),
+    "null": ({"instances": None}, "instances: expected a list, found null"),
+    "a number": ({"instances": 5}, "instances: expected a list, found a number"),
+    "an object": ({"instances": {}}, "instances: expected a list, found an object"),
+    "no instance": ({"instances": []}, "instances: expected at least one"),
+    "strings": ({"instances": ["a"]}, "instances[0]: expected a list, found a string"),
+    "base64": ({"instances": [{"b64": "?"}]}, "instances[0]: expected a list, found an object"),
+    "ragged": ({"instances": [[[[1] * 4] * 3 + [[1]]]]}, "instances[0][0][3]: expected 4"),
+    "ragged batch": ({"instances": [*NESTED, []]}, "instances[1]: expected 1 elements, found 0"),
+    "too wide": ({"instances": [[[[1] * 5] * 4]]}, "instances[0][0][0]: expected 4"),
+    "too deep": ({"instances": [[[[[1]] * 4] * 4]]}, "instances[0][0][0][0]: expected a number"),
+    "too flat": ({"instances": FLAT}, "instances[0]: expected a list, found a number"),
+    "booleans": ({"instances": [[[[True] * 4] * 4]]}, "found a boolean"),
+    "one boolean": ({"instances": [[[[1, 1, 1, True]] * 4]]}, "instances[0][0][0][3]"),
+    "one null": ({"instances": [[[[1, 1, 1, None]] * 4]]}, "instances[0][0][0][3]"),
+    "NaN": (with_pixel("NaN"), "body"),
+    "infinity": (with_pixel("1e400"), "body"),
+    "over FP32": (with_pixel("1e39"), "instances[0][0][2][0]: 1e+39 is not a finite FP32"),
+}
+
+BAD_V2: dict[str, tuple[Any, str]] = {
+    "not JSON": ("{", "not JSON"),
+    "nothing": ("", "body"),
+    "nested without end": ("[" * 100_000, "body"),
+    "a list": ([], "body"),
+    "a string": ('"x"', "body"),
+    "V1's body": ({"instances": NESTED}, "inputs"),
+    "no inputs": ({"inputs": []}, "inputs"),
+    "inputs null": ({"inputs": None}, "inputs"),
+    "two inputs": ({"inputs": v2()["inputs"] * 2}, "inputs: the model takes one input"),
+    "another name": (v2(name="pixels"), "inputs: the model takes one input named 'image'"),
+    "shape a string": (v2(shape="1"), "inputs.0.shape"),
+    "shape of strings": (v2(shape=["a"]), "inputs.0.shape"),
+    "shape missing": ({"inputs": [{"name": "image", "datatype": "FP32", "data": FLAT}]}, "shape"),
+    "another shape": (v2(shape=[2, 4], data=FLAT[:7]), "inputs[0].shape"),
+    "negative shape": (v2(shape=[-1, 1, 4, 4]), "inputs[0].shape"),
+    "no rows": (v2(shape=[0, 1, 4, 4], data=[]), "inputs[0].shape"),
+    "too few": (v2(data=FLAT[:7]), "inputs[0].data: expected 16 elements, found 7"),
+    "nested otherwise": (v2(data=[[[FLAT]]]), "inputs[0].data[0][0]: expected 4"),
+    "data a number": (v2(data=5), "data"),
+    "data null": (v2(data=None), "data"),
+    "data of strings": (v2(data=["1"] * 16), "inputs[0].data[0]: expected a number"),
+    "BOOL": (v2(datatype="BOOL", data=[True] * 16), "inputs[0].datatype"),
+    "BYTES": (v2(datatype="BYTES", data=["x"] * 16), "inputs[0].datatype"),
+    "FP16 in JSON": (v2(datatype="FP16"), "FP16"),
+    "an unknown type": (v2(datatype="FP31"), "inputs[0].datatype"),
+    "a type that is no string": (v2(datatype=32), "inputs.0.datatype"),
+    "halves in INT64": (v2(datatype="INT64", data=[0.5] * 16), "inputs[0].data[0]: 0.5"),
+    "300 in UINT8": (v2(datatype="UINT8", data=[300] * 16), "inputs[0].data[0]: 300"),
+    "NaN": (json.dumps(v2()).replace("16", "NaN", 1), "inputs[0].data[8]: nan"),
+    "infinity": (json.dumps(v2()).replace("16", "1e400", 1), "inputs[0].data[8]: inf"),
+    "an integer over FP64": (v2(data=[10**309] * 16), "inputs[0].data[0]: the integer"),
+    "an integer over FP32": (v2(data=[10**39] * 16), "inputs[0].data[0]: 1e+39 is not"),
+    "an unknown output": (v2() | {"outputs": [{"name": "x"}]}, "outputs: ['x'] are none of"),
+}
+
+
+def assert_refused(server: Server, path: str, body: Any, reason: str) -> None:
+    response = server.post(path, body)
+    assert response.status == 400, response.data
+    assert reason in response.json()["error"]
+    assert "Traceback" not in response.json()["error"]
+    assert server.post(V1, {"instances": NESTED}).status == 200
+
+
+@pytest.mark.parametrize(("body", "reason"), BAD_V1.values(), ids=BAD_V1)
+def test_a_bad_v1_request_is_the_clients_fault_and_says_where(
+    server: Server, body: Any, reason: str
+) -> None:
+    assert_refused(server, V1, body, reason)
+
+
+@pytest.mark.parametrize(("body", "reason"), BAD_V2.values(), ids=BAD_V2)
+def test_a_bad_v2_request_is_the_clients_fault_and_says_where(
+    server: Server, body: Any, reason: str
+) -> None:
+    assert_refused(server, V2, body, reason)
+
+
+def v2_answers(response: Any) -> list[dict[str, Any]]:
+    assert response.status == 200, response.data
+    tensors = {tensor["name"]: tensor["data"] for tensor in response.json()["outputs"]}
+    rows = zip(tensors["class"], tensors["label"], tensors["score"], strict=True)
+    return [{"class": c, "label": label, "score": score} for c, label, score in rows]
+
+
+def test_both_protocols_give_equal_predictions(server: Server) -> None:
+    images = [image_of(quarter) for quarter in (3, 0, 2)]
+    by_v1 = server.post(V1, {"instances": images}).json()["predictions"]
+    assert [answer["class"] for answer in by_v1] == [3, 0, 2]
+    flat = np.array(images).ravel().tolist()
+    for body in (
+        v2(shape=[3, 1, 4, 4], data=flat),
+        v2(shape=[3, 1, 4, 4], data=images),
+        v2(shape=[3, 1, 4, 4], data=flat, datatype="INT64"),
+        v2(shape=[3, 1, 4, 4], data=flat, datatype="FP64"),
+    ):
+        for by_v2, expected in zip(v2_answers(server.post(V2, body)), by_v1, strict=True):
+            assert by_v2 == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_binary_v2_request_is_answered(server: Server, dtype: type[np.floating[Any]]) -> None:
+    pixels = np.array(FLAT, dtype=dtype).tobytes()
+    datatype = f"FP{8 * len(pixels) // 16}"
+    tensor = {"name": "image", "shape": [1, 1, 4, 4], "datatype": datatype}
+    head = json.dumps({"inputs": [tensor | {"parameters": {"binary_data_size": len(pixels)}}]})
+    sent = {"content_type": "application/octet-stream"}
+    length = {"inference_header_content_length": str(len(head))}
+    answers = v2_answers(server.post(V2, head.encode() + pixels, **sent, **length))
+    assert answers[0]["class"] == 2
+    for broken in ({}, {"inference_header_content_length": "x"}):
+        assert server.post(V2, head.encode() + pixels, **sent, **broken).status == 400
+    assert server.post(V2, head.encode() + pixels[:10], **sent, **length).status == 400
+
+
+def test_the_models_own_output_comes_on_request(server: Server) -> None:
+    response = server.post(V2, v2() | {"id": "7", "outputs": [{"name": "logits"}]}).json()
+    assert response["id"] == "7"
+    assert [(t["name"], t["data"]) for t in response["outputs"]] == [("logits", [0, 0, 10, 0])]
+
+
+def test_the_content_type_must_be_json(server: Server) -> None:
+    body = {"instances": NESTED}
+    refused = server.post(V1, body, content_type="text/plain")
+    assert (refused.status, "application/json" in refused.json()["error"]) == (400, True)
+    assert server.post(V1, body, content_type="application/json; charset=utf-8").status == 200
+
+
+def test_a_body_over_the_limit_is_refused_with_the_limit(server: Server) -> None:
+    response = server.post(V1, {"instances": NESTED * 30_000})
+    assert response.status == 413
+    assert "larger than 1048576 bytes" in response.json()["error"]
+
+
+@pytest.mark.parametrize("path", [V1, V2])
+def test_a_body_over_the_limit_without_a_length_is_refused_too(server: Server, path: str) -> None:
+    chunks = (b" " * 65_536 for _ in range(17))
+    response = server.http.request(
+        "POST", path, body=chunks, headers={"content-type": "application/json"}, chunked=True
+    )
+    assert response.status == 413
+    assert "larger than 1048576 bytes" in response.json()["error"]
+
+
+def test_nobody_unloads_the_model_over_http(server: Server) -> None:
+    assert server.post("/v2/repository/models/digits/unload", {}).status == 404
+    assert server.http.request("GET", "/v2/models/digits/ready").status == 200
+
+
+def test_another_models_name_is_not_found(server: Server) -> None:
+    response = server.post("/v1/models/other:predict", {"instances": NESTED})
+    assert response.status == 404
+    assert "other" in response.json()["error"]
+
+
+def test_the_metadata_describes_the_tensors(server: Server) -> None:
+    metadata = server.http.request("GET", "/v2/models/digits").json()
+    assert metadata["inputs"] == [{"name": "image", "datatype": "FP32", "shape": [-1, 1, 4, 4]}]
+    assert [t["name"] for t in metadata["outputs"]] == ["class", "label", "score", "logits"]
+
+
+def test_a_signal_lets_what_is_in_flight_be_answered(started: Any, exported: Path) -> None:
+    server = started(exported)
+    server.wait_ready()
+    body = json.dumps({"instances": NESTED}).encode()
+    with socket.create_connection(("127.0.0.1", server.port)) as sock:
+        head = f"POST {V1} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        sock.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body[:-1])
+        # An answer on another connection shows that the server has read the first one's head.
+        assert server.post(V1, body).status == 200
+        server.process.send_signal(signal.SIGTERM)
+        sock.sendall(body[-1:])
+        assert b"200 OK" in sock.recv(65_536)
+    assert server.process.wait(timeout=30) == 0
+
+
+def test_many_clients_at_once_are_all_answered(server: Server) -> None:
+    statuses: list[int] = []
+
+    def client() -> None:
+        statuses.extend(server.post(V1, {"instances": NESTED}).status for _ in range(10))
+
+    clients = [threading.Thread(target=client) for _ in range(8)]
+    for thread in clients:
+        thread.start()
+    for thread in clients:
+        thread.join()
+    assert statuses == [200] * 80
+
+
+def test_an_empty_model_directory_ends_the_predictor_with_a_reason(
+    started: Any, tmp_path: Path
+) -> None:
+    server = started(tmp_path)
+    output, _ = server.process.communicate(timeout=60)
+    assert server.process.returncode == 1
+    assert "The directory is empty: is the storage URI right?" in output
+    assert "Traceback" not in output
