@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kfp_pytorch.launcher import pods as pods_
+from kfp_pytorch.launcher import podview
 from kfp_pytorch.launcher.evidence import Object
 
 VERSION = 1
@@ -101,7 +101,7 @@ def read_messages(pods: Iterable[Object]) -> Outcome:
     """
     successes: list[Success] = []
     failures: dict[Failure, None] = {}
-    for end in (end for pod in pods for end in pods_.ends(pod)):
+    for end in (end for pod in pods for end in podview.ends(pod)):
         said = _parse(end.message)
         if said.get("status") == "succeeded" and end.exit_code == 0:
             successes.append(_success(end.pod, said))

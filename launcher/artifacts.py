@@ -1,0 +1,134 @@
+"""What a step that succeeded hands on: Model, Metrics, curves and report.
+
+Metadata must be flat strings and finite numbers: on a cluster it goes through ML Metadata, which
+fails on null, wraps lists, and refuses a run whose numbers are not finite.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from kfp_pytorch.launcher import curves as curves_
+from kfp_pytorch.launcher import podview, progress, storage
+from kfp_pytorch.launcher import report as report_
+from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.evidence import Evidence, Object
+from kfp_pytorch.launcher.inputs import PyTorchJobInputs
+from kfp_pytorch.launcher.messages import Outcome, Success
+from kfp_pytorch.launcher.storage import Location
+
+
+class Artifact(Protocol):
+    """What this module needs of a KFP artifact."""
+
+    metadata: dict[str, Any]
+
+    @property
+    def path(self) -> str:
+        """Where its content is written."""
+
+
+def write_outputs(
+    *,
+    model: Artifact,
+    metrics: Artifact,
+    curves: Artifact,
+    report: Artifact,
+    evidence: Evidence,
+    inputs: PyTorchJobInputs,
+    manifest: Object,
+    outcome: Outcome,
+) -> str:
+    """Write the four artifacts of a job that succeeded.
+
+    Args:
+        model: Gets the short form of `model.json` and the samples as one JSON file, and metadata.
+        metrics: Gets the finite metrics as metadata.
+        curves: Gets an HTML page.
+        report: Gets Markdown.
+        evidence: What was seen of the job; what could not be handed on is noted in it.
+        inputs: The checked inputs.
+        manifest: The job as submitted.
+        outcome: What the training containers said.
+
+    Returns:
+        The model's `storage_uri`: its export's folder, or the job's where nothing was exported.
+    """
+    success = outcome.success or Success(pod="")
+    folder = inputs.folder(podview.name(manifest))
+    finite = finite_metrics(success.metrics)
+    for name in sorted(set(success.metrics) - set(finite)):
+        _warn(evidence, f"Metric {name} ended as {success.metrics[name]}: training diverged.")
+    storage_uri = _exported(folder, success, evidence).uri
+    model.metadata.update(_metadata(manifest, success, folder, storage_uri, finite))
+    metrics.metadata.update(finite)
+    content = {"model": _short_form(success), "samples": success.samples}
+    _write(model.path, json.dumps(json_safe(content), ensure_ascii=False))
+    _write(curves.path, curves_.render(success.curves, f"Curves of {podview.name(manifest)}"))
+    _write(report.path, report_.render(evidence, inputs, manifest, outcome))
+    return storage_uri
+
+
+def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Keep the metrics that are finite numbers and have a name."""
+    return {name: value for name, value in metrics.items() if name and math.isfinite(value)}
+
+
+def _exported(folder: Location, success: Success, evidence: Evidence) -> Location:
+    if success.export is None:
+        _warn(evidence, "Training said nothing of an export; storage_uri is the job's folder.")
+        return folder
+    try:
+        return folder.under(storage.relative(success.export.path, "export.path"))
+    except InputError as error:
+        _warn(evidence, f"{error.message} storage_uri is the job's folder.")
+        return folder
+
+
+def _short_form(success: Success) -> dict[str, Any]:
+    return success.export.model if success.export else {}
+
+
+def _metadata(
+    manifest: Object,
+    success: Success,
+    folder: Location,
+    storage_uri: str,
+    finite: Mapping[str, float],
+) -> dict[str, Any]:
+    texts = {
+        "storage_uri": storage_uri,
+        "format": _short_form(success).get("format"),
+        "job": podview.name(manifest),
+        "namespace": podview.dig(manifest, "metadata", "namespace"),
+        "folder": folder.uri,
+        "sha256": success.export.sha256 if success.export else "",
+    }
+    flat = {key: value for key, value in texts.items() if isinstance(value, str) and value}
+    return flat | {f"metric_{name}": value for name, value in finite.items()}
+
+
+def json_safe(value: Any) -> Any:
+    """Copy JSON with null in the place of numbers that are not finite: strict JSON has none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: json_safe(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_safe(item) for item in value]
+    return value
+
+
+def _warn(evidence: Evidence, words: str) -> None:
+    evidence.notes.append(words)
+    progress.say(f"warning: {words}")
+
+
+def _write(path: str, content: str) -> None:
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(content.encode("utf-8", "replace"))

@@ -1,0 +1,155 @@
+"""What a Pod object says, read without trusting that any field is there."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER
+from kfp_pytorch.launcher.evidence import Object
+
+_REPLICA_TYPE = "training.kubeflow.org/replica-type"
+_REPLICA_INDEX = "training.kubeflow.org/replica-index"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """One end of a container.
+
+    Attributes:
+        pod: The pod's name.
+        container: The container's name.
+        exit_code: Its exit code.
+        reason: The kubelet's word, such as `Error` or `OOMKilled`.
+        message: The termination message; the log's end where the container wrote none.
+        finished_at: When it ended, as the kubelet wrote it; empty if it did not.
+        current: Whether the container is still so; False for the state before a restart.
+    """
+
+    pod: str
+    container: str
+    exit_code: int
+    reason: str
+    message: str
+    finished_at: str
+    current: bool
+
+
+def name(obj: Object) -> str:
+    """Return an object's name, or an empty string."""
+    return str(dig(obj, "metadata", "name") or "")
+
+
+def dig(obj: Any, *keys: str) -> Any:
+    """Return what lies below these keys, or None where one is missing or no object."""
+    for key in keys:
+        if not isinstance(obj, dict):
+            return None
+        obj = obj.get(key)
+    return obj
+
+
+def each(obj: Any, *keys: str) -> list[Object]:
+    """Return the objects in the list below these keys; none where there is no list."""
+    found = dig(obj, *keys)
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
+def replica(pod: Object) -> tuple[str, int]:
+    """Return the pod's role, `master` or `worker`, and its index; for sorting and for people."""
+    labels = dig(pod, "metadata", "labels") or {}
+    index = str(labels.get(_REPLICA_INDEX, ""))
+    return str(labels.get(_REPLICA_TYPE, "")), int(index) if index.isdecimal() else 0
+
+
+def in_order(pods: Iterable[Object]) -> list[Object]:
+    """Sort pods by rank: the master, then the workers by number."""
+    return sorted(pods, key=lambda pod: (*replica(pod), name(pod)))
+
+
+def statuses(pod: Object, *, init: bool = False) -> list[Object]:
+    """Return the statuses of a pod's containers, or of its init containers."""
+    return each(pod, "status", "initContainerStatuses" if init else "containerStatuses")
+
+
+def ends(pod: Object) -> Iterator[Ended]:
+    """Yield every end of the pod's containers that its status still knows, latest first."""
+    for status in [*statuses(pod), *statuses(pod, init=True)]:
+        for part in ("state", "lastState"):
+            end = dig(status, part, "terminated")
+            if isinstance(end, dict):
+                code = end.get("exitCode")
+                yield Ended(
+                    pod=name(pod),
+                    container=str(status.get("name") or ""),
+                    exit_code=code if isinstance(code, int) else -1,
+                    reason=str(end.get("reason") or ""),
+                    message=str(end.get("message") or ""),
+                    finished_at=str(end.get("finishedAt") or ""),
+                    current=part == "state",
+                )
+
+
+def failed_ends(pods: Iterable[Object]) -> list[Ended]:
+    """Return the ends that were failures, the first to fail first."""
+    failed = [end for pod in pods for end in ends(pod) if end.exit_code != 0]
+    return sorted(failed, key=lambda end: (end.finished_at == "", end.finished_at))
+
+
+def waiting(pod: Object) -> list[tuple[str, str, str]]:
+    """Return container, reason and the kubelet's words for each container that waits."""
+    found = []
+    for status in [*statuses(pod, init=True), *statuses(pod)]:
+        state = dig(status, "state", "waiting")
+        if isinstance(state, dict) and state.get("reason"):
+            words = str(state.get("message") or "")
+            found.append((str(status.get("name") or ""), str(state["reason"]), words))
+    return found
+
+
+def restarts(pod: Object) -> int:
+    """Return how often the pod's containers were restarted in place."""
+    counts = [status.get("restartCount") for status in statuses(pod)]
+    return sum(count for count in counts if isinstance(count, int))
+
+
+def container(pod: Object, wanted: str = PYTORCH_CONTAINER) -> Object:
+    """Return a container's spec by name, or an empty object."""
+    found = [*each(pod, "spec", "containers"), *each(pod, "spec", "initContainers")]
+    return next((item for item in found if item.get("name") == wanted), {})
+
+
+def condition(obj: Object, wanted: str) -> Object:
+    """Return a condition of an object by type, or an empty object."""
+    found = each(obj, "status", "conditions")
+    return next((item for item in found if item.get("type") == wanted), {})
+
+
+def exit_words(code: int) -> str:
+    """Say what an exit code means, such as `exit code 137 (SIGKILL)`."""
+    meanings = {126: "not executable", 127: "command not found"}
+    if 128 < code < 128 + 65:
+        try:
+            return f"exit code {code} ({signal.Signals(code - 128).name})"
+        except ValueError:
+            return f"exit code {code}"
+    return f"exit code {code} ({meanings[code]})" if code in meanings else f"exit code {code}"
+
+
+def moment(written: Any) -> datetime | None:
+    """Read a time as Kubernetes writes it; None if it is none."""
+    try:
+        return datetime.fromisoformat(str(written).replace("Z", "+00:00"))
+    except ValueError:
+        return None
+
+
+def some(names: Iterable[str], most: int = 3) -> str:
+    """Join names for a sentence: the first few, then a count."""
+    listed = list(names)
+    if len(listed) <= most + 1:
+        return " and ".join(filter(None, (", ".join(listed[:-1]), *listed[-1:])))
+    return f"{', '.join(listed[:most])} and {len(listed) - most} more"
