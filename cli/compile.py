@@ -1,0 +1,84 @@
+"""`kfp-pytorch compile`: from Python to the YAML that a cluster takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from kfp_pytorch.cli.packages import Package
+
+# The Argo Workflow that a backend makes of a package is one etcd object of about 1 MB.
+LARGE_PACKAGE_BYTES = 600_000
+
+
+@click.command("compile")
+@click.argument("pipelines", nargs=-1, metavar="[PIPELINE|FILE.py[:FUNCTION]]...")
+@click.option("--all", "everything", is_flag=True, help="Every pipeline of kfp-pytorch.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    show_default="this folder",
+    help="A folder, or a file ending in .yaml for one pipeline.",
+)
+@click.option(
+    "--image",
+    default="",
+    help="Run the steps in this image, which has the launcher, instead of embedding its source.",
+)
+def compile_command(pipelines: tuple[str, ...], everything: bool, output: Path, image: str) -> None:
+    """Compile pipelines to YAML for a Kubeflow cluster.
+
+    PIPELINE is the name of one that comes with kfp-pytorch. Constants that cannot work, such as
+    num_nodes=0, are found here.
+    """
+    from kfp_pytorch.cli import checks, packages
+
+    names = [*pipelines, *(packages.shipped() if everything else [])]
+    if not names:
+        raise click.UsageError(
+            f"Name a pipeline ({', '.join(packages.shipped())}) or a FILE.py, or use --all."
+        )
+    found = [package for name in dict.fromkeys(names) for package in packages.find(name)]
+    for package in found:
+        checks.check(package)
+    targets = _targets(found, output)
+    for package, target in zip(found, targets, strict=True):
+        _write(_in_image(package, image) if image else package, target)
+
+
+def _targets(found: list[Package], output: Path) -> list[Path]:
+    if output.suffix in (".yaml", ".yml"):
+        if len(found) > 1:
+            raise click.UsageError(
+                f"--output {output} is one file for {len(found)} pipelines; name a folder."
+            )
+        return [output]
+    targets = [output / f"{package.name}.yaml" for package in found]
+    if len(set(targets)) < len(targets):
+        raise click.UsageError("Two of these pipelines have the same name; compile them apart.")
+    return targets
+
+
+def _in_image(package: Package, image: str) -> Package:
+    from kfp_pytorch.components.forms import image_form
+
+    return replace(package, spec=image_form(package.spec, image))
+
+
+def _write(package: Package, target: Path) -> None:
+    content = package.text().encode()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    except OSError as error:
+        raise click.ClickException(f"Cannot write {target}: {error.strerror or error}") from None
+    click.echo(f"{target} ({len(content):,} bytes)")
+    if len(content) > LARGE_PACKAGE_BYTES:
+        click.echo(
+            f"Warning: {target} is over {LARGE_PACKAGE_BYTES:,} bytes, and a cluster keeps it in "
+            "one object of about 1 MB. With --image the launcher's source is not in it.",
+            err=True,
+        )

@@ -1,0 +1,128 @@
+"""What is known of a task's inputs before anything runs.
+
+In a package, an input of a task is a constant, a parameter of the pipeline (which has a default,
+or an argument when a run is about to start), or something that only the run knows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kfp_pytorch.cli.packages import Package
+
+_REFERENCE = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
+_UNKNOWN = object()
+
+
+@dataclass(frozen=True)
+class KnownTask:
+    """A task of a package with those of its inputs that are known.
+
+    Attributes:
+        name: The task's name.
+        function: The function that its step runs, such as `pytorch_job`.
+        inputs: The known inputs by name. Those left at the component's default are not in it.
+        unsafe: Inputs that KFP fills in as text inside JSON, where the text would break it: the
+            parameter's name and value.
+    """
+
+    name: str
+    function: str
+    inputs: dict[str, Any]
+    unsafe: dict[str, str]
+
+
+def known_tasks(package: Package, arguments: dict[str, Any]) -> Iterator[KnownTask]:
+    """Walks a package's tasks, nested ones included.
+
+    Args:
+        package: The package.
+        arguments: The arguments of the run that is to start; empty when there is none.
+
+    Yields:
+        Each task that runs a Python function.
+    """
+    root = package.spec["root"]
+    defaults = root.get("inputDefinitions", {}).get("parameters", {})
+    known = {name: d["defaultValue"] for name, d in defaults.items() if "defaultValue" in d}
+    yield from _walk(package.spec, root, known | arguments)
+
+
+def _walk(
+    spec: dict[str, Any], component: dict[str, Any], known: dict[str, Any]
+) -> Iterator[KnownTask]:
+    for key, task in component.get("dag", {}).get("tasks", {}).items():
+        child = spec["components"][task["componentRef"]["name"]]
+        inputs = _resolve(task.get("inputs", {}).get("parameters", {}), known)
+        if "dag" in child:
+            yield from _walk(spec, child, inputs)
+            continue
+        function = _function(spec, child.get("executorLabel", ""))
+        if function:
+            name = task.get("taskInfo", {}).get("name", key)
+            declared = child.get("inputDefinitions", {}).get("parameters", {})
+            values = {n: v for n, v in inputs.items() if n in declared}
+            yield KnownTask(name, function, values, _unsafe(task, inputs))
+
+
+def _resolve(parameters: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """Returns the inputs of one task whose values are known."""
+    direct: dict[str, Any] = {}
+    constants: dict[str, Any] = {}
+    for name, source in parameters.items():
+        if "runtimeValue" in source:
+            constants[name] = source["runtimeValue"].get("constant")
+        elif source.get("componentInputParameter") in known:
+            direct[name] = known[source["componentInputParameter"]]
+    for name, constant in constants.items():
+        value = _filled(constant, direct)
+        if value is not _UNKNOWN:
+            direct[name] = value
+    return direct
+
+
+def _filled(value: Any, known: dict[str, Any]) -> Any:
+    """Fills parameters into a constant, as KFP will; `_UNKNOWN` when one is not known."""
+    if isinstance(value, dict):
+        filled = {key: _filled(item, known) for key, item in value.items()}
+        return _UNKNOWN if _UNKNOWN in filled.values() else filled
+    if isinstance(value, list):
+        items = [_filled(item, known) for item in value]
+        return _UNKNOWN if _UNKNOWN in items else items
+    if not isinstance(value, str) or "{{$" not in value:
+        return value
+    if any(name not in known for name in _REFERENCE.findall(value)):
+        return _UNKNOWN
+    text = _REFERENCE.sub(lambda match: _text(known[match[1]]), value)
+    return _UNKNOWN if "{{$" in text else text
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _unsafe(task: dict[str, Any], inputs: dict[str, Any]) -> dict[str, str]:
+    parameters = task.get("inputs", {}).get("parameters", {})
+    inside = set(_REFERENCE.findall(json.dumps(parameters)))
+    found = {}
+    for name in inside & inputs.keys():
+        value = inputs[name]
+        # A list or dict inside JSON text has quotes of its own.
+        text = value if isinstance(value, str) else _text(value)
+        if json.dumps(text, ensure_ascii=False) != f'"{text}"':
+            found[parameters[name].get("componentInputParameter", name)] = text
+    return found
+
+
+def _function(spec: dict[str, Any], label: str) -> str:
+    executor = spec.get("deploymentSpec", {}).get("executors", {}).get(label, {})
+    args = executor.get("container", {}).get("args", [])
+    if "--function_to_execute" not in args:
+        return ""
+    return str(args[args.index("--function_to_execute") + 1])

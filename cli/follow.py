@@ -1,0 +1,118 @@
+"""Reads what a local run tells, step by step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kfp_pytorch.launcher.constants import EXIT_TERMINATED
+from kfp_pytorch.local.step import EVENT_MARK
+
+
+@dataclass
+class StepResult:
+    """One step of a run; a retried step has one for each attempt.
+
+    Attributes:
+        name: The step's name.
+        status: `running`, `succeeded`, `failed`, `terminated` or, when it never ran, `skipped`.
+        seconds: How long it took.
+        message: What it wrote to its termination log.
+        stderr: The end of its stderr, when it failed.
+        parameters: Its output parameters by name.
+        artifacts: Its output artifacts by name, each with `uri`, `metadata` and `type`.
+    """
+
+    name: str
+    status: str = "running"
+    seconds: float = 0.0
+    message: str = ""
+    stderr: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass
+class Followed:
+    """What became of a run.
+
+    Attributes:
+        steps: The steps in the order in which they started.
+        error: What went wrong outside of a step; empty when nothing did.
+    """
+
+    steps: list[StepResult] = field(default_factory=list)
+    error: str = ""
+
+    @property
+    def failed(self) -> StepResult | None:
+        """The last step that failed, unless an attempt after it did better."""
+        for step in reversed(self.steps):
+            if step.status == "failed":
+                later = self.steps[self.steps.index(step) + 1 :]
+                retried = any(s.name == step.name and s.status == "succeeded" for s in later)
+                return None if retried else step
+        return None
+
+
+class Progress(Protocol):
+    """Shows a run to a person while it goes on."""
+
+    def started(self, step: str) -> None:
+        """A step has started."""
+
+    def line(self, step: str, text: str) -> None:
+        """A step has written a line."""
+
+    def ended(self, result: StepResult) -> None:
+        """A step has ended."""
+
+
+class Follower:
+    """Takes the runner's output line by line, so that what is known outlives an interruption.
+
+    Attributes:
+        followed: What is known so far.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self.followed = Followed()
+        self._progress = progress
+        self._by_pod: dict[str, StepResult] = {}
+
+    def take(self, line: str) -> None:
+        """Take one line; those without an event's mark are kfp.local's own."""
+        _, mark, text = line.partition(EVENT_MARK)
+        if not mark:
+            return
+        event = json.loads(text)
+        if event["event"] == "error":
+            self.followed.error = event["message"]
+        elif event["event"] == "started":
+            result = self._by_pod[event["pod"]] = StepResult(event["step"])
+            self.followed.steps.append(result)
+            self._progress.started(result.name)
+        elif event["event"] == "line":
+            self._progress.line(event["step"], event["text"])
+        else:
+            result = self._by_pod[event["pod"]]
+            _end(result, event)
+            self._progress.ended(result)
+
+    def finish(self) -> Followed:
+        """Close the account: a step that has not said how it ended was terminated."""
+        for result in self.followed.steps:
+            if result.status == "running":
+                result.status = "terminated"
+        return self.followed
+
+
+def _end(result: StepResult, event: dict[str, Any]) -> None:
+    outcomes = {0: "succeeded", EXIT_TERMINATED: "terminated"}
+    result.status = outcomes.get(event["exit"], "failed")
+    result.seconds = event["seconds"]
+    result.message = event["message"]
+    result.stderr = event["stderr"]
+    result.parameters = event["outputs"].get("parameters", {})
+    result.artifacts = event["outputs"].get("artifacts", {})

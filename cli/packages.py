@@ -1,0 +1,193 @@
+"""Finds the pipeline that a person names, and compiles it.
+
+A pipeline is named in three ways: a shipped name, a compiled YAML, or `FILE.py:FUNCTION`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tempfile
+import traceback
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+SHIPPED = "kfp_pytorch.pipelines"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A compiled pipeline.
+
+    Attributes:
+        name: The name for a file, such as `train_and_serve`.
+        header: The comment lines at the head of the YAML.
+        spec: The pipeline's specification.
+        platform: The platform's specification; empty when there is none.
+    """
+
+    name: str
+    header: str
+    spec: dict[str, Any]
+    platform: dict[str, Any]
+
+    @property
+    def pipeline_name(self) -> str:
+        """The pipeline's own name, as KFP shows it."""
+        return str(self.spec["pipelineInfo"]["name"])
+
+    def text(self) -> str:
+        """The package as YAML, byte for byte as KFP's compiler writes it."""
+        documents = [self.spec, *([self.platform] if self.platform else [])]
+        return self.header + yaml.dump_all(documents, sort_keys=True)
+
+
+def shipped() -> list[str]:
+    """Lists the names of the pipelines that come with this project."""
+    pipelines = importlib.import_module(SHIPPED)
+    return sorted(pipelines.__all__)
+
+
+def find(what: str) -> list[Package]:
+    """Finds the pipelines that one argument names.
+
+    Args:
+        what: A shipped name, a compiled YAML, `FILE.py:FUNCTION`, or `FILE.py` for all in it.
+
+    Returns:
+        The packages, at least one.
+
+    Raises:
+        click.ClickException: When there is no such pipeline; the message lists what there is.
+    """
+    path, _, function = what.partition(":")
+    if path.endswith((".yaml", ".yml")):
+        return [parse(_read(Path(path)), Path(path))]
+    if path.endswith(".py"):
+        found = _of_file(Path(path))
+        if function and function not in found:
+            raise click.ClickException(
+                f"{path} has no pipeline {function!r}. It has: {', '.join(sorted(found))}."
+            )
+        names = [function] if function else sorted(found)
+        return [compile_pipeline(name, found[name]) for name in names]
+    if what not in shipped():
+        raise click.ClickException(
+            f"There is no pipeline {what!r}. Those that come with kfp-pytorch: "
+            f"{', '.join(shipped())}. Your own: a compiled YAML, or FILE.py:FUNCTION."
+        )
+    return [compile_pipeline(what, getattr(importlib.import_module(SHIPPED), what))]
+
+
+def find_one(what: str) -> Package:
+    """Finds the one pipeline that an argument names.
+
+    Args:
+        what: As for `find`.
+
+    Returns:
+        The package.
+
+    Raises:
+        click.ClickException: When there is none, or more than one.
+    """
+    packages = find(what)
+    if len(packages) > 1:
+        choices = ", ".join(f"{what}:{package.name}" for package in packages)
+        raise click.ClickException(f"{what} has several pipelines; name one: {choices}.")
+    return packages[0]
+
+
+def compile_pipeline(name: str, pipeline: Any) -> Package:
+    """Compiles a pipeline with KFP's own compiler.
+
+    Args:
+        name: The name for a file.
+        pipeline: What `dsl.pipeline` made.
+
+    Returns:
+        The package, in embedded form.
+    """
+    from kfp import compiler
+
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "package.yaml"
+        compiler.Compiler().compile(pipeline, str(target))
+        return parse(target.read_text(encoding="utf-8"), Path(f"{name}.yaml"))
+
+
+def parse(text: str, path: Path) -> Package:
+    """Reads a compiled package.
+
+    Args:
+        text: The YAML.
+        path: The file that it came from: it gives the name, and stands in messages.
+
+    Returns:
+        The package.
+
+    Raises:
+        click.ClickException: When it is not a compiled pipeline.
+    """
+    lines = text.splitlines(keepends=True)
+    length = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    try:
+        documents = list(yaml.safe_load_all(text))
+    except yaml.YAMLError as error:
+        raise click.ClickException(f"{path} is not YAML: {error}") from None
+    spec = documents[0] if documents else None
+    if not isinstance(spec, dict) or not {"pipelineInfo", "root"} <= spec.keys():
+        raise click.ClickException(
+            f"{path} is not a compiled pipeline: it has no pipelineInfo and root. "
+            "Compile one with `kfp-pytorch compile FILE.py`."
+        )
+    platform = documents[1] if len(documents) > 1 else {}
+    return Package(path.stem, "".join(lines[:length]), spec, platform or {})
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"Cannot read {path}: {error}") from None
+
+
+def _of_file(path: Path) -> dict[str, Any]:
+    """Imports a Python file and returns its pipelines by the name of their variable."""
+    if not path.is_file():
+        raise click.ClickException(f"There is no file {path}.")
+    from kfp.dsl.graph_component import GraphComponent
+
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise click.ClickException(f"{path} cannot be imported.")
+    module = importlib.util.module_from_spec(spec)
+    # A file's own folder comes first, as with `python FILE.py`.
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules[path.stem] = module
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            spec.loader.exec_module(module)
+    except Exception as error:
+        where = traceback.format_exc(limit=-1).strip()
+        raise click.ClickException(f"{path} cannot be imported: {error}\n{where}") from None
+    found = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, GraphComponent) and not name.startswith("_")
+    }
+    own = {name: value for name, value in found.items() if _made_in(value, path)}
+    if not found:
+        raise click.ClickException(f"{path} has no pipeline: no function under @dsl.pipeline.")
+    return own or found
+
+
+def _made_in(pipeline: Any, path: Path) -> bool:
+    """Tells whether a pipeline was defined in a file rather than imported into it."""
+    return bool(Path(pipeline.pipeline_func.__code__.co_filename).resolve() == path.resolve())

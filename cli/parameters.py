@@ -1,0 +1,119 @@
+"""Reads a pipeline's parameters as a person types them: `name=value`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from kfp_pytorch.cli.packages import Package
+
+_TRUE = {"true", "yes", "1"}
+_FALSE = {"false", "no", "0"}
+
+
+def parameters(package: Package) -> dict[str, dict[str, Any]]:
+    """Returns a pipeline's parameters as its specification defines them, by name."""
+    inputs = package.spec["root"].get("inputDefinitions", {})
+    return dict(inputs.get("parameters", {}))
+
+
+def typed(package: Package, given: Sequence[str]) -> dict[str, Any]:
+    """Turns `name=value` texts into typed arguments.
+
+    Args:
+        package: The pipeline.
+        given: The texts. A list or dict is written as JSON.
+
+    Returns:
+        The value of each parameter that was given.
+
+    Raises:
+        click.ClickException: When a name is unknown or a value has the wrong type; the message
+            lists the parameters that there are.
+    """
+    known = parameters(package)
+    result: dict[str, Any] = {}
+    for text in given:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise click.ClickException(f"-p {text!r}: write it as name=value.")
+        if name not in known:
+            raise click.ClickException(
+                f"{package.pipeline_name} has no parameter {name!r}.\n{describe(package)}"
+            )
+        result[name] = _typed(name, value, known[name]["parameterType"])
+    return result
+
+
+def require(package: Package, arguments: dict[str, Any]) -> None:
+    """Checks that every parameter without a default has an argument.
+
+    Args:
+        package: The pipeline.
+        arguments: The arguments by name.
+
+    Raises:
+        click.ClickException: When one is missing.
+    """
+    for name, spec in parameters(package).items():
+        optional = "defaultValue" in spec or spec.get("isOptional")
+        if name not in arguments and not optional:
+            raise click.ClickException(
+                f"{package.pipeline_name} needs -p {name}=…\n{describe(package)}"
+            )
+
+
+def describe(package: Package) -> str:
+    """Lists a pipeline's parameters with type and default, one a line."""
+    known = parameters(package)
+    if not known:
+        return "It has no parameters."
+    lines = ["Its parameters:"]
+    for name, spec in sorted(known.items()):
+        kind = _KINDS[spec["parameterType"]][0]
+        default = f" = {json.dumps(spec['defaultValue'])}" if "defaultValue" in spec else ""
+        lines.append(f"  {name}: {kind}{default}")
+    return "\n".join(lines)
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in _TRUE | _FALSE:
+        return text.lower() in _TRUE
+    raise ValueError(text)
+
+
+def _json_of(kind: type) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        value = json.loads(text)
+        if not isinstance(value, kind):
+            raise ValueError(text)
+        return value
+
+    return read
+
+
+# IR type → its name for a person, how it is read, and an example of how it is written.
+_KINDS: dict[str, tuple[str, Callable[[str], Any], str]] = {
+    "STRING": ("string", str, "text"),
+    "NUMBER_INTEGER": ("integer", int, "3"),
+    "NUMBER_DOUBLE": ("number", float, "0.1"),
+    "BOOLEAN": ("boolean", _boolean, "true"),
+    "LIST": ("list", _json_of(list), '["a", "b"]'),
+    "STRUCT": ("dict", _json_of(dict), '{"a": 1}'),
+}
+
+
+def _typed(name: str, text: str, kind: str) -> Any:
+    if kind not in _KINDS:
+        raise click.ClickException(f"Parameter {name} is a {kind}; it cannot be given with -p.")
+    word, read, example = _KINDS[kind]
+    try:
+        return read(text)
+    except ValueError:
+        article = "an" if word[0] in "aeiou" else "a"
+        raise click.ClickException(
+            f"Parameter {name} is {article} {word}, such as {example}; {text!r} is not."
+        ) from None

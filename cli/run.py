@@ -1,0 +1,132 @@
+"""`kfp-pytorch run`: a pipeline's steps on this machine."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kfp_pytorch.cli.signals import Interrupted, interruptible
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for on the command line."""
+
+    pipeline: str
+    given: tuple[str, ...]
+    kubeconfig: Path | None
+    root: Path
+    keep: bool
+    as_json: bool
+    resume: bool
+
+
+@click.command("run")
+@click.argument("pipeline")
+@click.option("--local", "locally", is_flag=True, help="On the local cluster.")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The steps run here, and their jobs on the cluster of this file.",
+)
+@click.option(
+    "-p", "--parameter", "given", multiple=True, metavar="NAME=VALUE", help="A parameter."
+)
+@click.option("--keep", is_flag=True, help="Leave the local cluster and the endpoint up.")
+@click.option("--json", "as_json", is_flag=True, help="End with the summary as one JSON object.")
+@click.option(
+    "--resume", is_flag=True, help="Go on with the pipeline's last run, from its checkpoints."
+)
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".kfp-pytorch"),
+    show_default=True,
+    help="Where claims, logs and runs are kept.",
+)
+def run(
+    pipeline: str,
+    locally: bool,
+    kubeconfig: Path | None,
+    given: tuple[str, ...],
+    keep: bool,
+    as_json: bool,
+    resume: bool,
+    root: Path,
+) -> None:
+    """Run PIPELINE: a name that comes with kfp-pytorch, a compiled YAML, or FILE.py:FUNCTION.
+
+    With --json, everything but the summary goes to stderr, and the summary is the last line of
+    stdout.
+    """
+    if locally == bool(kubeconfig):
+        raise click.UsageError(
+            "Say where: --local for this machine, or --kubeconfig FILE. To run the whole pipeline "
+            "on a Kubeflow cluster, compile it and upload the YAML."
+        )
+    request = Request(pipeline, given, kubeconfig, root.absolute(), keep, as_json, resume)
+    with _told_as_json(request), interruptible():
+        told = _execute(request)
+    if told["status"] != "succeeded":
+        raise SystemExit(1)
+
+
+@contextmanager
+def _told_as_json(request: Request) -> Iterator[None]:
+    """Says how an early end came about, as JSON too when that was asked for."""
+    try:
+        yield
+    except click.ClickException as error:
+        if request.as_json:
+            _print_json(request, "failed", error.format_message())
+        raise
+    except Interrupted as interrupted:
+        click.echo(
+            f"Ended by {interrupted}; nothing is left running. "
+            "The same command with --resume goes on from the last checkpoint.",
+            err=True,
+        )
+        if request.as_json:
+            _print_json(request, "terminated", f"ended by {interrupted}")
+        raise SystemExit(interrupted.exit_code) from None
+
+
+def _print_json(request: Request, status: str, error: str) -> None:
+    from kfp_pytorch.cli import summary
+
+    click.echo(json.dumps(summary.empty(request.pipeline, status, error)))
+
+
+def _execute(request: Request) -> dict[str, Any]:
+    """Checks everything that can be checked, then runs, then tells; returns the summary."""
+    from kfp_pytorch.cli import checks, clusters, packages, parameters, runs, session, summary
+    from kfp_pytorch.cli.progress import TerminalProgress
+
+    began = time.monotonic()
+    package = packages.find_one(request.pipeline)
+    arguments = parameters.typed(package, request.given)
+    if request.resume:
+        wanted = runs.run_to_resume(request.root / "runs", package.pipeline_name, arguments)
+    else:
+        wanted = runs.new_run(package.pipeline_name, arguments)
+    parameters.require(package, wanted.arguments)
+    checks.check(package, wanted.arguments)
+    progress = TerminalProgress(err=request.as_json)
+    with clusters.cluster(request.root, request.kubeconfig, keep=request.keep) as target:
+        told = session.run(package, wanted, target, progress)
+        took = time.monotonic() - began
+        click.echo("\n" + summary.text(told, took, kept=request.keep), err=request.as_json)
+        if told["error"]:
+            click.echo(f"\nError: {told['error']}", err=True)
+    if request.keep and not request.kubeconfig:
+        click.echo("The cluster stays up; `kfp-pytorch local down` ends it.", err=request.as_json)
+    if request.as_json:
+        click.echo(json.dumps(told))
+    return told

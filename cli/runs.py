@@ -1,0 +1,85 @@
+"""The folder of a local run: `ROOT/runs/RUN/`, and which run `--resume` goes on with."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import uuid
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kfp_pytorch.local.kfp_runner import PIPELINE_FILE, RUN_FILE, Run
+
+SUMMARY_FILE = "summary.json"
+
+
+def new_run(pipeline: str, arguments: dict[str, Any]) -> Run:
+    """Makes the identity of a new run.
+
+    Args:
+        pipeline: The pipeline's name.
+        arguments: The arguments that were given.
+
+    Returns:
+        The run, under a name that sorts by time.
+    """
+    time = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    name = f"{pipeline}-{time}-{secrets.token_hex(2)}"
+    return Run(name=name, id=str(uuid.uuid4()), pipeline=pipeline, arguments=arguments)
+
+
+def run_to_resume(runs: Path, pipeline: str, arguments: dict[str, Any]) -> Run:
+    """Finds the newest run of a pipeline, which must not have succeeded.
+
+    Args:
+        runs: The folder of all runs.
+        pipeline: The pipeline's name.
+        arguments: Arguments that replace those the run had.
+
+    Returns:
+        The run, with the identity that it had.
+
+    Raises:
+        click.ClickException: When there is no such run, or it succeeded.
+    """
+    found = [run for run in _recorded(runs) if run.pipeline == pipeline]
+    if not found:
+        raise click.ClickException(
+            f"There is no run of {pipeline} to resume in {runs}. Start one without --resume."
+        )
+    last = found[-1]
+    summary = runs / last.name / SUMMARY_FILE
+    if summary.is_file() and json.loads(summary.read_text())["status"] == "succeeded":
+        raise click.ClickException(
+            f"The last run of {pipeline}, {last.name}, succeeded. Start another without --resume."
+        )
+    return Run(last.name, last.id, last.pipeline, last.arguments | arguments)
+
+
+def _recorded(runs: Path) -> list[Run]:
+    files = sorted(runs.glob(f"*/{RUN_FILE}"), key=lambda path: path.stat().st_mtime)
+    return [Run(**json.loads(path.read_text(encoding="utf-8"))) for path in files]
+
+
+def write(folder: Path, run: Run, spec: dict[str, Any]) -> None:
+    """Writes what the runner reads.
+
+    Args:
+        folder: The run's folder; made if it is not there.
+        run: The run's identity.
+        spec: The pipeline in the form for this machine.
+
+    Raises:
+        click.ClickException: When the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / PIPELINE_FILE).write_text(json.dumps(spec), encoding="utf-8")
+        (folder / RUN_FILE).write_text(json.dumps(asdict(run)), encoding="utf-8")
+        (folder / SUMMARY_FILE).unlink(missing_ok=True)
+    except OSError as error:
+        raise click.ClickException(f"Cannot write {folder}: {error.strerror or error}") from None

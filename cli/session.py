@@ -1,0 +1,132 @@
+"""One local run, from the compiled package to its summary."""
+
+from __future__ import annotations
+
+import http
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kfp_pytorch.cli import runs, summary
+from kfp_pytorch.cli.follow import Follower, Progress
+from kfp_pytorch.cli.packages import Package
+from kfp_pytorch.components.forms import THIS_PYTHON, image_form
+from kfp_pytorch.launcher import constants
+from kfp_pytorch.local import client, guarded, kfp_runner, step
+from kfp_pytorch.local.kfp_runner import Run
+
+# A launcher needs this long to delete its job, and the steps' stand-in to end what is left.
+GRACE_SECONDS = step.GRACE_SECONDS + 3
+RUNNER_LOG = "runner.log"
+
+
+@dataclass(frozen=True)
+class Target:
+    """The cluster of a run.
+
+    Attributes:
+        kubeconfig: The file that `KUBECONFIG` names for the steps.
+        root: Where the run's folder is made.
+        namespace: The namespace of the steps' pods; empty when they have no Pod object, as on a
+            cluster elsewhere.
+        server: The local cluster's address; empty when it is elsewhere.
+        token: Its bearer token.
+    """
+
+    kubeconfig: Path
+    root: Path
+    namespace: str = ""
+    server: str = ""
+    token: str = ""
+
+    @property
+    def claims(self) -> Path | None:
+        """The folder with the claims of the namespace, when it is on this machine."""
+        return self.root / "claims" / self.namespace if self.server else None
+
+
+def run(package: Package, wanted: Run, target: Target, progress: Progress) -> dict[str, Any]:
+    """Runs a pipeline's steps on this machine, against a cluster, to the end.
+
+    Args:
+        package: The pipeline, in either form.
+        wanted: The run's identity and arguments.
+        target: The cluster.
+        progress: Told of what goes on.
+
+    Returns:
+        The summary. It is written into the run's folder too.
+
+    Raises:
+        BaseException: What interrupted this process, such as KeyboardInterrupt, once every step
+            has ended; the folder has the summary all the same.
+    """
+    folder = target.root / "runs" / wanted.name
+    runs.write(folder, wanted, kfp_runner.local_form(image_form(package.spec, THIS_PYTHON)))
+    place = summary.Place(folder, target.claims)
+    follower = Follower(progress)
+    status = "terminated"
+    try:
+        status = "succeeded" if _follow(folder, wanted, target, follower) == 0 else "failed"
+    finally:
+        told = summary.summarise(package, follower.finish(), place, status)
+        (folder / runs.SUMMARY_FILE).write_text(json.dumps(told), encoding="utf-8")
+    return told
+
+
+def _follow(folder: Path, wanted: Run, target: Target, follower: Follower) -> int:
+    """Runs kfp.local under a guard to its end; returns its exit code."""
+    setting = _setting(wanted, target, folder)
+    environment = {
+        **os.environ,
+        "KUBECONFIG": str(target.kubeconfig),
+        step.SETTING_ENV: json.dumps(asdict(setting)),
+    }
+    command = [sys.executable, "-m", kfp_runner.__name__, str(folder)]
+    with (folder / RUNNER_LOG).open("w", encoding="utf-8") as log:
+        process = guarded.popen(
+            command, grace=GRACE_SECONDS, env=environment, stdout=subprocess.PIPE, stderr=log
+        )
+        try:
+            for line in process.stdout or ():
+                log.write(line)
+                follower.take(line)
+            return process.wait()
+        except BaseException:
+            process.terminate()
+            # Read on, or a runner that still has something to say never ends.
+            process.communicate()
+            raise
+
+
+def _setting(wanted: Run, target: Target, folder: Path) -> step.Setting:
+    """Makes the Workflow object of the run, where the steps have pods, and tells who they are."""
+    if not target.server:
+        return step.Setting(run_id=wanted.id, folder=str(folder))
+    return step.Setting(
+        run_id=wanted.id,
+        folder=str(folder),
+        namespace=target.namespace,
+        workflow=wanted.name,
+        workflow_uid=_workflow(wanted, target)["metadata"]["uid"],
+        server=target.server,
+        token=target.token,
+    )
+
+
+def _workflow(wanted: Run, target: Target) -> dict[str, Any]:
+    kind = constants.WORKFLOW
+    metadata = {"name": wanted.name, "labels": {constants.KFP_RUN_ID_LABEL: wanted.id}}
+    body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
+    url = client.path(kind, target.namespace)
+    try:
+        return client.request(target.server, "POST", url, body, token=target.token)
+    except client.RequestRefused as error:
+        if error.status != http.HTTPStatus.CONFLICT:
+            raise
+    # A resumed run whose cluster is still up.
+    return client.request(target.server, "GET", f"{url}/{wanted.name}", token=target.token)

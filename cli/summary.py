@@ -1,0 +1,190 @@
+"""What a person, or a program, is told at the end of a run."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kfp_pytorch.cli.follow import Followed, StepResult
+from kfp_pytorch.cli.packages import Package
+
+_SUFFIXES = {"system.HTML": ".html", "system.Markdown": ".md"}
+_JOB_FOLDERS = ("checkpoints", "tensorboard")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run's files lie on this machine.
+
+    Attributes:
+        run: The run's folder.
+        claims: The folder with the claims of the run's namespace; None when the cluster is not
+            on this machine.
+    """
+
+    run: Path
+    claims: Path | None
+
+    def local(self, uri: str) -> str:
+        """Returns the path of what a `pvc://` URI names, where that is on this machine."""
+        if self.claims and uri.startswith("pvc://"):
+            return str(self.claims / uri.removeprefix("pvc://"))
+        return uri
+
+
+def summarise(package: Package, followed: Followed, place: Place, status: str) -> dict[str, Any]:
+    """Makes the summary, the object that `--json` prints.
+
+    Args:
+        package: The pipeline.
+        followed: What became of the run.
+        place: Where its files lie.
+        status: `succeeded`, `failed` or `terminated`.
+
+    Returns:
+        The summary, fit for JSON.
+    """
+    parameters = _last_parameters(followed.steps)
+    steps = [*followed.steps, *_skipped(package, followed.steps)]
+    error = error_of(followed) if status == "failed" else ""
+    return empty(package.pipeline_name, status, error) | {
+        "run": place.run.name,
+        "steps": [{"name": s.name, "status": s.status, "seconds": s.seconds} for s in steps],
+        "metrics": _metrics(package, followed.steps),
+        "model": {"storage_uri": str(parameters.get("storage_uri", ""))},
+        "endpoint": str(parameters.get("url", "")),
+        "prediction": parameters.get("sample"),
+        "artifacts": _artifacts(package, followed.steps, place),
+    }
+
+
+def empty(pipeline: str, status: str, error: str) -> dict[str, Any]:
+    """Makes the summary of a run that ended before it could tell of a step.
+
+    Args:
+        pipeline: The pipeline as it was named.
+        status: `failed` or `terminated`.
+        error: What is to be said.
+
+    Returns:
+        The summary, in the shape that `summarise` gives it.
+    """
+    return {
+        "status": status,
+        "pipeline": pipeline,
+        "run": "",
+        "steps": [],
+        "metrics": {},
+        "model": {"storage_uri": ""},
+        "endpoint": "",
+        "prediction": None,
+        "artifacts": {},
+        "error": error,
+    }
+
+
+def error_of(followed: Followed) -> str:
+    """Returns the failing step's own words, or what went wrong outside of a step."""
+    step = followed.failed
+    if step is None:
+        return followed.error or "The run ended without a word; its log is in the run's folder."
+    text = step.stderr.strip() or step.message.strip() or "It said nothing."
+    return f"Step {step.name} failed.\n{text}"
+
+
+def text(summary: dict[str, Any], seconds: float, *, kept: bool) -> str:
+    """Writes a summary for a person.
+
+    Args:
+        summary: What `summarise` returned.
+        seconds: How long the whole run took.
+        kept: Whether the endpoint stays up.
+
+    Returns:
+        Lines without one at the end.
+    """
+    lines = [f"{summary['pipeline']} {summary['status']} in {seconds:.1f} s", ""]
+    width = max((len(s["name"]) for s in summary["steps"]), default=0)
+    for step in summary["steps"]:
+        took = f"{step['seconds']:6.1f} s" if step["status"] != "skipped" else " " * 8
+        lines.append(f"  {step['name']:<{width}}  {took}  {step['status']}")
+    details = _details(summary, kept)
+    if details:
+        lines.append("")
+        width = max(len(name) for name, _ in details)
+        lines += [f"  {name:<{width}}  {value}" for name, value in details]
+    return "\n".join(lines)
+
+
+def _details(summary: dict[str, Any], kept: bool) -> list[tuple[str, str]]:
+    details = []
+    if summary["metrics"]:
+        shown = (f"{name} {value:.4g}" for name, value in summary["metrics"].items())
+        details.append(("metrics", ", ".join(shown)))
+    details += [(name, path) for name, path in summary["artifacts"].items() if name != "metrics"]
+    if summary["model"]["storage_uri"]:
+        details.append(("model at", summary["model"]["storage_uri"]))
+    if summary["endpoint"]:
+        note = "" if kept else "  (ended with this command; --keep leaves it up)"
+        details.append(("endpoint", summary["endpoint"] + note))
+    if summary["prediction"]:
+        details.append(("prediction", json.dumps(summary["prediction"])))
+    return details
+
+
+def _last_parameters(steps: list[StepResult]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for step in steps:
+        merged |= step.parameters
+    return merged
+
+
+def _skipped(package: Package, steps: list[StepResult]) -> list[StepResult]:
+    ran = {step.name for step in steps}
+    executors = package.spec.get("deploymentSpec", {}).get("executors", {})
+    names = [label.removeprefix("exec-") for label, executor in executors.items() if executor != {}]
+    return [StepResult(name, "skipped") for name in names if name not in ran]
+
+
+def _type(package: Package, step: StepResult, output: str) -> str:
+    component = package.spec["components"].get(f"comp-{step.name}", {})
+    artifacts = component.get("outputDefinitions", {}).get("artifacts", {})
+    return str(artifacts.get(output, {}).get("artifactType", {}).get("schemaTitle", ""))
+
+
+def _metrics(package: Package, steps: list[StepResult]) -> dict[str, float]:
+    return {
+        name: value
+        for step in steps
+        for output, artifact in step.artifacts.items()
+        if _type(package, step, output) == "system.Metrics"
+        for name, value in artifact.get("metadata", {}).items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+def _artifacts(package: Package, steps: list[StepResult], place: Place) -> dict[str, str]:
+    """Names each artifact and where it lies; a page gets a name that a browser opens."""
+    found: dict[str, str] = {}
+    for step in steps:
+        for output, artifact in step.artifacts.items():
+            uri = _openable(artifact["uri"], _type(package, step, output))
+            found[output if output not in found else f"{step.name}.{output}"] = uri
+            folder = artifact.get("metadata", {}).get("folder")
+            if isinstance(folder, str) and folder:
+                found |= {name: f"{place.local(folder)}/{name}" for name in _JOB_FOLDERS}
+    return found
+
+
+def _openable(uri: str, kind: str) -> str:
+    """Links a page to a name with a suffix, beside it."""
+    path = Path(uri)
+    if kind not in _SUFFIXES or not path.is_file():
+        return uri
+    link = path.with_name(path.name + _SUFFIXES[kind])
+    link.unlink(missing_ok=True)
+    link.symlink_to(path.name)
+    return str(link)

@@ -1,0 +1,65 @@
+"""Pipelines of a person's own, as files."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kfp_pytorch.cli import main
+
+MINE = '''
+from kfp import dsl
+from kfp_pytorch.components.pytorch_job import pytorch_job
+
+
+@dsl.component(base_image="python", install_kfp_package=False)
+def add(a: int, b: float = 0.5) -> float:
+    return a + b
+
+
+@dsl.component(base_image="python", install_kfp_package=False)
+def choose() -> str:
+    return "an-image"
+
+
+@dsl.pipeline(name="choosing")
+def choosing():
+    image = choose().output
+    pytorch_job(image=image, hyperparameters={"image": image}, num_nodes=2)
+
+
+@dsl.pipeline(name="adding")
+def adding(a: int, b: float = 0.5, words: list = ["x"], flag: bool = False, table: dict = {}):
+    """Adds.
+
+    Args:
+        a: The first number.
+    """
+    add(a=a, b=b)
+
+
+@dsl.pipeline(name="training")
+def training(image: str = "mine", nodes: int = 2, output_uri: str = "pvc://claim", word: str = ""):
+    pytorch_job(
+        image=image,
+        num_nodes=nodes,
+        output_uri=output_uri,
+        hyperparameters={"word": word, "nodes": nodes},
+        key=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+    )
+'''
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    return path
+
+
+@pytest.fixture
+def cli():
+    def invoke(*arguments: object) -> Result:
+        return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+    return invoke

@@ -1,0 +1,124 @@
+"""`kfp-pytorch compile`: what it writes, and the mistakes that it finds."""
+
+import re
+
+import pytest
+import yaml
+from kfp import compiler, components
+
+from kfp_pytorch.cli import packages
+
+
+def test_writes_what_kfps_own_compiler_writes(mine, cli, tmp_path):
+    result = cli("compile", f"{mine}:adding", "--output", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    written = tmp_path / "out" / "adding.yaml"
+    pipeline = packages._of_file(mine)["adding"]
+    compiler.Compiler().compile(pipeline, str(tmp_path / "kfp.yaml"))
+    assert written.read_bytes() == (tmp_path / "kfp.yaml").read_bytes()
+    assert components.load_component_from_file(str(written)).name == "adding"
+
+
+def test_a_file_without_a_function_gives_every_pipeline_in_it(mine, cli, tmp_path):
+    cli("compile", mine, "--output", tmp_path)
+    assert {path.name for path in tmp_path.glob("*.yaml")} == {
+        "adding.yaml",
+        "choosing.yaml",
+        "training.yaml",
+    }
+
+
+def test_image_form_runs_in_the_image_and_installs_nothing(mine, cli, tmp_path):
+    target = tmp_path / "image.yaml"
+    result = cli("compile", f"{mine}:training", "--output", target, "--image", "here/launcher:1")
+    assert result.exit_code == 0, result.output
+    executor = yaml.safe_load(target.read_text())["deploymentSpec"]["executors"]["exec-pytorch-job"]
+    assert executor["container"]["image"] == "here/launcher:1"
+    assert "pip install" not in target.read_text()
+
+
+def test_a_compiled_package_can_be_turned_into_image_form_later(mine, cli, tmp_path):
+    cli("compile", f"{mine}:training", "--output", tmp_path / "a.yaml")
+    cli("compile", tmp_path / "a.yaml", "--output", tmp_path / "b.yaml", "--image", "i")
+    cli("compile", f"{mine}:training", "--output", tmp_path / "c.yaml", "--image", "i")
+    assert (tmp_path / "b.yaml").read_bytes() == (tmp_path / "c.yaml").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("nodes: int = 2", "nodes: int = 0", "num_nodes is 0; it must be from 1"),
+        ('"pvc://claim"', '"ftp://claim"', "ftp://claim"),
+        ("image=image", "image=' '", "image is"),
+        ('"word": word,', '"word": None or [1],', r"hyperparameters\['word'\]"),
+        ("num_nodes=nodes", "num_nodes=nodes, name='--'", "name is '--'"),
+        ("num_nodes=nodes", "num_nodes=nodes, cleanup='sometimes'", "cleanup is 'sometimes'"),
+        ('word: str = ""', "word: str = 'say \"hi\"'", "no quotation mark"),
+    ],
+)
+def test_a_constant_that_cannot_work_is_found_and_nothing_is_written(
+    mine, cli, tmp_path, before, after, message
+):
+    text = mine.read_text()
+    assert before in text
+    mine.write_text(text.replace(before, after))
+    result = cli("compile", mine, "--output", tmp_path / "out")
+    assert result.exit_code == 1
+    assert re.search(message, result.output)
+    assert "task pytorch-job" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_only_the_run_knows_is_no_mistake_and_the_rest_is_checked(mine, cli, tmp_path):
+    assert cli("compile", f"{mine}:choosing", "--output", tmp_path).exit_code == 0
+    mine.write_text(mine.read_text().replace("num_nodes=2", "num_nodes=0"))
+    result = cli("compile", f"{mine}:choosing", "--output", tmp_path)
+    assert "num_nodes is 0" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "There is no pipeline 'nothing'. Those that come with kfp-pytorch: "),
+        (["absent.py"], "There is no file absent.py"),
+        (["absent.yaml"], "Cannot read absent.yaml"),
+        ([], "Name a pipeline"),
+    ],
+)
+def test_a_pipeline_that_is_not_there_is_answered_with_those_that_are(cli, arguments, message):
+    result = cli("compile", *arguments)
+    assert result.exit_code != 0
+    assert message in result.output
+
+
+def test_a_function_that_is_not_there_is_answered_with_those_that_are(mine, cli):
+    result = cli("compile", f"{mine}:subtracting")
+    assert "has no pipeline 'subtracting'. It has: adding, choosing, training" in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\n", "no function under @dsl.pipeline"),
+        ("import nonsuch\n", "cannot be imported: No module named 'nonsuch'"),
+        ("def (:\n", "cannot be imported: invalid syntax"),
+    ],
+)
+def test_a_file_that_gives_no_pipeline_says_why(tmp_path, cli, text, message):
+    path = tmp_path / "other.py"
+    path.write_text(text)
+    result = cli("compile", path)
+    assert result.exit_code == 1
+    assert message in result.output
+
+
+def test_yaml_that_is_no_pipeline_is_refused(tmp_path, cli):
+    path = tmp_path / "other.yaml"
+    path.write_text("kind: Pod\n")
+    assert "is not a compiled pipeline" in cli("compile", path).output
+
+
+def test_several_pipelines_do_not_go_into_one_file(mine, cli, tmp_path):
+    result = cli("compile", mine, "--output", tmp_path / "one.yaml")
+    assert result.exit_code == 2
+    assert "name a folder" in result.output

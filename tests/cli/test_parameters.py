@@ -1,0 +1,52 @@
+"""Parameters as a person types them."""
+
+import click
+import pytest
+
+from kfp_pytorch.cli import packages, parameters
+
+
+@pytest.fixture
+def adding(mine):
+    return packages.find_one(f"{mine}:adding")
+
+
+def test_each_value_gets_the_type_of_its_parameter(adding):
+    given = ["a=3", "b=1e-5", 'words=["it\'s", "$HOME"]', "flag=TRUE", 'table={"k": "a=b"}']
+    assert parameters.typed(adding, given) == {
+        "a": 3,
+        "b": 1e-5,
+        "words": ["it's", "$HOME"],
+        "flag": True,
+        "table": {"k": "a=b"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("c=1", "adding has no parameter 'c'"),
+        ("a", "write it as name=value"),
+        ("a=x", "a is an integer, such as 3; 'x' is not"),
+        ("a=1.5", "a is an integer"),
+        ("b=", "b is a number"),
+        ("flag=maybe", "flag is a boolean, such as true"),
+        ("words={}", "words is a list"),
+        ("table=[", "table is a dict"),
+    ],
+)
+def test_a_wrong_name_or_value_is_refused_with_what_is_right(adding, given, message):
+    with pytest.raises(click.ClickException, match=message.replace("(", r"\(")):
+        parameters.typed(adding, [given])
+
+
+def test_an_unknown_name_is_answered_with_all_names_types_and_defaults(adding):
+    with pytest.raises(click.ClickException) as caught:
+        parameters.typed(adding, ["c=1"])
+    assert "  a: integer\n  b: number = 0.5\n  flag: boolean = false" in caught.value.message
+
+
+def test_a_parameter_without_default_is_asked_for(adding):
+    with pytest.raises(click.ClickException, match="adding needs -p a="):
+        parameters.require(adding, {"b": 1.0})
+    parameters.require(adding, {"a": 1})
