@@ -12,8 +12,8 @@ It ends the command on SIGTERM, SIGINT or SIGHUP, and when the other end of the 
 killed. Without an owner the grace is at most `ORPHAN_GRACE`.
 
 The exit status is the command's, or 128 + N when signal N ended it. `--report-fd` tells the two
-apart: one JSON line, `{"exit": 3}`, `{"signal": 9}` or, when the command could not be started,
-`{"errno": 2}` (exit status 127).
+apart. It gets JSON lines: `{"started": PID}`, then `{"exit": 3}` or `{"signal": 9}`; or, when the
+command could not be started, `{"errno": 2}` alone (exit status 127).
 
 macOS has no subreaper: a process that left the session *and* whose parent has died is not found
 there. All others are.
@@ -240,6 +240,7 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         _report(report, "errno", error.errno or 0)
         return 127
+    _report(report, "started", child)
     # Its own copies of the command's pipes would hide from a reader that the command has ended.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):

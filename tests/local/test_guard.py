@@ -75,7 +75,9 @@ def test_the_report_tells_an_exit_code_from_a_signal(code: str, report: str) -> 
     process = subprocess.Popen(line, pass_fds=fds)
     os.close(writer)
     with os.fdopen(reader) as stream:
-        assert stream.read() == report
+        started, ended = stream.readlines()
+    assert started.startswith('{"started": ')
+    assert ended == report
     assert process.wait() == 137
 
 

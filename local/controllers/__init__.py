@@ -1,0 +1,1 @@
+"""What acts on the local cluster's objects as a real cluster's controllers do."""

@@ -1,0 +1,201 @@
+"""One process of a container: started under a guard, its output written as a container's log."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kfp_pytorch.local import guard, guarded
+
+# The runtime writes a longer line in pieces.
+_LONGEST_PIECE = 16 * 1024
+_READ = 64 * 1024
+_NOT_FOUND = 2
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a process is started.
+
+    Attributes:
+        command: The command line; its first word is looked up in the environment's PATH.
+        environment: All of its variables.
+        folder: Its working directory.
+        log: Where its output goes.
+        grace: Seconds from SIGTERM to SIGKILL.
+    """
+
+    command: list[str]
+    environment: Mapping[str, str]
+    folder: Path
+    log: Path
+    grace: float
+
+
+class StartError(Exception):
+    """The command could not be executed; the message is the container runtime's."""
+
+
+class Process:
+    """A running command with all that comes of it.
+
+    Attributes:
+        pid: The process id of its guard; the command is below it.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, report: asyncio.StreamReader) -> None:
+        self.pid = process.pid
+        self._process = process
+        self._report = report
+        self._log: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(cls, launch: Launch) -> Process:
+        """Start a command.
+
+        Raises:
+            StartError: It could not be executed.
+        """
+        reader, writer = os.pipe()
+        report = await _stream(reader)
+        line, fds = guarded.command(launch.command, grace=launch.grace, report_fd=writer)
+        launch.log.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *line,
+                pass_fds=fds,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env=launch.environment,
+                cwd=launch.folder,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise StartError(_words(launch.command[0], error.errno or 0)) from error
+        finally:
+            os.close(writer)
+        started = cls(process, report)
+        started._log = asyncio.create_task(_copy(process, launch.log))
+        first = await started._line()
+        if "errno" in first:
+            await started.wait()
+            raise StartError(_words(launch.command[0], first["errno"]))
+        return started
+
+    async def wait(self) -> int:
+        """Wait until nothing of it is left; returns its exit code, 128 + N after signal N."""
+        last = await self._line()
+        code = await self._process.wait()
+        if self._log is not None:
+            await self._log
+        if "signal" in last:
+            return 128 + int(last["signal"])
+        # Without a last word the guard itself was killed, and the command with it.
+        return int(last.get("exit", 128 - code if code < 0 else code))
+
+    def terminate(self) -> None:
+        """Ask the command to end; what is left after the grace is killed."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """Kill all of it now."""
+        for pid in guard.descendants(self.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    async def _line(self) -> dict[str, Any]:
+        line = await self._report.readline()
+        found: dict[str, Any] = json.loads(line) if line else {}
+        return found
+
+
+async def _stream(descriptor: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    pipe = os.fdopen(descriptor, "rb", buffering=0)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    return reader
+
+
+async def _copy(process: asyncio.subprocess.Process, path: Path) -> None:
+    assert process.stdout is not None  # noqa: S101 (asked for above)
+    with LogFile(path) as log:
+        while data := await process.stdout.read(_READ):
+            log.write(data)
+
+
+class LogFile:
+    """A container's log: each line with its time, its stream and whether it is whole.
+
+    Both streams come through one pipe, so that their lines keep their order; all are `stdout`.
+
+    Args:
+        path: The file; it is made anew.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb", buffering=0)
+        self._rest = b""
+
+    def __enter__(self) -> LogFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._rest:
+            self._put([self._rest], b"F")
+        self._file.close()
+
+    def write(self, data: bytes) -> None:
+        """Write output as it comes; a line that has not ended waits for its end."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._put(lines, b"F")
+        while len(self._rest) > _LONGEST_PIECE:
+            self._put([self._rest[:_LONGEST_PIECE]], b"P")
+            self._rest = self._rest[_LONGEST_PIECE:]
+
+    def _put(self, lines: list[bytes], tag: bytes) -> None:
+        seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+        head = f"{stamp}.{nanoseconds:09d}Z stdout ".encode() + tag + b" "
+        self._file.write(b"".join(head + line + b"\n" for line in lines))
+
+
+def tail(path: Path, lines: int, size: int) -> str:
+    """The end of a log's text.
+
+    Args:
+        path: The log.
+        lines: At most so many lines.
+        size: At most so many bytes.
+    """
+    try:
+        with path.open("rb") as file:
+            # Each line is longer in the file, by its time and tags.
+            file.seek(max(0, path.stat().st_size - size - 64 * lines))
+            written = file.read().split(b"\n")
+    except OSError:
+        return ""
+    text = b"\n".join(line.split(b" ", 3)[-1] for line in written[-lines - 1 :])
+    return text[-size:].decode(errors="replace")
+
+
+def _words(command: str, number: int) -> str:
+    if number == _NOT_FOUND:
+        where = f"stat {command}: no such file or directory"
+        why = where if "/" in command else "executable file not found in $PATH"
+    else:
+        why = os.strerror(number).lower()
+    return (
+        "failed to create containerd task: failed to create shim task: OCI runtime create failed: "
+        f'runc create failed: unable to start container process: exec: "{command}": {why}'
+    )

@@ -1,0 +1,142 @@
+"""One pod of this machine, from its binding to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kfp_pytorch.launcher.constants import POD
+from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.core import Api, ApiError
+from kfp_pytorch.local.controllers import pod_status, volumes
+from kfp_pytorch.local.controllers.container import Backoff, Container
+from kfp_pytorch.local.controllers.events import Recorder
+from kfp_pytorch.local.controllers.launching import Place
+from kfp_pytorch.local.controllers.ports import Ports
+from kfp_pytorch.local.controllers.translation import LOOPBACK
+from kfp_pytorch.local.controllers.volumes import VolumeError
+
+Object = dict[str, Any]
+
+_MOUNT_RETRY_S = 1.0
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Node:
+    """What all pods of this machine share.
+
+    Attributes:
+        api: The cluster's objects.
+        root: The cluster's folder.
+        ports: Where pods listen.
+        recorder: Where the kubelet's events go.
+        backoff: How long a container that ended waits to be started again.
+    """
+
+    api: Api
+    root: Path
+    ports: Ports
+    recorder: Recorder
+    backoff: Backoff
+
+
+class PodWorker:
+    """Runs one pod.
+
+    Args:
+        node: What it shares with other pods.
+        pod: The pod, bound to this machine.
+        gpus: The numbers of the GPUs that are its own; None where this machine has none.
+    """
+
+    def __init__(self, node: Node, pod: Object, gpus: Sequence[int] | None) -> None:
+        self._node = node
+        self._namespace, self._name = objects.namespace(pod), objects.name(pod)
+        self.uid: str = objects.metadata(pod)["uid"]
+        self._stopping = asyncio.Event()
+        self.folder = node.root / "pods" / f"{self._namespace}_{self._name}_{self.uid}"
+        pod = {**pod, "status": {**(pod.get("status") or {}), "podIP": LOOPBACK}}
+        pod["status"]["hostIP"] = LOOPBACK
+        self._place = Place(node.api, node.root, node.ports, pod, self.folder, {}, gpus)
+        spec = pod["spec"]
+        policy = spec.get("restartPolicy", "Always")
+        # An init container that ended well has ended for good, whatever the policy of the pod.
+        initial_policy = "OnFailure" if policy == "Always" else policy
+        self._initial = [
+            self._container(c, initial_policy) for c in spec.get("initContainers") or []
+        ]
+        self._main = [self._container(each, policy) for each in spec["containers"]]
+
+    def _container(self, spec: Object, policy: str) -> Container:
+        node = self._node
+        return Container(self._place, spec, policy, node.recorder, node.backoff, self.write_status)
+
+    @property
+    def containers(self) -> list[Container]:
+        """All of its containers."""
+        return [*self._initial, *self._main]
+
+    async def run(self) -> None:
+        """Run the pod until it has ended, or was deleted and has stopped."""
+        self.write_status()
+        mounted = await self._mount()
+        for container in self.containers:
+            container.place = replace(self._place, volumes=mounted)
+        initialized = True
+        for container in self._initial:
+            initialized = initialized and not self._stopping.is_set() and await container.run()
+        if initialized and not self._stopping.is_set():
+            await asyncio.gather(*(container.run() for container in self._main))
+        elif self._stopping.is_set():
+            for container in self.containers:
+                container.give_up()
+        self.write_status()
+        if self._stopping.is_set():
+            self._say_gone()
+
+    def stop(self, grace: float) -> None:
+        """Ask the pod's containers to end; after the grace, in seconds, they are killed."""
+        self._stopping.set()
+        for container in self.containers:
+            container.stop(grace)
+
+    def write_status(self) -> None:
+        """Write the pod's status from its containers' states."""
+        initial = [container.state for container in self._initial]
+        main = [container.state for container in self._main]
+
+        def changed(pod: Object) -> None:
+            if objects.metadata(pod)["uid"] == self.uid:
+                now = self._node.api.clock()
+                pod["status"] = pod_status.pod_status(pod, initial, main, now)
+
+        # A pod that was deleted without grace has no status to write.
+        with contextlib.suppress(ApiError):
+            self._node.api.mutate(POD, self._namespace, self._name, changed, "status")
+
+    async def _mount(self) -> dict[str, Path]:
+        """Make the pod's volumes, once all that they refer to is there."""
+        while not self._stopping.is_set():
+            place = self._place
+            try:
+                return volumes.prepare(place.pod, place.folder, place.root, place.find)
+            except (VolumeError, OSError) as error:
+                event = (place.pod, "Warning", "FailedMount", str(error))
+                self._node.recorder.event(*event)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_MOUNT_RETRY_S):
+                    await self._stopping.wait()
+        return {}
+
+    def _say_gone(self) -> None:
+        """Let the API forget a deleted pod, now that nothing of it runs."""
+        try:
+            self._node.api.delete(POD, self._namespace, self._name, uid=self.uid, grace=0)
+        except ApiError as error:
+            _LOG.debug("pod %s/%s: %s", self._namespace, self._name, error)
