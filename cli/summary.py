@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 import json
 import math
 from dataclasses import dataclass
@@ -143,9 +144,17 @@ def _last_parameters(steps: list[StepResult]) -> dict[str, Any]:
 
 
 def _skipped(package: Package, steps: list[StepResult]) -> list[StepResult]:
-    ran = {step.name for step in steps}
+    """The steps that never ran, in the order in which they would have."""
     executors = package.spec.get("deploymentSpec", {}).get("executors", {})
-    names = [label.removeprefix("exec-") for label, executor in executors.items() if executor != {}]
+    names = [label.removeprefix("exec-") for label, e in executors.items() if "container" in e]
+    tasks = package.spec["root"].get("dag", {}).get("tasks", {})
+    before = {key: task.get("dependentTasks", []) for key, task in tasks.items()}
+    order = {
+        tasks[key]["componentRef"]["name"].removeprefix("comp-"): position
+        for position, key in enumerate(graphlib.TopologicalSorter(before).static_order())
+    }
+    names.sort(key=lambda name: order.get(name, len(order)))
+    ran = {step.name for step in steps}
     return [StepResult(name, "skipped") for name in names if name not in ran]
 
 

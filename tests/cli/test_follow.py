@@ -1,0 +1,151 @@
+"""What a run tells becomes progress, a summary and an error that a person can act on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from kfp_pytorch.cli import summary
+from kfp_pytorch.cli.follow import Follower, StepResult
+from kfp_pytorch.cli.packages import Package
+from kfp_pytorch.cli.progress import TerminalProgress
+from kfp_pytorch.local.step import EVENT_MARK
+
+SPEC = {
+    "pipelineInfo": {"name": "p"},
+    "root": {},
+    "components": {
+        "comp-train": {
+            "outputDefinitions": {
+                "artifacts": {
+                    "metrics": {"artifactType": {"schemaTitle": "system.Metrics"}},
+                    "curves": {"artifactType": {"schemaTitle": "system.HTML"}},
+                    "model": {"artifactType": {"schemaTitle": "system.Model"}},
+                }
+            }
+        }
+    },
+    "deploymentSpec": {
+        "executors": {"exec-train": {"container": {}}, "exec-deploy": {"container": {}}}
+    },
+}
+PACKAGE = Package("p", "", SPEC, {})
+
+
+class Recorder:
+    def __init__(self):
+        self.told = []
+
+    def started(self, step):
+        self.told.append(("started", step))
+
+    def line(self, step, text):
+        self.told.append(("line", step, text))
+
+    def ended(self, result):
+        self.told.append(("ended", result.name, result.status))
+
+
+def told(event, step="train", pod="pod-1", **fields):
+    event = {"event": event, "step": step, "pod": pod, **fields}
+    return f"    {EVENT_MARK}{json.dumps(event)}\n"
+
+
+def end(code, step="train", pod="pod-1", stderr="", outputs=None, message=""):
+    rest = {"message": message, "stderr": stderr, "outputs": outputs or {}, "seconds": 1.5}
+    return told("ended", step, pod, exit=code, **rest)
+
+
+def follow(*lines):
+    follower = Follower(Recorder())
+    for line in lines:
+        follower.take(line)
+    return follower.finish(), follower._progress.told
+
+
+def test_progress_is_told_in_order_and_kfps_own_lines_are_passed_over():
+    followed, events = follow(
+        "10:00:00 - INFO - Executing task\n",
+        told("started"),
+        told("line", text=f"loss=0.5 {EVENT_MARK}{{}}"),
+        end(0),
+    )
+    assert events == [
+        ("started", "train"),
+        ("line", "train", f"loss=0.5 {EVENT_MARK}{{}}"),
+        ("ended", "train", "succeeded"),
+    ]
+    assert followed.steps == [StepResult("train", "succeeded", 1.5)]
+    assert followed.failed is None
+
+
+def test_a_retried_step_that_succeeded_is_no_failure():
+    followed, _ = follow(
+        told("started"), end(1, stderr="no"), told("started", pod="pod-2"), end(0, pod="pod-2")
+    )
+    assert [step.status for step in followed.steps] == ["failed", "succeeded"]
+    assert followed.failed is None
+
+
+def test_the_error_is_the_failing_steps_own_words():
+    followed, _ = follow(told("started"), end(1, stderr="\nthe job failed: OOMKilled\n"))
+    assert summary.error_of(followed) == "Step train failed.\nthe job failed: OOMKilled"
+
+
+def test_what_kfp_refused_is_the_error_when_no_step_failed():
+    followed, _ = follow(told("error", step="", pod="", message="TypeError: missing"))
+    assert summary.error_of(followed) == "TypeError: missing"
+
+
+def test_an_interrupted_step_is_terminated_and_those_after_it_are_skipped(tmp_path):
+    followed, _ = follow(told("started"))
+    made = summary.summarise(PACKAGE, followed, summary.Place(tmp_path, None), "terminated")
+    assert made["error"] == ""
+    assert [(s["name"], s["status"]) for s in made["steps"]] == [
+        ("train", "terminated"),
+        ("deploy", "skipped"),
+    ]
+
+
+def test_summary_names_metrics_artifacts_and_where_the_job_left_its_files(tmp_path):
+    page = tmp_path / "run" / "curves"
+    page.parent.mkdir()
+    page.write_text("<html>")
+    artifacts = {
+        "metrics": {"uri": "/m", "metadata": {"accuracy": 0.99, "note": "x"}},
+        "curves": {"uri": str(page), "metadata": {}},
+        "model": {"uri": "/model", "metadata": {"folder": "pvc://claim/key/job"}},
+    }
+    outputs = {"artifacts": artifacts, "parameters": {"storage_uri": "pvc://claim/key/job/export"}}
+    followed, _ = follow(told("started"), end(0, outputs=outputs))
+    place = summary.Place(page.parent, tmp_path / "claims" / "ns")
+    made = summary.summarise(PACKAGE, followed, place, "succeeded")
+    assert made["metrics"] == {"accuracy": 0.99}
+    assert made["model"] == {"storage_uri": "pvc://claim/key/job/export"}
+    assert made["artifacts"]["checkpoints"] == f"{tmp_path}/claims/ns/claim/key/job/checkpoints"
+    curves = made["artifacts"]["curves"]
+    assert curves.endswith("curves.html")
+    assert Path(curves).read_text() == "<html>"
+    assert set(made) == set(summary.empty("p", "failed", ""))
+    shown = summary.text(made, 12.34, kept=False)
+    assert shown.startswith("p succeeded in 12.3 s")
+    assert "accuracy 0.99" in shown
+    assert json.loads(json.dumps(made)) == made
+
+
+def test_terminal_shows_what_the_program_says_and_not_how_kfp_started_it(capsys):
+    progress = TerminalProgress(err=False)
+    progress.started("train")
+    for line in (
+        "[KFP Executor 2026-01-01 10:00:00,000 INFO]: Got executor_input:",
+        "{",
+        '    "inputs": {}',
+        "}",
+        "epoch=1 loss=0.5",
+        "[KFP Executor 2026-01-01 10:00:00,000 INFO]: Wrote executor output file to /x.",
+    ):
+        progress.line("train", line)
+    progress.ended(StepResult("train", "succeeded", 2.04))
+    assert capsys.readouterr().out == (
+        "train: started\n  epoch=1 loss=0.5\ntrain: succeeded in 2.0 s\n"
+    )
