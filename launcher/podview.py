@@ -60,9 +60,9 @@ def each(obj: Any, *keys: str) -> list[Object]:
 
 def replica(pod: Object) -> tuple[str, int]:
     """Return the pod's role, `master` or `worker`, and its index; for sorting and for people."""
-    labels = dig(pod, "metadata", "labels") or {}
-    index = str(labels.get(_REPLICA_INDEX, ""))
-    return str(labels.get(_REPLICA_TYPE, "")), int(index) if index.isdecimal() else 0
+    index = str(dig(pod, "metadata", "labels", _REPLICA_INDEX) or "")
+    role = str(dig(pod, "metadata", "labels", _REPLICA_TYPE) or "")
+    return role, int(index) if index.isdecimal() else 0
 
 
 def in_order(pods: Iterable[Object]) -> list[Object]:

@@ -1,0 +1,164 @@
+"""From evidence to one message: the most likely cause, what to do, then what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kfp_pytorch.launcher import findings, log_findings, podview
+from kfp_pytorch.launcher.evidence import Evidence, Object
+from kfp_pytorch.launcher.findings import Finding
+from kfp_pytorch.launcher.log_findings import Error
+from kfp_pytorch.launcher.messages import read_messages
+from kfp_pytorch.launcher.podview import some
+
+SHORT = 200
+_TRACEBACK_LINES = 40
+_LOG_LINES = 25
+_LINE = 500
+_EVENTS = 6
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why a job failed, for a person.
+
+    Attributes:
+        message: The whole message.
+        short: One line of at most 200 characters.
+    """
+
+    message: str
+    short: str
+
+
+def diagnose(evidence: Evidence, cause: str) -> Diagnosis:
+    """Say why a job did not succeed.
+
+    Args:
+        evidence: What was seen of it.
+        cause: What ended the wait, as a sentence, such as a failed condition or a limit.
+
+    Returns:
+        The diagnosis. Nothing in the evidence, however odd, makes this raise.
+    """
+    logs = _logs(evidence)
+    pods = [*evidence.pods.values(), *evidence.past_pods]
+    errors = log_findings.errors(evidence, read_messages(pods), logs)
+    found = [*findings.find(evidence), *log_findings.find(evidence, errors, logs)]
+    found.sort(key=lambda finding: -finding.weight)
+    cause = cause.strip() or "The job did not succeed"
+    head = found[0] if found else Finding(0, cause.rstrip("."), "What was seen of it is below.")
+    parts = [
+        f"{_clip(head.headline)}.\nWhat to do: {head.advice}",
+        _section("What was seen", _seen(evidence, cause, found[1:])),
+        _traceback(errors),
+        _log_tail(logs, errors, evidence),
+        _section("What the launcher could not do", [f"- {note}" for note in evidence.notes]),
+    ]
+    return Diagnosis("\n\n".join(part for part in parts if part), _short(head.headline))
+
+
+def _logs(evidence: Evidence) -> dict[str, str]:
+    """Return each pod's last lines; its termination message where the log could not be read."""
+    logs = {pod: log for pod, log in evidence.logs.items() if log.strip()}
+    for pod in podview.in_order(evidence.pods.values()):
+        for end in podview.ends(pod):
+            if end.message.strip() and not end.message.lstrip().startswith("{"):
+                logs.setdefault(end.pod, end.message)
+    return logs
+
+
+def _short(headline: str) -> str:
+    line = " ".join(headline.split())
+    return line if len(line) <= SHORT else f"{line[: SHORT - 1]}…"
+
+
+def _clip(text: str) -> str:
+    line = text.strip().rstrip(".")
+    return line if len(line) <= 2 * _LINE else f"{line[: 2 * _LINE]}…"
+
+
+def _section(title: str, lines: list[str]) -> str:
+    return "\n".join([f"{title}:", *lines]) if lines else ""
+
+
+def _seen(evidence: Evidence, cause: str, others: list[Finding]) -> list[str]:
+    lines = [f"- {cause}"]
+    failed = podview.condition(evidence.job, "Failed")
+    words = str(failed.get("message") or "")
+    if failed.get("status") == "True" and words not in cause:
+        lines.append(f"- The job is Failed ({failed.get('reason')}): {words}")
+    lines += [f"- {_clip(finding.headline)}" for finding in others]
+    lines += _pods(evidence)
+    lines += [f"- {line}" for line in _events(evidence)]
+    return lines
+
+
+def _pods(evidence: Evidence) -> list[str]:
+    """Describe the pods, those in the same state together, the first to fail first."""
+    states: dict[str, list[str]] = {}
+    for pod in _first_to_fail_first(evidence):
+        states.setdefault(_state(pod), []).append(_named(pod))
+    lines = [f"- {some(names)}: {state}" for state, names in states.items()]
+    gone = len(evidence.past_pods)
+    return lines + ([f"- {gone} earlier pods of the same names are gone"] if gone else [])
+
+
+def _first_to_fail_first(evidence: Evidence) -> list[Object]:
+    order = [end.pod for end in podview.failed_ends(evidence.pods.values())]
+    pods = podview.in_order(evidence.pods.values())
+    return sorted(
+        pods,
+        key=lambda pod: (
+            order.index(podview.name(pod)) if podview.name(pod) in order else len(order)
+        ),
+    )
+
+
+def _named(pod: Object) -> str:
+    node = podview.dig(pod, "spec", "nodeName")
+    return f"{podview.name(pod)} on {node}" if node else podview.name(pod)
+
+
+def _state(pod: Object) -> str:
+    parts = [str(podview.dig(pod, "status", "phase") or "phase unknown")]
+    for end in podview.ends(pod):
+        when = "" if end.current else " before its restart"
+        parts.append(f"{end.container} {end.reason} {podview.exit_words(end.exit_code)}{when}")
+    parts += [f"{name} waits: {reason}" for name, reason, _ in podview.waiting(pod)]
+    restarts = podview.restarts(pod)
+    return ", ".join(parts) + (f", {restarts} restarts" if restarts else "")
+
+
+def _events(evidence: Evidence) -> Iterator[str]:
+    told: set[tuple[str, str]] = set()
+    for event in reversed(evidence.events):
+        key = str(event.get("reason") or ""), findings.event_words(event)
+        if event.get("type") == "Normal" or key in told or len(told) >= _EVENTS:
+            continue
+        told.add(key)
+        yield f"event {key[0]} of {findings.event_object(event)}: {key[1][:_LINE]}"
+
+
+def _traceback(errors: list[Error]) -> str:
+    if not errors or not errors[0].traceback.strip():
+        return ""
+    first = errors[0]
+    rank = f"rank {first.rank}, " if first.rank is not None else ""
+    return f"The first error ({rank}{first.pod}):\n{_end(first.traceback, _TRACEBACK_LINES)}"
+
+
+def _log_tail(logs: dict[str, str], errors: list[Error], evidence: Evidence) -> str:
+    failed = [podview.name(pod) for pod in _first_to_fail_first(evidence)]
+    for pod in [*(error.pod for error in errors[:1]), *failed, *logs]:
+        if pod in logs:
+            return f"The last lines of {pod}:\n{_end(logs[pod], _LOG_LINES)}"
+    return ""
+
+
+def _end(text: str, lines: int) -> str:
+    """Return the last lines of a text, none of them endless."""
+    every = [line[:_LINE] for line in text.rstrip().splitlines()]
+    cut = [f"… {len(every) - lines} lines before"] if len(every) > lines else []
+    return "\n".join(f"  {line}" for line in [*cut, *every[-lines:]])

@@ -1,0 +1,352 @@
+"""What pods, conditions and events say of why a job failed. A finder yields findings, or none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kfp_pytorch.launcher import podview
+from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER
+from kfp_pytorch.launcher.evidence import Evidence, Object
+from kfp_pytorch.launcher.podview import Ended, some
+
+# How likely a finding is the cause rather than a consequence. A container killed for memory or a
+# node that went away makes every other rank fail with words about lost connections.
+OOM = 95
+DISRUPTED = 90
+CANNOT_START = 85
+EXCEPTION = 80
+UNSCHEDULABLE = 75
+VOLUME = 73
+NO_PODS = 72
+DEADLINE = 66
+COLLECTIVE = 65
+EXIT_CODE = 60
+STUCK_INIT = 58
+SIDECAR = 55
+QUEUED = 45
+SILENT_OPERATOR = 40
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that may be why a job failed.
+
+    Attributes:
+        weight: How likely it is the cause; the highest wins.
+        headline: What it is, as one sentence without its full stop.
+        advice: What to do about it, as sentences.
+    """
+
+    weight: int
+    headline: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class Reason:
+    """What a word of the kubelet's means for a person."""
+
+    words: str
+    advice: str
+
+
+_PULL = "Check the image's name and tag, and image_pull_secrets if its registry is private."
+_WAITING = {
+    "ErrImagePull": Reason("cannot pull the image", _PULL),
+    "ImagePullBackOff": Reason("cannot pull the image", _PULL),
+    "InvalidImageName": Reason("has an image whose name is not valid", _PULL),
+    "ErrImageNeverPull": Reason(
+        "may not pull the image and its node does not have it",
+        "Change image_pull_policy, or load the image onto the nodes.",
+    ),
+    "RegistryUnavailable": Reason("cannot reach the image's registry", _PULL),
+    "ImageInspectError": Reason("has an image that cannot be read", _PULL),
+    "CreateContainerConfigError": Reason(
+        "cannot be configured",
+        "Create the Secret or ConfigMap that is named, or correct its name. If the image must run "
+        "as root, set run_as_root; if it has a user of its own, set run_as_user.",
+    ),
+    "CreateContainerError": Reason("cannot be created", "See the kubelet's words."),
+    "RunContainerError": Reason(
+        "cannot be started", "Check command, and that the image has that program."
+    ),
+}
+_START_ERRORS = ("StartError", "ContainerCannotRun")
+_DISRUPTIONS = re.compile(
+    r"Evicted|Preempt|NodeLost|NodeShutdown|Shutdown|Terminated|UnexpectedAdmissionError|OutOf"
+    r"|EvictionByEvictionAPI|DeletionByTaintManager|DeletionByPodGC|TerminationByKubelet"
+)
+
+
+def find(evidence: Evidence) -> Iterator[Finding]:
+    """Yield what the objects of the cluster say, in no order."""
+    pods = [*podview.in_order(evidence.pods.values()), *evidence.past_pods]
+    ends = podview.failed_ends(pods)
+    yield from _killed_for_memory(pods, ends)
+    yield from _disrupted(pods)
+    yield from _cannot_start(pods, ends)
+    yield from _unscheduled(pods)
+    yield from _volumes(evidence)
+    yield from _no_pods(evidence)
+    yield from _stuck_init(evidence)
+    yield from _exit_codes(evidence, ends)
+    yield from _sidecars(evidence)
+    yield from _job(evidence)
+
+
+def _killed_for_memory(pods: list[Object], ends: list[Ended]) -> Iterator[Finding]:
+    killed = [end for end in ends if end.reason == "OOMKilled"]
+    if not killed:
+        return
+    first = killed[0]
+    pod = next((pod for pod in pods if podview.name(pod) == first.pod), {})
+    container = podview.container(pod, first.container)
+    limit = podview.dig(container, "resources", "limits", "memory")
+    at = f"its limit of {limit}" if limit else "the node's limit: it has no memory limit of its own"
+    names = list(dict.fromkeys(end.pod for end in killed))
+    yield Finding(
+        OOM,
+        f"{some(names)} ran out of memory: OOMKilled, {podview.exit_words(first.exit_code)}, at "
+        f"{at}",
+        "Raise memory, or need less: a smaller batch, fewer loader workers. /dev/shm counts too.",
+    )
+
+
+def _disrupted(pods: list[Object]) -> Iterator[Finding]:
+    for pod in pods:
+        status = pod.get("status") or {}
+        target = podview.condition(pod, "DisruptionTarget")
+        reason = str(podview.dig(status, "reason") or "")
+        words = str(podview.dig(status, "message") or "")
+        if target.get("status") == "True" and not _DISRUPTIONS.match(reason):
+            reason, words = str(target.get("reason") or ""), str(target.get("message") or "")
+        if not _DISRUPTIONS.match(reason):
+            continue
+        node = podview.dig(pod, "spec", "nodeName") or "its node"
+        yield Finding(
+            DISRUPTED,
+            f"{podview.name(pod)} was taken off {node} ({reason}): {words or 'no words with it'}",
+            "The cluster did this, not the program. Retry the step (set_retry): training goes on "
+            "from its last checkpoint. If it recurs, give memory and cpu what the pod needs, or a "
+            "priority class through pod_template_patch.",
+        )
+        return
+
+
+def _cannot_start(pods: list[Object], ends: list[Ended]) -> Iterator[Finding]:
+    for pod in pods:
+        for name, reason, words in podview.waiting(pod):
+            if reason not in _WAITING:
+                continue
+            image = podview.container(pod, name).get("image", "")
+            known = _WAITING[reason]
+            inits = [c.get("name") for c in podview.each(pod, "spec", "initContainers")]
+            which = f"the init container {name!r}" if name in inits else f"container {name!r}"
+            yield Finding(
+                CANNOT_START,
+                f"{podview.name(pod)}: {which} {known.words}, {reason}, image {image!r}: {words}",
+                known.advice,
+            )
+            return
+    for end in ends:
+        if end.reason in _START_ERRORS:
+            known = _WAITING["RunContainerError"]
+            yield Finding(
+                CANNOT_START,
+                f"{end.pod}: container {end.container!r} {known.words} ({end.reason}): "
+                f"{end.message.strip()}",
+                known.advice,
+            )
+            return
+
+
+def _unscheduled(pods: list[Object]) -> Iterator[Finding]:
+    found: dict[str, list[str]] = {}
+    for pod in pods:
+        scheduled = podview.condition(pod, "PodScheduled")
+        if scheduled.get("status") == "False":
+            words = str(scheduled.get("message") or scheduled.get("reason") or "")
+            found.setdefault(words, []).append(podview.name(pod))
+    for words, names in found.items():
+        claim = re.search(r"persistentvolumeclaim|unbound|volume", words, re.IGNORECASE)
+        yield Finding(
+            VOLUME + 3 if claim else UNSCHEDULABLE,
+            f"No node takes {some(names)} ({len(names)} of {len(pods)} pods). The scheduler says: "
+            f"{words}",
+            _scheduling_advice(words),
+        )
+
+
+def _scheduling_advice(words: str) -> str:
+    if re.search(r"persistentvolumeclaim .* not found", words):
+        return "Create the claim in the job's namespace, or correct output_uri."
+    if "unbound" in words or "volume" in words:
+        return "The claim is not bound or lies elsewhere: look at it with kubectl describe pvc."
+    gpu = re.search(r"Insufficient (\S+)", words)
+    if gpu:
+        return (
+            f"Ask for less {gpu[1]}, use fewer nodes, or wait with a longer start_timeout until "
+            "the cluster has room."
+        )
+    return "Check node_selector, tolerations and affinity against the cluster's nodes."
+
+
+def _volumes(evidence: Evidence) -> Iterator[Finding]:
+    names = {"FailedMount", "FailedAttachVolume", "ProvisioningFailed", "FailedMapVolume"}
+    running = {
+        podview.name(pod)
+        for pod in evidence.pods.values()
+        if podview.dig(pod, "status", "phase") in ("Running", "Succeeded")
+    }
+    for event in reversed(evidence.events):
+        about = event_object(event)
+        if str(event.get("reason")) in names and about not in running:
+            words = event_words(event)
+            multi = "Multi-Attach" in words
+            yield Finding(
+                VOLUME,
+                f"A volume of {about} is not there ({event.get('reason')}): {words}",
+                "The claim can be attached to one node only: give it access mode ReadWriteMany, "
+                "or train on one node."
+                if multi
+                else "Check that the claim, Secret or ConfigMap exists and its storage works.",
+            )
+            return
+
+
+def _no_pods(evidence: Evidence) -> Iterator[Finding]:
+    """Find why the operator could create no pod: a quota, a webhook, a security policy."""
+    job = podview.name(evidence.job)
+    if evidence.pods and all(
+        podview.dig(pod, "spec", "nodeName") for pod in evidence.pods.values()
+    ):
+        return
+    for event in reversed(evidence.events):
+        words = event_words(event)
+        if event.get("type") == "Normal" or event_object(event) != job:
+            continue
+        if "exceeded quota" in words:
+            yield Finding(NO_PODS, f"The namespace's quota is used up: {words}", _QUOTA_ADVICE)
+            return
+        if "violates PodSecurity" in words:
+            yield Finding(
+                NO_PODS,
+                f"The namespace does not allow such pods: {words}",
+                "Leave run_as_root off and the security context as it is by default.",
+            )
+            return
+        reason = str(event.get("reason") or "")
+        if re.search(r"denied the request|is forbidden|FailedCreate", f"{words} {reason}"):
+            yield Finding(
+                NO_PODS,
+                f"The operator cannot create the pods ({reason}): {words}",
+                "Change what the cluster objects to, or ask its administrator.",
+            )
+            return
+
+
+_QUOTA_ADVICE = (
+    "Ask for less, wait until other jobs end, or ask for a larger quota. A queue (Kueue) lets a "
+    "job wait instead: label kueue.x-k8s.io/queue-name."
+)
+
+
+def _stuck_init(evidence: Evidence) -> Iterator[Finding]:
+    stuck = []
+    for pod in podview.in_order(evidence.pods.values()):
+        for status in podview.statuses(pod, init=True):
+            if podview.dig(status, "state", "running") is not None:
+                stuck.append((podview.name(pod), str(status.get("name"))))
+    if stuck:
+        names = some(pod for pod, _ in stuck)
+        yield Finding(
+            STUCK_INIT,
+            f"{names} still {'wait' if len(stuck) > 1 else 'waits'} in the init container "
+            f"{stuck[0][1]!r}",
+            "It waits until the first node's name resolves: see why that pod does not start, and "
+            "that the cluster's DNS answers.",
+        )
+
+
+def _exit_codes(evidence: Evidence, ends: list[Ended]) -> Iterator[Finding]:
+    own = [end for end in ends if end.container in (PYTORCH_CONTAINER, "")]
+    if not own:
+        return
+    first = own[0]
+    others = len({end.pod for end in own} - {first.pod})
+    restarts = sum(map(podview.restarts, evidence.pods.values()))
+    again = f", after {restarts} restarts of all pods" if restarts else ""
+    also = f"; so did {others} more" if others else ""
+    hints = {
+        137: "Something outside killed it: the node ran out of memory, or the pod was deleted.",
+        139: "It crashed in native code: check that torch, CUDA and extensions fit together.",
+        135: "A bus error often is a full /dev/shm: set shm_size.",
+        127: "Check command: the image does not have that program.",
+        126: "Check command: that file may not be executed.",
+    }
+    yield Finding(
+        EXIT_CODE,
+        f"{first.pod} ended with {podview.exit_words(first.exit_code)}{again}{also}",
+        hints.get(first.exit_code, "Its last log lines are below."),
+    )
+
+
+def _sidecars(evidence: Evidence) -> Iterator[Finding]:
+    for pod in podview.in_order(evidence.pods.values()):
+        done = any(
+            end.container == PYTORCH_CONTAINER and end.exit_code == 0 and end.current
+            for end in podview.ends(pod)
+        )
+        running = [
+            str(status.get("name"))
+            for status in podview.statuses(pod)
+            if podview.dig(status, "state", "running") is not None
+        ]
+        if done and running:
+            yield Finding(
+                SIDECAR,
+                f"{podview.name(pod)} has trained to its end, but its container {some(running)} "
+                "runs on and keeps the job running",
+                "Keep that container out of training pods: a mesh's proxy with istio_injection "
+                "off, another one by the annotation of whoever injects it.",
+            )
+            return
+
+
+def _job(evidence: Evidence) -> Iterator[Finding]:
+    failed = podview.condition(evidence.job, "Failed")
+    words = str(failed.get("message") or "")
+    if failed.get("status") == "True" and "deadline" in words.lower():
+        yield Finding(
+            DEADLINE,
+            f"The operator ended the job at its deadline: {words}",
+            "Raise active_deadline, or make training shorter.",
+        )
+    conditions = podview.each(evidence.job, "status", "conditions")
+    suspended = podview.dig(evidence.job, "spec", "runPolicy", "suspend") is True
+    if suspended:
+        yield Finding(
+            QUEUED,
+            "The job is suspended: it still waits in its queue",
+            "Look at its Workload (kubectl get workloads), or raise queue_timeout.",
+        )
+    elif evidence.job and not conditions and not evidence.pods:
+        yield Finding(
+            SILENT_OPERATOR,
+            "The Training Operator has not acknowledged the job: it has no condition and no pod",
+            "Check that the operator runs (kubectl get pods -A -l "
+            "app.kubernetes.io/name=training-operator) and watches this namespace.",
+        )
+
+
+def event_object(event: Object) -> str:
+    """Return the name of the object that an event is about."""
+    about = event.get("involvedObject") or event.get("regarding")
+    return str(podview.dig(about, "name") or "")
+
+
+def event_words(event: Object) -> str:
+    """Return an event's message on one line."""
+    return " ".join(str(event.get("message") or event.get("note") or "").split())

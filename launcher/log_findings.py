@@ -1,0 +1,242 @@
+"""What a training program's own words say: its tracebacks, and what is known of torch's errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kfp_pytorch.launcher import podview
+from kfp_pytorch.launcher.evidence import Evidence, Object
+from kfp_pytorch.launcher.findings import COLLECTIVE, EXCEPTION, Finding
+from kfp_pytorch.launcher.messages import Outcome
+from kfp_pytorch.launcher.podview import some
+
+_RANK_PREFIX = re.compile(r"^(\[rank\d+\]:|\[(?:default)?\d+\]:) ?", re.MULTILINE)
+_TRACEBACK = re.compile(
+    r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(?P<last>[\w.]+.*)", re.MULTILINE
+)
+_ERROR = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?")
+# torchrun's own summary of its children.
+_SUMMARIES = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException")
+_LOST_PEERS = re.compile(
+    r"DistBackendError|DistNetworkError|DistStoreError|collective operation timeout"
+    r"|[Cc]onnection (?:was )?(?:closed|reset) by (?:remote )?peer|Broken pipe|[Ss]ocket [Tt]imeout"
+    r"|Timed out (?:waiting|after)|wait timeout|ncclRemoteError|monitoredBarrier"
+    r"|NCCL communicator was aborted"
+)
+_OPERATION = re.compile(r"OpType=(\w+).{0,300}?ran for (\d+) milliseconds", re.DOTALL)
+_GLOO = re.compile(r"Timed out waiting (\d+)ms for (\w+) operation")
+_WAITED = re.compile(r"\[[Rr]ank ?(\d+)\][^\n]{0,200}?(?:Watchdog caught|[Tt]ime[d ]*out)")
+_MISSING = re.compile(
+    r"[Rr]anks? \[?([\d, ]+?)\]? failed to pass monitoredBarrier"
+    r"|missing ranks?:? \[?([\d, ]+)"
+)
+_JOINED = re.compile(r"(\d+)/(\d+) clients joined")
+_ADDRESS = re.compile(
+    r"(?:host not found|not known|failed to connect|connect\(\) timed out|Connection refused)"
+    r"[^\n]{0,120}?\[?([a-z0-9][\w.-]*)[\],: ]+(\d{4,5})"
+)
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What to do about an error that is known by its words."""
+
+    pattern: re.Pattern[str]
+    advice: str
+
+
+_HINTS = (
+    Hint(
+        re.compile(r"CUDA out of memory|torch\.OutOfMemoryError|cuda.*OutOfMemory"),
+        "The GPU's memory is full: a smaller batch, gradient accumulation, or sharding.",
+    ),
+    Hint(
+        re.compile(r"insufficient shared memory|/dev/shm|[Bb]us error"),
+        "The shared memory at /dev/shm is too small: set shm_size.",
+    ),
+    Hint(
+        re.compile(r"DataLoader worker .* killed by signal"),
+        "A loader worker was killed, mostly for memory: raise memory or use fewer workers.",
+    ),
+    Hint(
+        re.compile(r"CUDA driver version is insufficient|no kernel image is available"),
+        "The image's CUDA does not fit the node's driver or GPU: use an image that does.",
+    ),
+    Hint(
+        re.compile(r"invalid device ordinal"),
+        "Choose the device by LOCAL_RANK, and keep nproc_per_node at gpus_per_node.",
+    ),
+    Hint(
+        re.compile(r"No space left on device"),
+        "A disk is full: the claim of output_uri, or the node's own under the container.",
+    ),
+    Hint(
+        re.compile(r"Read-only file system|Permission denied"),
+        "The container's user may not write there; output_uri is writable: KFP_PYTORCH_OUTPUT.",
+    ),
+    Hint(
+        re.compile(r"NoCredentials|Unable to locate credentials|AccessDenied|InvalidAccessKeyId"),
+        "The bucket refuses: name the Secret with its credentials as output_secret.",
+    ),
+)
+_FIX_PROGRAM = "Correct the program or its arguments and run again; the traceback is below."
+
+
+@dataclass(frozen=True)
+class Error:
+    """The first error of a training program.
+
+    Attributes:
+        pod: The pod that it happened on.
+        rank: The rank; None where it was not said.
+        type: The exception's class.
+        message: Its words.
+        traceback: Its traceback.
+    """
+
+    pod: str
+    rank: int | None
+    type: str
+    message: str
+    traceback: str
+
+    @property
+    def lost_peers(self) -> bool:
+        """Whether it only tells of other ranks that were lost or late."""
+        return bool(_LOST_PEERS.search(f"{self.type}: {self.message}\n{self.traceback}"))
+
+
+def errors(evidence: Evidence, outcome: Outcome, logs: Mapping[str, str]) -> list[Error]:
+    """Return the errors of the training programs, the most telling first.
+
+    Args:
+        evidence: What was seen of the job.
+        outcome: What the containers said; first by the time of their record.
+        logs: The last lines of each pod's log; for containers that said nothing.
+
+    Returns:
+        Errors; those that only tell of lost peers come last.
+    """
+    found = [Error(f.pod, f.rank, f.type, f.message, f.traceback) for f in outcome.failures]
+    said = {error.pod for error in found}
+    failed = dict.fromkeys(end.pod for end in podview.failed_ends(evidence.pods.values()))
+    for pod in [*failed, *(pod for pod in logs if pod not in failed)]:
+        if pod not in said:
+            found.extend(_in_log(pod, logs.get(pod, "")))
+    return sorted(found, key=lambda error: error.lost_peers)
+
+
+def _in_log(pod: str, log: str) -> Iterator[Error]:
+    ranks = re.findall(r"^\[rank(\d+)\]:? ?Traceback", log, re.MULTILINE)
+    for match in _TRACEBACK.finditer(_RANK_PREFIX.sub("", log)):
+        error = _ERROR.match(match["last"])
+        kind = error["type"] if error else match["last"]
+        if kind.rpartition(".")[2] not in _SUMMARIES:
+            words = (error["message"] or "") if error else ""
+            yield Error(pod, int(ranks[0]) if ranks else None, kind, words, match[0])
+            return
+
+
+def find(evidence: Evidence, found: list[Error], logs: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield what the program's words say.
+
+    Args:
+        evidence: What was seen of the job.
+        found: The program's errors, as `errors` returns them.
+        logs: The last lines of each pod's log.
+    """
+    if found and not found[0].lost_peers:
+        first = found[0]
+        words = f"{first.type}: {first.message}" if first.message else first.type
+        yield Finding(
+            EXCEPTION, f"{_who(first)} raised {words}", _advice(f"{words}\n{first.traceback}")
+        )
+    everything = "\n".join([*logs.values(), *(f"{e.message}\n{e.traceback}" for e in found)])
+    if _LOST_PEERS.search(everything) or _ADDRESS.search(everything):
+        yield _collective(evidence, found, everything)
+    elif not found:
+        hint = next((hint for hint in _HINTS if hint.pattern.search(everything)), None)
+        match = hint.pattern.search(everything) if hint else None
+        if hint and match:
+            yield Finding(EXCEPTION - 5, f"The log says: {_line(everything, match)}", hint.advice)
+
+
+def _who(error: Error) -> str:
+    return f"Rank {error.rank} ({error.pod})" if error.rank is not None else error.pod
+
+
+def _advice(words: str) -> str:
+    return next((hint.advice for hint in _HINTS if hint.pattern.search(words)), _FIX_PROGRAM)
+
+
+def _collective(evidence: Evidence, found: list[Error], text: str) -> Finding:
+    missing = missing_ranks(evidence.job, found, text)
+    operation, gloo, joined = _OPERATION.search(text), _GLOO.search(text), _JOINED.search(text)
+    address = _ADDRESS.search(text)
+    if operation:
+        what = f"NCCL {operation[1]} timed out after {int(operation[2]) // 1000} s"
+    elif gloo:
+        what = f"Gloo {gloo[2]} timed out after {int(gloo[1]) // 1000} s"
+    elif joined:
+        what = f"Only {joined[1]} of {joined[2]} processes came to the rendezvous"
+    elif address:
+        what = f"The rendezvous at {address[1]}:{address[2]} could not be reached"
+    else:
+        what = "A rank lost the connection to another one"
+    if missing:
+        pods = some(dict.fromkeys(_pod_of(evidence.job, rank) for rank in missing))
+        ranks = some(map(str, missing), 8)
+        what += f"; missing: rank{'s' if len(missing) > 1 else ''} {ranks} ({pods})"
+    return Finding(
+        COLLECTIVE,
+        what,
+        "Look at the missing ranks first: one that crashed, hung or never started makes all others "
+        "wait. If none did, the pods cannot reach each other: check network policies and a mesh.",
+    )
+
+
+def missing_ranks(job: Object, found: list[Error], text: str) -> list[int]:
+    """Return the ranks that others waited for, as far as the words tell.
+
+    Args:
+        job: The PyTorchJob, which says how many ranks there are.
+        found: The programs' errors.
+        text: All logs and messages.
+
+    Returns:
+        Ranks, ascending; empty where nothing tells.
+    """
+    named = [match[1] or match[2] for match in _MISSING.finditer(text)]
+    if named:
+        return sorted({int(rank) for part in named for rank in re.findall(r"\d+", part)})
+    waited = {int(rank) for rank in _WAITED.findall(text)}
+    waited |= {error.rank for error in found if error.lost_peers and error.rank is not None}
+    everyone = set(range(_world_size(job)))
+    missing = everyone - waited
+    return sorted(missing) if waited and len(missing) < len(everyone) / 2 + 1 else []
+
+
+def _world_size(job: Object) -> int:
+    counts = [
+        podview.dig(job, "spec", "pytorchReplicaSpecs", role, "replicas")
+        for role in ("Master", "Worker")
+    ]
+    return sum(count for count in counts if isinstance(count, int)) * _nproc(job)
+
+
+def _nproc(job: Object) -> int:
+    written = str(podview.dig(job, "spec", "nprocPerNode") or "")
+    return int(written) if written.isdecimal() else 0
+
+
+def _pod_of(job: Object, rank: int) -> str:
+    node = rank // max(1, _nproc(job))
+    return f"{podview.name(job)}-{f'worker-{node - 1}' if node else 'master-0'}"
+
+
+def _line(text: str, match: re.Match[str]) -> str:
+    start = text.rfind("\n", 0, match.start()) + 1
+    end = text.find("\n", match.end())
+    return text[start : end if end >= 0 else len(text)].strip()[:300]
