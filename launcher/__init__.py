@@ -1,1 +1,24 @@
 """What runs in a step's pod: it drives a job on Kubernetes, follows it and reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["run_step"]
+
+
+def run_step(name: str, **inputs: Any) -> Any:
+    """Runs a step; see `kfp_pytorch.launcher.runner.run_step`.
+
+    Imported only when it is called: the package's constants are also read where no step runs.
+
+    Args:
+        name: The step, a module of `launcher.steps`.
+        **inputs: What the component got.
+
+    Returns:
+        What the step's `run` returns.
+    """
+    from kfp_pytorch.launcher import runner
+
+    return runner.run_step(name, **inputs)

@@ -139,6 +139,10 @@ class Unreachable(Transient):
         return f"No answer to {self.call}: {self.words}"
 
 
+class Silent(Unreachable):
+    """A stream that brought nothing for so long that it counts as dead."""
+
+
 def error_from(call: Call, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     """Turns an HTTP answer that is not a success into its error.
 

@@ -159,7 +159,7 @@ def _named(config: Mapping[str, Any], part: str, name: str, source: str) -> dict
 
 def _token(user: Mapping[str, Any], folder: Path) -> str:
     if user.get("tokenFile"):
-        return (folder / user["tokenFile"]).read_text().strip()
+        return Path(folder, user["tokenFile"]).read_text().strip()
     return str(user.get("token") or "")
 
 

@@ -15,10 +15,13 @@ class Limits:
         run: How long the job may run, not counting the queue.
         acknowledge: How long until the operator writes a first condition.
         kind_absent: How long the job's resource type may be unknown to the server.
+        blind: How long the job may be out of sight before the step gives up.
         poll: Time between polls while watches break.
         silence: How long a watch may bring neither event nor bookmark.
         watch_life: After how long the server is asked to end a watch.
-        slow_beat: Time between reads of pods and log that nothing else has caused.
+        slow_beat: Time between reads of pods that nothing else has caused, where watches of
+            them bring nothing.
+        log_silence: How long a followed log may bring nothing before it is opened anew.
         quick_beat: The same for pods and events while the job is not running whole; it doubles
             up to `remind`.
         remind: Time between progress lines while nothing changes.
@@ -32,11 +35,13 @@ class Limits:
     start: float = 0.0
     run: float = 0.0
     acknowledge: float = 60.0
-    kind_absent: float = 60.0
+    kind_absent: float = 20.0
+    blind: float = 900.0
     poll: float = 30.0
     silence: float = 300.0
     watch_life: float = 1800.0
-    slow_beat: float = 1200.0
+    slow_beat: float = 1500.0
+    log_silence: float = 900.0
     quick_beat: float = 5.0
     remind: float = 300.0
     deletion: float = 300.0

@@ -1,155 +1,186 @@
-"""What a Pod object says, read without trusting that any field is there."""
+"""What a pod's status tells: whether it runs, whether it crashed, whether it never will run.
+
+No I/O. Init containers count like any other: a worker's waits for the master's name.
+"""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from dataclasses import dataclass, field
 
-from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER
+from kfp_pytorch.launcher import podview
 from kfp_pytorch.launcher.evidence import Object
+from kfp_pytorch.launcher.limits import Limits
+from kfp_pytorch.launcher.podview import dig
 
-_REPLICA_TYPE = "training.kubeflow.org/replica-type"
-_REPLICA_INDEX = "training.kubeflow.org/replica-index"
+# Nothing mends these but a change of the job.
+_AT_ONCE = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+# A registry may be slow or out of sight for a while.
+_PULL = frozenset(
+    {
+        *("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"),
+        "SignatureValidationFailed",
+    }
+)
+# A secret or config map may come a moment later than the pod.
+_CONFIG = frozenset(
+    {
+        *("CreateContainerConfigError", "CreateContainerError", "RunContainerError"),
+        *("PreStartHookError", "CreatePodSandboxError"),
+    }
+)
+# The command does not exist or cannot be executed; a restart does not change that.
+_CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
 
 
 @dataclass(frozen=True)
-class Ended:
-    """One end of a container.
+class Trouble:
+    """A container that does not come up.
 
     Attributes:
         pod: The pod's name.
         container: The container's name.
-        exit_code: Its exit code.
-        reason: The kubelet's word, such as `Error` or `OOMKilled`.
-        message: The termination message; the log's end where the container wrote none.
-        finished_at: When it ended, as the kubelet wrote it; empty if it did not.
-        current: Whether the container is still so; False for the state before a restart.
+        reason: The kubelet's reason, such as `ImagePullBackOff`.
+        message: The kubelet's words.
+        image: The container's image.
     """
 
     pod: str
     container: str
-    exit_code: int
     reason: str
     message: str
-    finished_at: str
-    current: bool
+    image: str
+
+    def __str__(self) -> str:
+        words = f": {self.message}" if self.message else ""
+        where = f"container {self.container!r} of pod {self.pod!r}, image {self.image!r}"
+        return f"{self.reason} ({where}){words}"
 
 
-def name(obj: Object) -> str:
-    """Return an object's name, or an empty string."""
-    return str(dig(obj, "metadata", "name") or "")
+@dataclass(frozen=True, order=True)
+class Crash:
+    """One end of a container that was no success.
+
+    Attributes:
+        pod: The pod's name.
+        uid: The pod's uid.
+        container: The container's name.
+        number: How often the container had ended before.
+        restarted: Whether its successor has been started, so that its log is the previous one.
+    """
+
+    pod: str
+    uid: str
+    container: str
+    number: int
+    restarted: bool = field(default=False, compare=False)
 
 
-def dig(obj: Any, *keys: str) -> Any:
-    """Return what lies below these keys, or None where one is missing or no object."""
-    for key in keys:
-        if not isinstance(obj, dict):
-            return None
-        obj = obj.get(key)
-    return obj
+@dataclass
+class TroubleWatch:
+    """Remembers since when each container has been in trouble: a pod's status does not say."""
+
+    limits: Limits
+    _since: dict[tuple[str, str, float], float] = field(default_factory=dict)
+
+    def fatal(self, pods: Iterable[Object], now: float) -> Trouble | None:
+        """Finds a trouble that has lasted longer than its grace.
+
+        Args:
+            pods: The job's pods as last seen.
+            now: The time, by the clock that all calls use.
+
+        Returns:
+            The trouble, or None.
+        """
+        current: dict[tuple[str, str, float], float] = {}
+        worst: Trouble | None = None
+        for pod in pods:
+            for trouble in troubles(pod):
+                grace = _grace(trouble.reason, self.limits)
+                key = (str(pod["metadata"].get("uid", "")), trouble.container, grace)
+                current[key] = self._since.get(key, now)
+                if now - current[key] >= grace and worst is None:
+                    worst = trouble
+        self._since = current
+        return worst
+
+    def next_deadline(self) -> float | None:
+        """The time at which a trouble that lasts would become fatal, or None."""
+        return min((since + key[2] for key, since in self._since.items()), default=None)
 
 
-def each(obj: Any, *keys: str) -> list[Object]:
-    """Return the objects in the list below these keys; none where there is no list."""
-    found = dig(obj, *keys)
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+def troubles(pod: Object) -> Iterator[Trouble]:
+    """Finds the containers of a pod that do not come up, init containers first."""
+    images = {c.get("name"): c.get("image", "") for c in _containers(pod)}
+    for status in container_statuses(pod):
+        waiting = dig(status, "state", "waiting") or {}
+        reason, message = str(waiting.get("reason") or ""), waiting.get("message", "")
+        last = dig(status, "state", "terminated") or dig(status, "lastState", "terminated") or {}
+        if reason not in _AT_ONCE | _PULL | _CONFIG and last.get("reason") in _CANNOT_START:
+            reason, message = str(last["reason"]), last.get("message", message)
+        if reason in _AT_ONCE | _PULL | _CONFIG | _CANNOT_START:
+            name = str(status.get("name"))
+            image = str(images.get(name) or status.get("image") or "")
+            yield Trouble(pod["metadata"]["name"], name, reason, str(message or ""), image)
 
 
-def replica(pod: Object) -> tuple[str, int]:
-    """Return the pod's role, `master` or `worker`, and its index; for sorting and for people."""
-    labels = dig(pod, "metadata", "labels") or {}
-    index = str(labels.get(_REPLICA_INDEX, ""))
-    return str(labels.get(_REPLICA_TYPE, "")), int(index) if index.isdecimal() else 0
+def crashes(pod: Object) -> Iterator[Crash]:
+    """Finds the ends of a pod's containers that were no success, as far as its status shows."""
+    metadata = pod["metadata"]
+    for status in container_statuses(pod):
+        restarts, name = int(status.get("restartCount") or 0), str(status.get("name"))
+        now = dig(status, "state", "terminated") or {}
+        last = dig(status, "lastState", "terminated") or {}
+        uid = str(metadata.get("uid", ""))
+        if now and now.get("exitCode") != 0:
+            yield Crash(metadata["name"], uid, name, restarts)
+        if last and last.get("exitCode") != 0:
+            started = bool(dig(status, "state", "running") or now)
+            yield Crash(metadata["name"], uid, name, restarts - 1, restarted=started)
 
 
-def in_order(pods: Iterable[Object]) -> list[Object]:
-    """Sort pods by rank: the master, then the workers by number."""
-    return sorted(pods, key=lambda pod: (*replica(pod), name(pod)))
+def container_statuses(pod: Object) -> list[Object]:
+    """The statuses of a pod's containers, init containers first."""
+    return [*podview.statuses(pod, init=True), *podview.statuses(pod)]
 
 
-def statuses(pod: Object, *, init: bool = False) -> list[Object]:
-    """Return the statuses of a pod's containers, or of its init containers."""
-    return each(pod, "status", "initContainerStatuses" if init else "containerStatuses")
+def container_status(pod: Object, name: str) -> Object:
+    """The status of one container, or an empty object."""
+    return next((s for s in container_statuses(pod) if s.get("name") == name), {})
 
 
-def ends(pod: Object) -> Iterator[Ended]:
-    """Yield every end of the pod's containers that its status still knows, latest first."""
-    for status in [*statuses(pod), *statuses(pod, init=True)]:
-        for part in ("state", "lastState"):
-            end = dig(status, part, "terminated")
-            if isinstance(end, dict):
-                code = end.get("exitCode")
-                yield Ended(
-                    pod=name(pod),
-                    container=str(status.get("name") or ""),
-                    exit_code=code if isinstance(code, int) else -1,
-                    reason=str(end.get("reason") or ""),
-                    message=str(end.get("message") or ""),
-                    finished_at=str(end.get("finishedAt") or ""),
-                    current=part == "state",
-                )
+def pod_phase(pod: Object) -> str:
+    """The pod's phase, or `Unknown`."""
+    return str(dig(pod, "status", "phase") or "Unknown")
 
 
-def failed_ends(pods: Iterable[Object]) -> list[Ended]:
-    """Return the ends that were failures, the first to fail first."""
-    failed = [end for pod in pods for end in ends(pod) if end.exit_code != 0]
-    return sorted(failed, key=lambda end: (end.finished_at == "", end.finished_at))
+def runs_or_ran(pod: Object) -> bool:
+    """Whether the pod runs, or has run to an end."""
+    return pod_phase(pod) in ("Running", "Succeeded", "Failed")
 
 
-def waiting(pod: Object) -> list[tuple[str, str, str]]:
-    """Return container, reason and the kubelet's words for each container that waits."""
-    found = []
-    for status in [*statuses(pod, init=True), *statuses(pod)]:
-        state = dig(status, "state", "waiting")
-        if isinstance(state, dict) and state.get("reason"):
-            words = str(state.get("message") or "")
-            found.append((str(status.get("name") or ""), str(state["reason"]), words))
-    return found
+def waiting_words(pod: Object) -> str:
+    """Why a pod does not run yet, in the scheduler's or the kubelet's words; or empty."""
+    scheduled = podview.condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        return f"{scheduled.get('reason', 'not scheduled')}: {scheduled.get('message', '')}"
+    for _, reason, words in podview.waiting(pod):
+        return f"{reason}: {words}" if words else reason
+    return ""
 
 
-def restarts(pod: Object) -> int:
-    """Return how often the pod's containers were restarted in place."""
-    counts = [status.get("restartCount") for status in statuses(pod)]
-    return sum(count for count in counts if isinstance(count, int))
+def belongs_to(pod: Object, uid: str) -> bool:
+    """Whether a pod is of the job with this uid, not of an earlier one of the same name."""
+    owners = podview.each(pod, "metadata", "ownerReferences")
+    return not owners or any(owner.get("uid") == uid for owner in owners)
 
 
-def container(pod: Object, wanted: str = PYTORCH_CONTAINER) -> Object:
-    """Return a container's spec by name, or an empty object."""
-    found = [*each(pod, "spec", "containers"), *each(pod, "spec", "initContainers")]
-    return next((item for item in found if item.get("name") == wanted), {})
+def _grace(reason: str, limits: Limits) -> float:
+    if reason in _AT_ONCE:
+        return 0.0
+    return limits.pull_grace if reason in _PULL else limits.config_grace
 
 
-def condition(obj: Object, wanted: str) -> Object:
-    """Return a condition of an object by type, or an empty object."""
-    found = each(obj, "status", "conditions")
-    return next((item for item in found if item.get("type") == wanted), {})
-
-
-def exit_words(code: int) -> str:
-    """Say what an exit code means, such as `exit code 137 (SIGKILL)`."""
-    meanings = {126: "not executable", 127: "command not found"}
-    if 128 < code < 128 + 65:
-        try:
-            return f"exit code {code} ({signal.Signals(code - 128).name})"
-        except ValueError:
-            return f"exit code {code}"
-    return f"exit code {code} ({meanings[code]})" if code in meanings else f"exit code {code}"
-
-
-def moment(written: Any) -> datetime | None:
-    """Read a time as Kubernetes writes it; None if it is none."""
-    try:
-        return datetime.fromisoformat(str(written).replace("Z", "+00:00"))
-    except ValueError:
-        return None
-
-
-def some(names: Iterable[str], most: int = 3) -> str:
-    """Join names for a sentence: the first few, then a count."""
-    listed = list(names)
-    if len(listed) <= most + 1:
-        return " and ".join(filter(None, (", ".join(listed[:-1]), *listed[-1:])))
-    return f"{', '.join(listed[:most])} and {len(listed) - most} more"
+def _containers(pod: Object) -> list[Object]:
+    return [*podview.each(pod, "spec", "initContainers"), *podview.each(pod, "spec", "containers")]

@@ -8,7 +8,7 @@ from typing import Any
 
 import urllib3
 
-from kfp_pytorch.launcher.api_errors import Call, Unreachable, error_from_status
+from kfp_pytorch.launcher.api_errors import Call, Silent, Unreachable, error_from_status
 from kfp_pytorch.launcher.evidence import Object
 
 # A line longer than this is not kept whole: a log may be one endless line.
@@ -18,7 +18,8 @@ LONGEST_LINE = 64 * 1024
 class LogStream:
     """The lines of an answer that goes on, as they come. Ends when the server ends it.
 
-    Iterating raises `Unreachable` when the stream breaks or stays silent for too long.
+    Iterating raises `Unreachable` when the stream breaks, `Silent` when nothing comes for
+    too long.
     """
 
     def __init__(self, call: Call, answer: urllib3.BaseHTTPResponse) -> None:
@@ -50,6 +51,8 @@ class LogStream:
                     pending = b""
             if pending:
                 yield pending
+        except urllib3.exceptions.ReadTimeoutError as error:
+            raise Silent(self._call, 0, "", "the stream is silent") from error
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             if not self._closed:
                 words = f"the stream broke: {type(error).__name__}: {error}"

@@ -76,17 +76,18 @@ class Transport:
         load: Callable[[], Credentials],
         patience: Patience,
         notify: Callable[[str], None] = be_silent,
+        credentials: Credentials | None = None,
     ) -> None:
         self._load = load
         self._patience = patience
         self._notify = notify
         self._contacted = False
-        self._login()
+        self._use(credentials or load())
         self.clock_offset = timedelta()
 
     def sibling(self, patience: Patience) -> Transport:
         """Another transport to the same server, with its own sockets and patience."""
-        other = Transport(self._load, patience, self._notify)
+        other = Transport(self._load, patience, self._notify, self.credentials)
         other._contacted = self._contacted
         return other
 
@@ -143,7 +144,7 @@ class Transport:
                 raise error
             # At once the first time: a rotated token is the usual cause.
             time.sleep(min(2.0 ** (login - 2), 4.0) if login else 0.0)
-            self._login()
+            self._use(self._load())
             login += 1
 
     def retried(self, attempt: Callable[[], T]) -> T:
@@ -213,10 +214,10 @@ class Transport:
         self._note_time(answer.headers.get("Date", ""))
         return answer
 
-    def _login(self) -> None:
-        """Reads the credentials; makes a new pool too, for a certificate may have changed."""
-        self.credentials = self._load()
-        self._pool = _pool(self.credentials)
+    def _use(self, credentials: Credentials) -> None:
+        """Takes new credentials; a new pool too, for a certificate may have changed."""
+        self.credentials = credentials
+        self._pool = _pool(credentials)
 
     def _note_time(self, date: str) -> None:
         try:

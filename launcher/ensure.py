@@ -1,0 +1,185 @@
+"""Makes sure that there is exactly one live job of this step, whatever was there before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kfp_pytorch.launcher.api_errors import AlreadyExists, Conflict, KindAbsent, NotFound
+from kfp_pytorch.launcher.constants import (
+    ATTEMPT_ANNOTATION,
+    MANAGED_BY_LABEL,
+    PYTORCHJOB,
+    RUN_ID_LABEL,
+)
+from kfp_pytorch.launcher.errors import JobFailed, NotOurs
+from kfp_pytorch.launcher.evidence import Object
+from kfp_pytorch.launcher.kube import Kube
+from kfp_pytorch.launcher.limits import Limits
+from kfp_pytorch.launcher.progress import say
+from kfp_pytorch.launcher.state import Phase, job_state
+from kfp_pytorch.launcher.stop import Stopper, Target
+
+
+@dataclass(frozen=True)
+class Ensured:
+    """The job that this step waits for.
+
+    Attributes:
+        job: The object.
+        how: `created`, `adopted` (it was there, alive), or `finished` (it was there and had
+            succeeded).
+        attempt: Which job of this step it is, from 1.
+    """
+
+    job: Object
+    how: str
+    attempt: int
+
+
+def ensure(
+    kube: Kube, build: Callable[[int], Object], target: Target, stopper: Stopper, limits: Limits
+) -> Ensured:
+    """Creates the job, or adopts, replaces or refuses the one that is there.
+
+    Args:
+        kube: The cluster.
+        build: Makes the job's object for an attempt, from 1.
+        target: The job, as a signal would delete it; is told what becomes known of it.
+        stopper: Lets nothing be created once a signal came.
+        limits: How long a deletion may take, and the kind be unknown.
+
+    Returns:
+        The job.
+
+    Raises:
+        NotOurs: A job of that name belongs to somebody else.
+        JobFailed: An old job's deletion does not come to an end.
+        ApiError: The server refused the job.
+        SystemExit: A signal came.
+    """
+    started, attempt = time.monotonic(), 1
+    stopper.expect(target)
+    while True:
+        job = _create(kube, build(attempt), target, stopper, limits)
+        if job is not None:
+            return Ensured(job, "created", attempt)
+        found = _find(kube, target.name)
+        if found is None:
+            _bound(started, limits, target.name, "appears and disappears again and again")
+            time.sleep(0.2)
+            continue
+        if not target.owns(found):
+            stopper.forget()
+            raise NotOurs(_not_ours(found, kube))
+        target.uid = found["metadata"]["uid"]
+        phase = job_state(found).phase
+        deleting = bool(found["metadata"].get("deletionTimestamp"))
+        if not deleting and phase is not Phase.FAILED:
+            how = "finished" if phase is Phase.SUCCEEDED else "adopted"
+            return Ensured(found, how, attempt_of(found))
+        attempt = attempt_of(found) + 1
+        _clear_away(kube, found, deleting=deleting)
+        _await_absence(kube, found, limits)
+        target.uid = ""
+
+
+def attempt_of(job: Object) -> int:
+    """Which job of its step this is, from 1, by its annotation."""
+    text = (job["metadata"].get("annotations") or {}).get(ATTEMPT_ANNOTATION, "")
+    return int(text) if text.isdigit() else 1
+
+
+def _create(
+    kube: Kube, job: Object, target: Target, stopper: Stopper, limits: Limits
+) -> Object | None:
+    """Creates the job; None when there is one of its name, perhaps from a try of ours."""
+    started = time.monotonic()
+    # In this order: a signal either finds a create in flight, or is found here.
+    target.creating = True
+    stopper.check()
+    try:
+        while True:
+            try:
+                created = kube.create(PYTORCHJOB, job)
+                target.uid = created["metadata"]["uid"]
+                return created
+            except AlreadyExists:
+                return None
+            except KindAbsent as error:
+                _bear_absence(error, started, limits)
+    finally:
+        target.creating = False
+        stopper.check()
+
+
+def _bear_absence(error: KindAbsent, started: float, limits: Limits) -> None:
+    """Waits a little: just after an installation the server may not know the kind yet."""
+    if time.monotonic() - started > limits.kind_absent:
+        raise JobFailed(
+            f"{error.message}\nInstall the Kubeflow Training Operator v1, which runs PyTorchJobs, "
+            "and start the step again.",
+            "The cluster does not know PyTorchJobs: is the Training Operator installed?",
+        ) from error
+    time.sleep(min(1.0, limits.kind_absent / 4))
+
+
+def _find(kube: Kube, name: str) -> Object | None:
+    try:
+        return kube.get(PYTORCHJOB, name)
+    except NotFound:
+        return None
+
+
+def _clear_away(kube: Kube, job: Object, *, deleting: bool) -> None:
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+    if deleting:
+        say(f"an old job {name} is being deleted; waiting for its end")
+        return
+    state = job_state(job)
+    words = state.message or state.reason
+    say(f"replacing job {name}, which failed in attempt {attempt_of(job)}: {words}")
+    try:
+        kube.delete(PYTORCHJOB, name, uid)
+    except (NotFound, Conflict):
+        return
+
+
+def _await_absence(kube: Kube, job: Object, limits: Limits) -> None:
+    name, uid, started, pause = (
+        job["metadata"]["name"],
+        job["metadata"]["uid"],
+        time.monotonic(),
+        0.1,
+    )
+    while True:
+        found = _find(kube, name)
+        if found is None or found["metadata"]["uid"] != uid:
+            return
+        held = ", ".join(found["metadata"].get("finalizers") or []) or "none"
+        _bound(started, limits, name, f"is still being deleted (finalizers: {held})")
+        time.sleep(pause)
+        pause = min(2 * pause, 2.0)
+
+
+def _bound(started: float, limits: Limits, name: str, words: str) -> None:
+    if time.monotonic() - started > limits.deletion:
+        raise JobFailed(
+            f"Job {name} {words} after {limits.deletion:.0f} s, so no new one can be made. "
+            f"Look at it with `kubectl get pytorchjob {name} -o yaml`."
+        )
+
+
+def _not_ours(found: Object, kube: Kube) -> str:
+    metadata = found["metadata"]
+    labels = metadata.get("labels") or {}
+    since = metadata.get("creationTimestamp", "at an unknown time")
+    whose = ", ".join(
+        f"{key}={labels[key]}" for key in (MANAGED_BY_LABEL, RUN_ID_LABEL) if key in labels
+    )
+    return (
+        f"There is a PyTorchJob {metadata['name']!r} in namespace {kube.namespace!r} that is not "
+        f"this step's (labels: {whose or 'none of ours'}; created {since}). "
+        "It was not touched. Delete it if nobody needs it, or give this step another `name`."
+    )

@@ -1,0 +1,226 @@
+"""Gathers the evidence of a job while it is waited for, and once more at its end.
+
+Whatever cannot be read is noted and never hides what ended the job.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from datetime import datetime
+
+from kfp_pytorch.launcher import podview
+from kfp_pytorch.launcher.api_errors import Forbidden
+from kfp_pytorch.launcher.constants import EVENT, POD, PYTORCH_CONTAINER
+from kfp_pytorch.launcher.errors import StepError
+from kfp_pytorch.launcher.evidence import Evidence, Object, TimelineEntry
+from kfp_pytorch.launcher.kube import Kube
+from kfp_pytorch.launcher.limits import Limits
+from kfp_pytorch.launcher.pods import Crash, belongs_to, crashes, runs_or_ran, waiting_words
+from kfp_pytorch.launcher.state import JobState, Phase
+from kfp_pytorch.launcher.transport import Patience
+
+JOB_NAME_LABEL = "training.kubeflow.org/job-name"
+_TAIL_LINES = 100
+_TAIL_BYTES = 16 * 1024
+# The first ranks to fail say why; of a job with hundreds, the rest only say that others went.
+_PODS_WITH_LOGS = 8
+_READS_A_POD = 5
+_PODS_WITH_EVENTS = 5
+_MOST_EVENTS = 200
+_MOST_PAST_PODS = 50
+_MOST_ENTRIES = 500
+
+_WORDS = {
+    Phase.QUEUED: "queued",
+    Phase.STARTING: "created",
+    Phase.RUNNING: "running",
+    Phase.RESTARTING: "restarted",
+    Phase.SUCCEEDED: "succeeded",
+    Phase.FAILED: "failed",
+}
+
+
+class Gatherer:
+    """Fills an Evidence.
+
+    Attributes:
+        evidence: What was seen.
+        living: The names of the pods that were there when last seen.
+    """
+
+    def __init__(self, kube: Kube, job: Object, limits: Limits) -> None:
+        # A few seconds a call: the end of the job must not wait for its evidence.
+        patience = Patience(blind=3.0, first_contact=3.0, pause=0.2, connect=2.0, read=4.0)
+        self._kube = kube.sibling(patience)
+        self._name = str(job["metadata"]["name"])
+        self._uid = str(job["metadata"]["uid"])
+        self._limits = limits
+        self._crashes: set[Crash] = set()
+        self._reads: dict[str, int] = {}
+        self._may_read_events = True
+        self._event_keys: set[str] = set()
+        self.evidence = Evidence(job=job)
+        self.living: set[str] = set()
+
+    @property
+    def labels(self) -> str:
+        """The label selector of the job's pods."""
+        return f"{JOB_NAME_LABEL}={self._name}"
+
+    def saw_job(self, job: Object, state: JobState, previous: JobState | None) -> None:
+        """Keeps the job, and its change of state in the timeline."""
+        self.evidence.job = _lean(job)
+        if previous is not None and previous.phase is state.phase:
+            return
+        word = _WORDS.get(state.phase)
+        if word:
+            detail = ": ".join(filter(None, (state.reason, state.message)))
+            self._enter(podview.moment(state.since) if state.since else None, word, detail)
+        if state.warning:
+            self.note(state.warning)
+
+    def saw_pods(self, pods: Iterable[Object]) -> list[Crash]:
+        """Keeps what a list showed; pods that it lacks are gone, and kept as last seen.
+
+        Returns:
+            The crashes that were not known.
+        """
+        ours = [pod for pod in pods if belongs_to(pod, self._uid)]
+        self.living = {str(pod["metadata"]["name"]) for pod in ours}
+        return [crash for pod in ours for crash in self._keep(pod)]
+
+    def saw_pod(self, kind: str, pod: Object) -> list[Crash]:
+        """Keeps what an event showed.
+
+        Returns:
+            The crashes that were not known.
+        """
+        if not belongs_to(pod, self._uid):
+            return []
+        name = str(pod["metadata"]["name"])
+        known = self.evidence.pods.get(name)
+        if kind == "DELETED":
+            # A newer pod of the same name may already have been seen.
+            if known is None or known["metadata"].get("uid") == pod["metadata"].get("uid"):
+                self.living.discard(name)
+                return self._keep(pod)
+            return []
+        self.living.add(name)
+        return self._keep(pod)
+
+    def pods(self) -> list[Object]:
+        """The pods that were there when last seen."""
+        return [pod for name, pod in self.evidence.pods.items() if name in self.living]
+
+    def running(self) -> int:
+        """How many pods run, or have run to an end."""
+        return sum(runs_or_ran(pod) for pod in self.pods())
+
+    def words(self) -> str:
+        """Why pods do not run yet, in the cluster's words; or empty."""
+        for pod in podview.in_order(self.pods()):
+            words = "" if runs_or_ran(pod) else waiting_words(pod)
+            if words:
+                return f"{podview.name(pod)}: {words}"
+        events = self.evidence.events
+        return str(events[-1].get("message") or "") if events else ""
+
+    def read_logs(self, found: Iterable[Crash]) -> None:
+        """Reads the ends of the logs of containers that crashed, while they are there."""
+        deadline = time.monotonic() + self._limits.gather
+        for crash in sorted(found, key=lambda c: c.container != PYTORCH_CONTAINER):
+            reads = self._reads.get(crash.pod, 0)
+            full = not reads and len(self._reads) >= _PODS_WITH_LOGS
+            if full or reads >= _READS_A_POD or time.monotonic() > deadline:
+                continue
+            self._reads[crash.pod] = reads + 1
+            self._read_log(crash)
+
+    def read_events(self) -> None:
+        """Reads the events about the job and about pods that do not run."""
+        stuck = [p for p in podview.in_order(self.pods()) if not runs_or_ran(p)]
+        names = [self._name, *(podview.name(p) for p in stuck[:_PODS_WITH_EVENTS])]
+        for name in names:
+            self._read_events(name)
+
+    def look_again(self) -> None:
+        """Reads once more what the end of the job may have changed."""
+        deadline = time.monotonic() + self._limits.gather
+        try:
+            fresh = self.saw_pods(self._kube.list(POD, labels=self.labels))
+        except StepError as error:
+            self.note(f"The pods could not be read at the end: {error.short}")
+            fresh = []
+        if time.monotonic() < deadline:
+            self.read_logs(fresh)
+
+    def look_for_causes(self) -> None:
+        """Reads what a failure may be explained by: pods, logs, events."""
+        self.look_again()
+        missing = [crash for crash in sorted(self._crashes) if crash.pod not in self.evidence.logs]
+        self.read_logs(missing)
+        failed = [c.pod for c in sorted(self._crashes)][:_PODS_WITH_EVENTS]
+        self.read_events()
+        for name in dict.fromkeys(failed):
+            self._read_events(name)
+
+    def note(self, words: str) -> None:
+        """Notes a thing once."""
+        if words and words not in self.evidence.notes:
+            self.evidence.notes.append(words)
+
+    def _keep(self, pod: Object) -> list[Crash]:
+        pods, name = self.evidence.pods, str(pod["metadata"]["name"])
+        known = pods.get(name)
+        if known is not None and known["metadata"].get("uid") != pod["metadata"].get("uid"):
+            self.evidence.past_pods = [*self.evidence.past_pods, known][-_MOST_PAST_PODS:]
+        pods[name] = _lean(pod)
+        fresh = [crash for crash in crashes(pod) if crash not in self._crashes]
+        self._crashes.update(fresh)
+        return fresh
+
+    def _read_log(self, crash: Crash) -> None:
+        try:
+            text = self._kube.read_log(
+                crash.pod, crash.container, previous=crash.restarted, tail_lines=_TAIL_LINES
+            )
+        except Forbidden as error:
+            self.note(f"Logs could not be read: {error.message}")
+            return
+        except StepError as error:
+            self.note(f"The log of {crash.pod} could not be read: {error.short}")
+            return
+        if text.strip():
+            self.evidence.logs[crash.pod] = text[-_TAIL_BYTES:]
+
+    def _read_events(self, name: str) -> None:
+        if not self._may_read_events:
+            return
+        try:
+            found = self._kube.list(EVENT, fields=f"involvedObject.name={name}")
+        except Forbidden as error:
+            self._may_read_events = False
+            self.note(f"Events could not be read: {error.message}")
+            return
+        except StepError as error:
+            self.note(f"The events of {name} could not be read: {error.short}")
+            return
+        known = {podview.dig(e, "metadata", "uid"): e for e in self.evidence.events}
+        known |= {podview.dig(e, "metadata", "uid"): _lean(e) for e in found}
+        self.evidence.events = sorted(known.values(), key=_event_time)[-_MOST_EVENTS:]
+
+    def _enter(self, when: datetime | None, what: str, detail: str) -> None:
+        entry = TimelineEntry(when or self._kube.now(), what, detail)
+        self.evidence.timeline = [*self.evidence.timeline, entry][-_MOST_ENTRIES:]
+
+
+def _event_time(event: Object) -> str:
+    stamp = event.get("lastTimestamp") or event.get("eventTime")
+    return str(stamp or podview.dig(event, "metadata", "creationTimestamp") or "")
+
+
+def _lean(obj: Object) -> Object:
+    """An object without what only the server needs, which is half of it."""
+    metadata = {k: v for k, v in (obj.get("metadata") or {}).items() if k != "managedFields"}
+    return obj | {"metadata": metadata}

@@ -1,0 +1,73 @@
+"""What a step tells a person while it runs, on a stdout that may be broken."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+
+_lock = threading.Lock()
+
+
+def say(text: str) -> None:
+    """Prints one line with the time in UTC. A broken stdout is borne: it never ends the step."""
+    write(f"[{datetime.now(UTC):%H:%M:%S}] {text}\n")
+
+
+def write(text: str) -> None:
+    """Writes text to stdout at once, whole lines of one thread at a time."""
+    with _lock, contextlib.suppress(OSError, ValueError):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def complain(text: str) -> None:
+    """Writes text to stderr at once."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(text if text.endswith("\n") else f"{text}\n")
+        sys.stderr.flush()
+
+
+def age(seconds: float) -> str:
+    """Says a duration as a person would: `12 s`, `5 min`, `3 h 20 min`, `2 d 4 h`."""
+    whole = int(max(0.0, seconds))
+    if whole < 120:
+        return f"{whole} s"
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if hours < 2:
+        return f"{minutes} min"
+    return f"{hours} h {minutes % 60} min" if days < 2 else f"{days} d {hours % 24} h"
+
+
+class Progress:
+    """Says each new state at once, and one that lasts every few minutes.
+
+    Attributes:
+        every: Seconds between two lines while nothing changes.
+    """
+
+    def __init__(self, every: float) -> None:
+        self.every = every
+        self._state = ""
+        self._since = self._said = time.monotonic()
+
+    def tell(self, state: str, words: str = "") -> None:
+        """Says where things stand, if it is new or was last said long ago.
+
+        Args:
+            state: The state in a few words, such as `queued`; a new one is said at once.
+            words: What goes with it, which may change without being news.
+        """
+        now, tail = time.monotonic(), f": {words}" if words else ""
+        if state != self._state:
+            self._state, self._since, self._said = state, now, now
+            say(f"{state}{tail}")
+        elif now - self._said >= self.every:
+            self._said = now
+            say(f"still {state}, {age(now - self._since)}{tail}")
+
+    def next_due(self) -> float:
+        """The monotonic time of the next line, if nothing changes."""
+        return self._said + self.every

@@ -1,0 +1,208 @@
+"""The step `pytorch_job`: one PyTorchJob from its inputs to a Model."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from kfp_pytorch.launcher import stop
+from kfp_pytorch.launcher.api_errors import ApiError, NotFound
+from kfp_pytorch.launcher.artifacts import Artifact, write_outputs
+from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION, CLAIM, PYTORCHJOB
+from kfp_pytorch.launcher.diagnosis import diagnose
+from kfp_pytorch.launcher.ensure import ensure
+from kfp_pytorch.launcher.errors import CannotObserve, InputError, JobFailed, StepError
+from kfp_pytorch.launcher.evidence import Object
+from kfp_pytorch.launcher.gather import Gatherer
+from kfp_pytorch.launcher.identity import Identity, Step, identify, whoami
+from kfp_pytorch.launcher.inputs import PyTorchJobInputs, parse_inputs
+from kfp_pytorch.launcher.kube import Kube, connect
+from kfp_pytorch.launcher.limits import Limits
+from kfp_pytorch.launcher.messages import read_messages
+from kfp_pytorch.launcher.progress import say
+from kfp_pytorch.launcher.pytorchjob import longest_suffix, manifest
+from kfp_pytorch.launcher.report import render
+from kfp_pytorch.launcher.stop import Stopper, Target, delete_quietly
+from kfp_pytorch.launcher.wait import End, Wait, announce
+
+
+class ModelArtifact(Artifact, Protocol):
+    """The Model, whose URI is what tells this step from every other."""
+
+    uri: str
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """The output artifacts of the step."""
+
+    model: ModelArtifact
+    metrics: Artifact
+    curves: Artifact
+    report: Artifact
+
+
+def run(
+    model: ModelArtifact, metrics: Artifact, curves: Artifact, report: Artifact, **inputs: Any
+) -> str:
+    """Trains with a PyTorchJob and waits for its end.
+
+    Args:
+        model: Gets what training exported, in short.
+        metrics: Gets the final metrics.
+        curves: Gets the curves as a page.
+        report: Gets what ran, also when it failed.
+        **inputs: The component's inputs.
+
+    Returns:
+        The model's `storage_uri`.
+
+    Raises:
+        InputError: An input cannot work.
+        JobFailed: The job did not succeed; the message says why.
+        StepError: The cluster did not let it come about; the message says how.
+    """
+    checked = parse_inputs(**inputs)
+    limits = Limits(queue=checked.queue_timeout, start=checked.start_timeout, run=checked.timeout)
+    kube = connect(checked.namespace, notify=say)
+    outputs = Artifacts(model, metrics, curves, report)
+    return train(kube, checked, outputs, limits, stop.current())
+
+
+def train(
+    kube: Kube, inputs: PyTorchJobInputs, outputs: Artifacts, limits: Limits, stopper: Stopper
+) -> str:
+    """Does what `run` does, with everything given.
+
+    Args:
+        kube: The cluster.
+        inputs: The checked inputs.
+        outputs: The artifacts.
+        limits: The limits of the wait.
+        stopper: Ends the step when a signal comes.
+
+    Returns:
+        The model's `storage_uri`.
+    """
+    step = whoami(kube)
+    suffix = longest_suffix(inputs)
+    identity = identify(inputs.name, outputs.model.uri, suffix, step.run_id, asdict(inputs))
+    check_claims(kube, inputs)
+
+    def build(attempt: int) -> Object:
+        return _build(inputs, identity, step, kube, attempt)
+
+    keep = inputs.cleanup == "never"
+    target = Target(kube, PYTORCHJOB, identity.name, identity.owns, step.pod_name, keep)
+    ensured = ensure(kube, build, target, stopper, limits)
+    announce(ensured, kube.namespace)
+    gatherer = Gatherer(kube, ensured.job, limits)
+    gatherer.note(step.note)
+    submitted = build(ensured.attempt)
+    try:
+        end = Wait(kube, ensured, limits, gatherer).run()
+        if end.cause:
+            raise _failure(end, gatherer, inputs, outputs, submitted)
+    except CannotObserve as error:
+        stopper.forget()
+        raise CannotObserve(
+            f"{error.message}\nPyTorchJob {kube.namespace}/{identity.name} was left as it is: it "
+            "may still run. The next try of this step takes it up."
+        ) from error
+    except BaseException:
+        _end(kube, target, inputs, stopper, succeeded=False)
+        raise
+    gatherer.look_again()
+    storage_uri = _hand_on(outputs, gatherer, inputs, submitted)
+    _end(kube, target, inputs, stopper, succeeded=True)
+    return storage_uri
+
+
+def check_claims(kube: Kube, inputs: PyTorchJobInputs) -> None:
+    """Refuses a claim that is not there: pods that want it would wait for ever.
+
+    Args:
+        kube: The cluster.
+        inputs: The checked inputs.
+
+    Raises:
+        InputError: There is no such claim.
+    """
+    for name, place in (("output_uri", inputs.output), ("resume_from", inputs.resume_from)):
+        if place is None or not place.on_claim:
+            continue
+        try:
+            kube.get(CLAIM, place.host)
+        except NotFound:
+            raise InputError(
+                f"{name} is {place.uri!r}, but namespace {kube.namespace!r} has no "
+                f"PersistentVolumeClaim {place.host!r}. Create the claim, or give the name of one "
+                f"that is there (`kubectl get pvc -n {kube.namespace}`)."
+            ) from None
+        except CannotObserve:
+            raise
+        except ApiError as error:
+            say(f"could not check the claim {place.host!r}: {error.short}")
+
+
+def _build(
+    inputs: PyTorchJobInputs, identity: Identity, step: Step, kube: Kube, attempt: int
+) -> Object:
+    # An owner of another namespace is none: the garbage collector would delete the job.
+    owned = inputs.cleanup != "never" and step.namespace == kube.namespace
+    return manifest(
+        inputs,
+        job_name=identity.name,
+        labels=identity.labels,
+        annotations={**identity.annotations, ATTEMPT_ANNOTATION: str(attempt)},
+        owner=step.owner if owned else None,
+    )
+
+
+def _failure(
+    end: End, gatherer: Gatherer, inputs: PyTorchJobInputs, outputs: Artifacts, submitted: Object
+) -> JobFailed:
+    """Explains a failure while everything that explains it is still there."""
+    gatherer.look_for_causes()
+    evidence = gatherer.evidence
+    diagnosis = diagnose(evidence, end.cause)
+    outcome = read_messages([*evidence.pods.values(), *evidence.past_pods])
+    try:
+        # On a cluster it goes with the step; a local run keeps it.
+        text = render(evidence, inputs, submitted, outcome, diagnosis.message)
+        Path(outputs.report.path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        say(f"the report could not be written: {error}")
+    return JobFailed(diagnosis.message, diagnosis.short)
+
+
+def _hand_on(
+    outputs: Artifacts, gatherer: Gatherer, inputs: PyTorchJobInputs, submitted: Object
+) -> str:
+    evidence = gatherer.evidence
+    return write_outputs(
+        model=outputs.model,
+        metrics=outputs.metrics,
+        curves=outputs.curves,
+        report=outputs.report,
+        evidence=evidence,
+        inputs=inputs,
+        manifest=submitted,
+        outcome=read_messages([*evidence.pods.values(), *evidence.past_pods]),
+    )
+
+
+def _end(
+    kube: Kube, target: Target, inputs: PyTorchJobInputs, stopper: Stopper, *, succeeded: bool
+) -> None:
+    """Deletes the job where `cleanup` says so; nothing that goes wrong here changes the outcome."""
+    stopper.check()
+    wanted = {"always": True, "on_failure": not succeeded, "never": False}[inputs.cleanup]
+    if wanted:
+        try:
+            if delete_quietly(kube, PYTORCHJOB, target.name, target.uid):
+                say(f"deleted PyTorchJob {kube.namespace}/{target.name}")
+        except StepError as error:
+            say(f"PyTorchJob {target.name} could not be deleted; do it by hand: {error.short}")
+    stopper.forget()

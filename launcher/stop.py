@@ -1,0 +1,215 @@
+"""What a signal does: the job's DELETE goes out before anything else, also before any print.
+
+On Terminate, Argo's emissary signals the process group and kills what is left 0 to 1 s later, and
+stdout is a broken pipe by then. So a thread of its own waits for signals, woken by Python's signal
+handler in C: it does not matter what the main thread is doing.
+
+A drained node sends the same SIGTERM, but the step's own pod then has a deletionTimestamp. The job
+is left alive there, for a retry of the step to adopt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kfp_pytorch.launcher.api_errors import ApiError, Conflict, NotFound
+from kfp_pytorch.launcher.constants import EXIT_TERMINATED, POD, Kind
+from kfp_pytorch.launcher.errors import StepError
+from kfp_pytorch.launcher.evidence import Object
+from kfp_pytorch.launcher.kube import Kube
+from kfp_pytorch.launcher.progress import complain
+from kfp_pytorch.launcher.transport import Patience
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Argo kills a second later at the earliest only where the pod's grace was not lengthened.
+GRACE = 25.0
+# How long the DELETE waits to learn whether this is a drain.
+_DRAIN_CHECK = 0.03
+_URGENT = Patience(
+    blind=GRACE, first_contact=GRACE, pause=0.05, longest_pause=1.0, connect=2, read=3
+)
+
+
+@dataclass
+class Target:
+    """The object that must not outlive this step.
+
+    Attributes:
+        kube: The cluster.
+        kind: The object's kind.
+        name: The object's name.
+        owns: Tells whether an object of that name is this step's.
+        pod_name: The step's own pod; empty outside of one.
+        keep: Whether the object is left alive whatever happens.
+        uid: The object's uid, once known.
+        creating: Whether a create may be in flight, so that the object may yet come to be.
+    """
+
+    kube: Kube
+    kind: Kind
+    name: str
+    owns: Callable[[Object], bool]
+    pod_name: str = ""
+    keep: bool = False
+    uid: str = ""
+    creating: bool = False
+    _urgent: Kube = field(init=False)
+    _asking: Kube = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Made now: nothing should be read from disk when the signal comes.
+        self._urgent = self.kube.sibling(_URGENT)
+        self._asking = self.kube.sibling(Patience(blind=0.0, first_contact=0.0, connect=1, read=1))
+
+    def delete(self, deadline: float) -> bool:
+        """Deletes the object, also one whose create is still in flight.
+
+        Args:
+            deadline: The monotonic time to give up at.
+
+        Returns:
+            Whether there was one to delete.
+        """
+        while True:
+            creating = self.creating
+            uid = self.uid or self._find()
+            if uid:
+                return delete_quietly(self._urgent, self.kind, self.name, uid)
+            if not creating or time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+
+    def drained(self, within: float) -> bool:
+        """Whether the step's own pod is being deleted; False when that is not known in time."""
+        if not self.pod_name:
+            return False
+        answer: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        threading.Thread(target=lambda: answer.put(self._pod_goes()), daemon=True).start()
+        try:
+            return answer.get(timeout=within)
+        except queue.Empty:
+            return False
+
+    def _pod_goes(self) -> bool:
+        try:
+            pod = self._asking.get(POD, self.pod_name, namespace=self.kube.home)
+        except StepError:
+            return False
+        return bool(pod["metadata"].get("deletionTimestamp"))
+
+    def _find(self) -> str:
+        try:
+            found = self._urgent.get(self.kind, self.name)
+        except NotFound:
+            return ""
+        return str(found["metadata"]["uid"]) if self.owns(found) else ""
+
+
+def delete_quietly(kube: Kube, kind: Kind, name: str, uid: str) -> bool:
+    """Deletes an object if it still is the one with this uid.
+
+    Args:
+        kube: The cluster, whose patience decides how long transient errors are retried.
+        kind: The object's kind.
+        name: Its name.
+        uid: Its uid.
+
+    Returns:
+        Whether it was there.
+    """
+    try:
+        kube.delete(kind, name, uid)
+    except (NotFound, Conflict):
+        return False
+    return True
+
+
+class Stopper:
+    """Waits for signals, and ends the process in an orderly way when one comes."""
+
+    def __init__(self, leave: Callable[[int], object] = os._exit, grace: float = GRACE) -> None:
+        self._leave = leave
+        self._grace = grace
+        self._target: Target | None = None
+        self._asked = threading.Event()
+        self._done = threading.Event()
+        self._installed = False
+
+    def install(self) -> None:
+        """Takes over the signals, if this is the main thread; elsewhere Python allows it not."""
+        if self._installed or threading.current_thread() is not threading.main_thread():
+            return
+        self._installed = True
+        awake, wake = socket.socketpair()
+        wake.setblocking(False)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        for number in SIGNALS:
+            signal.signal(number, lambda _number, _frame: None)
+        # Kept alive by the thread: a closed socket would wake nobody.
+        threading.Thread(target=self._listen, args=(awake, wake), daemon=True).start()
+
+    def expect(self, target: Target) -> None:
+        """From now on this object, once it is, must not outlive the step."""
+        self._target = target
+
+    def forget(self) -> None:
+        """Nothing is to be deleted any more."""
+        self._target = None
+
+    def check(self) -> None:
+        """Goes no further once a signal came: waits for the end of what it caused.
+
+        Raises:
+            SystemExit: A signal came.
+        """
+        if self._asked.is_set():
+            self._done.wait(self._grace)
+            raise SystemExit(EXIT_TERMINATED)
+
+    def stop(self) -> None:
+        """Does what a signal does."""
+        self._asked.set()
+        started, words = time.monotonic(), "Stopped by a signal"
+        target = self._target
+        if target is not None:
+            words += f"; {self._end(target, started)}"
+        self._done.set()
+        complain(f"{words}.")
+        self._leave(EXIT_TERMINATED)
+
+    def _end(self, target: Target, started: float) -> str:
+        what = f"{target.kind.kind} {target.kube.namespace}/{target.name}"
+        if target.keep:
+            return f"{what} is left as it is, for cleanup is 'never'"
+        if target.drained(_DRAIN_CHECK):
+            return f"this pod is being deleted, so {what} is left for a retry of the step to adopt"
+        try:
+            found = target.delete(started + self._grace)
+        except ApiError as error:
+            return f"{what} could not be deleted: {error.message}"
+        except StepError as error:
+            return f"{what} could not be deleted, do it by hand: {error.message}"
+        return f"{what} deleted" if found else f"there was no {what} to delete"
+
+    def _listen(self, awake: socket.socket, _wake: socket.socket) -> None:
+        while awake.recv(1)[0] not in SIGNALS:
+            continue
+        with contextlib.suppress(Exception):
+            self.stop()
+        self._leave(EXIT_TERMINATED)
+
+
+_current = Stopper()
+
+
+def current() -> Stopper:
+    """The process's own stopper."""
+    return _current

@@ -1,0 +1,288 @@
+"""Waits for the end of a job: the one place where all that is seen of it comes together.
+
+Threads read (`watching`, `logs`) and put what they see into a queue. The waiting thread takes it
+out, keeps the evidence, counts the limits and judges; so nothing here needs a lock.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from dataclasses import dataclass
+
+from kfp_pytorch.launcher.api_errors import Forbidden
+from kfp_pytorch.launcher.clocks import Clocks
+from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER, PYTORCHJOB
+from kfp_pytorch.launcher.ensure import Ensured
+from kfp_pytorch.launcher.errors import StepError
+from kfp_pytorch.launcher.evidence import Object
+from kfp_pytorch.launcher.gather import Gatherer
+from kfp_pytorch.launcher.kube import Kube
+from kfp_pytorch.launcher.limits import Limits
+from kfp_pytorch.launcher.logs import LogFollower
+from kfp_pytorch.launcher.pods import TroubleWatch, container_status, pod_phase
+from kfp_pytorch.launcher.podview import dig, moment
+from kfp_pytorch.launcher.progress import Progress, age, say
+from kfp_pytorch.launcher.state import JobState, Phase, expected_pods, first_pod, job_state
+from kfp_pytorch.launcher.watching import Broken, Change, JobFollower, PodsFollower, Sight, Snapshot
+
+# How long the log of a job that has ended may take to be shown to its end.
+_LAST_LINES = 0.4
+
+
+@dataclass(frozen=True)
+class End:
+    """How a wait ended.
+
+    Attributes:
+        state: The job's last known state.
+        cause: Why the step fails, in a sentence; empty when the job succeeded.
+        exists: Whether the job may still be there.
+    """
+
+    state: JobState
+    cause: str = ""
+    exists: bool = True
+
+
+class Wait:
+    """Waits for one job."""
+
+    def __init__(self, kube: Kube, ensured: Ensured, limits: Limits, gatherer: Gatherer) -> None:
+        self._kube = kube
+        self._limits = limits
+        self._gatherer = gatherer
+        self._name = str(ensured.job["metadata"]["name"])
+        self._uid = str(ensured.job["metadata"]["uid"])
+        self._sights: queue.SimpleQueue[tuple[str, Sight | None]] = queue.SimpleQueue()
+        self._jobs = JobFollower(kube, lambda s: self._sights.put(("job", s)), limits, self._name)
+        self._pods = PodsFollower(
+            kube, lambda s: self._sights.put(("pods", s)), limits, gatherer.labels
+        )
+        self._first_pod = first_pod(ensured.job)
+        self._log = LogFollower(kube, self._first_pod, PYTORCH_CONTAINER, limits, self._log_ended)
+        self._expected = expected_pods(ensured.job)
+        self._troubles = TroubleWatch(limits)
+        self._clocks = Clocks(limits, time.monotonic())
+        self._progress = Progress(limits.remind)
+        self._state: JobState | None = None
+        self._lost = ""
+        self._error: StepError | None = None
+        self._beat_at, self._beat = time.monotonic(), limits.quick_beat
+        self._adopted = ensured.how == "adopted"
+        self._saw_job(ensured.job)
+
+    def run(self) -> End:
+        """Waits.
+
+        Returns:
+            How it ended.
+
+        Raises:
+            CannotObserve: The API server was out of sight for too long.
+            PermissionMissing: The job or its pods may not be read.
+        """
+        self._jobs.start()
+        self._pods.start()
+        try:
+            while True:
+                end = self._judge()
+                if end is not None:
+                    self._log.finish(_LAST_LINES)
+                    return end
+                self._tell()
+                self._look_around()
+                self._take(self._next_deadline())
+        finally:
+            for follower in (self._jobs, self._pods, self._log):
+                follower.close()
+            self._gatherer.note(self._log.note)
+            if self._log.tail():
+                self._gatherer.evidence.logs.setdefault(self._first_pod, self._log.tail())
+
+    def _judge(self) -> End | None:
+        assert self._state is not None  # noqa: S101 - set by __init__
+        state, now = self._state, time.monotonic()
+        if state.phase.ended:
+            return End(state, self._cause_of(state), exists=not self._lost)
+        if self._lost:
+            return End(state, self._lost, exists=False)
+        if self._error is not None:
+            raise self._error
+        trouble = self._troubles.fatal(self._gatherer.pods(), now)
+        if trouble is not None:
+            return End(state, str(trouble))
+        self._clocks.count(now)
+        limit = self._clocks.exceeded()
+        return End(state, self._cause_of_limit(limit)) if limit else None
+
+    def _cause_of(self, state: JobState) -> str:
+        if state.phase is Phase.SUCCEEDED:
+            return ""
+        words = ": ".join(filter(None, (state.reason, state.message)))
+        return f"PyTorchJob {self._name} failed: {words or 'the operator gave no reason'}"
+
+    def _cause_of_limit(self, limit: str) -> str:
+        job, limits, words = f"PyTorchJob {self._name}", self._limits, self._gatherer.words()
+        tail = f": {words}" if words else ""
+        ran = f"{self._gatherer.running()} of {self._expected} pods ran"
+        return {
+            "acknowledge": f"{job} was not acknowledged by the Training Operator within "
+            f"{age(limits.acknowledge)}: it has no condition at all. Check that the operator "
+            "runs (`kubectl get pods -A | grep training-operator`) and watches this namespace.",
+            "queue": f"{job} was still queued after {age(limits.queue)} (queue_timeout){tail}",
+            "start": f"{job} did not start within {age(limits.start)} (start_timeout); {ran}{tail}",
+            "run": f"{job} still ran after {age(limits.run)} (timeout)",
+        }[limit]
+
+    def _take(self, until: float) -> None:
+        """Takes what was seen, waiting for it until then at the longest."""
+        try:
+            source, sight = self._sights.get(timeout=max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            return
+        self._see(source, sight)
+        while not self._sights.empty():
+            self._see(*self._sights.get())
+
+    def _see(self, source: str, sight: Sight | None) -> None:
+        if isinstance(sight, Broken):
+            # Without the pods' states and messages there is no result: better to fail now.
+            if source == "job" or isinstance(sight.error, Forbidden):
+                self._error = sight.error
+            self._gatherer.note(f"The {source} could not be watched: {sight.error.short}")
+        elif source == "job":
+            self._see_job(sight)
+        elif source == "pods":
+            self._see_pods(sight)
+        elif not self._pods.streaming:
+            # A log that ends is the first sign of a container's end.
+            self._pods.look()
+
+    def _see_job(self, sight: Sight | None) -> None:
+        if isinstance(sight, Snapshot):
+            if not sight.items:
+                self._lost = f"PyTorchJob {self._name} was deleted while it was waited for"
+            for job in sight.items:
+                self._saw_job(job)
+        elif isinstance(sight, Change):
+            metadata = sight.obj.get("metadata") or {}
+            if sight.obj.get("kind") != PYTORCHJOB.kind or metadata.get("name") != self._name:
+                return
+            if sight.kind == "DELETED" and metadata.get("uid") != self._uid:
+                return
+            self._saw_job(sight.obj)
+            if sight.kind == "DELETED":
+                self._lost = f"PyTorchJob {self._name} was deleted while it was waited for"
+
+    def _saw_job(self, job: Object) -> None:
+        if job["metadata"].get("uid") != self._uid:
+            self._lost = (
+                f"PyTorchJob {self._name} was deleted, and another of its name was made that is "
+                "not this step's"
+            )
+            return
+        previous, self._state = self._state, job_state(job)
+        if previous is not None and previous.phase.ended:
+            # The end is final, whatever a stale read says afterwards.
+            self._state = previous
+            return
+        self._gatherer.saw_job(job, self._state, previous)
+        changed = previous is None or previous.phase is not self._state.phase
+        if changed and previous is not None:
+            self._beat_at, self._beat = time.monotonic(), self._limits.quick_beat
+            if not self._pods.streaming:
+                self._pods.look()
+        self._count()
+        if self._adopted and previous is None:
+            self._credit(job)
+
+    def _see_pods(self, sight: Sight | None) -> None:
+        if isinstance(sight, Snapshot):
+            fresh = self._gatherer.saw_pods(sight.items)
+        elif isinstance(sight, Change) and sight.obj.get("kind", "Pod") == "Pod":
+            fresh = self._gatherer.saw_pod(sight.kind, sight.obj)
+        else:
+            return
+        self._gatherer.read_logs(fresh)
+        self._count()
+        pod = self._gatherer.evidence.pods.get(self._first_pod, {})
+        status = container_status(pod, PYTORCH_CONTAINER)
+        if dig(status, "state", "running") or dig(status, "state", "terminated"):
+            self._log.sees(int(status.get("restartCount") or 0))
+        if pod_phase(pod) in ("Succeeded", "Failed"):
+            # The job's own last word should be near; an event of it may have been lost.
+            self._beat_at = min(self._beat_at, time.monotonic() + 1.0)
+
+    def _count(self) -> None:
+        assert self._state is not None  # noqa: S101 - set by __init__
+        whole = self._gatherer.running() >= self._expected
+        self._clocks.set(time.monotonic(), self._state.phase, whole)
+
+    def _credit(self, job: Object) -> None:
+        """Counts what an adopted job has used of its limits, by the cluster's clock alone."""
+        assert self._state is not None  # noqa: S101 - set by __init__
+        created = moment(dig(job, "metadata", "creationTimestamp"))
+        since = moment(self._state.since) or created
+        if created is None or since is None:
+            return
+        now = self._kube.now()
+        passed = max(0.0, (now - max(since, created)).total_seconds())
+        self._clocks.mark -= passed
+
+    def _tell(self) -> None:
+        assert self._state is not None  # noqa: S101 - set by __init__
+        state, running = self._state, self._gatherer.running()
+        pods = f"{running} of {self._expected} pods run"
+        words = self._gatherer.words() if running < self._expected else ""
+        if state.deleting:
+            self._progress.tell("being deleted", pods)
+        elif state.phase in (Phase.RUNNING, Phase.RESTARTING):
+            whole = running >= self._expected
+            self._progress.tell(state.phase.value, "" if whole else f"{pods}; {words}")
+        elif state.phase is Phase.UNACKNOWLEDGED:
+            self._progress.tell("created", "the operator has not acknowledged it yet")
+        else:
+            about = words if state.phase is Phase.QUEUED else "; ".join(filter(None, (pods, words)))
+            self._progress.tell(state.phase.value, about or state.message)
+
+    def _look_around(self) -> None:
+        """Reads what no watch brings, often at first and ever more seldom while nothing moves."""
+        if time.monotonic() < self._beat_at:
+            return
+        assert self._state is not None  # noqa: S101 - set by __init__
+        ended = pod_phase(self._gatherer.evidence.pods.get(self._first_pod, {}))
+        if ended in ("Succeeded", "Failed"):
+            self._jobs.look()
+        elif self._runs_whole():
+            self._beat_at = float("inf")
+            return
+        else:
+            self._gatherer.read_events()
+            if not self._pods.streaming:
+                self._pods.look()
+        self._beat = min(2 * self._beat, self._limits.remind)
+        self._beat_at = time.monotonic() + self._beat
+
+    def _runs_whole(self) -> bool:
+        running = self._clocks.phase in (Phase.RUNNING, Phase.RESTARTING)
+        return running and self._clocks.whole
+
+    def _next_deadline(self) -> float:
+        due = [self._beat_at, self._progress.next_due()]
+        due += [at for at in (self._clocks.next_deadline(), self._troubles.next_deadline()) if at]
+        return min(due)
+
+    def _log_ended(self) -> None:
+        self._sights.put(("log", None))
+
+
+def announce(ensured: Ensured, namespace: str) -> None:
+    """Says which job is waited for, and how it came about."""
+    job = f"PyTorchJob {namespace}/{ensured.job['metadata']['name']}"
+    words = {
+        "created": f"created {job}",
+        "adopted": f"adopted {job}, which an earlier try of this step had made",
+        "finished": f"{job} of an earlier try of this step has succeeded; taking its result",
+    }[ensured.how]
+    say(words if ensured.attempt == 1 else f"{words} (attempt {ensured.attempt})")

@@ -1,0 +1,246 @@
+"""Keeps objects in sight: a read, then a watch from there, again and again.
+
+A watch is never believed to be complete: each is preceded by a read, a stream that brings nothing
+for too long is dead, and whatever ends a stream leads to a new read.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kfp_pytorch.launcher.api_errors import (
+    ApiError,
+    Expired,
+    Forbidden,
+    KindAbsent,
+    NotFound,
+    Silent,
+    Unauthorized,
+)
+from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
+from kfp_pytorch.launcher.errors import CannotObserve, StepError
+from kfp_pytorch.launcher.evidence import Object
+from kfp_pytorch.launcher.kube import Kube
+from kfp_pytorch.launcher.limits import Limits
+from kfp_pytorch.launcher.streams import WatchStream
+
+# A stream that lived for less is counted as broken, however politely it ended.
+_WHOLESOME = 5.0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that was there at a read."""
+
+    items: list[Object]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One event of a watch.
+
+    Attributes:
+        kind: ADDED, MODIFIED or DELETED.
+        obj: The object as it is, or as it was when it was deleted.
+    """
+
+    kind: str
+    obj: Object
+
+
+@dataclass(frozen=True)
+class Broken:
+    """What is watched cannot be seen any more, for good."""
+
+    error: StepError
+
+
+Sight = Snapshot | Change | Broken
+
+
+class Follower(threading.Thread, ABC):
+    """Puts what it sees into a queue, until it is closed."""
+
+    def __init__(self, kube: Kube, put: Callable[[Sight], None], limits: Limits) -> None:
+        super().__init__(daemon=True, name=type(self).__name__)
+        self.kube = kube
+        self.limits = limits
+        self._put = put
+        self._closed = False
+        self._wake = threading.Event()
+        self._stream: WatchStream | None = None
+        self._failures = 0
+        self._version = ""
+        self._expired = False
+
+    @abstractmethod
+    def read(self) -> tuple[list[Object], str]:
+        """Reads what is there now, and the version to watch from."""
+
+    @abstractmethod
+    def open(self, version: str) -> WatchStream:
+        """Opens a watch."""
+
+    @abstractmethod
+    def pause(self, failures: int, silent: bool) -> float:
+        """How long to wait before the next read, after so many broken watches in a row."""
+
+    @abstractmethod
+    def bears(self, error: ApiError) -> bool:
+        """Whether the watch may be tried again after this."""
+
+    @property
+    def streaming(self) -> bool:
+        """Whether a watch is open."""
+        return self._stream is not None
+
+    def run(self) -> None:
+        """Reads and watches, until closed or blind for good."""
+        try:
+            while not self._closed:
+                self._round()
+        except StepError as error:
+            self._put(Broken(error))
+
+    def look(self) -> None:
+        """Makes it read afresh now."""
+        self._wake.set()
+        self._close_stream()
+
+    def close(self) -> None:
+        """Ends it."""
+        self._closed = True
+        self.look()
+
+    def _round(self) -> None:
+        self._wake.clear()
+        items, version = self.read()
+        self._put(Snapshot(items))
+        started, silent = time.monotonic(), False
+        try:
+            # A bookmark is newer than an object that has not changed for long.
+            self._watch("" if self._expired else self._version or version)
+        except Expired:
+            # Without a version the server begins with what is there.
+            self._expired, self._version = True, ""
+        except Silent:
+            silent = True
+        except ApiError as error:
+            if not self.bears(error):
+                raise
+        finally:
+            self._close_stream()
+        healthy = time.monotonic() - started >= _WHOLESOME and not silent
+        self._failures = 0 if healthy else self._failures + 1
+        self._wake.wait(self.pause(self._failures, silent))
+
+    def _watch(self, version: str) -> None:
+        self._stream = stream = self.open(version)
+        if self._wake.is_set():
+            return
+        for kind, obj in stream:
+            self._expired = False
+            seen = str((obj.get("metadata") or {}).get("resourceVersion") or "")
+            self._version = seen or self._version
+            if kind in ("ADDED", "MODIFIED", "DELETED"):
+                self._put(Change(kind, obj))
+
+    def _close_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+
+class JobFollower(Follower):
+    """Keeps one job in sight; a snapshot without it means that the server says it is gone."""
+
+    def __init__(self, kube: Kube, put: Callable[[Sight], None], limits: Limits, name: str) -> None:
+        super().__init__(kube, put, limits)
+        self._job_name = name
+        self._job_version = ""
+
+    def read(self) -> tuple[list[Object], str]:
+        """Reads the job. Only a well-formed NotFound counts as its absence."""
+        started = time.monotonic()
+        while True:
+            try:
+                job = self.kube.get(PYTORCHJOB, self._job_name)
+                version = str(job["metadata"].get("resourceVersion") or "")
+                if version != self._job_version:
+                    # It changed while nobody watched: what came before is history.
+                    self._job_version = self._version = version
+                return [job], version
+            except NotFound:
+                return [], ""
+            except KindAbsent as error:
+                # The CRD is being replaced, or a server that starts does not know it yet.
+                if time.monotonic() - started > self.limits.blind or self._closed:
+                    raise CannotObserve(f"Could not observe the job: {error.message}") from error
+                self._wake.wait(min(5.0, self.limits.poll))
+
+    def open(self, version: str) -> WatchStream:
+        """Opens a watch on the one job."""
+        return self.kube.watch(
+            PYTORCHJOB,
+            name=self._job_name,
+            resource_version=version,
+            silence=self.limits.silence,
+            lifetime=self.limits.watch_life,
+        )
+
+    def pause(self, failures: int, silent: bool) -> float:
+        """Polls take the place of watches that break."""
+        return 0.0 if silent else _backoff(failures, self.limits.poll)
+
+    def bears(self, error: ApiError) -> bool:
+        """Polls do without a watch, but not without permission to ask."""
+        return not isinstance(error, Forbidden | Unauthorized)
+
+
+class PodsFollower(Follower):
+    """Keeps a job's pods in sight: the operator may delete them before it says Failed.
+
+    What it shows is for people and for early failure, not for the job's state. So where watches
+    bring nothing, it rather looks seldom than often.
+    """
+
+    def __init__(
+        self, kube: Kube, put: Callable[[Sight], None], limits: Limits, labels: str
+    ) -> None:
+        super().__init__(kube, put, limits)
+        self._labels = labels
+
+    def read(self) -> tuple[list[Object], str]:
+        """Lists the pods."""
+        return self.kube.list_at(POD, labels=self._labels)
+
+    def open(self, version: str) -> WatchStream:
+        """Opens a watch on the pods."""
+        return self.kube.watch(
+            POD,
+            labels=self._labels,
+            resource_version=version,
+            silence=self.limits.silence,
+            lifetime=self.limits.watch_life,
+        )
+
+    def pause(self, failures: int, silent: bool) -> float:
+        """A server that sends no bookmarks would make a watch cost more than it brings."""
+        return self.limits.slow_beat if silent else _backoff(failures, self.limits.slow_beat)
+
+    def bears(self, error: ApiError) -> bool:
+        """Reads alone will do."""
+        return not isinstance(error, Unauthorized)
+
+
+def _backoff(failures: int, longest: float) -> float:
+    """0 at first, then 0.1 s, and four times as much each time, with jitter."""
+    if failures == 0:
+        return 0.0
+    grown = 0.1 * 4.0 ** min(failures - 1, 10)
+    return float(min(longest, grown) * random.uniform(0.9, 1.0))  # noqa: S311
