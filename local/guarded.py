@@ -53,6 +53,16 @@ def command(
     return [*line, "--", *argv], fds
 
 
+def unowned_command(argv: Sequence[str], *, grace: float = 10.0) -> list[str]:
+    """Return the command line that runs a command under a guard that outlives this process.
+
+    Args:
+        argv: The command and its arguments.
+        grace: Seconds from SIGTERM to SIGKILL.
+    """
+    return [sys.executable, "-I", "-S", _GUARD, "--grace", str(grace), "--", *argv]
+
+
 def popen(
     argv: Sequence[str],
     *,

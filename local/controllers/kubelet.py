@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from kfp_pytorch.local.apiserver.core import DELETED, Api
 from kfp_pytorch.local.controllers import memory
 from kfp_pytorch.local.controllers.container import Backoff
 from kfp_pytorch.local.controllers.events import Recorder
+from kfp_pytorch.local.controllers.launching import remove_folder
 from kfp_pytorch.local.controllers.node import NODE_NAME, gpu_request
 from kfp_pytorch.local.controllers.pod_worker import Node, PodWorker
 from kfp_pytorch.local.controllers.ports import Ports
@@ -57,6 +57,8 @@ class Kubelet:
 
     async def run(self) -> None:
         """Work until cancelled; pods go on running until `stop`."""
+        for left_behind in (self._node.root / "pods").glob("*/"):
+            remove_folder(left_behind)
         watching = asyncio.create_task(self._watch_memory())
         try:
             async for change, pod in self._api.watch(POD):
@@ -111,7 +113,7 @@ class Kubelet:
         """Remove the folder of a pod that is gone; its logs and its claims stay."""
         meta = objects.metadata(pod)
         name = f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
-        shutil.rmtree(self._node.root / "pods" / name, ignore_errors=True)
+        remove_folder(self._node.root / "pods" / name)
 
     def _gpus_for(self, pod: Object) -> list[int] | None:
         if not self._gpus:

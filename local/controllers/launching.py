@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,19 +147,38 @@ def _about_the_pod(container: Object) -> list[str]:
 
 def _initial(place: Place) -> dict[str, str]:
     """The short list of variables that every process has."""
-    home, temporary = place.folder / "home", place.folder / "tmp"
-    for folder in (home, temporary):
-        folder.mkdir(parents=True, exist_ok=True)
+    home = place.folder / "home"
+    home.mkdir(parents=True, exist_ok=True)
     found = {
         "PATH": ":".join([*_python_folders(place.root), _SYSTEM_PATH]),
         "HOME": str(home),
-        "TMPDIR": str(temporary),
+        "TMPDIR": str(_temporary_folder(place.folder)),
         "LANG": "C.UTF-8",
         "HOSTNAME": objects.name(place.pod),
     }
     if place.gpus is not None:
         found["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, place.gpus))
     return found
+
+
+def _temporary_folder(folder: Path) -> Path:
+    """The pod's folder for temporary files.
+
+    It lies outside of the pod's own, which only points to it: programs put sockets there, and
+    the path of a socket may have 107 bytes at most.
+    """
+    pointer = folder / "tmp"
+    if not pointer.is_symlink():
+        pointer.symlink_to(tempfile.mkdtemp(prefix="kfp-"))
+    return pointer.readlink()
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a pod's folder, and the one for its temporary files."""
+    pointer = folder / "tmp"
+    if pointer.is_symlink():
+        shutil.rmtree(pointer.readlink(), ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _python_folders(root: Path) -> list[str]:

@@ -107,7 +107,9 @@ def pod_status(
         "containerStatuses": [_container(each) for each in main],
     }
     if initial:
-        status["initContainerStatuses"] = [_container(each) for each in initial]
+        status["initContainerStatuses"] = [
+            {**_container(each), "ready": each.ended.get("exitCode") == 0} for each in initial
+        ]
     _share_messages(status, len(initial) + len(main))
     return status
 

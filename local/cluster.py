@@ -1,0 +1,173 @@
+"""The local cluster's process: an API server and the controllers of one node, on loopback.
+
+    python -m kfp_pytorch.local.cluster --root DIR [--port N] [--crds DIR]
+
+When it is ready it writes DIR/kubeconfig and DIR/cluster.json and prints one JSON line with
+`url`, `kubeconfig` and `pid`; when it cannot start, one with `error`. SIGTERM stops every pod and
+then the process. `kfp_pytorch.local.lifecycle` starts it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from kfp_pytorch.launcher.constants import DEFAULT_OUTPUT_URI, SERVING_RUNTIME
+from kfp_pytorch.local import lifecycle
+from kfp_pytorch.local.apiserver import gc as collector
+from kfp_pytorch.local.apiserver.core import Api
+from kfp_pytorch.local.apiserver.registry import NAMESPACE, Registry
+from kfp_pytorch.local.apiserver.serve import Server, kubeconfig
+from kfp_pytorch.local.controllers import claims, node
+from kfp_pytorch.local.controllers.kubelet import Kubelet
+from kfp_pytorch.local.controllers.operator import Operator
+from kfp_pytorch.local.controllers.ports import Ports
+from kfp_pytorch.local.controllers.scheduler import Scheduler
+
+Object = dict[str, Any]
+
+NAMESPACES = ("default", "kubeflow", "kube-system")
+_RUNTIMES = Path(__file__).resolve().parents[1] / "manifests" / "serving-runtime.yaml"
+
+
+class Cluster:
+    """A cluster of one node in this process.
+
+    Args:
+        root: The folder for all that outlives it.
+        port: The port of its API server; 0 for a free one.
+        definitions: CustomResourceDefinitions to validate by.
+    """
+
+    def __init__(self, root: Path, port: int, definitions: list[Object]) -> None:
+        self._root = root
+        self.api = Api(Registry(definitions))
+        self._token = secrets.token_urlsafe(24)
+        self._server = Server(self.api, root / "logs", port, token=self._token)
+        ports, gpus = Ports(self.api), node.gpus()
+        self._kubelet = Kubelet(self.api, root, ports, gpus)
+        self._gpu_count = len(gpus)
+        self._ports = ports
+
+    def fill(self) -> None:
+        """Create what every cluster has: namespaces, the node, claims, the serving runtime."""
+        for name in NAMESPACES:
+            if self.api.find(NAMESPACE, "", name) is None:
+                self.api.create(NAMESPACE, {"metadata": {"name": name}})
+        node.create(self.api, self._gpu_count)
+        claims.restore(self.api, self._root)
+        claims.ensure(self.api, "default", DEFAULT_OUTPUT_URI.removeprefix("pvc://"))
+        for runtime in _serving_runtimes():
+            runtime["metadata"]["namespace"] = "default"
+            self.api.create(SERVING_RUNTIME, runtime)
+
+    def controllers(self) -> list[Coroutine[Any, Any, None]]:
+        """What acts on the objects until it is cancelled."""
+        return [
+            collector.Collector(self.api).run(),
+            claims.run(self.api, self._root),
+            Scheduler(self.api).run(),
+            self._kubelet.run(),
+            Operator(self.api).run(),
+        ]
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, then stop every pod.
+
+        Raises:
+            OSError: The port is in use.
+        """
+        ending = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, ending.set)
+        await self._server.start()
+        self.fill()
+        tasks = [asyncio.create_task(each) for each in self.controllers()]
+        stopped = asyncio.create_task(ending.wait())
+        try:
+            self._announce()
+            # A controller never ends by itself: if one does, its error ends the cluster.
+            done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            await self._kubelet.stop(lifecycle.POD_GRACE)
+            for task in done:
+                task.result()
+        finally:
+            (self._root / lifecycle.STATE_FILE).unlink(missing_ok=True)
+            for task in (stopped, *tasks):
+                task.cancel()
+            await asyncio.gather(stopped, *tasks, return_exceptions=True)
+            await self._server.stop()
+
+    def _announce(self) -> None:
+        path = self._root / lifecycle.KUBECONFIG_FILE
+        config = kubeconfig(self._server.url, token=self._token)
+        lifecycle.write_atomically(path, json.dumps(config, indent=1))
+        state = {"url": self._server.url, "kubeconfig": str(path), "pid": os.getpid()}
+        lifecycle.write_atomically(self._root / lifecycle.STATE_FILE, json.dumps(state))
+        _say(state)
+
+
+def _serving_runtimes() -> list[Object]:
+    if not _RUNTIMES.exists():
+        return []
+    import yaml  # a cluster without the manifest starts without it
+
+    return [each for each in yaml.safe_load_all(_RUNTIMES.read_text()) if each]
+
+
+def _definitions(folder: Path | None) -> list[Object]:
+    if folder is None:
+        return []
+    if not folder.is_dir():
+        raise lifecycle.ClusterError(
+            f"no folder {folder}: --crds takes a folder with one CustomResourceDefinition a "
+            "JSON file"
+        )
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+def _say(what: Object) -> None:
+    # Whoever waits for this line may have gone.
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps(what), flush=True)
+
+
+def _arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m kfp_pytorch.local.cluster")
+    parser.add_argument("--root", type=Path, default=lifecycle.default_root())
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--crds", type=Path)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the cluster until it is told to end; returns the exit status."""
+    given = _arguments(arguments)
+    root = given.root.absolute()
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with lifecycle.locked(root):
+            cluster = Cluster(root, given.port, _definitions(given.crds))
+            # What was made until here stays: no collection needs to look at it again.
+            gc.freeze()
+            asyncio.run(cluster.run())
+    except (lifecycle.ClusterError, OSError, ValueError) as error:
+        _say({"error": f"the local cluster cannot start: {error}"})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

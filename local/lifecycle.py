@@ -1,0 +1,230 @@
+"""Starts, finds and stops the local cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from kfp_pytorch.local import guarded
+
+HOME_ENV = "KFP_PYTORCH_HOME"
+STATE_FILE = "cluster.json"
+KUBECONFIG_FILE = "kubeconfig"
+LOG_FILE = "cluster.log"
+POD_GRACE = 10.0
+"""Seconds that pods have to end when the cluster stops."""
+
+_LOCK_FILE = "cluster.lock"
+_GRACE = POD_GRACE + 5
+_BEAT_S = 0.02
+_TRIES = 5
+
+
+class ClusterError(Exception):
+    """The cluster cannot be started or stopped; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class ClusterHandle:
+    """A running local cluster.
+
+    Attributes:
+        url: The address of its API server.
+        kubeconfig: The file that tells clients how to reach it.
+        pid: The process id of the cluster.
+        root: Its folder.
+    """
+
+    url: str
+    kubeconfig: Path
+    pid: int
+    root: Path
+
+
+def default_root() -> Path:
+    """The cluster's folder: `KFP_PYTORCH_HOME`, or `~/.kfp-pytorch`."""
+    given = os.environ.get(HOME_ENV)
+    return Path(given).absolute() if given else Path.home() / ".kfp-pytorch"
+
+
+def start_detached(root: Path, *, port: int = 0, crds: Path | None = None) -> ClusterHandle:
+    """Start a cluster that goes on when this process has ended.
+
+    Args:
+        root: Its folder.
+        port: The port of its API server; 0 for a free one.
+        crds: A folder with CustomResourceDefinitions to validate by; None for short schemas.
+
+    Returns:
+        The cluster, ready for requests.
+
+    Raises:
+        ClusterError: It cannot start, as when the port is in use or a cluster has this root.
+    """
+    line = guarded.unowned_command(_command(root, port, crds), grace=_GRACE)
+    with _log(root) as log:
+        process = subprocess.Popen(
+            line,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            text=True,
+        )
+    return _ready(process, root)
+
+
+def start_owned(root: Path, *, port: int = 0, crds: Path | None = None) -> ClusterHandle:
+    """Start a cluster that ends when this process does, however that ends.
+
+    Args:
+        root: Its folder.
+        port: The port of its API server; 0 for a free one.
+        crds: A folder with CustomResourceDefinitions to validate by; None for short schemas.
+
+    Returns:
+        The cluster, ready for requests.
+
+    Raises:
+        ClusterError: It cannot start, as when the port is in use or a cluster has this root.
+    """
+    with _log(root) as log:
+        process = guarded.popen(
+            _command(root, port, crds), grace=_GRACE, stdout=subprocess.PIPE, stderr=log
+        )
+    return _ready(process, root)
+
+
+def status(root: Path) -> ClusterHandle | None:
+    """The cluster that runs on a folder; None if none does, whatever files one left behind."""
+    if not is_locked(root):
+        return None
+    try:
+        state = json.loads((root / STATE_FILE).read_text())
+        return _handle(state, root)
+    except (OSError, ValueError, KeyError):
+        return None  # it is starting or stopping
+
+
+def stop(root: Path, *, timeout: float = _GRACE + 5) -> bool:
+    """Stop the cluster of a folder, all of its pods first.
+
+    Args:
+        root: The cluster's folder.
+        timeout: Seconds to wait for its end.
+
+    Returns:
+        Whether there was one.
+
+    Raises:
+        ClusterError: It did not end in time.
+    """
+    running = status(root)
+    if running is None:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(running.pid, signal.SIGTERM)
+    deadline = time.monotonic() + timeout
+    while is_locked(root):
+        if time.monotonic() >= deadline:
+            raise ClusterError(
+                f"the cluster on {root} (process {running.pid}) did not end in {timeout:g} s; "
+                f"see {root / LOG_FILE}, or end it with: kill -9 {running.pid}"
+            )
+        time.sleep(_BEAT_S)
+    return True
+
+
+def _command(root: Path, port: int, crds: Path | None) -> list[str]:
+    line = [sys.executable, "-m", "kfp_pytorch.local.cluster"]
+    line += ["--root", str(root), "--port", str(port)]
+    return line + (["--crds", str(crds)] if crds else [])
+
+
+@contextlib.contextmanager
+def _log(root: Path) -> Iterator[IO[str]]:
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (root / LOG_FILE).open("a") as log:
+        yield log
+
+
+def _ready(process: subprocess.Popen[str], root: Path) -> ClusterHandle:
+    """Wait for the one line that a cluster prints: how to reach it, or why it cannot start."""
+    assert process.stdout is not None  # noqa: S101 (asked for by those who call)
+    with process.stdout as stdout:
+        line = stdout.readline()
+    if line:
+        said = json.loads(line)
+        if "error" not in said:
+            return _handle(said, root)
+        process.wait()
+        raise ClusterError(said["error"])
+    code = process.wait()
+    raise ClusterError(f"the cluster ended with exit code {code}; see {root / LOG_FILE}")
+
+
+def _handle(state: dict[str, Any], root: Path) -> ClusterHandle:
+    return ClusterHandle(state["url"], Path(state["kubeconfig"]), int(state["pid"]), root)
+
+
+# What the cluster's own process does.
+
+
+@contextlib.contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Hold a root for this process; the system lets go of it however the process ends.
+
+    Raises:
+        ClusterError: Another process holds it.
+    """
+    with (root / _LOCK_FILE).open("a") as lock:
+        if not _take(lock):
+            running = status(root)
+            where = f" at {running.url} (process {running.pid})" if running else ""
+            raise ClusterError(
+                f"a cluster runs on {root} already{where}: use it, end it with "
+                f"`kfp-pytorch local down`, or set {HOME_ENV} to another folder"
+            )
+        yield
+
+
+def _take(lock: IO[str]) -> bool:
+    # Whoever asks `is_locked` holds the lock for a moment, too.
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_BEAT_S)
+        else:
+            return True
+    return False
+
+
+def is_locked(root: Path) -> bool:
+    """Whether a cluster's process holds this root."""
+    try:
+        with (root / _LOCK_FILE).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file that only this user reads, whole or not at all."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    partial.replace(path)
