@@ -1,0 +1,107 @@
+"""The entry point of the training container.
+
+It starts torchrun's agent, hands signals on, and when all is over writes the termination message.
+It does not import torch, so bad arguments are told at once.
+
+Exit codes: 0 if training finished; 2 for arguments or an environment that cannot work; 143 if it
+was asked to stop and saved its work; 128 + N if signal N ended a rank; 1 for any other failure.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+
+from kfp_pytorch.launcher.constants import EXIT_TERMINATED
+from kfp_pytorch.training import config, outcome
+from kfp_pytorch.training.errors import TrainingError
+from kfp_pytorch.training.launch import RANK_MODULE, agent_arguments, threads_per_process
+from kfp_pytorch.training.outcome import Failure
+from kfp_pytorch.training.result import failure_message, success_message, write_message
+
+EXIT_USAGE = 2
+
+
+def main(arguments: list[str]) -> int:
+    """Trains on all processes of this node.
+
+    Args:
+        arguments: The training arguments.
+
+    Returns:
+        The exit code; see the module.
+    """
+    try:
+        config.parse(arguments)
+        agent = agent_arguments(os.environ)
+    except TrainingError as error:
+        print(f"error: {error}", file=sys.stderr)
+        failure = Failure(_node_rank(), time.time(), type(error).__name__, str(error))
+        write_message(failure_message(failure))
+        return EXIT_USAGE
+    with tempfile.TemporaryDirectory(prefix="kfp-pytorch-outcome-") as scratch:
+        folder = Path(scratch)
+        terminated = _run_agent(agent, arguments, folder)
+        return _conclude(folder, terminated)
+
+
+def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> bool:
+    """Runs torchrun's agent to its end.
+
+    Returns:
+        Whether SIGTERM or SIGINT came in the meantime.
+    """
+    environ = {**os.environ, outcome.FOLDER_ENV: str(folder)}
+    environ.setdefault("OMP_NUM_THREADS", str(threads_per_process(os.environ)))
+    # torchelastic removes this file before it writes, which a mounted one does not allow.
+    environ.pop("TORCHELASTIC_ERROR_FILE", None)
+    command = [sys.executable, "-m", "kfp_pytorch.training.agent", *agent]
+    command += [f"--log-dir={folder / outcome.RANKS_FOLDER}", "--module", RANK_MODULE, *arguments]
+    received: list[int] = []
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        # Only the first: a second one would end the agent before its ranks have saved.
+        if not received and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        received.append(number)
+
+    # In a session of its own, the agent gets a terminal's Ctrl-C from here alone, and once.
+    process = subprocess.Popen(command, env=environ, start_new_session=True)
+    signal.signal(signal.SIGTERM, forward)
+    signal.signal(signal.SIGINT, forward)
+    process.wait()
+    return bool(received)
+
+
+def _conclude(folder: Path, terminated: bool) -> int:
+    """Writes the termination message by what ranks and agent left, and tells the exit code."""
+    result = outcome.read_result(folder)
+    if result is not None:
+        write_message(success_message(result))
+        return 0
+    failure = outcome.first_failure(folder)
+    if terminated or (failure is not None and failure.exit_code == EXIT_TERMINATED):
+        text = "asked to stop; a new start goes on from the newest checkpoint"
+        write_message(failure_message(Failure(_node_rank(), time.time(), "Terminated", text)))
+        return EXIT_TERMINATED
+    if failure is None:
+        text = "the agent ended and left no record; see this container's log"
+        failure = Failure(_node_rank(), time.time(), "AgentError", text)
+    write_message(failure_message(failure))
+    return 128 - failure.exit_code if failure.exit_code < 0 else failure.exit_code
+
+
+def _node_rank() -> int:
+    """This node's rank, to say where an error that no rank raised comes from."""
+    text = os.environ.get("PET_NODE_RANK") or os.environ.get("RANK") or ""
+    return int(text) if text.isdigit() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

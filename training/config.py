@@ -1,0 +1,177 @@
+"""What a training run is told: its arguments as a checked, frozen dataclass."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from kfp_pytorch.launcher.constants import OUTPUT_ENV, RESUME_FROM_ENV
+from kfp_pytorch.training.errors import ConfigError
+
+DATASETS = ("digits", "fashion-mnist")
+DEFAULT_OUTPUT = "kfp-pytorch-output"
+
+
+@dataclass(frozen=True)
+class Config:
+    """The arguments of a training run.
+
+    Attributes:
+        dataset: One of `DATASETS`.
+        model: `small_cnn`, or the name of a classification model of torchvision.
+        epochs: How often to go through the data.
+        batch_size: Samples in a batch of one process; the global batch is this times the
+            number of processes.
+        lr: The learning rate of one process.
+        lr_scaling: `linear` multiplies `lr` by the number of processes, `none` leaves it.
+        warmup_epochs: Epochs over which the rate goes from `lr` to the scaled rate.
+        momentum: SGD's momentum.
+        weight_decay: SGD's weight decay.
+        label_smoothing: Label smoothing of the training loss, from 0 to below 1.
+        image_size: Height and width to which images are resized inside the model; 0 leaves them.
+        data_dir: The folder of a data set that does not come with a package.
+        download: Whether to download a data set that is not in `data_dir`.
+        max_train_samples: Train on this many samples only; 0 means all.
+        seed: Seed of the weights, of dropout and of the order of samples.
+        log_every: Steps between two reports of the training loss.
+        checkpoint_every: Epochs between two checkpoints.
+        keep_checkpoints: How many checkpoints to keep.
+        resume: `auto` goes on from the newest checkpoint, `never` deletes what is there.
+        collective_timeout: Seconds that a rank waits for the others before it gives up.
+        output: The job's folder, a path or an fsspec URI.
+        resume_from: Another job's folder to start from; empty for none.
+    """
+
+    dataset: str = "digits"
+    model: str = "small_cnn"
+    epochs: int = 15
+    batch_size: int = 64
+    lr: float = 0.05
+    lr_scaling: str = "linear"
+    warmup_epochs: float = 1.0
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    label_smoothing: float = 0.0
+    image_size: int = 0
+    data_dir: str = ""
+    download: bool = False
+    max_train_samples: int = 0
+    seed: int = 0
+    log_every: int = 10
+    checkpoint_every: int = 1
+    keep_checkpoints: int = 2
+    resume: str = "auto"
+    collective_timeout: float = 300.0
+    output: str = DEFAULT_OUTPUT
+    resume_from: str = ""
+
+    def __post_init__(self) -> None:
+        _one_of("dataset", self.dataset, DATASETS)
+        _one_of("lr-scaling", self.lr_scaling, ("linear", "none"))
+        _one_of("resume", self.resume, ("auto", "never"))
+        for name in ("epochs", "batch_size", "log_every", "checkpoint_every", "keep_checkpoints"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("image_size", "max_train_samples", "seed", "warmup_epochs", "weight_decay"):
+            _at_least(name, getattr(self, name), 0)
+        _at_least("collective_timeout", self.collective_timeout, 1)
+        _above_zero("lr", self.lr)
+        _below_one("momentum", self.momentum)
+        _below_one("label_smoothing", self.label_smoothing)
+        if not self.model:
+            raise ConfigError("--model is empty; give small_cnn or a model of torchvision")
+        if not self.output.strip():
+            raise ConfigError(f"--output is empty; give a folder, or set {OUTPUT_ENV}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The arguments by name."""
+        return dataclasses.asdict(self)
+
+
+def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Config:
+    """Turns command-line arguments into a checked configuration.
+
+    Args:
+        arguments: The arguments, without the program's name.
+        environ: Where the defaults of `--output` and `--resume-from` are looked up.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ConfigError: If an argument is unknown, is not of its type or cannot work.
+    """
+    output = environ.get(OUTPUT_ENV, "").strip() or DEFAULT_OUTPUT
+    parser = _parser(output, environ.get(RESUME_FROM_ENV, "").strip())
+    return Config(**vars(parser.parse_args(arguments)))
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises, so that the termination message can tell what was wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; `python -m kfp_pytorch.training --help` lists the arguments")
+
+
+def _parser(output: str, resume_from: str) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m kfp_pytorch.training",
+        description="Trains an image classifier on every process of the job.",
+        allow_abbrev=False,
+    )
+    helps = _attribute_helps()
+    defaults = {"output": output, "resume_from": resume_from}
+    for field in dataclasses.fields(Config):
+        flag = "--" + field.name.replace("_", "-")
+        default = defaults.get(field.name, field.default)
+        text = f"{helps[field.name]} (default: {default!r})".replace("%", "%%")
+        if isinstance(field.default, bool):
+            action = argparse.BooleanOptionalAction
+            parser.add_argument(flag, dest=field.name, default=default, help=text, action=action)
+        else:
+            kind = type(field.default)
+            parser.add_argument(flag, dest=field.name, default=default, help=text, type=kind)
+    return parser
+
+
+def _attribute_helps() -> dict[str, str]:
+    """Each argument's description, from the one place where it is written."""
+    helps: dict[str, str] = {}
+    name = ""
+    for line in (Config.__doc__ or "").partition("Attributes:")[2].splitlines():
+        words = line.strip()
+        head, colon, rest = words.partition(":")
+        if colon and head in Config.__dataclass_fields__:
+            name, words = head, rest.strip()
+            helps[name] = ""
+        if name and words:
+            helps[name] = f"{helps[name]} {words}".strip()
+    return helps
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _one_of(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{_flag(name)} is {value!r}; it can be {', '.join(choices)}")
+
+
+def _at_least(name: str, value: float, least: float) -> None:
+    if not value >= least or math.isinf(value):
+        raise ConfigError(f"{_flag(name)} is {value}; it must be at least {least} and finite")
+
+
+def _above_zero(name: str, value: float) -> None:
+    if not value > 0 or math.isinf(value):
+        raise ConfigError(f"{_flag(name)} is {value}; it must be above 0 and finite")
+
+
+def _below_one(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ConfigError(f"{_flag(name)} is {value}; it must be from 0 to below 1")

@@ -1,0 +1,31 @@
+"""Errors that are the user's to act on; their text says what to do."""
+
+from __future__ import annotations
+
+
+class TrainingError(Exception):
+    """What was asked for cannot be done; the message says why and what to do."""
+
+
+class ConfigError(TrainingError):
+    """An argument or environment variable has a value that cannot work."""
+
+
+class DataError(TrainingError):
+    """A data set is not there, or does not fit what was asked of it."""
+
+
+class StorageError(TrainingError):
+    """A folder cannot be read or written."""
+
+
+class CheckpointError(TrainingError):
+    """A checkpoint cannot be used, or none of those that are there can."""
+
+
+class DivergedError(TrainingError):
+    """The loss is no longer a finite number."""
+
+
+class Stopped(Exception):
+    """All ranks agreed to stop; what they had done is saved."""

@@ -1,0 +1,127 @@
+"""The export: a program that serves without the class of the model.
+
+- `export/model.pt2`: the program. Raw images in, logits out, any batch size.
+- `export/samples.json`: held-out images with the program's own answers.
+- `export/model.json`: what these are; written last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import platform
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from kfp_pytorch import __version__
+from kfp_pytorch.launcher.constants import MODEL_FORMAT
+from kfp_pytorch.training import storage
+from kfp_pytorch.training.data import ImageSpec, Split
+from kfp_pytorch.training.storage import Folder
+
+FOLDER = "export"
+PROGRAM = "model.pt2"
+SAMPLES = "samples.json"
+MODEL = "model.json"
+# One of each class for a few classes, and few of many classes: they travel in a message.
+MAX_SAMPLES = 16
+
+
+def write_export(
+    folder: Folder, model: nn.Module, spec: ImageSpec, held_out: Split
+) -> dict[str, Any]:
+    """Exports a model that is on the CPU and in evaluation mode.
+
+    Args:
+        folder: The job's folder.
+        model: The model with its preprocessing.
+        spec: The images that it takes.
+        held_out: Where samples are taken from.
+
+    Returns:
+        What the termination message says of it: `export`, with path, sha256 and the short form
+        of `model.json`, and `samples`.
+
+    Raises:
+        StorageError: If the folder cannot be written to.
+    """
+    example = torch.zeros(2, *spec.shape)
+    # A batch of one traces like any other only if the compiler is told so.
+    shapes = {"image": {0: Dim("batch", min=1)}}
+    with torch.no_grad():
+        program = torch.export.export(model, (example,), dynamic_shapes=shapes)
+    with tempfile.TemporaryDirectory(prefix="kfp-pytorch-export-") as scratch:
+        path = Path(scratch) / PROGRAM
+        torch.export.save(program, path)
+        content = path.read_bytes()
+    # A pointer to files that are about to change would be worse than none.
+    folder.remove(f"{FOLDER}/{MODEL}")
+    samples = _samples(torch.export.load(io.BytesIO(content)).module(), held_out, len(spec.classes))
+    samples_content = json.dumps(samples, separators=(",", ":")).encode()
+    storage.write(folder, f"{FOLDER}/{PROGRAM}", content)
+    storage.write(folder, f"{FOLDER}/{SAMPLES}", samples_content)
+    short = _short_form(spec)
+    full = {
+        **short,
+        "version": 1,
+        "program": PROGRAM,
+        "preprocessing": _preprocessing(spec, getattr(model, "image_size", 0)),
+        "versions": {
+            **short["versions"],
+            "python": platform.python_version(),
+            "kfp-pytorch": __version__,
+        },
+        "files": {PROGRAM: _facts(content), SAMPLES: _facts(samples_content)},
+    }
+    model_content = json.dumps(full, indent=1, allow_nan=False).encode()
+    storage.write(folder, f"{FOLDER}/{MODEL}", model_content)
+    digest = _facts(model_content)["sha256"]
+    return {"export": {"path": FOLDER, "sha256": digest, "model": short}, "samples": samples}
+
+
+def _samples(program: nn.Module, held_out: Split, classes: int) -> list[dict[str, Any]]:
+    """Held-out images with what the exported program, not the model, answers."""
+    chosen = _one_of_each_class(held_out.labels, classes)
+    images = held_out.images[chosen]
+    with torch.no_grad():
+        predictions = program(images.float()).argmax(dim=1)
+    return [
+        {"instance": image.tolist(), "prediction": int(prediction)}
+        for image, prediction in zip(images, predictions, strict=True)
+    ]
+
+
+def _one_of_each_class(labels: Tensor, classes: int) -> Tensor:
+    firsts = [(labels == label).nonzero().flatten()[:1] for label in range(classes)]
+    return torch.cat(firsts)[:MAX_SAMPLES]
+
+
+def _short_form(spec: ImageSpec) -> dict[str, Any]:
+    return {
+        "format": MODEL_FORMAT,
+        "inputs": [{"name": "image", "shape": [-1, *spec.shape], "datatype": "FP32"}],
+        "outputs": [{"name": "logits", "shape": [-1, len(spec.classes)], "datatype": "FP32"}],
+        "classes": list(spec.classes),
+        "versions": {"torch": torch.__version__},
+    }
+
+
+def _preprocessing(spec: ImageSpec, image_size: int) -> dict[str, Any]:
+    """What the program itself does to an image, for people and other runtimes to know."""
+    return {
+        "in_program": True,
+        "values": list(spec.values),
+        "mean": list(spec.mean),
+        "std": list(spec.std),
+        "resize": [image_size, image_size] if image_size else None,
+    }
+
+
+def _facts(content: bytes) -> dict[str, Any]:
+    return {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}

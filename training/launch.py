@@ -1,0 +1,147 @@
+"""From a pod's environment to the arguments of torchrun's agent.
+
+The operator and Trainer both set `PET_…`, which torchrun reads by itself. In the operator's
+`RANK` and `WORLD_SIZE` hide two traps: `RANK` is the rank of a node, and `WORLD_SIZE` is the
+number of replicas times the processes of each, with `auto` counted as one. Neither is ever used
+as the rank of a process here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from kfp_pytorch.training.errors import ConfigError
+
+LOOPBACK = ("127.0.0.1", "localhost")
+RANK_MODULE = "kfp_pytorch.training.rank"
+
+
+def agent_arguments(environ: Mapping[str, str]) -> list[str]:
+    """The arguments that torchrun needs beside what it reads from the environment.
+
+    Args:
+        environ: The pod's environment.
+
+    Returns:
+        Arguments for `torch.distributed.run`, up to and without the module to run.
+
+    Raises:
+        ConfigError: If the environment contradicts itself or lacks a part.
+    """
+    if "TORCHELASTIC_RUN_ID" in environ:
+        raise ConfigError(
+            "this process was started by torchrun already; run `python -m kfp_pytorch.training` "
+            f"without torchrun, or `torchrun -m {RANK_MODULE}`"
+        )
+    _check_plain(environ)
+    if environ.get("PET_RDZV_ENDPOINT") or environ.get("PET_STANDALONE"):
+        return []
+    nodes = _node_count(environ)
+    if nodes is None or (nodes == 1 and not environ.get("PET_MASTER_ADDR")):
+        return ["--standalone"]
+    return _static_arguments(environ, nodes)
+
+
+def threads_per_process(environ: Mapping[str, str]) -> int:
+    """How many threads each process should compute with, so that all share the cores.
+
+    Two processes with two threads each on two cores are several times slower than with one.
+
+    Args:
+        environ: The pod's environment.
+
+    Returns:
+        The number of cores that this container may use, divided among the processes that share
+        them: those of this node, and of all nodes where the first one's address says that they
+        are on one machine.
+    """
+    cores = usable_cores()
+    processes = environ.get("PET_NPROC_PER_NODE", "1")
+    share = int(processes) if processes.isdigit() else cores
+    address = environ.get("PET_MASTER_ADDR") or environ.get("PET_RDZV_ENDPOINT") or ""
+    nodes = environ.get("PET_NNODES", "").rpartition(":")[2]
+    if address.partition(":")[0] in LOOPBACK and nodes.isdigit():
+        share *= int(nodes)
+    return max(1, cores // max(1, share))
+
+
+def usable_cores() -> int:
+    """The cores that this process may use: its affinity, or the container's limit if lower."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:  # noqa: PTH123
+            quota, period = file.read().split()
+        limit = int(quota) // int(period)
+    except (OSError, ValueError):
+        return cores or 1
+    return max(1, min(cores or 1, limit))
+
+
+def _check_plain(environ: Mapping[str, str]) -> None:
+    """Refuses an operator's RANK, WORLD_SIZE and MASTER_… that cannot be meant."""
+    rank, world = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
+    if (rank is None) != (world is None):
+        here, gone = ("RANK", "WORLD_SIZE") if world is None else ("WORLD_SIZE", "RANK")
+        raise ConfigError(f"{here}={environ[here]} is set but {gone} is not; set both or neither")
+    if rank is not None and world is not None and rank >= world:
+        raise ConfigError(
+            f"RANK={rank} must be below WORLD_SIZE={world}: it counts nodes from 0; "
+            "check the environment of this pod"
+        )
+    for prefix in ("", "PET_"):
+        address, port = environ.get(f"{prefix}MASTER_ADDR"), environ.get(f"{prefix}MASTER_PORT")
+        if bool(address) != bool(port):
+            here, gone = ("ADDR", "PORT") if address else ("PORT", "ADDR")
+            raise ConfigError(
+                f"{prefix}MASTER_{here} is set but {prefix}MASTER_{gone} is not; set both: the "
+                "first node listens there and the others connect to it"
+            )
+    _number(environ, "MASTER_PORT")
+    _number(environ, "PET_MASTER_PORT")
+
+
+def _node_count(environ: Mapping[str, str]) -> int | None:
+    """How many nodes there are, by `PET_NNODES` or an older operator's `WORLD_SIZE`."""
+    text = environ.get("PET_NNODES", "")
+    if ":" in text:
+        raise ConfigError(
+            f"PET_NNODES={text} asks for an elastic job, and PET_RDZV_ENDPOINT is not set; "
+            "set it to HOST:PORT of the first node, or PET_NNODES to one number"
+        )
+    return _number(environ, "PET_NNODES") if text else _number(environ, "WORLD_SIZE")
+
+
+def _static_arguments(environ: Mapping[str, str], nodes: int) -> list[str]:
+    node_rank = _number(environ, "PET_NODE_RANK")
+    if node_rank is None:
+        node_rank = _number(environ, "RANK")
+    if node_rank is None:
+        raise ConfigError(f"there are {nodes} nodes, and PET_NODE_RANK does not say which this is")
+    if node_rank >= nodes:
+        raise ConfigError(
+            f"the node rank {node_rank} must be below the number of nodes {nodes}; "
+            "check PET_NODE_RANK and PET_NNODES of this pod"
+        )
+    address = environ.get("PET_MASTER_ADDR") or environ.get("MASTER_ADDR")
+    port = environ.get("PET_MASTER_PORT") or environ.get("MASTER_PORT")
+    if not address or not port:
+        raise ConfigError(
+            f"there are {nodes} nodes, and PET_MASTER_ADDR and PET_MASTER_PORT do not say where "
+            "the first one listens"
+        )
+    return [
+        f"--nnodes={nodes}",
+        f"--node-rank={node_rank}",
+        f"--master-addr={address}",
+        f"--master-port={port}",
+    ]
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "").strip()
+    if not text:
+        return None
+    if not text.isdigit():
+        raise ConfigError(f"{name}={text!r} is not a number from 0; check this pod's environment")
+    return int(text)

@@ -1,0 +1,118 @@
+"""What is measured while a model is trained: losses, accuracies, and their history."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kfp_pytorch.training.distributed import World, sum_over_ranks
+
+Curves = dict[str, list[tuple[int, float]]]
+"""Points of step and value, by the name of what was measured."""
+
+_NONE = 2**62
+
+
+class LossMeter:
+    """The mean training loss since the last report, kept on the device until one is due.
+
+    It also keeps the first step whose loss was not finite, and on which rank.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._sums = torch.zeros(2, dtype=torch.float64, device=world.device)
+        self._bad = torch.full((1,), _NONE, dtype=torch.int64, device=world.device)
+
+    def add(self, step: int, loss: Tensor, count: int) -> None:
+        """Adds a step.
+
+        Args:
+            step: The step's number.
+            loss: The mean loss of this rank's samples, on the device.
+            count: The number of these samples.
+        """
+        if not count:
+            return
+        value = loss.detach().double()
+        self._sums += torch.stack([value * count, torch.full_like(value, count)])
+        here = torch.where(torch.isfinite(value), _NONE, step * self._world.size + self._world.rank)
+        self._bad = torch.minimum(self._bad, here)
+
+    def first_bad(self) -> tuple[int, int] | None:
+        """The step and rank of the first loss that was not finite; the same on all ranks."""
+        if self._world.size > 1:
+            torch.distributed.all_reduce(self._bad, op=torch.distributed.ReduceOp.MIN)
+        found = int(self._bad.item())
+        return None if found == _NONE else divmod(found, self._world.size)
+
+    def state(self) -> list[float]:
+        """Sum and count over all ranks, to be kept in a checkpoint."""
+        return [float(value) for value in sum_over_ranks(self._world, self._sums.clone())]
+
+    def restore(self, state: list[float]) -> None:
+        """Takes up a sum and count that were kept."""
+        kept = state if self._world.is_main else [0.0, 0.0]
+        self._sums = torch.tensor(kept, dtype=torch.float64, device=self._world.device)
+
+    def take(self) -> float | None:
+        """The mean loss over all ranks since the last call; None if there was no step."""
+        total, count = self.state()
+        self._sums.zero_()
+        return total / count if count else None
+
+
+class Evaluation:
+    """Loss and accuracy over all ranks, each sample counted once."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._sums = torch.zeros(3, dtype=torch.float64, device=world.device)
+
+    def add(self, logits: Tensor, labels: Tensor) -> None:
+        """Adds the answers to a batch; it may be empty."""
+        loss = functional.cross_entropy(logits.float(), labels, reduction="sum")
+        correct = (logits.argmax(dim=1) == labels).sum()
+        count = torch.full_like(loss, len(labels))
+        self._sums += torch.stack([loss.double(), correct.double(), count.double()])
+
+    def result(self) -> dict[str, float]:
+        """`loss` and `accuracy` over all ranks."""
+        loss, correct, count = sum_over_ranks(self._world, self._sums).tolist()
+        return {"loss": loss / count, "accuracy": correct / count}
+
+
+@dataclass
+class History:
+    """The curves of a job since its first step, over all restarts.
+
+    Attributes:
+        curves: The points of each curve, by rising step.
+    """
+
+    curves: Curves = field(default_factory=dict)
+
+    def add(self, step: int, values: dict[str, float]) -> None:
+        """Adds a point to each curve. A value that is not finite is left out."""
+        for name, value in values.items():
+            if math.isfinite(value):
+                self.curves.setdefault(name, []).append((step, value))
+
+
+def line(values: dict[str, float | int]) -> str:
+    """One report as `name=value` pairs, as Katib's collector and a person read them.
+
+    Args:
+        values: Values by name. Names have word characters, `|` and `-` only.
+
+    Returns:
+        The line.
+    """
+    return " ".join(
+        f"{name}={value}" if isinstance(value, int) else f"{name}={value:.6g}"
+        for name, value in values.items()
+    )

@@ -1,0 +1,175 @@
+"""Models by name: a small CNN, or any classification model of torchvision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kfp_pytorch.training.data import ImageSpec
+from kfp_pytorch.training.errors import CheckpointError, ConfigError
+
+SMALL_CNN = "small_cnn"
+# What DDP and torch.compile put before the names of a module's weights.
+_WRAPPERS = ("module.", "_orig_mod.")
+
+
+class Classifier(nn.Module):
+    """A network with its preprocessing: raw images in, logits out.
+
+    The preprocessing is a part of the model, so what serves it cannot do it differently.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, images: ImageSpec, image_size: int) -> None:
+        super().__init__()
+        self.network = network
+        self.image_size = image_size
+        self.register_buffer("mean", torch.tensor(images.mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(images.std).view(-1, 1, 1), persistent=False)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Logits of a batch of images in the data set's own values."""
+        image = (image.float() - self.mean) / self.std
+        if self.image_size:
+            size = (self.image_size, self.image_size)
+            image = functional.interpolate(image, size=size, mode="bilinear", antialias=False)
+        logits: Tensor = self.network(image)
+        return logits
+
+
+def build(name: str, images: ImageSpec, image_size: int) -> Classifier:
+    """Makes a model with fresh weights.
+
+    Args:
+        name: `small_cnn`, or the name of a classification model of torchvision.
+        images: The images that it will be given.
+        image_size: Height and width in pixels to which it resizes them; 0 for not at all.
+
+    Returns:
+        The model.
+
+    Raises:
+        ConfigError: If there is no such model, or it cannot take images of this size.
+    """
+    classes = len(images.classes)
+    if name == SMALL_CNN:
+        network: nn.Module = small_cnn(images.shape[0], classes)
+    else:
+        network = _from_torchvision(name, images.shape[0], classes, image_size)
+    model = Classifier(network, images, image_size)
+    _check_takes(model, name, images, image_size)
+    return model
+
+
+def small_cnn(channels: int, classes: int) -> nn.Sequential:
+    """A network of some 100,000 weights that learns small images in seconds on a CPU."""
+    return nn.Sequential(
+        *_convolution(channels, 32),
+        *_convolution(32, 64),
+        nn.MaxPool2d(2),
+        *_convolution(64, 64),
+        nn.AdaptiveAvgPool2d(4),
+        nn.Flatten(),
+        nn.Dropout(0.2),
+        nn.Linear(64 * 4 * 4, 128),
+        nn.ReLU(),
+        nn.Linear(128, classes),
+    )
+
+
+def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Loads weights strictly, whatever wrapped the model that they were saved from.
+
+    Args:
+        model: The model, unwrapped.
+        weights: Its weights; all keys may begin with the names of wrappers.
+
+    Raises:
+        CheckpointError: If keys or shapes do not match, even without wrappers. It lists them.
+    """
+    expected = set(model.state_dict())
+    bare = weights
+    while set(bare) != expected:
+        prefix = next((p for p in _WRAPPERS if bare and all(k.startswith(p) for k in bare)), None)
+        if prefix is None:
+            bare = weights
+            break
+        bare = {key.removeprefix(prefix): value for key, value in bare.items()}
+    missing, extra = sorted(expected - set(bare)), sorted(set(bare) - expected)
+    if missing or extra:
+        raise CheckpointError(
+            f"the weights do not fit the model: missing {_some(missing)}; unknown {_some(extra)}"
+        )
+    try:
+        model.load_state_dict(bare, strict=True)
+    except RuntimeError as error:
+        raise CheckpointError(f"the weights do not fit the model: {error}") from error
+
+
+def _convolution(inputs: int, outputs: int) -> list[nn.Module]:
+    convolution = nn.Conv2d(inputs, outputs, kernel_size=3, padding=1, bias=False)
+    return [convolution, nn.BatchNorm2d(outputs), nn.ReLU()]
+
+
+def _from_torchvision(name: str, channels: int, classes: int, image_size: int) -> nn.Module:
+    # torchvision takes seconds to import, and the small CNN does not need it.
+    from torchvision import models
+
+    known = models.list_models(module=models)
+    if name not in known:
+        raise ConfigError(f"--model is {name!r}; it can be {SMALL_CNN}, {', '.join(known)}")
+    options: dict[str, Any] = {"weights": None, "num_classes": classes}
+    if name.startswith("vit_") and image_size:
+        options["image_size"] = image_size
+    if name in ("googlenet", "inception_v3"):
+        # Their auxiliary heads need large images and give training another kind of output.
+        options |= {"aux_logits": False, "init_weights": True}
+    network: nn.Module = models.get_model(name, **options)
+    if channels != 3:
+        _adapt_channels(network, channels)
+    return network
+
+
+def _adapt_channels(network: nn.Module, channels: int) -> None:
+    """Replaces the first convolution by one for another number of channels."""
+    for path, module in network.named_modules():
+        if isinstance(module, nn.Conv2d) and module.in_channels == 3:
+            fresh = nn.Conv2d(
+                channels,
+                module.out_channels,
+                kernel_size=module.kernel_size,  # type: ignore[arg-type]
+                stride=module.stride,  # type: ignore[arg-type]
+                padding=module.padding,  # type: ignore[arg-type]
+                bias=module.bias is not None,
+            )
+            parent, _, attribute = path.rpartition(".")
+            setattr(network.get_submodule(parent), attribute, fresh)
+            return
+    raise ConfigError(f"the model has no convolution of 3 channels to adapt to {channels}")
+
+
+def _check_takes(model: nn.Module, name: str, images: ImageSpec, image_size: int) -> None:
+    """Finds out before training that a model cannot take these images."""
+    model.eval()
+    try:
+        with torch.no_grad():
+            model(torch.zeros(1, *images.shape))
+    except Exception as error:
+        size = image_size or "x".join(map(str, images.shape[1:]))
+        raise ConfigError(
+            f"--model {name} cannot take images of size {size}: {error}; "
+            "give a size that it takes, such as --image-size 224"
+        ) from error
+    model.train()
+
+
+def _some(names: list[str]) -> str:
+    if not names:
+        return "none"
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more

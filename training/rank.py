@@ -1,0 +1,86 @@
+"""One rank: a process that trains, and tells how it ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from kfp_pytorch.launcher.constants import EXIT_TERMINATED
+from kfp_pytorch.training.errors import Stopped, TrainingError
+from kfp_pytorch.training.outcome import Failure, failure_record, write_result
+from kfp_pytorch.training.stopping import StopRequest
+
+LOG = logging.getLogger("kfp_pytorch.training")
+
+
+def main(arguments: list[str]) -> int:
+    """Trains as one rank of the job.
+
+    Args:
+        arguments: The training arguments.
+
+    Returns:
+        The exit code: 0 if training finished, 143 if it was asked to stop and saved its work, 1
+        if it failed.
+    """
+    # Before the seconds that torch takes to import: a signal in them must not kill this rank
+    # while the others go on.
+    request = StopRequest.on_sigterm()
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format=f"%(asctime)s rank {os.environ.get('RANK', '0')} %(levelname)s %(message)s",
+    )
+    try:
+        _train(arguments, request)
+    except Stopped as stopped:
+        LOG.info("%s", stopped)
+        return EXIT_TERMINATED
+    except TrainingError as error:
+        _record(error)
+        LOG.error("%s", error)
+        return 1
+    except Exception as error:
+        _record(error)
+        LOG.exception("training failed")
+        return 1
+    return 0
+
+
+def _train(arguments: list[str], request: StopRequest) -> None:
+    # These imports take seconds, so they come after the signal handler.
+    from kfp_pytorch.training import config, distributed
+    from kfp_pytorch.training.train import train
+
+    settings = config.parse(arguments)
+    with distributed.joined(settings.collective_timeout) as world:
+        result = train(settings, world, request)
+        # Every node's entry point writes the message: rank 0's pod may be gone when it is read.
+        result = distributed.from_main(world, result)
+        if world.local_rank == 0:
+            write_result(result)
+
+
+def _record(error: BaseException) -> None:
+    """Writes torchelastic's error file, with the rank and the time in fractions of a second."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path:
+        return
+    failure = Failure(
+        rank=int(os.environ.get("RANK", "0")),
+        time=time.time(),
+        type=type(error).__name__,
+        message=str(error),
+        traceback=traceback.format_exc(),
+    )
+    Path(path).write_text(failure_record(failure), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.exit(code)

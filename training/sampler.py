@@ -1,0 +1,119 @@
+"""Which samples each rank takes in each step: a function of seed, epoch and position alone.
+
+torch's DistributedSampler repeats samples to make the shards even, and cannot start in the middle
+of an epoch. Here every sample comes once an epoch, all ranks take the same number of steps, and a
+resumed epoch goes on where it was left, with another number of ranks too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One rank's part of a global batch.
+
+    Attributes:
+        indices: The samples of this rank.
+        count: How many of them count: all, or none where they only keep this rank in step.
+        global_size: The samples of all ranks together.
+        start: How many samples of the epoch came before this global batch.
+    """
+
+    indices: Tensor
+    count: int
+    global_size: int
+    start: int
+
+
+class DistributedBatchSampler:
+    """The batches of one rank, epoch by epoch.
+
+    Attributes:
+        epoch: The epoch whose order is used; see `set_epoch`.
+        start: How many samples of that epoch are done.
+    """
+
+    def __init__(self, samples: int, rank: int, world_size: int, batch_size: int, seed: int):
+        """Sets the sampler to the start of epoch 0.
+
+        Args:
+            samples: The size of the data set; at least `world_size`.
+            rank: This rank.
+            world_size: The number of ranks.
+            batch_size: Samples in a batch of one rank.
+            seed: What the orders of all epochs follow from.
+        """
+        self.samples = samples
+        self.rank = rank
+        self.world_size = world_size
+        self.batch_size = batch_size
+        self.seed = seed
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        """Turns to an epoch, of which `start` samples are done already."""
+        self.epoch = epoch
+        self.start = start
+
+    def __len__(self) -> int:
+        """The number of steps that are left in the epoch, the same on all ranks."""
+        return len(self._sizes())
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.of_rank(self.rank)
+
+    def of_rank(self, rank: int) -> Iterator[Batch]:
+        """The batches of any rank, such as that of another whose batch is looked for."""
+        order = self.order()
+        done = self.start
+        for size in self._sizes():
+            own = order[done : done + size][rank :: self.world_size]
+            # The rest of a resumed epoch can be smaller than the number of ranks.
+            yield Batch(own if len(own) else order[:1], len(own), size, done)
+            done += size
+
+    def order(self) -> Tensor:
+        """The order of all samples in this epoch, over all ranks."""
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        return torch.randperm(self.samples, generator=generator)
+
+    def _sizes(self) -> list[int]:
+        """Sizes of the global batches that are left.
+
+        A last batch that would leave a rank with less than two samples joins the one before:
+        batch norm cannot train on one, and a rank with none would keep the others waiting.
+        """
+        full = self.batch_size * self.world_size
+        left = self.samples - self.start
+        sizes = [full] * (left // full)
+        rest = left % full
+        if rest and (rest >= 2 * self.world_size or not sizes):
+            sizes.append(rest)
+        elif rest:
+            sizes[-1] += rest
+        return sizes
+
+
+def evaluation_shards(samples: int, rank: int, world_size: int, batch_size: int) -> list[Tensor]:
+    """This rank's part of every sample exactly once, in the same number of batches on all ranks.
+
+    Args:
+        samples: The size of the data set.
+        rank: This rank.
+        world_size: The number of ranks.
+        batch_size: Samples in a batch of one rank.
+
+    Returns:
+        The indices of each batch; the last one may be empty.
+    """
+    full = batch_size * world_size
+    return [
+        torch.arange(start + rank, min(start + full, samples), world_size)
+        for start in range(0, samples, full)
+    ]

@@ -1,0 +1,265 @@
+"""A job's folder: a plain folder where it is a path, an object store through fsspec where not.
+
+A file appears under its name whole or not at all, whatever ends the process.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from kfp_pytorch.training.errors import StorageError
+
+_HINTS = {
+    "minio": "write it as s3://BUCKET/KEY and set AWS_ENDPOINT_URL to the MinIO server",
+    "pvc": "a claim is mounted by the launcher: give the path where it is mounted",
+    "http": "a web server cannot be written to: give a path, s3:// or gs://",
+    "https": "a web server cannot be written to: give a path, s3:// or gs://",
+}
+
+
+class Folder(Protocol):
+    """What training needs of a folder. Names are relative and use `/`."""
+
+    uri: str
+
+    def read(self, name: str) -> bytes:
+        """The content of a file.
+
+        Raises:
+            FileNotFoundError: If there is none of that name.
+            StorageError: If it cannot be read.
+        """
+
+    def names(self, name: str = "") -> list[str]:
+        """What lies in a folder below this one, sorted; nothing if the folder is not there."""
+
+    def writer(self, name: str) -> _Writer:
+        """A context that gives a binary file; its content appears under `name` at the end.
+
+        Raises:
+            StorageError: If it cannot be written. What was there before stays as it was.
+        """
+
+    def local(self, name: str) -> _Local:
+        """A context that gives a path on this machine with the content of a file."""
+
+    def remove(self, name: str) -> None:
+        """Deletes a file, or a folder with all in it; nothing happens if it is not there."""
+
+
+class _Writer(Protocol):
+    def __enter__(self) -> IO[bytes]: ...
+    def __exit__(self, *error: Any) -> bool | None: ...
+
+
+class _Local(Protocol):
+    def __enter__(self) -> Path: ...
+    def __exit__(self, *error: Any) -> bool | None: ...
+
+
+def open_folder(uri: str) -> Folder:
+    """The folder that a path or URI names. Nothing is made or looked up yet.
+
+    Args:
+        uri: A path, `file://…`, `s3://…`, `gs://…` or another URI that fsspec knows.
+
+    Returns:
+        The folder.
+
+    Raises:
+        StorageError: If nothing here can write to such a URI.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        return LocalFolder(Path(uri))
+    if scheme == "file":
+        return LocalFolder(Path(rest))
+    if scheme in _HINTS:
+        raise StorageError(f"the folder {uri!r} cannot be used: {_HINTS[scheme]}")
+    return RemoteFolder(uri)
+
+
+def write(folder: Folder, name: str, content: bytes) -> None:
+    """Writes a whole file.
+
+    Args:
+        folder: Where.
+        name: The file's name in it.
+        content: What the file will hold.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    with folder.writer(name) as file:
+        file.write(content)
+
+
+def check_writable(folder: Folder) -> None:
+    """Finds out at the start, not after an epoch, that a folder cannot be written to.
+
+    Raises:
+        StorageError: If it cannot.
+    """
+    probe = f".writable-{os.getpid()}"
+    write(folder, probe, b"")
+    folder.remove(probe)
+
+
+class LocalFolder:
+    """A folder in a file system of this machine, a mounted volume included."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.uri = str(path)
+
+    def read(self, name: str) -> bytes:
+        """See `Folder.read`."""
+        with _explained("read", str(self.path / name)):
+            return (self.path / name).read_bytes()
+
+    def names(self, name: str = "") -> list[str]:
+        """See `Folder.names`."""
+        with _explained("list", str(self.path / name)):
+            try:
+                return sorted(entry.name for entry in (self.path / name).iterdir())
+            except FileNotFoundError:
+                return []
+
+    @contextmanager
+    def writer(self, name: str) -> Iterator[IO[bytes]]:
+        """See `Folder.writer`: a temporary file, synced, then renamed."""
+        target = self.path / name
+        temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
+        with _explained("write", str(target)):
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with temporary.open("wb") as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.replace(target)
+                _sync_folder(target.parent)
+            except BaseException:
+                # Where even the folder could not be made there is nothing to take away.
+                if temporary.parent.is_dir():
+                    temporary.unlink(missing_ok=True)
+                raise
+
+    @contextmanager
+    def local(self, name: str) -> Iterator[Path]:
+        """See `Folder.local`: the file itself."""
+        yield self.path / name
+
+    def remove(self, name: str) -> None:
+        """See `Folder.remove`."""
+        path = self.path / name
+        with _explained("remove", str(path)):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+class RemoteFolder:
+    """A folder in an object store, where a file appears when its upload is complete."""
+
+    def __init__(self, uri: str) -> None:
+        # fsspec is not needed where the folder is a path.
+        import fsspec
+
+        self.uri = uri.rstrip("/")
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(self.uri)
+        except (ImportError, ValueError) as error:
+            raise StorageError(
+                f"the folder {uri!r} cannot be used: {error}; "
+                "paths, s3:// and gs:// can (install kfp-pytorch[s3] or kfp-pytorch[gcs])"
+            ) from error
+
+    def _at(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else str(self._root)
+
+    def read(self, name: str) -> bytes:
+        """See `Folder.read`."""
+        with _explained("read", f"{self.uri}/{name}"):
+            self._files.invalidate_cache()
+            content: bytes = self._files.cat_file(self._at(name))
+            return content
+
+    def names(self, name: str = "") -> list[str]:
+        """See `Folder.names`."""
+        with _explained("list", f"{self.uri}/{name}"):
+            try:
+                entries = self._files.ls(self._at(name), detail=False, refresh=True)
+            except FileNotFoundError:
+                return []
+            # Some stores list a folder's own marker.
+            return sorted({str(entry).rstrip("/").rpartition("/")[2] for entry in entries} - {""})
+
+    @contextmanager
+    def writer(self, name: str) -> Iterator[IO[bytes]]:
+        """See `Folder.writer`: a temporary file, then one upload.
+
+        fsspec's own open files are no use here: they upload what they have on an error, too.
+        """
+        with (
+            _explained("write", f"{self.uri}/{name}"),
+            tempfile.NamedTemporaryFile(prefix="kfp-pytorch-") as file,
+        ):
+            yield file
+            file.flush()
+            self._files.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
+            self._files.put_file(file.name, self._at(name))
+
+    @contextmanager
+    def local(self, name: str) -> Iterator[Path]:
+        """See `Folder.local`: a temporary copy."""
+        with tempfile.TemporaryDirectory(prefix="kfp-pytorch-") as scratch:
+            path = Path(scratch) / "file"
+            with _explained("read", f"{self.uri}/{name}"):
+                self._files.get_file(self._at(name), str(path))
+            yield path
+
+    def remove(self, name: str) -> None:
+        """See `Folder.remove`."""
+        with _explained("remove", f"{self.uri}/{name}"):
+            self._files.invalidate_cache()
+            if self._files.exists(self._at(name)):
+                self._files.rm(self._at(name), recursive=True)
+
+
+@contextmanager
+def _explained(action: str, where: str) -> Iterator[None]:
+    """Turns what a file system raises into one error that names the place and the way out."""
+    try:
+        yield
+    except FileNotFoundError:
+        if action == "read":
+            raise
+        raise StorageError(f"cannot {action} {where}: it is not there") from None
+    except (OSError, PermissionError) as error:
+        raise StorageError(
+            f"cannot {action} {where}: {error.strerror or error}; "
+            "see that the folder exists, is writable for this user and has room, "
+            "or give another with --output"
+        ) from error
+    except Exception as error:
+        # The clients of object stores have errors of their own that share no base class.
+        if type(error).__module__.partition(".")[0] in ("botocore", "aiobotocore", "gcsfs"):
+            raise StorageError(f"cannot {action} {where}: {error}") from error
+        raise
+
+
+def _sync_folder(path: Path) -> None:
+    """Makes a rename outlive a crash of the machine."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

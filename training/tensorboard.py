@@ -1,0 +1,115 @@
+"""TensorBoard's event files, without torch's SummaryWriter, which takes seconds to import."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from PIL import Image
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from torch import Tensor
+
+from kfp_pytorch.training.storage import Folder, LocalFolder
+
+FOLDER = "tensorboard"
+_DT_STRING = 7
+
+
+class TensorBoardWriter:
+    """The one writer of a job's `tensorboard/` folder.
+
+    An object store cannot append to a file, so there the file is written on this machine and
+    uploaded whole at each flush.
+    """
+
+    def __init__(self, folder: Folder, resumed_step: int | None) -> None:
+        """Starts a new event file.
+
+        Args:
+            folder: The job's folder.
+            resumed_step: The steps that were done before this process; TensorBoard drops what
+                an earlier process wrote from that step on. None for a fresh start.
+        """
+        self._folder = folder
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        if isinstance(folder, LocalFolder):
+            path = folder.path / FOLDER
+        else:
+            self._scratch = tempfile.TemporaryDirectory(prefix="kfp-pytorch-tensorboard-")
+            path = Path(self._scratch.name)
+        # The random part: containers of one name have equal process ids, and restart in a second.
+        suffix = f".{os.urandom(4).hex()}"
+        self._writer = EventFileWriter(str(path), filename_suffix=suffix)
+        self._path = next(path.glob(f"*{suffix}"))
+        if resumed_step is not None:
+            self._write(
+                Event(step=resumed_step + 1, session_log=SessionLog(status=SessionLog.START))
+            )
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        """Writes a value to each of these scalars."""
+        summary = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._write(Event(step=step, summary=Summary(value=summary)))
+
+    def images(self, tag: str, step: int, images: Tensor, limits: tuple[float, float]) -> None:
+        """Writes a batch of images, side by side.
+
+        Args:
+            tag: What they are called.
+            step: The step that they belong to.
+            images: Of shape [samples, channels, height, width], in the data set's own values.
+            limits: The values that are shown as black and as white.
+        """
+        low, high = limits
+        scaled = ((images.float() - low) / max(high - low, 1e-9) * 255).clamp(0, 255).byte()
+        grid = scaled.permute(2, 0, 3, 1).flatten(1, 2).squeeze(-1)
+        buffer = io.BytesIO()
+        Image.fromarray(grid.cpu().numpy()).save(buffer, format="PNG")
+        image = Summary.Image(
+            height=grid.shape[0],
+            width=grid.shape[1],
+            colorspace=1 if grid.dim() == 2 else 3,
+            encoded_image_string=buffer.getvalue(),
+        )
+        self._write(Event(step=step, summary=Summary(value=[Summary.Value(tag=tag, image=image)])))
+
+    def text(self, tag: str, text: str) -> None:
+        """Writes a text in Markdown."""
+        plugin = SummaryMetadata.PluginData(plugin_name="text")
+        tensor = TensorProto(
+            dtype=_DT_STRING,
+            string_val=[text.encode()],
+            tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]),
+        )
+        metadata = SummaryMetadata(plugin_data=plugin)
+        value = Summary.Value(tag=f"{tag}/text_summary", metadata=metadata, tensor=tensor)
+        self._write(Event(step=0, summary=Summary(value=[value])))
+
+    def flush(self) -> None:
+        """Makes all that was written readable to others.
+
+        Raises:
+            StorageError: If it cannot be uploaded.
+        """
+        self._writer.flush()
+        if self._scratch is not None:
+            with self._folder.writer(f"{FOLDER}/{self._path.name}") as file:
+                file.write(self._path.read_bytes())
+
+    def close(self) -> None:
+        """Flushes and ends."""
+        self.flush()
+        self._writer.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+
+    def _write(self, event: Event) -> None:
+        event.wall_time = time.time()
+        self._writer.add_event(event)

@@ -1,0 +1,287 @@
+"""The training loop. It reads from top to bottom; each concern is a module of its own."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from kfp_pytorch.training import data, models, storage
+from kfp_pytorch.training import state as job_state
+from kfp_pytorch.training.config import Config
+from kfp_pytorch.training.data import ImageData
+from kfp_pytorch.training.distributed import World, on_main, share_buffers
+from kfp_pytorch.training.errors import DivergedError, Stopped
+from kfp_pytorch.training.export import write_export
+from kfp_pytorch.training.metrics import Evaluation, History, LossMeter
+from kfp_pytorch.training.sampler import Batch, DistributedBatchSampler, evaluation_shards
+from kfp_pytorch.training.schedule import learning_rate, peak_rate
+from kfp_pytorch.training.state import Progress, State
+from kfp_pytorch.training.stopping import StopAgreement, StopRequest
+from kfp_pytorch.training.storage import Folder
+from kfp_pytorch.training.telemetry import Telemetry
+
+LOG = logging.getLogger("kfp_pytorch.training")
+# The curves that the termination message has room for.
+CURVES = ("train_loss", "loss", "accuracy")
+_SHOWN_IMAGES = 16
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a training run works with.
+
+    Attributes:
+        config: What it was told.
+        world: This rank.
+        folder: Where everything is written.
+        data: What it trains on and is judged by.
+        state: What changes, and is kept in checkpoints.
+        replica: The model, wrapped so that gradients are averaged over ranks.
+        sampler: This rank's batches.
+        stop: Whether the ranks agreed to stop.
+        telemetry: Where reports go.
+    """
+
+    config: Config
+    world: World
+    folder: Folder
+    data: ImageData
+    state: State
+    replica: nn.Module
+    sampler: DistributedBatchSampler
+    stop: StopAgreement
+    telemetry: Telemetry
+
+
+def train(config: Config, world: World, request: StopRequest) -> dict[str, Any]:
+    """Trains, evaluates and exports a model.
+
+    Args:
+        config: What to do.
+        world: This rank among all.
+        request: Whether somebody asked this process to stop.
+
+    Returns:
+        What the termination message reports, on all ranks.
+
+    Raises:
+        Stopped: If a rank was asked to stop; a checkpoint was written.
+        TrainingError: If something cannot be done, with what to do about it.
+    """
+    job = set_up(config, world, request)
+    try:
+        introduce(job)
+        evaluation: dict[str, float] = {}
+        while job.state.progress.epoch < config.epochs:
+            train_epoch(job)
+            evaluation = evaluate(job)
+            finish_epoch(job, evaluation)
+        return finish(job, evaluation or evaluate(job))
+    finally:
+        job.telemetry.close()
+
+
+def set_up(config: Config, world: World, request: StopRequest) -> Job:
+    """Loads data, model and the newest checkpoint."""
+    folder = storage.open_folder(config.output)
+    on_main(world, lambda: storage.check_writable(folder))
+    images = data.load(config, world)
+    # Equal weights on all ranks, then dropout of its own on each.
+    torch.manual_seed(config.seed)
+    model = models.build(config.model, images.spec, config.image_size).to(world.device)
+    torch.manual_seed(config.seed * 1_000_003 + world.rank)
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=config.lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        nesterov=config.momentum > 0,
+    )
+    state = State(model, optimizer, LossMeter(world), Progress(), History())
+    resumed = job_state.resume(folder, config, world, state)
+    samples = len(images.train.labels)
+    return Job(
+        config=config,
+        world=world,
+        folder=folder,
+        data=images,
+        state=state,
+        replica=replicate(model, world),
+        sampler=DistributedBatchSampler(
+            samples, world.rank, world.size, config.batch_size, config.seed
+        ),
+        stop=StopAgreement(world, request),
+        telemetry=Telemetry(world, folder, state.history, state.progress.step if resumed else None),
+    )
+
+
+def replicate(model: nn.Module, world: World) -> nn.Module:
+    """The model as all ranks train it together."""
+    if world.size == 1:
+        return model
+    devices = [world.device] if world.device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
+
+
+def introduce(job: Job) -> None:
+    """Says what will be done, and shows a batch of what is trained on."""
+    config, world, train_split = job.config, job.world, job.data.train
+    about = {
+        **asdict(config),
+        "world_size": world.size,
+        "global_batch": config.batch_size * world.size,
+        "learning_rate": peak_rate(config, world.size),
+        "train_samples": len(train_split.labels),
+        "held_out_samples": len(job.data.held_out.labels),
+        "parameters": sum(weight.numel() for weight in job.state.model.parameters()),
+    }
+    job.telemetry.note("run", about)
+    shown = train_split.images[:_SHOWN_IMAGES]
+    job.telemetry.images("train_images", job.state.progress.step, shown, job.data.spec.values)
+    LOG.info("training on %s as rank %s of %s", world.device, world.rank, world.size)
+
+
+def train_epoch(job: Job) -> None:
+    """Takes the steps that are left in the current epoch."""
+    progress = job.state.progress
+    job.replica.train()
+    job.sampler.set_epoch(progress.epoch, progress.samples)
+    clock, seen = time.perf_counter(), 0
+    for batch in job.sampler:
+        if job.stop.reached():
+            leave(job)
+        loss, rate = train_step(job, batch)
+        progress.step += 1
+        progress.samples += batch.global_size
+        seen += batch.global_size
+        job.state.meter.add(progress.step, loss, batch.count)
+        if progress.step % job.config.log_every == 0:
+            seconds, clock = time.perf_counter() - clock, time.perf_counter()
+            report_training(job, {"lr": rate, "samples_per_second": seen / seconds})
+            seen = 0
+
+
+def train_step(job: Job, batch: Batch) -> tuple[Tensor, float]:
+    """One step of the optimizer: this rank's loss, on the device, and the learning rate."""
+    progress, optimizer = job.state.progress, job.state.optimizer
+    epochs_done = progress.epoch + progress.samples / job.sampler.samples
+    rate = learning_rate(job.config, job.world.size, epochs_done)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    images, labels = job.data.train.take(batch.indices, job.world.device)
+    logits = job.replica(images)
+    loss = functional.cross_entropy(logits, labels, label_smoothing=job.config.label_smoothing)
+    optimizer.zero_grad(set_to_none=True)
+    # Ranks are averaged alike, whatever their part of the last batch: so each is weighed by it.
+    weighed = loss * (batch.count * job.world.size / batch.global_size)
+    weighed.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return loss, rate
+
+
+def report_training(job: Job, values: dict[str, float]) -> None:
+    """Reports the training loss since the last report, unless training has diverged."""
+    check_finite(job)
+    loss = job.state.meter.take()
+    if loss is not None:
+        progress = job.state.progress
+        job.telemetry.report(progress.epoch + 1, progress.step, {"train_loss": loss, **values})
+
+
+def check_finite(job: Job) -> None:
+    """Stops at a loss that is not finite, before it gets into a checkpoint."""
+    bad = job.state.meter.first_bad()
+    if bad is None:
+        return
+    step, rank = bad
+    progress, sampler = job.state.progress, job.sampler
+    done = sum(1 for batch in sampler.of_rank(rank) if batch.start < progress.samples)
+    index = done - 1 - (progress.step - step)
+    batch = next(itertools.islice(sampler.of_rank(rank), index, None))
+    raise DivergedError(
+        f"the loss of step {step} is not a finite number: epoch {progress.epoch}, batch "
+        f"{batch.start // (sampler.batch_size * sampler.world_size)}, rank {rank}, samples "
+        f"{batch.indices[:8].tolist()} and on; try a lower --lr than {job.config.lr} or a longer "
+        "--warmup-epochs, and look at these samples"
+    )
+
+
+@torch.no_grad()
+def evaluate(job: Job) -> dict[str, float]:
+    """Loss and accuracy on the held-out samples, each counted once over all ranks."""
+    world, model = job.world, job.state.model
+    share_buffers(world, model)
+    model.eval()
+    evaluation = Evaluation(world)
+    samples = len(job.data.held_out.labels)
+    for indices in evaluation_shards(samples, world.rank, world.size, job.config.batch_size):
+        if job.stop.reached():
+            leave(job)
+        if len(indices):
+            images, labels = job.data.held_out.take(indices, world.device)
+            evaluation.add(model(images), labels)
+    return evaluation.result()
+
+
+def finish_epoch(job: Job, evaluation: dict[str, float]) -> None:
+    """Reports the epoch, writes a checkpoint where one is due, and stops if that was asked."""
+    config, progress = job.config, job.state.progress
+    last = progress.epoch + 1 == config.epochs
+    if last:
+        report_training(job, {})
+    check_finite(job)
+    progress.epoch, progress.samples = progress.epoch + 1, 0
+    job.telemetry.report(progress.epoch, progress.step, evaluation)
+    # After the last epoch only the export is left, which is not worth another start.
+    stop = job.stop.settle() and not last
+    if stop:
+        leave(job)
+    if last or progress.epoch % config.checkpoint_every == 0:
+        job_state.save(job.folder, config, job.world, job.state)
+    on_main(job.world, lambda: job.telemetry.flush(**summary(job, evaluation)))
+
+
+def leave(job: Job) -> NoReturn:
+    """Writes a checkpoint, and ends this run on all ranks."""
+    check_finite(job)
+    job_state.save(job.folder, job.config, job.world, job.state)
+    raise Stopped(
+        f"asked to stop at step {job.state.progress.step}; a checkpoint was written, and a new "
+        "start goes on from it"
+    )
+
+
+def finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
+    """Writes metrics and the export, and puts together the result."""
+    model = job.state.model.eval().to("cpu")
+    spec, held_out = job.data.spec, job.data.held_out
+
+    def write() -> dict[str, Any]:
+        job.telemetry.flush(**summary(job, evaluation))
+        return write_export(job.folder, model, spec, held_out)
+
+    exported = on_main(job.world, write)
+    curves = {name: job.state.history.curves.get(name, []) for name in CURVES}
+    return {**summary(job, evaluation), **exported, "curves": curves}
+
+
+def summary(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
+    """The state of things in a few numbers."""
+    losses = job.state.history.curves.get("train_loss")
+    metrics = dict(evaluation)
+    if losses:
+        metrics["train_loss"] = losses[-1][1]
+    return {
+        "metrics": metrics,
+        "world_size": job.world.size,
+        "step": job.state.progress.step,
+        "epoch": job.state.progress.epoch,
+    }
