@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import pytest
+
+if TYPE_CHECKING:
+    from kfp_pytorch.local.apiserver.serve import ThreadedServer
 
 CRDS = Path(__file__).resolve().parents[2] / "shared" / "crds"
 
@@ -18,6 +21,21 @@ CRDS = Path(__file__).resolve().parents[2] / "shared" / "crds"
 def check_crd() -> Callable[[str, dict[str, Any]], None]:
     """`check_crd(plural, obj)`: fails unless the object is valid, unknown fields refused."""
     return check_against_crd
+
+
+@pytest.fixture
+def api_server(tmp_path: Path) -> Iterator[ThreadedServer]:
+    """A Kubernetes API with no controllers, on a free loopback port, in a thread of its own.
+
+    `api_server.url` and `.kubeconfig` say where it is, `.call(api_server.api.create, kind, obj)`
+    acts on its objects, `.run(coroutine)` runs a controller in its loop, `.faults.add(Fault(…))`
+    breaks it, `.requests` is what it was asked.
+    """
+    from kfp_pytorch.local.apiserver.serve import start_in_thread
+
+    server = start_in_thread(tmp_path)
+    yield server
+    server.stop()
 
 
 def check_against_crd(plural: str, obj: dict[str, Any]) -> None:

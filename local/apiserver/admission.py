@@ -115,6 +115,13 @@ def changed_object(resource: Resource, old: Object, sent: Object, subresource: s
     return new
 
 
+def unknown_fields(resource: Resource, obj: Object) -> list[str]:
+    """The paths of the fields of an object that its type does not have."""
+    if not resource.custom:
+        return native.prune(resource, obj)[1]
+    return schemas.prune(resource, obj)[1] if resource.schema else []
+
+
 def pod_grace(pod: Object, asked: int | None) -> int:
     """The seconds that a deleted pod is given to stop.
 

@@ -2,116 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
-from functools import cached_property
-from itertools import islice
-from json import dumps
-from weakref import WeakSet
 
 from kfp_pytorch.launcher.constants import POD, Kind
 from kfp_pytorch.local.apiserver import admission, objects
+from kfp_pytorch.local.apiserver.changes import (
+    ADDED,
+    DELETED,
+    MODIFIED,
+    Change,
+    Key,
+    Subscription,
+    Table,
+    Watch,
+)
 from kfp_pytorch.local.apiserver.errors import (
     ApiError,
     Object,
     already_exists,
     conflict,
-    expired,
     not_found,
 )
 from kfp_pytorch.local.apiserver.registry import NAMESPACE, Registry, Resource
 
-Key = tuple[str, str]
-"""Namespace (empty for a cluster-wide object) and name."""
-
 ObjectList = list[Object]
-Changes = list["Change"]
+Changes = list[Change]
 
-ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 _PROPAGATION_FINALIZERS = {"Foreground": FOREGROUND, "Orphan": ORPHAN}
 _NAMESPACES = ("default", "kube-system", "kube-public")
-
-
-@dataclass(frozen=True)
-class Change:
-    """One write. The objects are the store's own: nobody changes them.
-
-    Attributes:
-        type: ADDED, MODIFIED or DELETED.
-        revision: The resourceVersion that the write made.
-        object: The object after the write; the last state of a deleted one.
-        previous: The object before the write, or None.
-    """
-
-    type: str
-    revision: int
-    object: Object
-    previous: Object | None = None
-
-    @cached_property
-    def encoded(self) -> str:
-        """The object as JSON, made once for all who watch."""
-        return dumps(self.object, separators=(",", ":"))
-
-
-class Subscription:
-    """The changes of one kind, in one namespace or in all, as they come.
-
-    It ends when nothing refers to it.
-    """
-
-    def __init__(self, namespace: str | None, initial: list[Change]) -> None:
-        self._namespace = namespace
-        self._queue: asyncio.Queue[Change] = asyncio.Queue()
-        for change in initial:
-            self.put(change)
-
-    def put(self, change: Change) -> None:
-        """Takes a change if it is in this subscription's namespace."""
-        if self._namespace is None or objects.namespace(change.object) == self._namespace:
-            self._queue.put_nowait(change)
-
-    @property
-    def waiting(self) -> int:
-        """How many changes have not been read."""
-        return self._queue.qsize()
-
-    async def next(self) -> Change:
-        """The next change."""
-        return await self._queue.get()
-
-
-class Watch(AsyncIterator[tuple[str, Object]]):
-    """What `Api.watch` gives: ADDED for each object that is there, then every change."""
-
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-
-    async def __anext__(self) -> tuple[str, Object]:
-        change = await self._subscription.next()
-        return change.type, objects.copy(change.object)
-
-
-class _Table:
-    """The objects of one kind, the writes that made them, and who watches."""
-
-    def __init__(self, first_revision: int, history: int) -> None:
-        self.objects: dict[Key, Object] = {}
-        self.history: deque[Change] = deque(maxlen=history)
-        # The newest revision that the history does not hold.
-        self.forgotten = first_revision
-        self.watchers: WeakSet[Subscription] = WeakSet()
-
-    def record(self, change: Change) -> None:
-        if len(self.history) == self.history.maxlen:
-            self.forgotten = self.history[0].revision
-        self.history.append(change)
-        for watcher in list(self.watchers):
-            watcher.put(change)
 
 
 class Api:
@@ -141,7 +61,7 @@ class Api:
         self.revision = first_revision
         self._first_revision = first_revision
         self._history = history
-        self._tables: dict[Kind, _Table] = {}
+        self._tables: dict[Kind, Table] = {}
         self._sinks: list[Callable[[Kind, Change], None]] = []
         for name in _NAMESPACES:
             self._write(NAMESPACE, ADDED, admission.namespace(name, clock()), None)
@@ -212,7 +132,7 @@ class Api:
                 for obj in self.snapshot(kind, namespace)
             ]
         else:
-            initial = self._since(table, since)
+            initial = table.since(since)
         subscription = Subscription(namespace, initial)
         table.watchers.add(subscription)
         return subscription
@@ -220,16 +140,6 @@ class Api:
     def known_since(self, kind: Kind) -> int:
         """The oldest resourceVersion from which a watch can resume."""
         return self._table(kind).forgotten
-
-    def _since(self, table: _Table, since: int) -> Changes:
-        if since < table.forgotten:
-            raise expired(f"too old resource version: {since} ({table.forgotten})")
-        newer = 0
-        for change in reversed(table.history):
-            if change.revision <= since:
-                break
-            newer += 1
-        return list(islice(table.history, len(table.history) - newer, None))
 
     # Writing
 
@@ -367,10 +277,10 @@ class Api:
 
     # The store
 
-    def _table(self, kind: Kind) -> _Table:
+    def _table(self, kind: Kind) -> Table:
         if kind not in self._tables:
             self.registry.of(kind)
-            self._tables[kind] = _Table(self._first_revision, self._history)
+            self._tables[kind] = Table(self._first_revision, self._history)
         return self._tables[kind]
 
     def _key(self, kind: Kind, namespace: str, name: str) -> Key:

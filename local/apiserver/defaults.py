@@ -5,13 +5,16 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 
-from kfp_pytorch.local.apiserver import pods
+from kfp_pytorch.local.apiserver import objects, pods
 from kfp_pytorch.local.apiserver.errors import Cause, Object
 from kfp_pytorch.local.apiserver.fields import invalid_value, required
 
 
 def _fill_namespace(obj: Object) -> None:
-    obj.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
+    spec = obj.setdefault("spec", {})
+    # When a namespace goes away, having no finalizer is what lets it go.
+    if not objects.deleting(obj):
+        spec.setdefault("finalizers", ["kubernetes"])
     obj.setdefault("status", {}).setdefault("phase", "Active")
 
 

@@ -92,7 +92,10 @@ def _fitted(value: Any, wanted: str, path: str, dropped: list[str]) -> Any:
         if key not in fields:
             dropped.append(where)
         elif item is not None:
-            kept[key] = _fitted(item, fields[key], where, dropped)
+            fitted = _fitted(item, fields[key], where, dropped)
+            # Go leaves empty maps and lists out, and keeps empty structures.
+            if fitted or not fields[key].startswith(("dict(", "list[")):
+                kept[key] = fitted
     return kept
 
 

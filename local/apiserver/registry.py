@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.constants import Kind
@@ -239,6 +241,29 @@ def defined(definition: Object) -> Iterator[Resource]:
         )
         schema = (version.get("schema") or {}).get("openAPIV3Schema")
         yield replace(resource, schema=schema)
+
+
+def read_definitions(folder: Path) -> list[Object]:
+    """The CustomResourceDefinitions of a folder, one a JSON file.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        ValueError: when the folder holds none, or a file holds something else.
+    """
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise ValueError(f"no CustomResourceDefinition: {folder} holds no file *.json")
+    found = []
+    for path in paths:
+        try:
+            definition = json.loads(path.read_text())
+            list(defined(definition))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is no CustomResourceDefinition as JSON: {error}") from None
+        found.append(definition)
+    return found
 
 
 def _columns(version: Object) -> Iterator[Column]:

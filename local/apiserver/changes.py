@@ -1,0 +1,114 @@
+"""Changes of objects, and those who watch them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from json import dumps
+from weakref import WeakSet
+
+from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object, expired
+
+ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
+
+Key = tuple[str, str]
+"""Namespace (empty for a cluster-wide object) and name."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One write. The objects are the store's own: nobody changes them.
+
+    Attributes:
+        type: ADDED, MODIFIED or DELETED.
+        revision: The resourceVersion that the write made.
+        object: The object after the write; the last state of a deleted one.
+        previous: The object before the write, or None.
+    """
+
+    type: str
+    revision: int
+    object: Object
+    previous: Object | None = None
+
+    @cached_property
+    def encoded(self) -> str:
+        """The object as JSON, made once for all who watch."""
+        return dumps(self.object, separators=(",", ":"))
+
+
+class Subscription:
+    """The changes of one kind, in one namespace or in all, as they come.
+
+    It ends when nothing refers to it.
+    """
+
+    def __init__(self, namespace: str | None, initial: list[Change]) -> None:
+        self._namespace = namespace
+        self._queue: asyncio.Queue[Change] = asyncio.Queue()
+        for change in initial:
+            self.put(change)
+
+    def put(self, change: Change) -> None:
+        """Takes a change if it is in this subscription's namespace."""
+        if self._namespace is None or objects.namespace(change.object) == self._namespace:
+            self._queue.put_nowait(change)
+
+    @property
+    def waiting(self) -> int:
+        """How many changes have not been read."""
+        return self._queue.qsize()
+
+    async def next(self) -> Change:
+        """The next change."""
+        return await self._queue.get()
+
+
+class Watch(AsyncIterator[tuple[str, Object]]):
+    """What `Api.watch` gives: ADDED for each object that is there, then every change."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+
+    async def __anext__(self) -> tuple[str, Object]:
+        change = await self._subscription.next()
+        return change.type, objects.copy(change.object)
+
+
+class Table:
+    """The objects of one kind, the writes that made them, and who watches."""
+
+    def __init__(self, first_revision: int, history: int) -> None:
+        self.objects: dict[Key, Object] = {}
+        self.history: deque[Change] = deque(maxlen=history)
+        # The newest revision that the history does not hold.
+        self.forgotten = first_revision
+        self.watchers: WeakSet[Subscription] = WeakSet()
+
+    def record(self, change: Change) -> None:
+        """Keeps a change, and gives it to all who watch."""
+        if len(self.history) == self.history.maxlen:
+            self.forgotten = self.history[0].revision
+        self.history.append(change)
+        for watcher in list(self.watchers):
+            watcher.put(change)
+
+    def since(self, revision: int) -> list[Change]:
+        """The changes after a revision, oldest first.
+
+        Raises:
+            ApiError: 410 when not all of them are known any more.
+        """
+        if revision < self.forgotten:
+            raise expired(f"too old resource version: {revision} ({self.forgotten})")
+        newer = 0
+        for change in reversed(self.history):
+            if change.revision <= revision:
+                break
+            newer += 1
+        return list(islice(self.history, len(self.history) - newer, None))

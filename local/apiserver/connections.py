@@ -1,0 +1,68 @@
+"""The open connections of one server, so that they can be broken off."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+# SO_LINGER on, for no time: closing then sends a reset.
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+Peer = tuple[str, int]
+
+
+class Connections:
+    """The connections that are open, by the client's address."""
+
+    def __init__(self) -> None:
+        self._open: dict[Peer, asyncio.Transport] = {}
+
+    def protocol(self) -> Callable[..., asyncio.Protocol]:
+        """A class for uvicorn that speaks HTTP as its own does, and reports here."""
+        opened, closed = self._opened, self._closed
+        base: Any = AutoHTTPProtocol
+
+        class Tracked(base):  # type: ignore[misc]
+            def connection_made(self, transport: asyncio.Transport) -> None:
+                opened(transport)
+                super().connection_made(transport)
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                closed(self.transport)
+                super().connection_lost(exc)
+
+        return Tracked
+
+    def _opened(self, transport: asyncio.Transport) -> None:
+        self._open[_peer(transport)] = transport
+
+    def _closed(self, transport: asyncio.Transport) -> None:
+        self._open.pop(_peer(transport), None)
+
+    def reset(self, peer: Peer) -> None:
+        """Breaks a client's connection off with a TCP reset."""
+        transport = self._open.get(peer)
+        if transport is not None:
+            _reset(transport)
+
+    def reset_all(self) -> None:
+        """Breaks every connection off."""
+        for transport in list(self._open.values()):
+            _reset(transport)
+
+
+def _peer(transport: asyncio.Transport) -> Peer:
+    address = transport.get_extra_info("peername") or ("", 0)
+    return str(address[0]), int(address[1])
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    transport.abort()

@@ -1,0 +1,196 @@
+"""A scripted plan of what goes wrong between a client and the server.
+
+A plan is a list of faults. Each names the requests that it strikes and what becomes of them.
+Faults are plain data: `as_json` and `from_json` keep a plan in a file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from kfp_pytorch.local.apiserver import faultactions, paths, watchfaults
+from kfp_pytorch.local.apiserver.errors import Object
+from kfp_pytorch.local.apiserver.faultactions import Action, Call
+
+_REQUESTS_KEPT = 200_000
+
+
+_ACTIONS: dict[str, Callable[..., Action]] = {
+    action.__name__: action
+    for action in (
+        faultactions.Answer,
+        faultactions.Delay,
+        watchfaults.DuplicateEvents,
+        watchfaults.EndWatch,
+        faultactions.Forbidden,
+        watchfaults.InsertEvent,
+        faultactions.LostAnswer,
+        faultactions.Refuse,
+        watchfaults.ReorderEvents,
+        faultactions.Reset,
+        watchfaults.SilentWatch,
+        faultactions.Stall,
+        faultactions.TokenExpired,
+        watchfaults.WithholdLast,
+    )
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong, and for which requests.
+
+    Attributes:
+        action: What becomes of a request that is struck.
+        verb: The Kubernetes verb, such as `get`, `list`, `watch` or `create`; empty for any.
+        path: A pattern of the URL's path, with `*` for anything.
+        skip: How many requests that fit are let through first.
+        times: How many requests are struck; None for all.
+        after_s: Seconds from when the fault is added until it begins.
+        for_s: Seconds for which it lasts; None for ever.
+    """
+
+    action: Action
+    verb: str = ""
+    path: str = "*"
+    skip: int = 0
+    times: int | None = 1
+    after_s: float = 0.0
+    for_s: float | None = None
+
+
+@dataclass
+class Request:
+    """A request that the server saw.
+
+    Attributes:
+        time: When it came, in seconds of the monotonic clock.
+        verb: The Kubernetes verb.
+        path: The URL's path.
+        status: The HTTP status of the answer; 0 while there is none, or where none was given.
+    """
+
+    time: float
+    verb: str
+    path: str
+    status: int = 0
+
+
+@dataclass
+class _Active:
+    fault: Fault
+    added: float
+    seen: int = 0
+    struck: int = 0
+    state: Object = field(default_factory=dict)
+
+    def strikes(self, verb: str, path: str, now: float) -> bool:
+        fault, since = self.fault, now - self.added
+        if fault.verb not in ("", verb) or not fnmatchcase(path, fault.path):
+            return False
+        if since < fault.after_s:
+            return False
+        if fault.for_s is not None and since > fault.after_s + fault.for_s:
+            return False
+        self.seen += 1
+        if self.seen <= fault.skip or self.struck == fault.times:
+            return False
+        self.struck += 1
+        return True
+
+
+class Faults:
+    """The faults of one server, and the requests that it saw."""
+
+    def __init__(self) -> None:
+        self._active: list[_Active] = []
+        self.requests: deque[Request] = deque(maxlen=_REQUESTS_KEPT)
+
+    def add(self, *faults: Fault) -> None:
+        """Adds faults; of those that fit a request the first that was added strikes."""
+        now = time.monotonic()
+        self._active.extend(_Active(fault, now) for fault in faults)
+
+    def clear(self) -> None:
+        """Takes all faults away; requests that were struck stay so."""
+        self._active.clear()
+
+    def struck(self) -> int:
+        """How many requests the present faults have struck."""
+        return sum(active.struck for active in self._active)
+
+    def wrap(self, app: ASGIApp, find: Callable[[Scope], faultactions.Connection]) -> ASGIApp:
+        """The application with the faults before it.
+
+        Args:
+            app: The application.
+            find: Gives the connection that a request came by.
+        """
+
+        async def faulty(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            request = _request(scope)
+            self.requests.append(request)
+
+            async def recorded(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    request.status = message["status"]
+                await send(message)
+
+            active = self._striking(request)
+            if active is None:
+                await app(scope, receive, recorded)
+            else:
+                call = Call(app, scope, receive, recorded, find(scope), request.verb, active.state)
+                await active.fault.action.strike(call)
+
+        return faulty
+
+    def _striking(self, request: Request) -> _Active | None:
+        for active in list(self._active):
+            if active.strikes(request.verb, request.path, request.time):
+                return active
+        return None
+
+
+def _request(scope: Scope) -> Request:
+    query = parse_qs(scope["query_string"].decode("latin-1"))
+    watching = query.get("watch", [""])[0].lower() in ("1", "true")
+    path = scope["path"]
+    return Request(time.monotonic(), paths.verb(scope["method"], path, watching), path)
+
+
+def as_json(faults: Iterable[Fault]) -> list[Object]:
+    """A plan as JSON values."""
+    return [
+        {**asdict(fault), "action": {"type": type(fault.action).__name__, **vars(fault.action)}}
+        for fault in faults
+    ]
+
+
+def from_json(plan: Iterable[Object]) -> list[Fault]:
+    """The plan that `as_json` made.
+
+    Raises:
+        ValueError: when an action has a type that there is not.
+    """
+    found = []
+    for entry in plan:
+        words: dict[str, Any] = dict(entry["action"])
+        name = words.pop("type")
+        action = _ACTIONS.get(name)
+        if action is None:
+            known = ", ".join(sorted(_ACTIONS))
+            raise ValueError(f"no fault action is called {name!r}; there are {known}")
+        found.append(Fault(**{**entry, "action": action(**words)}))
+    return found

@@ -1,0 +1,230 @@
+"""The HTTP face of the objects: what the official client and kubectl take for Kubernetes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from kfp_pytorch.launcher.constants import POD
+from kfp_pytorch.local.apiserver import discovery, logs, reads, watch, writes
+from kfp_pytorch.local.apiserver.core import Api, Change
+from kfp_pytorch.local.apiserver.errors import ApiError, Object
+from kfp_pytorch.local.apiserver.paths import Target, target
+from kfp_pytorch.local.apiserver.selectors import selector
+from kfp_pytorch.local.apiserver.streaming import Stream
+
+_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+_NO_SUCH_PAGE = "404 page not found\n"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the server behaves where a client cannot tell it.
+
+    Attributes:
+        log_root: The folder of the containers' logs.
+        bookmark_every_s: Seconds between two bookmarks of a watch.
+    """
+
+    log_root: Path
+    bookmark_every_s: float = 60.0
+
+
+def app(api: Api, log_root: Path, *, bookmark_every_s: float = 60.0) -> Starlette:
+    """The API as an ASGI application.
+
+    Args:
+        api: The objects.
+        log_root: The folder of the containers' logs.
+        bookmark_every_s: Seconds between two bookmarks of a watch.
+    """
+    settings = Settings(log_root, bookmark_every_s)
+
+    async def objects(request: Request) -> Response:
+        return await _answered(api, settings, request)
+
+    routes = [*_discovery_routes(api), Route("/{path:path}", objects, methods=_METHODS)]
+    return Starlette(
+        routes=routes, exception_handlers={ApiError: _failed, HTTPException: _no_such_page}
+    )
+
+
+def reply(obj: Object, status: int = 200, warnings: list[str] | None = None) -> Response:
+    """A JSON answer.
+
+    Args:
+        obj: Its content.
+        status: The HTTP status.
+        warnings: What to warn the client of.
+    """
+    text = json.dumps(obj, separators=(",", ":"), ensure_ascii=False)
+    response = Response(text.encode(), status, media_type="application/json")
+    for warning in warnings or []:
+        response.headers.append("Warning", f"299 - {json.dumps(warning)}")
+    return response
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    if not isinstance(error, ApiError):
+        raise error
+    response = reply(error.status(), error.code)
+    if "retryAfterSeconds" in error.details:
+        response.headers["Retry-After"] = str(error.details["retryAfterSeconds"])
+    return response
+
+
+async def _no_such_page(_: Request, error: Exception) -> Response:
+    code = error.status_code if isinstance(error, HTTPException) else 404
+    return PlainTextResponse(_NO_SUCH_PAGE, code)
+
+
+def _discovery_routes(api: Api) -> list[Route]:
+    registry = api.registry
+
+    def known(found: Object | None) -> Response:
+        return PlainTextResponse(_NO_SUCH_PAGE, 404) if found is None else reply(found)
+
+    async def versions(_: Request) -> Response:
+        return reply(discovery.api_versions())
+
+    async def groups(_: Request) -> Response:
+        return reply(discovery.groups(registry))
+
+    async def group(request: Request) -> Response:
+        return known(discovery.group(registry, request.path_params["group"]))
+
+    async def resources(request: Request) -> Response:
+        words = request.path_params
+        return known(discovery.resources(registry, words.get("group", ""), words["version"]))
+
+    async def version(_: Request) -> Response:
+        return reply(discovery.VERSION)
+
+    async def healthy(_: Request) -> Response:
+        return PlainTextResponse("ok")
+
+    async def openapi_root(_: Request) -> Response:
+        return reply(discovery.openapi_root(registry))
+
+    async def openapi(request: Request) -> Response:
+        words = request.path_params
+        return reply(discovery.openapi(registry, words.get("group", ""), words["version"]))
+
+    async def review(request: Request) -> Response:
+        return reply(discovery.review(await _json(request)), 201)
+
+    return [
+        Route("/api", versions),
+        Route("/apis", groups),
+        Route("/apis/{group}", group),
+        Route("/api/{version}", resources),
+        Route("/apis/{group}/{version}", resources),
+        Route("/version", version),
+        Route("/healthz", healthy),
+        Route("/livez", healthy),
+        Route("/readyz", healthy),
+        Route("/openapi/v3", openapi_root),
+        Route("/openapi/v3/api/{version}", openapi),
+        Route("/openapi/v3/apis/{group}/{version}", openapi),
+        *(
+            Route(f"/apis/{group}/v1/{plural}", review, methods=["POST"])
+            for group, (plural, _) in discovery.REVIEW_GROUPS.items()
+        ),
+    ]
+
+
+async def _json(request: Request) -> Object:
+    found: Object = json.loads(await request.body() or b"{}")
+    return found
+
+
+async def _answered(api: Api, settings: Settings, request: Request) -> Response:
+    found = target(api.registry, request.url.path)
+    if found is None:
+        return PlainTextResponse(_NO_SUCH_PAGE, 404)
+    if request.method == "GET":
+        return _read(api, settings, found, request)
+    return _changed(api, found, request, await request.body())
+
+
+def _changed(api: Api, found: Target, request: Request, body: bytes) -> Response:
+    sent = writes.Sent(
+        body,
+        request.headers.get("content-type", "").partition(";")[0].strip(),
+        request.query_params,
+    )
+    done = writes.handle(api, found, request.method, sent)
+    if done.status < 400 and not done.is_status:
+        form = reads.shape(request.headers.get("accept", ""), request.query_params)
+        return reply(reads.shaped(api, found, done.object, form), done.status, done.warnings)
+    return reply(done.object, done.status, done.warnings)
+
+
+def _read(api: Api, settings: Settings, found: Target, request: Request) -> Response:
+    query = request.query_params
+    form = reads.shape(request.headers.get("accept", ""), query)
+    if found.subresource == "log" and found.resource.kind == POD:
+        return _log(api, settings, found, request)
+    if found.subresource not in ("", "status"):
+        return PlainTextResponse(_NO_SUCH_PAGE, 404)
+    if found.name:
+        return reply(reads.one(api, found, form))
+    if query.get("watch", "").lower() in ("1", "true"):
+        return _watch(api, settings, found, request, form)
+    return reply(reads.many(api, found, query, form))
+
+
+def _watch(
+    api: Api, settings: Settings, found: Target, request: Request, form: reads.Shape
+) -> Response:
+    query = request.query_params
+    match = selector(found.resource, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+    initial = query.get("sendInitialEvents", "").lower() in ("1", "true")
+    seconds = query.get("timeoutSeconds", "")
+    options = watch.Options(
+        since=None if initial else reads.revision(query.get("resourceVersion", "")),
+        timeout_s=float(seconds) if seconds else None,
+        bookmarks=query.get("allowWatchBookmarks", "").lower() in ("1", "true"),
+        bookmark_every_s=settings.bookmark_every_s,
+        initial=initial,
+    )
+
+    def shown(change: Change) -> str:
+        return json.dumps(reads.shaped(api, found, change.object, form))
+
+    lines = watch.lines(api, found, match, options, shown if form.form else None)
+    return Stream(lines, "application/json")
+
+
+def _log(api: Api, settings: Settings, found: Target, request: Request) -> Response:
+    query = request.query_params
+
+    def number(name: str) -> int | None:
+        return int(query[name]) if query.get(name) else None
+
+    def yes(name: str) -> bool:
+        return query.get(name, "").lower() in ("1", "true")
+
+    options = logs.Options(
+        container=query.get("container", ""),
+        follow=yes("follow"),
+        previous=yes("previous"),
+        timestamps=yes("timestamps"),
+        since=logs.since(api, query.get("sinceSeconds", ""), query.get("sinceTime", "")),
+        tail=number("tailLines"),
+        limit=number("limitBytes"),
+    )
+    pod = api.find(POD, found.namespace or "", found.name)
+    if pod is None:
+        pod = api.get(POD, found.namespace or "", found.name)
+    log = logs.source(settings.log_root, pod, options)
+    if log is None:
+        return Response(status_code=204)
+    return Stream(logs.read(api, log, options), "text/plain")

@@ -1,0 +1,79 @@
+"""What a URL of the API names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kfp_pytorch.local.apiserver.registry import NAMESPACE, Registry, Resource
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a request is about.
+
+    Attributes:
+        resource: The type.
+        namespace: The namespace; None for all, or for a type that lives in none.
+        name: The object's name; empty for the whole collection.
+        subresource: Such as `status` or `log`, or empty.
+    """
+
+    resource: Resource
+    namespace: str | None = None
+    name: str = ""
+    subresource: str = ""
+
+
+def target(registry: Registry, path: str) -> Target | None:
+    """What a path names, or None where the server knows no such path."""
+    parts = path.strip("/").split("/")
+    if parts[0] == "api" and len(parts) > 2:
+        return _target(registry, "", parts[1], parts[2:])
+    if parts[0] == "apis" and len(parts) > 3:
+        return _target(registry, parts[1], parts[2], parts[3:])
+    return None
+
+
+def _target(registry: Registry, group: str, version: str, parts: list[str]) -> Target | None:
+    if parts[0] == "namespaces" and _is_namespace_itself(parts, group):
+        return _within(registry.of(NAMESPACE), None, parts[1:]) if version == "v1" else None
+    namespace: str | None = None
+    if parts[0] == "namespaces" and len(parts) > 2:
+        namespace, parts = parts[1], parts[2:]
+    resource = registry.at(group, version, parts[0])
+    if resource is None or (namespace is not None and not resource.namespaced):
+        return None
+    if len(parts) > 1 and resource.namespaced and namespace is None:
+        return None
+    return _within(resource, namespace, parts[1:])
+
+
+def _is_namespace_itself(parts: list[str], group: str) -> bool:
+    return not group and (len(parts) < 3 or parts[2] in ("status", "finalize"))
+
+
+def _within(resource: Resource, namespace: str | None, rest: list[str]) -> Target | None:
+    if len(rest) > 2:
+        return None
+    name, subresource = (*rest, "", "")[:2]
+    return Target(resource, namespace, name, subresource)
+
+
+def verb(method: str, path: str, watching: bool) -> str:
+    """The Kubernetes verb of a request, such as `list`, `watch` or `create`.
+
+    Args:
+        method: The HTTP method.
+        path: The URL's path.
+        watching: Whether the query asks for a watch.
+    """
+    parts = path.strip("/").split("/")
+    rest = parts[2:] if parts[0] == "api" else parts[3:]
+    if rest[:1] == ["namespaces"] and len(rest) > 2 and rest[2] not in ("status", "finalize"):
+        rest = rest[2:]
+    whole = len(rest) == 1
+    if method == "GET":
+        return "watch" if watching else "list" if whole else "get"
+    if method == "DELETE":
+        return "deletecollection" if whole else "delete"
+    return {"POST": "create", "PUT": "update", "PATCH": "patch"}.get(method, method.lower())

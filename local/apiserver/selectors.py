@@ -1,0 +1,188 @@
+"""Label and field selectors, parsed and matched as a real server does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from kfp_pytorch.launcher.constants import EVENT, POD
+from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object, bad_request
+from kfp_pytorch.local.apiserver.registry import NAMESPACE, NODE, SECRET, Resource
+
+Match = Callable[[Object], bool]
+
+_TOKEN = re.compile(r"\s*(==|!=|=|,|\(|\)|!|<|>|[^\s=!,()<>]+)")
+_OPERATORS = {"=", "==", "!=", "in", "notin", "<", ">"}
+_END = ""
+
+
+@dataclass(frozen=True)
+class _Requirement:
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def holds(self, labels: dict[str, str]) -> bool:
+        value = labels.get(self.key)
+        if self.operator == "exists":
+            return value is not None
+        if self.operator == "!":
+            return value is None
+        if self.operator in ("!=", "notin"):
+            return value not in self.values
+        if self.operator in ("<", ">"):
+            return _compared(value, self.operator, self.values[0])
+        return value is not None and value in self.values
+
+
+def _compared(value: str | None, operator: str, limit: str) -> bool:
+    if value is None or not re.fullmatch(r"-?\d+", value):
+        return False
+    return int(value) > int(limit) if operator == ">" else int(value) < int(limit)
+
+
+def selector(resource: Resource, labels: str, fields: str) -> Match:
+    """A function that tells whether an object is selected.
+
+    Args:
+        resource: The type, which says what fields may be selected by.
+        labels: A label selector, or an empty string.
+        fields: A field selector, or an empty string.
+
+    Raises:
+        ApiError: 400 when a selector cannot be read.
+    """
+    requirements = list(_label_requirements(labels))
+    wanted = list(_field_requirements(resource, fields))
+
+    def match(obj: Object) -> bool:
+        found = objects.labels(obj)
+        if not all(requirement.holds(found) for requirement in requirements):
+            return False
+        return all((_field(obj, path) == value) is equal for path, equal, value in wanted)
+
+    return match
+
+
+class _Tokens:
+    def __init__(self, text: str) -> None:
+        self._tokens = [match.group(1) for match in _TOKEN.finditer(text)]
+        self._at = 0
+
+    def peek(self) -> str:
+        return self._tokens[self._at] if self._at < len(self._tokens) else _END
+
+    def take(self) -> str:
+        token = self.peek()
+        self._at += 1
+        return token
+
+
+def _label_requirements(text: str) -> Iterator[_Requirement]:
+    tokens = _Tokens(text)
+    while tokens.peek() != _END:
+        yield _requirement(tokens)
+        found = tokens.take()
+        if found == _END:
+            return
+        if found != ",":
+            raise bad_request(f"found '{found}', expected: ',' or 'end of string'")
+        if tokens.peek() == _END:
+            raise bad_request("found '', expected: identifier after ','")
+
+
+def _requirement(tokens: _Tokens) -> _Requirement:
+    if tokens.peek() == "!":
+        tokens.take()
+        return _Requirement(_identifier(tokens), "!")
+    key = _identifier(tokens)
+    operator = tokens.peek()
+    if operator in (_END, ","):
+        return _Requirement(key, "exists")
+    if operator not in _OPERATORS:
+        words = "in, notin, =, ==, !=, gt, lt"
+        raise bad_request(f"unable to parse requirement: found '{operator}', expected: {words}")
+    tokens.take()
+    if operator in ("in", "notin"):
+        return _Requirement(key, operator, tuple(_values(tokens)))
+    value = "" if tokens.peek() in (_END, ",") else _identifier(tokens)
+    if operator in ("<", ">") and not re.fullmatch(r"-?\d+", value):
+        raise bad_request(
+            f"for 'Gt', 'Lt' operators, the value must be an integer: found '{value}'"
+        )
+    return _Requirement(key, operator, (value,))
+
+
+def _identifier(tokens: _Tokens) -> str:
+    found = tokens.take()
+    if found == _END or not re.match(r"[^=!,()<>]", found):
+        raise bad_request(f"unable to parse requirement: found '{found}', expected: identifier")
+    return found
+
+
+def _values(tokens: _Tokens) -> Iterator[str]:
+    opening = tokens.take()
+    if opening != "(":
+        raise bad_request(f"unable to parse requirement: found '{opening}' expected: '('")
+    while True:
+        yield "" if tokens.peek() in (",", ")") else _identifier(tokens)
+        found = tokens.take()
+        if found == ")":
+            return
+        if found != ",":
+            raise bad_request(f"unable to parse requirement: found '{found}', expected: ',' or ')'")
+
+
+_EVERYWHERE = {"metadata.name", "metadata.namespace"}
+_SELECTABLE = {
+    POD: {
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "spec.hostNetwork",
+        "status.phase",
+        "status.podIP",
+        "status.nominatedNodeName",
+    },
+    EVENT: {
+        "involvedObject.kind",
+        "involvedObject.namespace",
+        "involvedObject.name",
+        "involvedObject.uid",
+        "involvedObject.apiVersion",
+        "involvedObject.resourceVersion",
+        "involvedObject.fieldPath",
+        "reason",
+        "reportingComponent",
+        "source",
+        "type",
+    },
+    SECRET: {"type"},
+    NAMESPACE: {"status.phase"},
+    NODE: {"spec.unschedulable"},
+}
+
+
+def _field_requirements(resource: Resource, text: str) -> Iterator[tuple[str, bool, str]]:
+    for part in filter(None, (item.strip() for item in text.split(","))):
+        found = re.fullmatch(r"([^=!]+)(==|=|!=)(.*)", part)
+        if found is None:
+            raise bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
+        path, operator, value = found.groups()
+        if path not in _EVERYWHERE | _SELECTABLE.get(resource.kind, set()):
+            raise bad_request(f"field label not supported: {path}")
+        yield path, operator != "!=", value
+
+
+def _field(obj: Object, path: str) -> str:
+    if path == "source":
+        return str((obj.get("source") or {}).get("component") or obj.get("reportingComponent", ""))
+    value: object = obj
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
