@@ -111,10 +111,12 @@ class Cluster:
 
     def _announce(self) -> None:
         path = self._root / lifecycle.KUBECONFIG_FILE
-        config = kubeconfig(self._server.url, token=self._token)
+        # Without the token in the path, kubectl could not show it.
+        config = kubeconfig(f"{self._server.url}/{self._token}", token=self._token)
         lifecycle.write_atomically(path, json.dumps(config, indent=1))
         state = {"url": self._server.url, "kubeconfig": str(path), "pid": os.getpid()}
-        lifecycle.write_atomically(self._root / lifecycle.STATE_FILE, json.dumps(state))
+        whole = json.dumps({**state, "token": self._token})
+        lifecycle.write_atomically(self._root / lifecycle.STATE_FILE, whole)
         _say(state)
 
 

@@ -11,9 +11,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from kfp_pytorch.local import guarded
 
@@ -43,12 +43,14 @@ class ClusterHandle:
         kubeconfig: The file that tells clients how to reach it.
         pid: The process id of the cluster.
         root: Its folder.
+        token: The bearer token of requests to `url`; the kubeconfig has it, too.
     """
 
     url: str
     kubeconfig: Path
     pid: int
     root: Path
+    token: str = field(repr=False)
 
 
 def default_root() -> Path:
@@ -111,7 +113,8 @@ def status(root: Path) -> ClusterHandle | None:
         return None
     try:
         state = json.loads((root / STATE_FILE).read_text())
-        return _handle(state, root)
+        kubeconfig = Path(state["kubeconfig"])
+        return ClusterHandle(state["url"], kubeconfig, int(state["pid"]), root, state["token"])
     except (OSError, ValueError, KeyError):
         return None  # it is starting or stopping
 
@@ -163,18 +166,13 @@ def _ready(process: subprocess.Popen[str], root: Path) -> ClusterHandle:
     assert process.stdout is not None  # noqa: S101 (asked for by those who call)
     with process.stdout as stdout:
         line = stdout.readline()
-    if line:
-        said = json.loads(line)
-        if "error" not in said:
-            return _handle(said, root)
-        process.wait()
-        raise ClusterError(said["error"])
+    said = json.loads(line) if line else {}
+    running = status(root) if "url" in said else None
+    if running:
+        return running
     code = process.wait()
-    raise ClusterError(f"the cluster ended with exit code {code}; see {root / LOG_FILE}")
-
-
-def _handle(state: dict[str, Any], root: Path) -> ClusterHandle:
-    return ClusterHandle(state["url"], Path(state["kubeconfig"]), int(state["pid"]), root)
+    why = f"the local cluster ended with exit code {code}; see {root / LOG_FILE}"
+    raise ClusterError(said.get("error", why))
 
 
 # What the cluster's own process does.
