@@ -178,7 +178,11 @@ def _bound(port: int) -> socket.socket:
 
 
 def _authenticated(inner: ASGIApp, token: str) -> ASGIApp:
-    """The application behind a check of the bearer token; as it is where there is none."""
+    """The application behind a check of the bearer token; as it is where there is none.
+
+    The token may also be the first part of the path. kubectl sends no credentials over plain
+    HTTP, but it keeps to the path of the server that its kubeconfig names.
+    """
     if not token:
         return inner
     wanted = f"Bearer {token}".encode()
@@ -186,6 +190,10 @@ def _authenticated(inner: ASGIApp, token: str) -> ASGIApp:
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         given = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
+        first, _, rest = str(scope["path"])[1:].partition("/")
+        if hmac.compare_digest(first.encode(), token.encode()):
+            await inner({**scope, "path": f"/{rest}"}, receive, send)
+            return
         if hmac.compare_digest(given, wanted):
             await inner(scope, receive, send)
             return
