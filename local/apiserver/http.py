@@ -118,7 +118,7 @@ def _discovery_routes(api: Api) -> list[Route]:
         return reply(discovery.openapi(registry, words.get("group", ""), words["version"]))
 
     async def review(request: Request) -> Response:
-        return reply(discovery.review(await _json(request)), 201)
+        return reply(writes.review(_sent(request, await request.body())), 201)
 
     return [
         Route("/api", versions),
@@ -140,9 +140,9 @@ def _discovery_routes(api: Api) -> list[Route]:
     ]
 
 
-async def _json(request: Request) -> Object:
-    found: Object = json.loads(await request.body() or b"{}")
-    return found
+def _sent(request: Request, body: bytes) -> writes.Sent:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip()
+    return writes.Sent(body, media_type, request.query_params)
 
 
 async def _answered(api: Api, settings: Settings, request: Request) -> Response:
@@ -155,12 +155,7 @@ async def _answered(api: Api, settings: Settings, request: Request) -> Response:
 
 
 def _changed(api: Api, found: Target, request: Request, body: bytes) -> Response:
-    sent = writes.Sent(
-        body,
-        request.headers.get("content-type", "").partition(";")[0].strip(),
-        request.query_params,
-    )
-    done = writes.handle(api, found, request.method, sent)
+    done = writes.handle(api, found, request.method, _sent(request, body))
     if done.status < 400 and not done.is_status:
         form = reads.shape(request.headers.get("accept", ""), request.query_params)
         return reply(reads.shaped(api, found, done.object, form), done.status, done.warnings)

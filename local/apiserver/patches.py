@@ -41,6 +41,12 @@ def accepted(resource: Resource) -> list[str]:
     return [JSON, MERGE, APPLY] if resource.custom else [JSON, MERGE, STRATEGIC, APPLY]
 
 
+def unknown_format(known: list[str]) -> ApiError:
+    """415: the body is of a type that cannot be read."""
+    start = "the body of the request was in an unknown format - accepted media types include"
+    return ApiError(415, "UnsupportedMediaType", f"{start}: {', '.join(known)}")
+
+
 def patched(resource: Resource, obj: Object, content_type: str, patch: Any, text: str) -> Object:
     """An object with a patch applied.
 
@@ -52,17 +58,8 @@ def patched(resource: Resource, obj: Object, content_type: str, patch: Any, text
         text: The patch as it was sent, for an error's words.
 
     Raises:
-        ApiError: 415 for a type of patch that this resource does not take, 422 for one that
-            cannot be applied.
+        ApiError: 422 when it cannot be applied.
     """
-    if content_type not in accepted(resource):
-        words = ", ".join(accepted(resource))
-        raise ApiError(
-            415,
-            "UnsupportedMediaType",
-            f"the body of the request was in an unknown format - accepted media types include: "
-            f"{words}",
-        )
     if content_type == JSON:
         result: Object = json_patched(obj, patch)
         return result

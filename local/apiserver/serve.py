@@ -292,7 +292,8 @@ class ThreadedServer:
         self._thread.start()
         self._wait(self._begin())
         self.url = self._server.url
-        config = kubeconfig(self.url, token=token)
+        # kubectl shows the token only where it is part of the URL's path.
+        config = kubeconfig(f"{self.url}/{token}" if token else self.url, token=token)
         self.kubeconfig = write_kubeconfig(root / "kubeconfig", config)
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from kfp_pytorch.launcher.constants import POD
-from kfp_pytorch.local.apiserver import admission, objects, patches
+from kfp_pytorch.local.apiserver import admission, discovery, objects, patches
 from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.apiserver.errors import ApiError, Cause, Object, bad_request, invalid
 from kfp_pytorch.local.apiserver.fields import required, unsupported
@@ -21,6 +21,7 @@ _PROPAGATIONS = ["Background", "Foreground", "Orphan"]
 # The native kinds whose deletion answers with the object, as their storage says.
 _RETURN_DELETED = {"Pod", "Service", "PersistentVolumeClaim", "ServiceAccount"}
 _YAML = ("application/yaml", patches.APPLY)
+_READABLE = ("", "application/json", *_YAML, patches.JSON, patches.MERGE, patches.STRATEGIC)
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,14 @@ def handle(api: Api, target: Target, method: str, sent: Sent) -> Done:
     raise ApiError(405, "MethodNotAllowed", message)
 
 
+def review(sent: Sent) -> Object:
+    """The answer to a review of oneself."""
+    return discovery.review(_decoded(sent, "SelfSubjectReview"))
+
+
 def _decoded(sent: Sent, kind: str) -> Any:
+    if sent.content_type not in _READABLE:
+        raise patches.unknown_format(["application/json", "application/yaml"])
     text = sent.body.decode("utf-8", errors="replace")
     try:
         return yaml.safe_load(text) if sent.content_type in _YAML else json.loads(text)
@@ -191,7 +199,7 @@ def _update(api: Api, target: Target, sent: Sent) -> Done:
 def _patch(api: Api, target: Target, sent: Sent) -> Done:
     subresource, kind = _subresource(target), target.resource.kind
     if sent.content_type not in patches.accepted(target.resource):
-        patches.patched(target.resource, {}, sent.content_type, {}, "")
+        raise patches.unknown_format(patches.accepted(target.resource))
     patch = _decoded(sent, kind.kind)
     if sent.content_type == patches.APPLY:
         if not sent.query.get("fieldManager"):
