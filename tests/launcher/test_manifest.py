@@ -1,0 +1,470 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs import parse_inputs
+from kfp_pytorch.launcher.pytorchjob import manifest
+
+Check = Callable[[str, dict[str, Any]], None]
+OWNER = {
+    "apiVersion": "argoproj.io/v1alpha1",
+    "kind": "Workflow",
+    "name": "wf",
+    "uid": "1",
+    "controller": False,
+    "blockOwnerDeletion": False,
+}
+
+
+def job(**inputs: Any) -> dict[str, Any]:
+    parsed = parse_inputs(**{"image": "train:1", **inputs})
+    return manifest(
+        parsed, job_name="j-1", labels={"app": "x"}, annotations={"a/b": "1"}, owner=None
+    )
+
+
+def template(**inputs: Any) -> dict[str, Any]:
+    return job(**inputs)["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
+
+
+def spec(**inputs: Any) -> dict[str, Any]:
+    return template(**inputs)["spec"]
+
+
+def pytorch(**inputs: Any) -> dict[str, Any]:
+    return next(c for c in spec(**inputs)["containers"] if c["name"] == "pytorch")
+
+
+def env(**inputs: Any) -> dict[str, Any]:
+    return {v["name"]: v.get("value") for v in pytorch(**inputs)["env"]}
+
+
+def expanded(text: str, variables: dict[str, str]) -> str:
+    """What the kubelet makes of an argument or a value: third_party/forked/golang/expansion."""
+    pattern = re.compile(r"\$(\$|\(([^)]*)\))")
+    return pattern.sub(lambda m: "$" if m[1] == "$" else variables.get(m[2], m[0]), text)
+
+
+def test_one_master_and_the_rest_workers_all_alike(check_crd: Check) -> None:
+    made = job(num_nodes=3)
+    check_crd("pytorchjobs", made)
+    replicas = made["spec"]["pytorchReplicaSpecs"]
+    assert {role: r["replicas"] for role, r in replicas.items()} == {"Master": 1, "Worker": 2}
+    assert replicas["Master"]["template"] == replicas["Worker"]["template"]
+    assert list(job()["spec"]["pytorchReplicaSpecs"]) == ["Master"]
+
+
+def test_the_job_carries_the_launcher_s_labels_and_its_owner(check_crd: Check) -> None:
+    parsed = parse_inputs(image="i", namespace="team", labels={"team": "a"}, annotations={"x": 1})
+    made = manifest(parsed, job_name="j", labels={"l": "1"}, annotations={"n": "2"}, owner=OWNER)
+    check_crd("pytorchjobs", made)
+    assert made["metadata"] == {
+        "name": "j",
+        "namespace": "team",
+        "labels": {"team": "a", "l": "1"},
+        "annotations": {"x": "1", "n": "2"},
+        "ownerReferences": [OWNER],
+    }
+    metadata = made["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["metadata"]
+    assert metadata["labels"] == {"sidecar.istio.io/inject": "false", "team": "a", "l": "1"}
+    assert metadata["annotations"] == {"sidecar.istio.io/inject": "false", "x": "1"}
+
+
+def test_the_mesh_stays_out_unless_asked_for_and_the_user_s_word_counts() -> None:
+    inject = "sidecar.istio.io/inject"
+    for part in ("labels", "annotations"):
+        assert template()["metadata"][part][inject] == "false"
+        assert inject not in template(istio_injection=True)["metadata"][part]
+        assert template(**{part: {inject: True}})["metadata"][part][inject] == "true"
+
+
+def test_the_policies_of_the_run() -> None:
+    made = job(num_nodes=4, active_deadline=3600, ttl_seconds=600, restart_policy="ExitCode")
+    assert made["spec"]["runPolicy"] == {
+        "cleanPodPolicy": "Running",
+        "backoffLimit": 12,
+        "ttlSecondsAfterFinished": 600,
+        "activeDeadlineSeconds": 3600,
+    }
+    assert made["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "ExitCode"
+    assert "ttlSecondsAfterFinished" not in job(ttl_seconds=-1)["spec"]["runPolicy"]
+
+
+def test_a_claim_is_mounted_and_the_job_s_folder_lies_in_it() -> None:
+    inputs = {"output_uri": "pvc://claim/teams/a", "key": "run-1"}
+    assert env(**inputs)["KFP_PYTORCH_OUTPUT"] == "/mnt/kfp-pytorch/output/teams/a/run-1/j-1"
+    assert env(**inputs)["KFP_PYTORCH_TERMINATION_LOG"] == "/dev/termination-log"
+    assert spec(**inputs)["volumes"] == [
+        {"name": "kfp-pytorch-output", "persistentVolumeClaim": {"claimName": "claim"}}
+    ]
+    assert pytorch(**inputs)["volumeMounts"] == [
+        {"name": "kfp-pytorch-output", "mountPath": "/mnt/kfp-pytorch/output"}
+    ]
+
+
+def test_another_job_s_folder_is_mounted_read_only() -> None:
+    same = {"output_uri": "pvc://claim", "resume_from": "pvc://claim/run-0/j-0"}
+    assert env(**same)["KFP_PYTORCH_RESUME_FROM"] == "/mnt/kfp-pytorch/resume/run-0/j-0"
+    assert len(spec(**same)["volumes"]) == 1
+    assert pytorch(**same)["volumeMounts"][1] == {
+        "name": "kfp-pytorch-output",
+        "mountPath": "/mnt/kfp-pytorch/resume",
+        "readOnly": True,
+    }
+    other = {"output_uri": "s3://bucket", "resume_from": "pvc://old/j-0"}
+    assert [v["name"] for v in spec(**other)["volumes"]] == ["kfp-pytorch-resume"]
+    assert pytorch(**other)["volumeMounts"][0]["readOnly"] is True
+    assert "KFP_PYTORCH_RESUME_FROM" not in env()
+
+
+def test_a_bucket_is_named_by_its_uri_and_its_credentials_by_their_secret(
+    check_crd: Check,
+) -> None:
+    s3 = {"output_uri": "minio://mlpipeline/p", "key": "r", "output_secret": "keys"}
+    check_crd("pytorchjobs", job(**s3))
+    assert env(**s3)["KFP_PYTORCH_OUTPUT"] == "s3://mlpipeline/p/r/j-1"
+    assert pytorch(**s3)["envFrom"] == [{"secretRef": {"name": "keys"}}]
+    assert "volumes" not in spec(**s3)
+    gs = {"output_uri": "gs://bucket", "output_secret": "key"}
+    check_crd("pytorchjobs", job(**gs))
+    path = env(**gs)["GOOGLE_APPLICATION_CREDENTIALS"]
+    (mount,) = pytorch(**gs)["volumeMounts"]
+    assert path == f"{mount['mountPath']}/gcloud-application-credentials.json"
+    assert mount["readOnly"] is True
+    assert spec(**gs)["volumes"][0]["secret"] == {"secretName": "key"}
+
+
+def test_the_pods_keep_to_the_restricted_standard_and_can_write_to_a_claim() -> None:
+    assert spec()["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "fsGroup": 1000,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert pytorch()["securityContext"] == {
+        "runAsNonRoot": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_an_image_may_run_as_root_or_as_its_own_user_when_that_is_asked_for() -> None:
+    root = {"run_as_root": True}
+    assert spec(**root)["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+    assert pytorch(**root)["securityContext"] == {"allowPrivilegeEscalation": False}
+    own = {"run_as_user": 0}
+    assert "runAsUser" not in spec(**own)["securityContext"]
+    assert "runAsNonRoot" not in spec(**own)["securityContext"]
+    assert pytorch(**own)["securityContext"]["runAsNonRoot"] is True
+
+
+def test_the_security_context_can_be_changed_and_a_default_taken_away() -> None:
+    changed = spec(security_context={"fsGroup": 100.0, "fsGroupChangePolicy": None})
+    assert changed["securityContext"]["fsGroup"] == 100
+    assert "fsGroupChangePolicy" not in changed["securityContext"]
+
+
+@pytest.mark.parametrize(
+    "inputs", [{"nproc_per_node": "2"}, {"nproc_per_node": "auto"}, {"gpus_per_node": 1}]
+)
+def test_shared_memory_is_memory_where_processes_or_gpus_share(inputs: dict[str, Any]) -> None:
+    assert spec(**inputs)["volumes"][-1] == {
+        "name": "kfp-pytorch-shm",
+        "emptyDir": {"medium": "Memory"},
+    }
+    assert pytorch(**inputs)["volumeMounts"][-1]["mountPath"] == "/dev/shm"
+    assert "kfp-pytorch-shm" not in str(spec(**inputs, shm_size="0"))
+
+
+def test_shared_memory_has_the_size_that_was_asked_for_and_none_where_nobody_shares() -> None:
+    assert spec(shm_size="8Gi")["volumes"][-1]["emptyDir"]["sizeLimit"] == "8Gi"
+    assert "/dev/shm" not in str(spec())
+
+
+def test_a_mount_at_dev_shm_in_the_patch_is_not_doubled() -> None:
+    mounts = [{"name": "m", "mountPath": "/dev/shm"}]
+    patch = {
+        "spec": {
+            "volumes": [{"name": "m", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}],
+            "containers": [{"name": "pytorch", "volumeMounts": mounts}],
+        }
+    }
+    made = spec(gpus_per_node=8, pod_template_patch=patch)
+    assert str(made).count("/dev/shm") == 1
+
+
+def test_the_operator_s_container_falls_back_to_its_log() -> None:
+    container = pytorch()
+    assert container["name"] == "pytorch"
+    assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    assert container["terminationMessagePath"] == "/dev/termination-log"
+
+
+NASTY = [
+    '{"a":"b"}',
+    "it's",
+    'say "hi"',
+    "a\\b",
+    "$HOME",
+    "$(date)",
+    "$(RANK)",
+    "$$",
+    "$$(RANK)",
+    "a$",
+    "{{x}}",
+    "✨",
+    "👩‍👩‍👧",
+    "",
+    "--foo",
+    "two\nlines",
+    "\t",
+]
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_text_reaches_the_container_byte_for_byte(text: str, check_crd: Check) -> None:
+    made = job(command=["python", text], args=[text, f"--key={text}"], env={"X": text})
+    check_crd("pytorchjobs", made)
+    container = made["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
+    variables = {"RANK": "0", "date": "today"}
+    argv = [expanded(a, variables) for a in container["command"] + container["args"]]
+    assert argv == ["python", text, text, f"--key={text}"]
+    assert expanded(container["env"][0]["value"], variables) == text
+
+
+@given(st.text(alphabet="$()AB\\", max_size=12))
+def test_no_mix_of_dollars_and_brackets_is_changed_by_the_kubelet(text: str) -> None:
+    (argument,) = pytorch(args=[text])["args"]
+    assert expanded(argument, {"A": "x", "": "y"}) == text
+
+
+def test_a_patch_is_merged_by_the_names_of_things(check_crd: Check) -> None:
+    patch = {
+        "metadata": {"labels": {"extra": "1"}, "annotations": {"note": "x"}},
+        "spec": {
+            "priorityClassName": "high",
+            "terminationGracePeriodSeconds": 120.0,
+            "tolerations": [{"key": "b", "operator": "Exists"}],
+            "volumes": [{"name": "v", "emptyDir": {}}],
+            "initContainers": [{"name": "fetch", "image": "busybox"}],
+            "containers": [
+                {
+                    "name": "pytorch",
+                    "env": [{"name": "A", "value": "2"}, {"name": "B", "value": "3"}],
+                    "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+                    "workingDir": "/app",
+                },
+                {"name": "side", "image": "side:1"},
+            ],
+        },
+    }
+    inputs = {"env": {"A": "1"}, "tolerations": [{"key": "a", "operator": "Exists"}]}
+    made = job(**inputs, pod_template_patch=patch)
+    check_crd("pytorchjobs", made)
+    patched = made["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
+    assert patched["metadata"]["labels"] == {
+        "sidecar.istio.io/inject": "false",
+        "app": "x",
+        "extra": "1",
+    }
+    pod = patched["spec"]
+    assert [t["key"] for t in pod["tolerations"]] == ["a", "b"]
+    assert [v["name"] for v in pod["volumes"]] == ["kfp-pytorch-output", "v"]
+    assert [c["name"] for c in pod["containers"]] == ["pytorch", "side"]
+    container = pod["containers"][0]
+    values = {v["name"]: v["value"] for v in container["env"]}
+    assert (values["A"], values["B"]) == ("2", "3")
+    assert "KFP_PYTORCH_OUTPUT" in values
+    assert [m["mountPath"] for m in container["volumeMounts"]] == ["/mnt/kfp-pytorch/output", "/v"]
+    assert (container["image"], container["workingDir"]) == ("train:1", "/app")
+    assert repr(pod["terminationGracePeriodSeconds"]) == "120"
+
+
+def test_a_patch_may_take_away_by_null_and_by_delete() -> None:
+    patch = {
+        "spec": {
+            "securityContext": {"fsGroup": None},
+            "containers": [
+                {
+                    "name": "pytorch",
+                    "env": [{"name": "A", "$patch": "delete"}],
+                    "terminationMessagePolicy": None,
+                }
+            ],
+        }
+    }
+    made = spec(env={"A": "1", "B": "2"}, pod_template_patch=patch)
+    assert "fsGroup" not in made["securityContext"]
+    assert next(v["name"] for v in made["containers"][0]["env"]) == "B"
+    assert "terminationMessagePolicy" not in made["containers"][0]
+
+
+@pytest.mark.parametrize(
+    ("patch", "said"),
+    [
+        ({"containers": [{"name": "pytorch", "$patch": "delete"}]}, "must stay"),
+        ({"containers": [{"image": "x"}]}, "must be an object with 'name'"),
+        ({"containers": [{"name": "side"}]}, "'side' has no image"),
+        ({"containers": {"name": "x"}}, "another type"),
+        ({"containers": "x"}, "where an object or a list is expected"),
+        ({"volumes": ["x"]}, "must be an object with 'name'"),
+        ({"containers": [{"name": "pytorch", "$patch": "merge"}]}, "only delete is known"),
+        (
+            {
+                "containers": [
+                    {"name": "pytorch", "volumeMounts": [{"name": "x", "mountPath": "/x"}]}
+                ]
+            },
+            "names the volume 'x'",
+        ),
+    ],
+)
+def test_a_patch_that_leaves_no_pod_to_run_is_refused(patch: Any, said: str) -> None:
+    with pytest.raises(InputError) as raised:
+        job(pod_template_patch={"spec": patch})
+    assert said in raised.value.message
+
+
+scalar = st.text(max_size=8) | st.integers(-5, 5) | st.booleans() | st.floats(-1e6, 1e6)
+word = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
+keys = st.from_regex(r"([a-z]{1,5}\.io/)?[A-Za-z][-._A-Za-z0-9]{0,5}[a-z]", fullmatch=True)
+variable = st.from_regex(r"[A-Z][A-Z_]{0,6}X", fullmatch=True)
+quantity = st.from_regex(r"[1-9][0-9]{0,2}Gi", fullmatch=True)
+toleration = st.fixed_dictionaries(
+    {"key": word, "operator": st.just("Exists")},
+    optional={
+        "effect": st.sampled_from(["NoSchedule", "NoExecute"]),
+        "tolerationSeconds": st.integers(0, 99) | st.just(30.0),
+    },
+)
+term = st.fixed_dictionaries(
+    {"matchExpressions": st.just([{"key": "k", "operator": "In", "values": ["a"]}])}
+)
+affinity = st.fixed_dictionaries(
+    {},
+    optional={
+        "nodeAffinity": st.fixed_dictionaries(
+            {
+                "requiredDuringSchedulingIgnoredDuringExecution": st.fixed_dictionaries(
+                    {"nodeSelectorTerms": st.lists(term, min_size=1, max_size=2)}
+                )
+            }
+        ),
+        "podAntiAffinity": st.just(
+            {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": 1.0, "podAffinityTerm": {"topologyKey": "zone"}}
+                ]
+            }
+        ),
+    },
+)
+task = st.fixed_dictionaries(
+    {},
+    optional={
+        "resources": st.just({"limits": {"nvidia.com/gpu": "2", "memory": "8G"}}),
+        "tolerations": st.lists(toleration, max_size=2),
+        "nodeSelector": st.dictionaries(keys, word, max_size=2),
+        "affinity": affinity | st.none(),
+        "env": st.lists(
+            st.fixed_dictionaries({"name": variable, "value": st.text(max_size=4)}), max_size=2
+        ),
+        "volumes": st.just([{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]),
+    },
+)
+patch = st.fixed_dictionaries(
+    {},
+    optional={
+        "metadata": st.just({"labels": {"p": "1"}}),
+        "spec": st.fixed_dictionaries(
+            {},
+            optional={
+                "priorityClassName": word,
+                "tolerations": st.lists(toleration, max_size=2),
+                "terminationGracePeriodSeconds": st.integers(1, 300) | st.just(60.0),
+                "containers": st.just([{"name": "pytorch", "ports": [{"containerPort": 9.0e3}]}]),
+            },
+        ),
+    },
+)
+inputs_strategy = st.fixed_dictionaries(
+    {"image": st.from_regex(r"[a-z]{1,5}(:[0-9])?", fullmatch=True)},
+    optional={
+        "name": st.text(max_size=5).map(lambda s: f"a{s}"),
+        "namespace": word,
+        "command": st.lists(scalar, max_size=3),
+        "args": st.lists(scalar, max_size=3),
+        "env": st.dictionaries(
+            variable, scalar | st.just({"fieldRef": {"fieldPath": "metadata.name"}}), max_size=3
+        ),
+        "num_nodes": st.integers(1, 50) | st.just(4.0),
+        "nproc_per_node": st.sampled_from(["", "auto", "gpu", "cpu", "1", "8"]),
+        "cpu": st.sampled_from(["", "500m", "4", "1.5"]),
+        "memory": quantity,
+        "gpus_per_node": st.integers(0, 8),
+        "gpu_resource": st.sampled_from(["nvidia.com/gpu", "amd.com/gpu"]),
+        "shm_size": quantity | st.just("0"),
+        "output_uri": st.sampled_from(
+            ["pvc://claim", "pvc://claim/a/b", "s3://bucket/x", "gs://bucket", "minio://bucket/y"]
+        ),
+        "key": word,
+        "output_secret": word,
+        "resume_from": st.sampled_from(["", "pvc://claim/j", "pvc://other/j", "s3://bucket/j"]),
+        "service_account": word,
+        "image_pull_secrets": st.lists(word, max_size=2),
+        "image_pull_policy": st.sampled_from(["", "Always", "Never", "IfNotPresent"]),
+        "run_as_root": st.booleans(),
+        "run_as_user": st.integers(0, 2000),
+        "security_context": st.sampled_from([{}, {"fsGroup": 5.0}, {"fsGroup": None}]),
+        "node_selector": st.dictionaries(keys, word, max_size=2),
+        "tolerations": st.lists(toleration, max_size=2),
+        "affinity": affinity,
+        "labels": st.dictionaries(keys, word, max_size=2),
+        "annotations": st.dictionaries(keys, scalar, max_size=2),
+        "istio_injection": st.booleans(),
+        "backoff_limit": st.integers(-1, 50),
+        "ttl_seconds": st.just(-1) | st.integers(120, 10**6),
+        "clean_pod_policy": st.sampled_from(["Running", "All", "Keep"]),
+        "active_deadline": st.integers(0, 10**6),
+        "restart_policy": st.sampled_from(["OnFailure", "Never", "Always", "ExitCode"]),
+        "pod_template_patch": patch,
+        "task_config": task,
+    },
+)
+
+
+@settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=200)
+@given(inputs_strategy)
+def test_every_manifest_that_the_inputs_can_make_is_valid_and_has_no_unknown_field(
+    check_crd: Check, inputs: dict[str, Any]
+) -> None:
+    parsed = parse_inputs(**inputs)
+    made = manifest(parsed, job_name="j", labels={"l": "1"}, annotations={}, owner=OWNER)
+    check_crd("pytorchjobs", made)
+    assert_admitted(made, parsed.num_nodes)
+
+
+def assert_admitted(made: dict[str, Any], nodes: int) -> None:
+    """What the operator's webhook and the API server demand beyond the schema."""
+    replicas = made["spec"]["pytorchReplicaSpecs"]
+    assert replicas["Master"]["replicas"] == 1
+    assert sum(r["replicas"] for r in replicas.values()) == nodes
+    for replica in replicas.values():
+        pod = replica["template"]["spec"]
+        assert [c["name"] for c in pod["containers"]].count("pytorch") == 1
+        volumes = [v["name"] for v in pod.get("volumes", [])]
+        assert len(volumes) == len(set(volumes))
+        for container in pod["containers"]:
+            assert container["image"]
+            paths = [m["mountPath"] for m in container.get("volumeMounts", [])]
+            assert len(paths) == len(set(paths))
+            names = [v["name"] for v in container["env"]]
+            assert len(names) == len(set(names))
