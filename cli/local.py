@@ -2,9 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import click
+
+ROOT_HELP = "Where claims, logs and runs are kept; KFP_PYTORCH_HOME, or ~/.kfp-pytorch."
+
+
+def root_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--root`, the local cluster's folder, to a command."""
+    return click.option(
+        "--root", type=click.Path(path_type=Path, file_okay=False), default=None, help=ROOT_HELP
+    )(command)
+
+
+def root_or_default(root: Path | None) -> Path:
+    """Returns the folder that was given, or the default one, absolute."""
+    from kfp_pytorch.local import lifecycle
+
+    return root.absolute() if root else lifecycle.default_root()
 
 
 @click.group("local")
 def local() -> None:
-    """The cluster on this machine: up, status, down."""
+    """The cluster on this machine."""
+
+
+@local.command("up")
+@root_option
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="0 for a free one.")
+@click.option(
+    "--crds",
+    type=click.Path(path_type=Path),
+    help="A folder with CustomResourceDefinitions to validate objects by.",
+)
+def up(root: Path | None, port: int, crds: Path | None) -> None:
+    """Start a cluster that stays until `local down`."""
+    from kfp_pytorch.local import lifecycle
+
+    folder = root_or_default(root)
+    try:
+        handle = lifecycle.start_detached(folder, port=port, crds=crds and crds.absolute())
+    except (lifecycle.ClusterError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"The cluster is up at {handle.url} (process {handle.pid}).")
+    click.echo(f"export KUBECONFIG={handle.kubeconfig}")
+
+
+@local.command("status")
+@root_option
+def status(root: Path | None) -> None:
+    """Say whether a cluster is up, and where; exit code 1 when none is."""
+    from kfp_pytorch.local import lifecycle
+
+    folder = root_or_default(root)
+    handle = lifecycle.status(folder)
+    if handle is None:
+        click.echo(f"No cluster is up on {folder}.")
+        raise SystemExit(1)
+    click.echo(f"A cluster is up at {handle.url} (process {handle.pid}).")
+    click.echo(f"export KUBECONFIG={handle.kubeconfig}")
+
+
+@local.command("down")
+@root_option
+def down(root: Path | None) -> None:
+    """Stop the cluster and all of its pods."""
+    from kfp_pytorch.local import lifecycle
+
+    folder = root_or_default(root)
+    try:
+        stopped = lifecycle.stop(folder)
+    except lifecycle.ClusterError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo("The cluster is down." if stopped else f"No cluster was up on {folder}.")

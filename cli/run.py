@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from kfp_pytorch.cli.local import root_option, root_or_default
 from kfp_pytorch.cli.signals import Interrupted, interruptible
 
 
@@ -44,13 +45,7 @@ class Request:
 @click.option(
     "--resume", is_flag=True, help="Go on with the pipeline's last run, from its checkpoints."
 )
-@click.option(
-    "--root",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path(".kfp-pytorch"),
-    show_default=True,
-    help="Where claims, logs and runs are kept.",
-)
+@root_option
 def run(
     pipeline: str,
     locally: bool,
@@ -59,7 +54,7 @@ def run(
     keep: bool,
     as_json: bool,
     resume: bool,
-    root: Path,
+    root: Path | None,
 ) -> None:
     """Run PIPELINE: a name that comes with kfp-pytorch, a compiled YAML, or FILE.py:FUNCTION.
 
@@ -71,7 +66,8 @@ def run(
             "Say where: --local for this machine, or --kubeconfig FILE. To run the whole pipeline "
             "on a Kubeflow cluster, compile it and upload the YAML."
         )
-    request = Request(pipeline, given, kubeconfig, root.absolute(), keep, as_json, resume)
+    folder = root_or_default(root)
+    request = Request(pipeline, given, kubeconfig, folder, keep, as_json, resume)
     with _told_as_json(request), interruptible():
         told = _execute(request)
     if told["status"] != "succeeded":
@@ -93,7 +89,9 @@ def _told_as_json(request: Request) -> Iterator[None]:
             "The same command with --resume goes on from the last checkpoint.",
             err=True,
         )
-        if request.as_json:
+        if request.as_json and interrupted.summary:
+            click.echo(json.dumps(interrupted.summary))
+        elif request.as_json:
             _print_json(request, "terminated", f"ended by {interrupted}")
         raise SystemExit(interrupted.exit_code) from None
 

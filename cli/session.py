@@ -14,6 +14,7 @@ from typing import Any
 from kfp_pytorch.cli import runs, summary
 from kfp_pytorch.cli.follow import Follower, Progress
 from kfp_pytorch.cli.packages import Package
+from kfp_pytorch.cli.signals import Interrupted
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.local import client, guarded, kfp_runner, step
@@ -62,20 +63,26 @@ def run(package: Package, wanted: Run, target: Target, progress: Progress) -> di
         The summary. It is written into the run's folder too.
 
     Raises:
-        BaseException: What interrupted this process, such as KeyboardInterrupt, once every step
-            has ended; the folder has the summary all the same.
+        Interrupted: When a signal ended this process's waiting, once every step has ended; it
+            has the summary.
     """
     folder = target.root / "runs" / wanted.name
-    runs.write(folder, wanted, kfp_runner.local_form(image_form(package.spec, THIS_PYTHON)))
+    spec = image_form(package.spec, THIS_PYTHON)
+    runs.write(folder, wanted, kfp_runner.local_form(spec, wanted.name))
     place = summary.Place(folder, target.claims)
     follower = Follower(progress)
-    status = "terminated"
+
+    def told(status: str) -> dict[str, Any]:
+        result = summary.summarise(package, follower.finish(), place, status)
+        (folder / runs.SUMMARY_FILE).write_text(json.dumps(result), encoding="utf-8")
+        return result
+
     try:
-        status = "succeeded" if _follow(folder, wanted, target, follower) == 0 else "failed"
-    finally:
-        told = summary.summarise(package, follower.finish(), place, status)
-        (folder / runs.SUMMARY_FILE).write_text(json.dumps(told), encoding="utf-8")
-    return told
+        code = _follow(folder, wanted, target, follower)
+    except Interrupted as interrupted:
+        interrupted.summary = told("terminated")
+        raise
+    return told("succeeded" if code == 0 else "failed")
 
 
 def _follow(folder: Path, wanted: Run, target: Target, follower: Follower) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import signal
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -15,7 +16,10 @@ class Interrupted(BaseException):
 
     Attributes:
         number: The signal's number.
+        summary: The summary of the run that it ended; None when none had begun.
     """
+
+    summary: dict[str, Any] | None = None
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)

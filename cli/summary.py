@@ -5,6 +5,7 @@ from __future__ import annotations
 import graphlib
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from kfp_pytorch.cli.packages import Package
 
 _SUFFIXES = {"system.HTML": ".html", "system.Markdown": ".md"}
 _JOB_FOLDERS = ("checkpoints", "tensorboard")
+_FRAME = re.compile(r'  File "([^"]+)", line \d+')
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,23 @@ def error_of(followed: Followed) -> str:
     step = followed.failed
     if step is None:
         return followed.error or "The run ended without a word; its log is in the run's folder."
-    text = step.stderr.strip() or step.message.strip() or "It said nothing."
+    text = _without_kfp(step.stderr).strip() or step.message.strip() or "It said nothing."
     return f"Step {step.name} failed.\n{text}"
+
+
+def _without_kfp(stderr: str) -> str:
+    """Drops the frames of KFP's executor from a traceback: they are the same for every step."""
+    kept = []
+    inside = False
+    for line in stderr.splitlines():
+        frame = _FRAME.match(line)
+        if frame:
+            inside = "<frozen runpy>" in frame[1] or "/kfp/dsl/" in frame[1]
+        elif not line.startswith("    "):
+            inside = False
+        if not inside:
+            kept.append(line)
+    return "\n".join(kept)
 
 
 def text(summary: dict[str, Any], seconds: float, *, kept: bool) -> str:

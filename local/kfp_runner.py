@@ -51,16 +51,19 @@ class Run:
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
-def local_form(spec: dict[str, Any]) -> dict[str, Any]:
+def local_form(spec: dict[str, Any], name: str) -> dict[str, Any]:
     """Puts the stand-in for KFP's launcher before the command of every step.
 
     Args:
         spec: A pipeline's specification, in image form.
+        name: The run's name, which becomes the pipeline's: KFP mistakes a pipeline that is called
+            like one of its components for that component.
 
     Returns:
         A new specification for this machine alone.
     """
     result: dict[str, Any] = json.loads(json.dumps(spec))
+    result["pipelineInfo"]["name"] = name
     for label, executor in result.get("deploymentSpec", {}).get("executors", {}).items():
         container = executor.get("container")
         if container and container.get("command"):

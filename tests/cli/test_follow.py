@@ -92,6 +92,27 @@ def test_the_error_is_the_failing_steps_own_words():
     assert summary.error_of(followed) == "Step train failed.\nthe job failed: OOMKilled"
 
 
+def test_a_traceback_is_that_of_the_step_without_kfps_frames():
+    stderr = """Traceback (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+  File "/venv/site-packages/kfp/dsl/executor.py", line 453, in execute
+    result = self.func(**func_kwargs)
+             ^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/tmp/x/ephemeral_component.py", line 8, in bad
+    raise ValueError(x)
+ValueError: 2
+"""
+    followed, _ = follow(told("started"), end(1, stderr=stderr))
+    assert (
+        summary.error_of(followed)
+        == """Step train failed.
+Traceback (most recent call last):
+  File "/tmp/x/ephemeral_component.py", line 8, in bad
+    raise ValueError(x)
+ValueError: 2"""
+    )
+
+
 def test_what_kfp_refused_is_the_error_when_no_step_failed():
     followed, _ = follow(told("error", step="", pod="", message="TypeError: missing"))
     assert summary.error_of(followed) == "TypeError: missing"

@@ -64,7 +64,7 @@ def failing():
     speak(text="never").after(first)
 
 
-@dsl.pipeline(name="sleeping")
+@dsl.pipeline(name="sleep")  # as its component
 def sleeping(marker: str):
     first = sleep(marker=marker).set_retry(2)
     speak(text="never").after(first)
@@ -74,7 +74,7 @@ def prepare(folder, pipeline, arguments=None):
     folder.mkdir(parents=True, exist_ok=True)
     compiled = folder / "compiled.yaml"
     compiler.Compiler().compile(pipeline, str(compiled))
-    spec = local_form(yaml.safe_load(compiled.read_text()))
+    spec = local_form(yaml.safe_load(compiled.read_text()), folder.name)
     (folder / PIPELINE_FILE).write_text(json.dumps(spec))
     run = {"name": folder.name, "id": "the-id", "pipeline": "p", "arguments": arguments or {}}
     (folder / RUN_FILE).write_text(json.dumps(run))
