@@ -180,8 +180,11 @@ class Hands:
             self.server.api.mutate, PYTORCHJOB, NAMESPACE, name, change, "status"
         )
 
-    def change_job(self, name: str, change: Callable[[Object], None]) -> Object:
-        return self.server.call(self.server.api.mutate, PYTORCHJOB, NAMESPACE, name, change)
+    def change_job(self, name: str, change: Callable[[Object], Any]) -> Object:
+        def changed(obj: Object) -> None:
+            change(obj)
+
+        return self.server.call(self.server.api.mutate, PYTORCHJOB, NAMESPACE, name, changed)
 
     def delete(self, kind: Kind, name: str, propagation: str = "Background") -> None:
         self.server.call(self.server.api.delete, kind, NAMESPACE, name, propagation)

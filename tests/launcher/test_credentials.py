@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_pytorch.launcher.credentials import NoCluster, load
+
+
+def token_of(subject: str) -> str:
+    claims = base64.urlsafe_b64encode(json.dumps({"sub": subject}).encode()).decode().rstrip("=")
+    return f"e30.{claims}.c2ln"
+
+
+def kubeconfig(path: Path, user: dict[str, Any], cluster: dict[str, Any] | None = None) -> Path:
+    config = {
+        "current-context": "here",
+        "contexts": [
+            {"name": "here", "context": {"cluster": "c", "user": "me", "namespace": "team"}}
+        ],
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1/"} | (cluster or {})}],
+        "users": [{"name": "me", "user": user}],
+    }
+    path.write_text(json.dumps(config))
+    return path
+
+
+def test_a_kubeconfig_gives_server_namespace_and_token(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path / "config", {"token": "secret"})
+    found = load({"KUBECONFIG": str(path)})
+    assert (found.server, found.namespace) == ("http://127.0.0.1:1", "team")
+    assert found.authorization == "Bearer secret"
+    assert "secret" not in repr(found)
+
+
+def test_a_token_file_is_read_afresh_and_relative_to_the_kubeconfig(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path / "config", {"tokenFile": "token"})
+    for token in ("one", "two"):
+        (tmp_path / "token").write_text(f"{token}\n")
+        assert load({"KUBECONFIG": str(path)}).authorization == f"Bearer {token}"
+
+
+def test_a_user_name_and_password_are_basic_authentication(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path / "config", {"username": "a", "password": "b"})
+    assert load({"KUBECONFIG": str(path)}).authorization == "Basic YTpi"
+
+
+def test_the_first_file_of_a_list_wins(tmp_path: Path) -> None:
+    one = kubeconfig(tmp_path / "one", {"token": "first"})
+    two = kubeconfig(tmp_path / "two", {"token": "second"}, {"server": "http://other"})
+    found = load({"KUBECONFIG": f"{tmp_path / 'absent'}:{one}:{two}"})
+    assert (found.server, found.authorization) == ("http://127.0.0.1:1", "Bearer first")
+
+
+def test_a_pods_service_account_names_itself(tmp_path: Path) -> None:
+    subject = "system:serviceaccount:team:default-editor"
+    (tmp_path / "token").write_text(token_of(subject))
+    (tmp_path / "namespace").write_text("team")
+    (tmp_path / "ca.crt").write_text(Path(__import__("certifi").where()).read_text())
+    environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}
+    found = load(environ, tmp_path)
+    assert (found.server, found.namespace) == ("https://[fd00::1]:6443", "team")
+    assert found.account == subject
+    assert found.tls is not None
+
+
+def test_a_kubeconfig_that_was_set_goes_before_the_service_account(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("t")
+    path = kubeconfig(tmp_path / "config", {})
+    environ = {"KUBECONFIG": str(path), "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    assert load(environ, tmp_path).server == "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{}", "no current-context"),
+        ("{", "cannot be read"),
+        ('{"current-context": "x"}', "no 'x' under 'contexts'"),
+    ],
+)
+def test_a_kubeconfig_that_cannot_be_used_says_why(
+    tmp_path: Path, content: str, words: str
+) -> None:
+    path = tmp_path / "config"
+    path.write_text(content)
+    with pytest.raises(NoCluster, match=words):
+        load({"KUBECONFIG": str(path)})
+
+
+def test_without_any_cluster_the_way_out_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(NoCluster, match="kfp-pytorch local up"):
+        load({}, tmp_path)
+    with pytest.raises(NoCluster, match="does not exist"):
+        load({"KUBECONFIG": str(tmp_path / "absent")}, tmp_path)
+
+
+def test_a_proxy_is_used_but_never_for_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    monkeypatch.setenv("no_proxy", ".inside")
+    for server, proxy in (
+        ("http://127.0.0.1:1", ""),
+        ("http://localhost:1", ""),
+        ("http://api.inside:1", ""),
+        ("http://api.outside:1", "http://proxy:3128"),
+    ):
+        path = kubeconfig(tmp_path / "config", {}, {"server": server})
+        assert load({"KUBECONFIG": str(path)}).proxy == proxy
+
+
+def test_an_exec_plugin_is_left_to_the_official_client(tmp_path: Path) -> None:
+    answer = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": "from-a-plugin"},
+    }
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": sys.executable,
+        "args": ["-c", f"print({json.dumps(json.dumps(answer))})"],
+    }
+    path = kubeconfig(tmp_path / "config", {"exec": plugin})
+    assert load({"KUBECONFIG": str(path)}).authorization == "Bearer from-a-plugin"
