@@ -6,12 +6,13 @@ so two compiles of the same tree differ. The archive here depends on the source'
 
 from __future__ import annotations
 
+import ast
 import base64
 import bz2
 import functools
 import io
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def with_launcher(source: str, function: str) -> str:
         ValueError: When the result is over `MAX_SOURCE_BYTES`, or holds no such function.
     """
     start = source.index(f"\ndef {function}(") + 1
-    archive = base64.b64encode(launcher_archive()).decode("ascii")
+    archive = base64.b64encode(launcher_archive(function)).decode("ascii")
     helper = _HELPER.format(archive=archive)
     result = f"{source[:start]}{helper}\n\n{source[start:]}"
     size = len(result.encode())
@@ -135,12 +136,16 @@ def without_launcher(source: str) -> str | None:
 
 
 @functools.cache
-def launcher_archive() -> bytes:
-    """Packs `kfp_pytorch/__init__.py` and `kfp_pytorch/launcher/` into an archive.
+def launcher_archive(function: str = "") -> bytes:
+    """Packs `kfp_pytorch/__init__.py` and what a component needs of the launcher into an archive.
 
     The bytes depend on the files' names and contents alone. They are bzip2, not gzip: zlib's
     output differs between builds (zlib-ng, hardware deflate) while bzip2's format leaves its one
     encoder no choice that varied since 1.0, and it is smaller for this much text.
+
+    Args:
+        function: The component's function. Where the launcher has a step of that name, only the
+            modules that it imports are packed; else all are.
 
     Returns:
         A tar archive, compressed.
@@ -149,7 +154,7 @@ def launcher_archive() -> bytes:
     # `kfp_pytorch/launcher` is a link in an editable install.
     launcher = (package / "launcher").resolve()
     files = {"kfp_pytorch/__init__.py": package / "__init__.py"}
-    for path in launcher.rglob("*.py"):
+    for path in modules_of_step(launcher, function):
         files[f"kfp_pytorch/launcher/{path.relative_to(launcher).as_posix()}"] = path
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
@@ -161,3 +166,38 @@ def launcher_archive() -> bytes:
             info.mode = 0o644
             tar.addfile(info, io.BytesIO(content))
     return bz2.compress(buffer.getvalue(), compresslevel=9)
+
+
+def modules_of_step(launcher: Path, step: str) -> list[Path]:
+    """Finds the modules that a step of the launcher needs, by their import statements.
+
+    Args:
+        launcher: The launcher's folder.
+        step: The step's name.
+
+    Returns:
+        The modules' files; all of the launcher's where it has no such step.
+    """
+    if not (launcher / "steps" / f"{step}.py").is_file():
+        return sorted(launcher.rglob("*.py"))
+    # `run_step` imports the step by name.
+    found, left = set[Path](), ["__init__", "runner", "steps.__init__", f"steps.{step}"]
+    while left:
+        path = launcher / f"{left.pop().replace('.', '/')}.py"
+        if path not in found and path.is_file():
+            found.add(path)
+            left += _imported(path)
+    return sorted(found)
+
+
+def _imported(path: Path) -> Iterator[str]:
+    """The modules of the launcher that a file imports, in functions too."""
+    prefix = "kfp_pytorch.launcher"
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        yield from (name[len(prefix) + 1 :] for name in names if name.startswith(f"{prefix}."))

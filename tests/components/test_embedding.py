@@ -94,7 +94,7 @@ def test_source_comes_out_as_it_was(tmp_path):
 
 
 def test_launcher_that_outgrows_one_argument_is_refused(monkeypatch):
-    monkeypatch.setattr(embedding, "launcher_archive", lambda: b"x" * embedding.MAX_SOURCE_BYTES)
+    monkeypatch.setattr(embedding, "launcher_archive", lambda _: b"x" * embedding.MAX_SOURCE_BYTES)
     with pytest.raises(ValueError, match=r"'where' is 13\d,\d{3} bytes .* limit is 100,000"):
         embedding.launcher_component(where)
 
@@ -102,3 +102,22 @@ def test_launcher_that_outgrows_one_argument_is_refused(monkeypatch):
 def test_pip_installs_what_the_project_itself_asks_for():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(embedding.PACKAGES) <= set(project["dependencies"])
+
+
+@pytest.mark.parametrize("step", [p.stem for p in (ROOT / "launcher/steps").glob("[a-z]*.py")])
+def test_archive_of_a_step_holds_all_that_the_step_imports(step, tmp_path):
+    with tarfile.open(fileobj=io.BytesIO(embedding.launcher_archive(step))) as tar:
+        tar.extractall(tmp_path, filter="data")
+    program = (
+        f"import kfp_pytorch.launcher.runner, kfp_pytorch.launcher.steps.{step} as step\n"
+        "print(step.__file__)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.startswith(str(tmp_path))
