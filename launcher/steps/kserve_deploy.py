@@ -1,0 +1,104 @@
+"""The step `kserve_deploy`: a Model becomes an InferenceService whose new revision serves."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from kfp_pytorch.launcher.api_errors import ApiError, KindAbsent, NotFound
+from kfp_pytorch.launcher.constants import CLAIM
+from kfp_pytorch.launcher.deploy import Pace, Waiter, apply
+from kfp_pytorch.launcher.errors import CannotObserve, InputError, StepError
+from kfp_pytorch.launcher.inference_service import (
+    ServiceInputs,
+    base_url,
+    check_host,
+    parse_inputs,
+    predict_url,
+)
+from kfp_pytorch.launcher.kube import Kube, connect
+from kfp_pytorch.launcher.progress import say
+
+
+class Outputs(NamedTuple):
+    """The output parameters."""
+
+    url: str
+    cluster_url: str
+    service_name: str
+    revision: str
+
+
+class ModelArtifact(Protocol):
+    """What the step needs of the Model."""
+
+    uri: str
+    metadata: dict[str, Any]
+
+
+def run(model: ModelArtifact, **inputs: Any) -> Outputs:
+    """Deploys a model and waits until it serves.
+
+    Args:
+        model: The model; its metadata says where it lies.
+        **inputs: The component's other inputs.
+
+    Returns:
+        Where the service answers and which revision does.
+
+    Raises:
+        InputError: An input cannot work.
+        DeployFailed: The new revision does not serve; the message says why.
+        StepError: The cluster did not let it come about; the message says how.
+    """
+    checked = parse_inputs(model.uri, model.metadata, **inputs)
+    return deploy(connect(checked.namespace, notify=say), checked, Pace())
+
+
+def deploy(kube: Kube, inputs: ServiceInputs, pace: Pace) -> Outputs:
+    """Does what `run` does, with everything given.
+
+    Args:
+        kube: The cluster.
+        inputs: The checked inputs.
+        pace: How often and how long to look at the cluster.
+
+    Returns:
+        Where the service answers and which revision does.
+    """
+    check_host(inputs.name, kube.namespace)
+    _check_claim(kube, str(inputs.predictor["model"]["storageUri"]))
+    try:
+        apply(kube, inputs, pace)
+    except KindAbsent as error:
+        raise StepError(f"{error.message} Is KServe installed?") from error
+    say(f"InferenceService {kube.namespace}/{inputs.name}: revision {inputs.spec_hash}")
+    service = Waiter(kube, inputs, pace).run()
+    outside, inside = base_url(service, internal=False), base_url(service, internal=True)
+    outputs = Outputs(
+        url=predict_url(outside or inside, inputs.name, inputs.protocol),
+        cluster_url=predict_url(inside or outside, inputs.name, inputs.protocol),
+        service_name=inputs.name,
+        revision=inputs.spec_hash,
+    )
+    say(f"serves at {outputs.url}")
+    return outputs
+
+
+def _check_claim(kube: Kube, uri: str) -> None:
+    """Refuses a claim that is not there: the predictor's pod would wait for ever."""
+    parts = urlsplit(uri)
+    if parts.scheme != "pvc":
+        return
+    try:
+        kube.get(CLAIM, parts.netloc)
+    except NotFound:
+        raise InputError(
+            f"The model lies at {uri!r}, but namespace {kube.namespace!r} has no "
+            f"PersistentVolumeClaim {parts.netloc!r}. A predictor can mount a claim of its own "
+            "namespace only: deploy to the namespace of the claim."
+        ) from None
+    except CannotObserve:
+        raise
+    except ApiError as error:
+        say(f"could not check the claim {parts.netloc!r}: {error.short}")

@@ -1,0 +1,105 @@
+"""The step `kserve_predict`: requests with known answers, and whether they came back."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from kfp_pytorch.launcher import checks
+from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.predict import Known, Server, ask, check, check_url, parse_requests
+from kfp_pytorch.launcher.progress import say
+
+SHOWN_ANSWERS = 20
+SHOWN_CHARACTERS = 200
+
+
+class Outputs(NamedTuple):
+    """The output parameters."""
+
+    correct: float
+    sample_prediction: str
+
+
+class Artifact(Protocol):
+    """What the step needs of an artifact."""
+
+    path: str
+
+
+def run(model: Artifact, report: Artifact, **inputs: Any) -> Outputs:
+    """Checks a service's answers.
+
+    Args:
+        model: The Model, whose content has the held-out samples.
+        report: Gets the answers as Markdown.
+        **inputs: The component's other inputs.
+
+    Returns:
+        The share of right answers, and one of them.
+
+    Raises:
+        InputError: An input cannot work, or there is nothing to ask.
+        NoAnswer: The server cannot be reached or refuses the requests.
+        WrongAnswers: An answer is not the known one; the message says which.
+    """
+    known = parse_requests(inputs.get("requests")) or _samples(Path(model.path))
+    headers = checks.mapping("headers", inputs.get("headers"))
+    server = Server(
+        url=check_url(inputs.get("url")),
+        headers={k: checks.rendered(f"headers[{k!r}]", v) for k, v in headers.items()},
+        patience=checks.integer("ready_timeout", inputs.get("ready_timeout"), default=120),
+        timeout=checks.integer(
+            "request_timeout", inputs.get("request_timeout"), default=30, minimum=1
+        ),
+    )
+    started = time.monotonic()
+    predictions = ask(server, known)
+    seconds = time.monotonic() - started
+    target = Path(report.path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(_render(server.url, known, predictions, seconds), encoding="utf-8")
+    check(known, predictions)
+    say(f"all {len(known)} answers are as known")
+    return Outputs(correct=1.0, sample_prediction=json.dumps(predictions[0], ensure_ascii=False))
+
+
+def _samples(path: Path) -> list[Known]:
+    """The held-out samples in the Model's content."""
+    try:
+        content = json.loads(path.read_bytes())
+        known = [Known(s["instance"], s["prediction"]) for s in content["samples"]]
+    except (OSError, ValueError, TypeError, KeyError):
+        known = []
+    if not known:
+        raise InputError(
+            "There is nothing to ask: the model has no held-out samples (they are left out where "
+            "they do not fit into training's termination message, and an imported model has none). "
+            'Give `requests`, a list of {"instance": …, "prediction": …}.'
+        )
+    return known
+
+
+def _render(url: str, known: Sequence[Known], predictions: Sequence[Any], seconds: float) -> str:
+    lines = [
+        "# Answers of the model server",
+        "",
+        f"{len(known)} requests to `{url}` took {seconds:.2f} s.",
+        "",
+        "| request | expected | answer |",
+        "| --- | --- | --- |",
+    ]
+    for i, (item, got) in enumerate(zip(known, predictions, strict=True)):
+        if i == SHOWN_ANSWERS:
+            lines.append(f"| … | {len(known) - i} more | |")
+            break
+        lines.append(f"| {i} | {_cell(item.prediction)} | {_cell(got)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)[:SHOWN_CHARACTERS]
+    return "`" + text.replace("|", "\\|").replace("`", "'") + "`"
