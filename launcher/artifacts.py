@@ -64,7 +64,7 @@ def write_outputs(
     for name in sorted(set(success.metrics) - set(finite)):
         _warn(evidence, f"Metric {name} ended as {success.metrics[name]}: training diverged.")
     storage_uri = _exported(folder, success, evidence).uri
-    model.metadata.update(_metadata(manifest, success, folder, storage_uri, finite))
+    model.metadata.update(_metadata(evidence.job or manifest, success, folder, storage_uri, finite))
     metrics.metadata.update(finite)
     content = {"model": _short_form(success), "samples": success.samples}
     _write(model.path, json.dumps(json_safe(content), ensure_ascii=False))
@@ -94,7 +94,7 @@ def _short_form(success: Success) -> dict[str, Any]:
 
 
 def _metadata(
-    manifest: Object,
+    job: Object,
     success: Success,
     folder: Location,
     storage_uri: str,
@@ -103,8 +103,8 @@ def _metadata(
     texts = {
         "storage_uri": storage_uri,
         "format": _short_form(success).get("format"),
-        "job": podview.name(manifest),
-        "namespace": podview.dig(manifest, "metadata", "namespace"),
+        "job": podview.name(job),
+        "namespace": podview.dig(job, "metadata", "namespace"),
         "folder": folder.uri,
         "sha256": success.export.sha256 if success.export else "",
     }

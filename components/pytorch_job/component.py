@@ -140,4 +140,4 @@ def pytorch_job(
     inputs = dict(locals())
     from kfp_pytorch.launcher import run_step
 
-    return run_step("pytorch_job", **inputs)
+    return (run_step("pytorch_job", **inputs),)

@@ -1,0 +1,230 @@
+"""The step `tensorboard`: a view of the logs that is there before training writes them.
+
+It makes two things. The artifact `mlpipeline_ui_metadata` opens the viewer of the KFP UI, on
+multi-user KFP. A `Tensorboard` object is Kubeflow's dashboard's own, where the cluster has that
+kind. Neither is worth failing a run for.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from kfp_pytorch.launcher import checks, constants, podview, storage
+from kfp_pytorch.launcher.api_errors import AlreadyExists, Forbidden, KindAbsent
+from kfp_pytorch.launcher.errors import StepError
+from kfp_pytorch.launcher.evidence import Object
+from kfp_pytorch.launcher.identity import Identity, identify, whoami
+from kfp_pytorch.launcher.kube import Kube, connect
+from kfp_pytorch.launcher.progress import say
+from kfp_pytorch.launcher.pytorchjob import CREDENTIALS_MOUNT, GCS_CREDENTIALS_FILE
+from kfp_pytorch.launcher.storage import Location
+from kfp_pytorch.launcher.transport import Patience
+
+VOLUME = "logs"
+# The controller names the port of its Service after the object: `http-<name>`.
+_PORT_PREFIX = "http-"
+_SHARED = ("ReadWriteMany", "ReadOnlyMany")
+# Not worth waiting for as long as a training job is.
+_PATIENCE = Patience(blind=15.0, first_contact=10.0)
+_USER = 1000
+
+
+class UiArtifact(Protocol):
+    """What this step needs of its output artifact."""
+
+    uri: str
+
+    @property
+    def path(self) -> str:
+        """Where its content is written."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What is to be shown, checked.
+
+    Attributes:
+        logs: The folder of the logs.
+        image: The image that has TensorBoard.
+        secret: The Secret with the bucket's credentials; empty for none.
+        namespace: The object's namespace; empty for the step's own.
+        labels: Labels of the Tensorboard object.
+    """
+
+    logs: Location
+    image: str
+    secret: str
+    namespace: str
+    labels: dict[str, str]
+
+
+def run(mlpipeline_ui_metadata: UiArtifact, **inputs: Any) -> str:
+    """Open the views of a folder of logs.
+
+    Args:
+        mlpipeline_ui_metadata: Gets what the KFP UI's viewer reads.
+        **inputs: The component's inputs: `output_uri`, `key`, `image`, `output_secret`,
+            `namespace` and `labels`.
+
+    Returns:
+        What was made, in words.
+
+    Raises:
+        InputError: If an input cannot work; nothing else fails this step.
+    """
+    view = _checked(**inputs)
+    target = Path(mlpipeline_ui_metadata.path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(ui_metadata(view)), encoding="utf-8")
+    said = [
+        f"TensorBoard of {view.logs.uri}: on multi-user KFP it opens from this step's "
+        "Visualization tab.",
+        _dashboard(view, mlpipeline_ui_metadata.uri),
+    ]
+    for line in said:
+        say(line)
+    return " ".join(said)
+
+
+def _checked(
+    output_uri: str, key: str, image: str, output_secret: str, namespace: str, labels: Any
+) -> View:
+    uri = checks.text("output_uri", output_uri, constants.DEFAULT_OUTPUT_URI)
+    folder = storage.relative(checks.text("key", key), "key")
+    return View(
+        logs=storage.parse(uri).under(folder),
+        image=checks.text("image", image, constants.TRAINING_IMAGE),
+        secret=checks.dns_subdomain("output_secret", output_secret),
+        namespace=checks.dns_label("namespace", namespace),
+        labels=checks.label_map("labels", labels),
+    )
+
+
+def ui_metadata(view: View) -> Object:
+    """Build what the KFP UI reads: frontend/src/lib/OutputArtifactLoader.ts."""
+    logs = view.logs
+    source = f"volume://{VOLUME}/{logs.path}" if logs.on_claim else logs.uri
+    shown = {
+        "type": "tensorboard",
+        "source": source,
+        "image": view.image,
+        "pod_template_spec": _viewer_pod(view),
+    }
+    return {"outputs": [shown]}
+
+
+def _viewer_pod(view: View) -> Object:
+    """Build the pod of the viewer; its controller fills in image and arguments.
+
+    `env` as command runs them whatever the image's own entry point is.
+    """
+    container: Object = {
+        "command": ["env"],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    spec: Object = {
+        "containers": [container],
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "fsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    if view.logs.on_claim:
+        claim = {"claimName": view.logs.host}
+        spec["volumes"] = [{"name": VOLUME, "persistentVolumeClaim": claim}]
+        mount = {"name": VOLUME, "mountPath": constants.OUTPUT_MOUNT, "readOnly": True}
+        container["volumeMounts"] = [mount]
+    elif view.secret and view.logs.scheme == "gs":
+        path = f"{CREDENTIALS_MOUNT}/{GCS_CREDENTIALS_FILE}"
+        container["env"] = [{"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": path}]
+        mount = {"name": "credentials", "mountPath": CREDENTIALS_MOUNT, "readOnly": True}
+        container["volumeMounts"] = [mount]
+        spec["volumes"] = [{"name": "credentials", "secret": {"secretName": view.secret}}]
+    elif view.secret:
+        container["envFrom"] = [{"secretRef": {"name": view.secret}}]
+    return {"spec": spec}
+
+
+def _dashboard(view: View, artifact_uri: str) -> str:
+    """Create the Tensorboard object where that makes sense, and say what came of it."""
+    try:
+        kube = connect(view.namespace, patience=_PATIENCE)
+        hindrance = _hindrance(kube, view)
+        return hindrance or _create(kube, view, artifact_uri)
+    except KindAbsent:
+        return "No Tensorboard object: this cluster does not have that kind."
+    except Forbidden as error:
+        return f"No Tensorboard object: {error.short}"
+    except StepError as error:
+        return f"No Tensorboard object, for the cluster did not answer as it should: {error.short}"
+
+
+def _hindrance(kube: Kube, view: View) -> str:
+    """Say why an object would do harm or show nothing; empty where it would not.
+
+    Its pod starts at once. A claim that one node can hold would then keep the training pods off
+    all other nodes; a bucket needs credentials that the object has no field for.
+    """
+    if view.logs.scheme == "s3" and not view.labels:
+        return (
+            "No Tensorboard object: it could not read the bucket. Make a PodDefault that gives "
+            "its credentials, and pass that PodDefault's label as labels."
+        )
+    if not view.logs.on_claim:
+        return ""
+    claim = kube.get(constants.CLAIM, view.logs.host)
+    modes = podview.dig(claim, "spec", "accessModes") or []
+    if any(mode in _SHARED for mode in modes):
+        return ""
+    return (
+        f"No Tensorboard object: claim {view.logs.host!r} can be held by one node only "
+        f"({', '.join(map(str, modes))}), and training needs it."
+    )
+
+
+def _create(kube: Kube, view: View, artifact_uri: str) -> str:
+    step = whoami(kube)
+    identity = identify("tensorboard", artifact_uri, _PORT_PREFIX, step.run_id, view.logs.uri)
+    owner = step.owner if step.namespace == kube.namespace else None
+    where = f"{kube.namespace}/{identity.name}"
+    try:
+        kube.create(constants.TENSORBOARD, tensorboard_object(view, identity, owner))
+    except AlreadyExists:
+        if not identity.owns(kube.get(constants.TENSORBOARD, identity.name)):
+            return f"No Tensorboard object: {where} is somebody else's."
+    return f"Tensorboard object {where}: it opens from the dashboard's TensorBoards page."
+
+
+def tensorboard_object(view: View, identity: Identity, owner: Object | None) -> Object:
+    """Build the Tensorboard object.
+
+    Args:
+        view: What is to be shown.
+        identity: The object's name, labels and annotations.
+        owner: The owner reference, or None.
+
+    Returns:
+        The object in its JSON form. Its controller copies its labels to the pod, where a
+        PodDefault finds them.
+    """
+    metadata: Object = {
+        "name": identity.name,
+        "labels": {**view.labels, **identity.labels},
+        "annotations": dict(identity.annotations),
+    }
+    if owner:
+        metadata["ownerReferences"] = [owner]
+    return {
+        "apiVersion": constants.TENSORBOARD.api_version,
+        "kind": constants.TENSORBOARD.kind,
+        "metadata": metadata,
+        "spec": {"logspath": view.logs.uri},
+    }
