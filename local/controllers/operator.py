@@ -7,7 +7,7 @@ import asyncio
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB, SERVICE, Kind
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.core import Api, ApiError
-from kfp_pytorch.local.controllers import pytorchjob, pytorchjob_pods
+from kfp_pytorch.local.controllers import pytorchjob, pytorchjob_admission, pytorchjob_pods
 from kfp_pytorch.local.controllers.events import Recorder
 from kfp_pytorch.local.controllers.pytorchjob import Plan
 from kfp_pytorch.local.controllers.pytorchjob_pods import Object
@@ -25,6 +25,7 @@ class Operator:
         self._api = api
         self._recorder = Recorder(api, pytorchjob_pods.CONTROLLER_NAME)
         self._queue = WorkQueue(api, self.reconcile)
+        api.add_webhook(PYTORCHJOB, pytorchjob_admission.check)
 
     async def run(self) -> None:
         """Work until cancelled."""
