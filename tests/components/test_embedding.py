@@ -1,5 +1,7 @@
 """The launcher travels inside the component's own source, and comes out of it whole."""
 
+import ast
+import base64
 import io
 import os
 import subprocess
@@ -13,7 +15,7 @@ import yaml
 from kfp import compiler, components
 
 import kfp_pytorch
-from kfp_pytorch.components import embedding
+from kfp_pytorch.components import archive, embedding
 
 ROOT = Path(kfp_pytorch.__file__).parent.parent
 
@@ -55,18 +57,64 @@ def test_step_imports_the_embedded_launcher_and_no_other(tmp_path):
     assert list(tmp_path.iterdir()) == [program]
 
 
-def test_archive_holds_every_module_of_the_launcher(tmp_path):
-    with tarfile.open(fileobj=io.BytesIO(embedding.launcher_archive())) as tar:
-        tar.extractall(tmp_path, filter="data")
-    launcher = ROOT / "launcher"
-    modules = {path.relative_to(ROOT).as_posix(): path for path in launcher.rglob("*.py")}
-    unpacked = {
-        path.relative_to(tmp_path / "kfp_pytorch").as_posix(): path
-        for path in tmp_path.rglob("*.py")
-    }
-    assert unpacked.pop("__init__.py").read_bytes() == Path(kfp_pytorch.__file__).read_bytes()
-    assert unpacked.keys() == modules.keys()
-    assert all(unpacked[name].read_bytes() == modules[name].read_bytes() for name in modules)
+def unpack(text, target):
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(text))) as tar:
+        tar.extractall(target, filter="data")
+    return {path.relative_to(target).as_posix() for path in target.rglob("*.py")}
+
+
+def run_step_source(step):
+    return f"def f():\n    from kfp_pytorch.launcher import run_step\n    run_step({step!r})\n"
+
+
+STEPS = sorted(path.stem for path in (ROOT / "launcher" / "steps").glob("[!_]*.py"))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_archive_is_enough_to_import_the_step(step, tmp_path):
+    unpack(archive.archive_for(run_step_source(step)), tmp_path)
+    importing = f"""
+import importlib, sys
+sys.path.insert(0, {str(tmp_path)!r})
+import kfp_pytorch
+assert kfp_pytorch.__file__.startswith({str(tmp_path)!r})
+importlib.import_module("kfp_pytorch.launcher.runner")
+importlib.import_module("kfp_pytorch.launcher.steps.{step}")
+"""
+    subprocess.run([sys.executable, "-c", importing], check=True)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_every_import_of_the_launcher_in_the_archive_is_in_it_too(step, tmp_path):
+    names = unpack(archive.archive_for(run_step_source(step)), tmp_path)
+    for name in names:
+        for node in ast.walk(ast.parse((tmp_path / name).read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("kfp_pytorch"):
+                path = node.module.replace(".", "/")
+                assert {f"{path}.py", f"{path}/__init__.py"} & names, (name, node.module)
+
+
+def test_each_module_does_the_same_without_its_docstrings_on_the_same_lines():
+    for path in sorted((ROOT / "launcher").rglob("*.py")):
+        source = path.read_text()
+        assert "__doc__" not in source, path
+        blanked = archive.without_docstrings(source)
+        assert blanked.count("\n") == source.count("\n")
+        assert code_of(blanked) == code_of(source), path
+
+
+def code_of(source):
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None:
+            node.body[0] = ast.Pass(lineno=node.body[0].lineno)
+    return ast.dump(tree), [n.lineno for n in ast.walk(tree) if hasattr(n, "lineno")]
+
+
+def test_a_step_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="There is no step 'nonsuch'"):
+        archive.archive_for(run_step_source("nonsuch"))
 
 
 def test_archive_is_the_same_for_another_user_time_and_file_order(tmp_path, monkeypatch):
@@ -79,9 +127,9 @@ def test_archive_is_the_same_for_another_user_time_and_file_order(tmp_path, monk
         target.write_bytes(source.read_bytes())
         target.chmod(0o600)
         os.utime(target, (1, 1))
-    here = embedding.launcher_archive()
+    here = archive.archive_for(run_step_source("pytorch_job"))
     monkeypatch.setattr(kfp_pytorch, "__file__", str(package / "__init__.py"))
-    assert embedding.launcher_archive.__wrapped__() == here
+    assert archive.archive_for(run_step_source("pytorch_job")) == here
 
 
 def test_source_comes_out_as_it_was(tmp_path):
@@ -94,30 +142,11 @@ def test_source_comes_out_as_it_was(tmp_path):
 
 
 def test_launcher_that_outgrows_one_argument_is_refused(monkeypatch):
-    monkeypatch.setattr(embedding, "launcher_archive", lambda _: b"x" * embedding.MAX_SOURCE_BYTES)
-    with pytest.raises(ValueError, match=r"'where' is 13\d,\d{3} bytes .* limit is 100,000"):
+    monkeypatch.setattr(embedding, "archive_for", lambda _: "x" * embedding.MAX_SOURCE_BYTES)
+    with pytest.raises(ValueError, match=r"'where' is 10\d,\d{3} bytes .* limit is 100,000"):
         embedding.launcher_component(where)
 
 
 def test_pip_installs_what_the_project_itself_asks_for():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(embedding.PACKAGES) <= set(project["dependencies"])
-
-
-@pytest.mark.parametrize("step", [p.stem for p in (ROOT / "launcher/steps").glob("[a-z]*.py")])
-def test_archive_of_a_step_holds_all_that_the_step_imports(step, tmp_path):
-    with tarfile.open(fileobj=io.BytesIO(embedding.launcher_archive(step))) as tar:
-        tar.extractall(tmp_path, filter="data")
-    program = (
-        f"import kfp_pytorch.launcher.runner, kfp_pytorch.launcher.steps.{step} as step\n"
-        "print(step.__file__)"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout.startswith(str(tmp_path))
