@@ -15,6 +15,8 @@ from kfp_pytorch.cli.packages import Package
 
 _SUFFIXES = {"system.HTML": ".html", "system.Markdown": ".md"}
 _JOB_FOLDERS = ("checkpoints", "tensorboard")
+_LAUNCHER_FAILED = re.compile(r"^\w+ failed\.\n(.)", re.MULTILINE)
+_TRACEBACK = re.compile(r"^(Traceback \(most recent call last\):)", re.MULTILINE)
 _FRAME = re.compile(r'  File "([^"]+)", line \d+')
 
 
@@ -94,8 +96,17 @@ def error_of(followed: Followed) -> str:
     step = followed.failed
     if step is None:
         return followed.error or "The run ended without a word; its log is in the run's folder."
-    text = _without_kfp(step.stderr).strip() or step.message.strip() or "It said nothing."
+    text = _own_words(step.stderr).strip() or step.message.strip() or "It said nothing."
     return f"Step {step.name} failed.\n{text}"
+
+
+def _own_words(stderr: str) -> str:
+    """Returns a launcher's message, or the last traceback, from the end of a step's stderr."""
+    for heading in (_LAUNCHER_FAILED, _TRACEBACK):
+        found = list(heading.finditer(stderr))
+        if found:
+            return _without_kfp(stderr[found[-1].start(1) :])
+    return stderr
 
 
 def _without_kfp(stderr: str) -> str:

@@ -229,7 +229,7 @@ def main(arguments: list[str]) -> int:
         seconds=round(time.monotonic() - began, 3),
         message=message,
         stderr="" if code == 0 else "\n".join(program.stderr_end),
-        outputs=_outputs(command) if code == 0 else {},
+        outputs=_outputs(command),
     )
     return code
 
@@ -249,22 +249,26 @@ def _environment(pod: PodObject, log: Path) -> dict[str, str]:
 
 
 def _outputs(command: list[str]) -> dict[str, Any]:
-    """Read what the program handed to KFP: output parameters, and artifacts with metadata."""
+    """Read what the program handed to KFP: output parameters, and artifacts with metadata.
+
+    A program that failed has handed over nothing, but the artifacts that it wrote are there.
+    """
     if "--executor_input" not in command:
         return {}
     executor_input = json.loads(command[command.index("--executor_input") + 1])
-    path = Path(executor_input.get("outputs", {}).get("outputFile", ""))
-    if not path.is_file():
-        return {}
-    written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return {
-        "parameters": written.get("parameterValues", {}),
-        "artifacts": {
-            name: entry["artifacts"][0]
-            for name, entry in written.get("artifacts", {}).items()
-            if entry.get("artifacts")
-        },
+    outputs = executor_input.get("outputs", {})
+    written: dict[str, Any] = {}
+    path = Path(outputs.get("outputFile", ""))
+    if path.is_file():
+        written = json.loads(path.read_text(encoding="utf-8"))
+    artifacts = {
+        name: declared["artifacts"][0]
+        for name, declared in outputs.get("artifacts", {}).items()
+        if Path(declared["artifacts"][0]["uri"]).exists()
     }
+    for name, entry in written.get("artifacts", {}).items():
+        artifacts[name] = artifacts.get(name, {}) | entry["artifacts"][0]
+    return {"parameters": written.get("parameterValues", {}), "artifacts": artifacts}
 
 
 def _now() -> datetime:

@@ -88,8 +88,11 @@ def test_a_retried_step_that_succeeded_is_no_failure():
 
 
 def test_the_error_is_the_failing_steps_own_words():
-    followed, _ = follow(told("started"), end(1, stderr="\nthe job failed: OOMKilled\n"))
-    assert summary.error_of(followed) == "Step train failed.\nthe job failed: OOMKilled"
+    stderr = "a warning\n\npytorch_job failed.\nOut of memory on x-worker-0.\n\nIts log:\n  1\n"
+    followed, _ = follow(told("started"), end(1, stderr=stderr))
+    assert summary.error_of(followed) == (
+        "Step train failed.\nOut of memory on x-worker-0.\n\nIts log:\n  1"
+    )
 
 
 def test_a_traceback_is_that_of_the_step_without_kfps_frames():
