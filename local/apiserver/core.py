@@ -63,12 +63,22 @@ class Api:
         self._history = history
         self._tables: dict[Kind, Table] = {}
         self._sinks: list[Callable[[Kind, Change], None]] = []
+        self._webhooks: dict[Kind, list[Callable[[Object], None]]] = {}
         for name in _NAMESPACES:
             self._write(NAMESPACE, ADDED, admission.namespace(name, clock()), None)
 
     def on_change(self, sink: Callable[[Kind, Change], None]) -> None:
         """Calls `sink` at every write, of whatever kind, before the write returns."""
         self._sinks.append(sink)
+
+    def add_webhook(self, kind: Kind, hook: Callable[[Object], None]) -> None:
+        """Lets `hook` see every object of a kind before it is stored, and refuse it.
+
+        Args:
+            kind: The kind.
+            hook: Raises `ApiError` to refuse; `errors.denied` words it as a real server does.
+        """
+        self._webhooks.setdefault(kind, []).append(hook)
 
     # Reading
 
@@ -156,6 +166,7 @@ class Api:
         namespace, name = objects.namespace(made), objects.name(made)
         if self.find(kind, namespace, name) is not None:
             raise already_exists(kind, name)
+        self._ask_webhooks(kind, made)
         if not dry_run:
             self._write(kind, ADDED, made, None)
         result: Object = objects.copy(made)
@@ -181,6 +192,8 @@ class Api:
         if new == old:
             unchanged: Object = objects.copy(old)
             return unchanged
+        if subresource != "status" and not objects.deleting(new):
+            self._ask_webhooks(kind, new)
         if not dry_run:
             if objects.deleting(new) and not self._held(resource, new):
                 self._remove(kind, new)
@@ -299,6 +312,10 @@ class Api:
         found = self._existing(NAMESPACE, "", name)
         if objects.deleting(found):
             raise admission.terminating(resource.kind, objects.name(obj), name)
+
+    def _ask_webhooks(self, kind: Kind, obj: Object) -> None:
+        for hook in self._webhooks.get(kind, ()):
+            hook(objects.copy(obj))
 
     def _write(self, kind: Kind, event: str, obj: Object, previous: Object | None) -> None:
         self.revision += 1

@@ -112,6 +112,17 @@ def forbidden(kind: Kind, name: str, why: str, causes: Iterable[Cause] = ()) -> 
     return ApiError(403, "Forbidden", message, details)
 
 
+def denied(webhook: str, why: str) -> ApiError:
+    """403: an admission webhook refuses the object.
+
+    Args:
+        webhook: The webhook's name.
+        why: What it says.
+    """
+    message = f'admission webhook "{webhook}" denied the request: {why}'
+    return ApiError(403, "Forbidden", message)
+
+
 def expired(message: str) -> ApiError:
     """410: the resourceVersion or continue token is too old."""
     return ApiError(410, "Expired", message)

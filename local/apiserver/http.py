@@ -51,9 +51,8 @@ def app(api: Api, log_root: Path, *, bookmark_every_s: float = 60.0) -> Starlett
         return await _answered(api, settings, request)
 
     routes = [*_discovery_routes(api), Route("/{path:path}", objects, methods=_METHODS)]
-    return Starlette(
-        routes=routes, exception_handlers={ApiError: _failed, HTTPException: _no_such_page}
-    )
+    handlers = {ApiError: _failed, HTTPException: _no_such_page, Exception: _broken}
+    return Starlette(routes=routes, exception_handlers=handlers)
 
 
 def reply(obj: Object, status: int = 200, warnings: list[str] | None = None) -> Response:
@@ -78,6 +77,11 @@ async def _failed(_: Request, error: Exception) -> Response:
     if "retryAfterSeconds" in error.details:
         response.headers["Retry-After"] = str(error.details["retryAfterSeconds"])
     return response
+
+
+async def _broken(_: Request, error: Exception) -> Response:
+    message = f"Internal error occurred: {type(error).__name__}: {error}"
+    return reply(ApiError(500, "InternalError", message).status(), 500)
 
 
 async def _no_such_page(_: Request, error: Exception) -> Response:
@@ -171,7 +175,7 @@ def _read(api: Api, settings: Settings, found: Target, request: Request) -> Resp
         return PlainTextResponse(_NO_SUCH_PAGE, 404)
     if found.name:
         return reply(reads.one(api, found, form))
-    if query.get("watch", "").lower() in ("1", "true"):
+    if reads.yes(query, "watch"):
         return _watch(api, settings, found, request, form)
     return reply(reads.many(api, found, query, form))
 
@@ -181,12 +185,11 @@ def _watch(
 ) -> Response:
     query = request.query_params
     match = selector(found.resource, query.get("labelSelector", ""), query.get("fieldSelector", ""))
-    initial = query.get("sendInitialEvents", "").lower() in ("1", "true")
-    seconds = query.get("timeoutSeconds", "")
+    initial = reads.yes(query, "sendInitialEvents")
     options = watch.Options(
         since=None if initial else reads.revision(query.get("resourceVersion", "")),
-        timeout_s=float(seconds) if seconds else None,
-        bookmarks=query.get("allowWatchBookmarks", "").lower() in ("1", "true"),
+        timeout_s=reads.number(query, "timeoutSeconds"),
+        bookmarks=reads.yes(query, "allowWatchBookmarks"),
         bookmark_every_s=settings.bookmark_every_s,
         initial=initial,
     )
@@ -201,20 +204,14 @@ def _watch(
 def _log(api: Api, settings: Settings, found: Target, request: Request) -> Response:
     query = request.query_params
 
-    def number(name: str) -> int | None:
-        return int(query[name]) if query.get(name) else None
-
-    def yes(name: str) -> bool:
-        return query.get(name, "").lower() in ("1", "true")
-
     options = logs.Options(
         container=query.get("container", ""),
-        follow=yes("follow"),
-        previous=yes("previous"),
-        timestamps=yes("timestamps"),
+        follow=reads.yes(query, "follow"),
+        previous=reads.yes(query, "previous"),
+        timestamps=reads.yes(query, "timestamps"),
         since=logs.since(api, query.get("sinceSeconds", ""), query.get("sinceTime", "")),
-        tail=number("tailLines"),
-        limit=number("limitBytes"),
+        tail=reads.number(query, "tailLines"),
+        limit=reads.number(query, "limitBytes"),
     )
     pod = api.find(POD, found.namespace or "", found.name)
     if pod is None:

@@ -58,6 +58,27 @@ def revision(value: str) -> int | None:
     return int(value)
 
 
+def number(query: Mapping[str, str], name: str) -> int | None:
+    """A whole number of a query, or None where it is not there.
+
+    Raises:
+        ApiError: 400 when it is none.
+    """
+    value = query.get(name, "")
+    if not value:
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        why = f'strconv.ParseInt: parsing "{value}": invalid syntax'
+        raise bad_request(f'{name}: Invalid value: "{value}": {why}') from None
+
+
+def yes(query: Mapping[str, str], name: str) -> bool:
+    """Whether a query says that something is wanted."""
+    return query.get(name, "").lower() in ("1", "true")
+
+
 def one(api: Api, target: Target, form: Shape) -> Object:
     """One object, in the form that is asked for."""
     kind = target.resource.kind
@@ -93,7 +114,7 @@ def many(api: Api, target: Target, query: Mapping[str, str], form: Shape) -> Obj
         at, start = _continued(api, target, query["continue"])
         found = [obj for obj in found if _position(obj) > start]
     meta: Object = {"resourceVersion": str(at)}
-    limit = int(query.get("limit") or 0)
+    limit = number(query, "limit") or 0
     if 0 < limit < len(found):
         meta["continue"] = _token(at, _position(found[limit - 1]))
         if not (query.get("labelSelector") or query.get("fieldSelector")):

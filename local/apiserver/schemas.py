@@ -61,7 +61,7 @@ def _pruned_mapping(value: Object, schema: Object, path: str, dropped: list[str]
     kept: Object = {}
     for key, item in value.items():
         known = properties.get(key, others)
-        if known is False or (known is others and others == {} and not schema.get(_PRESERVE)):
+        if known is False:
             dropped.append(f"{path}{key}")
         elif known is True:
             kept[key] = item
@@ -193,8 +193,7 @@ _SAYINGS: dict[str, Callable[[ValidationError, str], tuple[str, str]]] = {
     "minProperties": _limit("should have at least {} properties", count=True),
     "maxProperties": _limit("should have at most {} properties", count=True),
     "anyOf": _combined("at least one schema (anyOf)"),
-    "oneOfNotValid": _combined("one and only one schema (oneOf)"),
-    "oneOfMultipleValid": _combined("one and only one schema (oneOf)"),
+    "oneOf": _combined("one and only one schema (oneOf)"),
 }
 
 

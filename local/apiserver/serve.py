@@ -140,9 +140,12 @@ class Server:
             return
         for listener in self._uvicorn.servers:
             listener.close()
-        self._uvicorn.should_exit = self._uvicorn.force_exit = True
         self.connections.reset_all()
-        await self._task
+        # uvicorn's own way to end looks only now and then whether it should.
+        unfinished = [self._task, *self._uvicorn.server_state.tasks]
+        for task in unfinished:
+            task.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
         self._uvicorn = self._task = None
 
     def go_away(self, seconds: float) -> None:

@@ -110,6 +110,10 @@ def _object(target: Target, sent: Sent) -> Object:
             f"the object provided is unrecognized (must be of type {kind}): couldn't get "
             f"version/kind; json parse error: not a JSON object"
         )
+    if not target.resource.custom:
+        # Of the native kinds the server knows what is meant where an object does not say it.
+        obj.setdefault("kind", kind)
+        obj.setdefault("apiVersion", target.resource.kind.api_version)
     for word in ("kind", "apiVersion"):
         if not obj.get(word):
             shown = json.dumps(obj, separators=(",", ":"))
