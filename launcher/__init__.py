@@ -7,7 +7,7 @@ from typing import Any
 __all__ = ["run_step"]
 
 
-def run_step(name: str, **inputs: Any) -> Any:
+def run_step(name: str, /, **inputs: Any) -> Any:
     """Runs a step; see `kfp_pytorch.launcher.runner.run_step`.
 
     Imported only when it is called: the package's constants are also read where no step runs.

@@ -17,7 +17,7 @@ from kfp_pytorch.launcher.progress import complain
 _MESSAGE_BYTES = 1024
 
 
-def run_step(name: str, **inputs: Any) -> Any:
+def run_step(name: str, /, **inputs: Any) -> Any:
     """Runs a step and ends the process in the way that shows a person why it failed.
 
     KFP uploads no artifact of a failed step. What reaches a person is the end of stderr, and the
