@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from kfp import dsl
 from kfp.dsl import HTML, Markdown, Metrics, Model, Output
 
+from kfp_pytorch.components.caching import uncached
 from kfp_pytorch.components.embedding import launcher_component
 
 # What is set on the task goes to the training pods. Only the environment goes to the step's own
@@ -21,6 +22,7 @@ _PASSTHROUGHS = (
 )
 
 
+@uncached
 @launcher_component(task_config_passthroughs=_PASSTHROUGHS)  # type: ignore[untyped-decorator]
 def pytorch_job(
     image: str,
