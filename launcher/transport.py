@@ -192,7 +192,8 @@ class Transport:
             headers["Authorization"] = who.authorization
         if data is not None:
             headers["Content-Type"] = content
-        limits = urllib3.Timeout(self._patience.connect, silence or self._patience.read)
+        read = silence or self._patience.read
+        limits = urllib3.Timeout(connect=self._patience.connect, read=read)
         try:
             answer = self._pool.request(
                 method,

@@ -55,7 +55,7 @@ class Wait:
         self._name = str(ensured.job["metadata"]["name"])
         self._uid = str(ensured.job["metadata"]["uid"])
         self._sights: queue.SimpleQueue[tuple[str, Sight | None]] = queue.SimpleQueue()
-        self._jobs = JobFollower(kube, lambda s: self._sights.put(("job", s)), limits, self._name)
+        self._jobs = JobFollower(kube, lambda s: self._sights.put(("job", s)), limits, ensured.job)
         self._pods = PodsFollower(
             kube, lambda s: self._sights.put(("pods", s)), limits, gatherer.labels
         )
@@ -118,6 +118,8 @@ class Wait:
 
     def _cause_of(self, state: JobState) -> str:
         if state.phase is Phase.SUCCEEDED:
+            if state.warning:
+                say(f"WARNING: {state.warning}")
             return ""
         words = ": ".join(filter(None, (state.reason, state.message)))
         return f"PyTorchJob {self._name} failed: {words or 'the operator gave no reason'}"

@@ -31,6 +31,9 @@ from kfp_pytorch.launcher.streams import WatchStream
 
 # A stream that lived for less is counted as broken, however politely it ended.
 _WHOLESOME = 5.0
+# How long the server may take to tell what it remembers, in seconds.
+_HISTORY = 2.0
+_CHANGES = ("ADDED", "MODIFIED", "DELETED")
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,11 @@ class Follower(threading.Thread, ABC):
                 self._round()
         except StepError as error:
             self._put(Broken(error))
+        except Exception as error:
+            # A thread that dies without a word would leave the step waiting for ever.
+            words = f"{self.name} ended by an unexpected {type(error).__name__}: {error}"
+            self._put(Broken(StepError(words)))
+            raise
 
     def look(self) -> None:
         """Makes it read afresh now."""
@@ -147,7 +155,7 @@ class Follower(threading.Thread, ABC):
             self._expired = False
             seen = str((obj.get("metadata") or {}).get("resourceVersion") or "")
             self._version = seen or self._version
-            if kind in ("ADDED", "MODIFIED", "DELETED"):
+            if kind in _CHANGES:
                 self._put(Change(kind, obj))
 
     def _close_stream(self) -> None:
@@ -159,29 +167,57 @@ class Follower(threading.Thread, ABC):
 class JobFollower(Follower):
     """Keeps one job in sight; a snapshot without it means that the server says it is gone."""
 
-    def __init__(self, kube: Kube, put: Callable[[Sight], None], limits: Limits, name: str) -> None:
+    def __init__(
+        self, kube: Kube, put: Callable[[Sight], None], limits: Limits, job: Object
+    ) -> None:
         super().__init__(kube, put, limits)
-        self._job_name = name
+        self._job_name = str(job["metadata"]["name"])
         self._job_version = ""
+        # The answer to the create, or the look before the adoption, is the first read.
+        self._first: Object | None = job
 
     def read(self) -> tuple[list[Object], str]:
         """Reads the job. Only a well-formed NotFound counts as its absence."""
         started = time.monotonic()
         while True:
             try:
-                job = self.kube.get(PYTORCHJOB, self._job_name)
+                job = self._first or self.kube.get(PYTORCHJOB, self._job_name)
+                self._first = None
                 version = str(job["metadata"].get("resourceVersion") or "")
                 if version != self._job_version:
                     # It changed while nobody watched: what came before is history.
                     self._job_version = self._version = version
                 return [job], version
             except NotFound:
+                self._recall()
                 return [], ""
             except KindAbsent as error:
                 # The CRD is being replaced, or a server that starts does not know it yet.
                 if time.monotonic() - started > self.limits.blind or self._closed:
                     raise CannotObserve(f"Could not observe the job: {error.message}") from error
                 self._wake.wait(min(5.0, self.limits.poll))
+
+    def _recall(self) -> None:
+        """Learns from the server's history how a job ended that is gone since the last watch."""
+        stream = None
+        try:
+            stream = self.kube.watch(
+                PYTORCHJOB,
+                name=self._job_name,
+                resource_version=self._version,
+                silence=_HISTORY,
+                lifetime=_HISTORY,
+            )
+            for kind, obj in stream:
+                if kind in _CHANGES:
+                    self._put(Change(kind, obj))
+                if kind == "DELETED":
+                    return
+        except ApiError:
+            return
+        finally:
+            if stream is not None:
+                stream.close()
 
     def open(self, version: str) -> WatchStream:
         """Opens a watch on the one job."""

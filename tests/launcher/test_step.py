@@ -22,4 +22,4 @@ def test_a_job_that_fails_is_explained_and_deleted(step: Any, hands: Any) -> Non
     run = step()
     hands.set_conditions(run.job, "Created", "Failed: it broke")
     assert "it broke" in run.failed(JobFailed)
-    assert not hands.jobs()
+    hands.until(lambda: hands.jobs() == [])
