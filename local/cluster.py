@@ -160,11 +160,12 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with lifecycle.locked(root):
-            cluster = Cluster(root, given.port, _definitions(given.crds))
-            # What was made until here stays: no collection needs to look at it again.
-            gc.freeze()
-            asyncio.run(cluster.run())
+        # Held until the process ends: whoever waits for that waits for the lock.
+        _held = lifecycle.lock(root)
+        cluster = Cluster(root, given.port, _definitions(given.crds))
+        # What was made until here stays: no collection needs to look at it again.
+        gc.freeze()
+        asyncio.run(cluster.run())
     except (lifecycle.ClusterError, OSError, ValueError) as error:
         _say({"error": f"the local cluster cannot start: {error}"})
         return 1

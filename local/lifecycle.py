@@ -178,29 +178,32 @@ def _ready(process: subprocess.Popen[str], root: Path) -> ClusterHandle:
 # What the cluster's own process does.
 
 
-@contextlib.contextmanager
-def locked(root: Path) -> Iterator[None]:
-    """Hold a root for this process; the system lets go of it however the process ends.
+def lock(root: Path) -> IO[str]:
+    """Take a root for this process, until it ends, however it ends.
+
+    Returns:
+        The lock; the root is free again when it is closed.
 
     Raises:
-        ClusterError: Another process holds it.
+        ClusterError: Another process has it.
     """
-    with (root / _LOCK_FILE).open("a") as lock:
-        if not _take(lock):
-            running = status(root)
-            where = f" at {running.url} (process {running.pid})" if running else ""
-            raise ClusterError(
-                f"a cluster runs on {root} already{where}: use it, end it with "
-                f"`kfp-pytorch local down`, or set {HOME_ENV} to another folder"
-            )
-        yield
+    held = (root / _LOCK_FILE).open("a")
+    if _take(held):
+        return held
+    held.close()
+    running = status(root)
+    where = f" at {running.url} (process {running.pid})" if running else ""
+    raise ClusterError(
+        f"a cluster runs on {root} already{where}: use it, end it with "
+        f"`kfp-pytorch local down`, or set {HOME_ENV} to another folder"
+    )
 
 
-def _take(lock: IO[str]) -> bool:
+def _take(held: IO[str]) -> bool:
     # Whoever asks `is_locked` holds the lock for a moment, too.
     for _ in range(_TRIES):
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(_BEAT_S)
         else:
@@ -211,8 +214,8 @@ def _take(lock: IO[str]) -> bool:
 def is_locked(root: Path) -> bool:
     """Whether a cluster's process holds this root."""
     try:
-        with (root / _LOCK_FILE).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with (root / _LOCK_FILE).open() as held:
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
     except BlockingIOError:

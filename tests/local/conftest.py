@@ -12,7 +12,7 @@ import pytest
 
 from kfp_pytorch.launcher.constants import EVENT, POD, PYTORCHJOB, Kind
 from kfp_pytorch.local import guard
-from kfp_pytorch.local.apiserver.core import DELETED, Api
+from kfp_pytorch.local.apiserver.core import DELETED, Api, Change
 from kfp_pytorch.local.apiserver.gc import Collector
 from kfp_pytorch.local.controllers import claims, node
 from kfp_pytorch.local.controllers.container import Backoff
@@ -34,6 +34,8 @@ class Controllers:
         self.api = Api()
         self.ports = Ports(self.api)
         self.kubelet = Kubelet(self.api, root, self.ports, gpus, Backoff(first=0.05, longest=0.2))
+        self._deleted: dict[tuple[Kind, str], Object] = {}
+        self.api.on_change(self._see)
         node.create(self.api, len(gpus))
 
     def coroutines(self) -> list[Any]:
@@ -70,10 +72,13 @@ class Controllers:
     async def gone(self, kind: Kind, name: str) -> Object:
         """The object's last state, once it is gone."""
         async with asyncio.timeout(LIMIT_S):
-            async for change, obj in self.api.watch(kind, NAMESPACE):
-                if obj["metadata"]["name"] == name and change == DELETED:
-                    return obj
-        raise AssertionError("the watch ended")
+            while (kind, name) not in self._deleted:
+                await asyncio.sleep(0.01)
+        return self._deleted[kind, name]
+
+    def _see(self, kind: Kind, change: Change) -> None:
+        if change.type == DELETED:
+            self._deleted[kind, change.object["metadata"]["name"]] = change.object
 
     async def phase(self, name: str, *phases: str) -> Object:
         return await self.until(POD, name, lambda pod: pod["status"]["phase"] in phases)
