@@ -51,7 +51,7 @@ def diagnose(evidence: Evidence, cause: str) -> Diagnosis:
     head = found[0] if found else Finding(0, cause.rstrip("."), "What was seen of it is below.")
     parts = [
         f"{_clip(head.headline)}.\nWhat to do: {head.advice}",
-        _section("What was seen", _seen(evidence, cause, found[1:])),
+        _section("What was seen", _seen(evidence, cause, found[1:], errors)),
         _traceback(errors),
         _log_tail(logs, errors, evidence),
         _section("What the launcher could not do", [f"- {note}" for note in evidence.notes]),
@@ -83,30 +83,31 @@ def _section(title: str, lines: list[str]) -> str:
     return "\n".join([f"{title}:", *lines]) if lines else ""
 
 
-def _seen(evidence: Evidence, cause: str, others: list[Finding]) -> list[str]:
+def _seen(evidence: Evidence, cause: str, others: list[Finding], errors: list[Error]) -> list[str]:
     lines = [f"- {cause}"]
     failed = podview.condition(evidence.job, "Failed")
     words = str(failed.get("message") or "")
     if failed.get("status") == "True" and words not in cause:
         lines.append(f"- The job is Failed ({failed.get('reason')}): {words}")
     lines += [f"- {_clip(finding.headline)}" for finding in others]
-    lines += _pods(evidence)
+    lines += _pods(evidence, errors)
     lines += [f"- {line}" for line in _events(evidence)]
     return lines
 
 
-def _pods(evidence: Evidence) -> list[str]:
+def _pods(evidence: Evidence, errors: list[Error]) -> list[str]:
     """Describe the pods, those in the same state together, the first to fail first."""
     states: dict[str, list[str]] = {}
-    for pod in _first_to_fail_first(evidence):
+    for pod in _first_to_fail_first(evidence, errors):
         states.setdefault(_state(pod), []).append(_named(pod))
     lines = [f"- {some(names)}: {state}" for state, names in states.items()]
     gone = len(evidence.past_pods)
     return lines + ([f"- {gone} earlier pods of the same names are gone"] if gone else [])
 
 
-def _first_to_fail_first(evidence: Evidence) -> list[Object]:
-    order = [end.pod for end in podview.failed_ends(evidence.pods.values())]
+def _first_to_fail_first(evidence: Evidence, errors: list[Error]) -> list[Object]:
+    ends = podview.failed_ends(evidence.pods.values())
+    order = [*(error.pod for error in errors[:1]), *(end.pod for end in ends)]
     pods = podview.in_order(evidence.pods.values())
     return sorted(
         pods,
@@ -150,8 +151,8 @@ def _traceback(errors: list[Error]) -> str:
 
 
 def _log_tail(logs: dict[str, str], errors: list[Error], evidence: Evidence) -> str:
-    failed = [podview.name(pod) for pod in _first_to_fail_first(evidence)]
-    for pod in [*(error.pod for error in errors[:1]), *failed, *logs]:
+    failed = [podview.name(pod) for pod in _first_to_fail_first(evidence, errors)]
+    for pod in [*failed, *logs]:
         if pod in logs:
             return f"The last lines of {pod}:\n{_end(logs[pod], _LOG_LINES)}"
     return ""

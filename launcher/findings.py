@@ -73,6 +73,10 @@ _WAITING = {
         "cannot be started", "Check command, and that the image has that program."
     ),
 }
+_INIT_ADVICE = (
+    "The operator adds this container to workers. Where its image cannot be pulled, an "
+    "administrator gives another by the operator's flag --pytorch-init-container-image."
+)
 _START_ERRORS = ("StartError", "ContainerCannotRun")
 _DISRUPTIONS = re.compile(
     r"Evicted|Preempt|NodeLost|NodeShutdown|Shutdown|Terminated|UnexpectedAdmissionError|OutOf"
@@ -142,12 +146,13 @@ def _cannot_start(pods: list[Object], ends: list[Ended]) -> Iterator[Finding]:
                 continue
             image = podview.container(pod, name).get("image", "")
             known = _WAITING[reason]
+            advice = _INIT_ADVICE if name == "init-pytorch" else known.advice
             inits = [c.get("name") for c in podview.each(pod, "spec", "initContainers")]
             which = f"the init container {name!r}" if name in inits else f"container {name!r}"
             yield Finding(
                 CANNOT_START,
                 f"{podview.name(pod)}: {which} {known.words}, {reason}, image {image!r}: {words}",
-                known.advice,
+                advice,
             )
             return
     for end in ends:
@@ -234,7 +239,10 @@ def _no_pods(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 NO_PODS,
                 f"The namespace does not allow such pods: {words}",
-                "Leave run_as_root off and the security context as it is by default.",
+                "The operator's own init container breaks the standard: an administrator gives it a "
+                "securityContext by the operator's flag --pytorch-init-container-template-file."
+                if "init-pytorch" in words
+                else "Leave run_as_root off and the security context as it is by default.",
             )
             return
         reason = str(event.get("reason") or "")
@@ -277,7 +285,7 @@ def _exit_codes(evidence: Evidence, ends: list[Ended]) -> Iterator[Finding]:
     first = own[0]
     others = len({end.pod for end in own} - {first.pod})
     restarts = sum(map(podview.restarts, evidence.pods.values()))
-    again = f", after {restarts} restarts of all pods" if restarts else ""
+    again = f", after {restarts} restarts over all pods" if restarts else ""
     also = f"; so did {others} more" if others else ""
     hints = {
         137: "Something outside killed it: the node ran out of memory, or the pod was deleted.",
