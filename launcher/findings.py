@@ -239,7 +239,7 @@ def _no_pods(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 NO_PODS,
                 f"The namespace does not allow such pods: {words}",
-                "The operator's own init container breaks the standard: an administrator gives it a "
+                "The operator's own init container breaks it: an administrator gives that one a "
                 "securityContext by the operator's flag --pytorch-init-container-template-file."
                 if "init-pytorch" in words
                 else "Leave run_as_root off and the security context as it is by default.",
