@@ -1,0 +1,70 @@
+"""How much of the card a step uses: the operations of a model, and what a card can do."""
+
+from __future__ import annotations
+
+# Dense bf16 operations a second, from the vendors' data sheets. The longest name that a card's own
+# name contains counts, so that «H100 PCIe» is not taken for an H100 with NVLink.
+_PEAKS = {
+    "A10": 125e12,
+    "A100": 312e12,
+    "A30": 165e12,
+    "A40": 149.7e12,
+    "B200": 2250e12,
+    "H100": 989e12,
+    "H100 NVL": 835e12,
+    "H100 PCIe": 756e12,
+    "H200": 989e12,
+    "L4": 121e12,
+    "L40": 181e12,
+    "L40S": 362e12,
+}
+
+
+def peak_flops(card: str) -> float | None:
+    """Return the dense bf16 operations a second that a card's data sheet promises.
+
+    Args:
+        card: The card's name, as `torch.cuda.get_device_name()` gives it.
+
+    Returns:
+        Operations a second, or None for a card that is not known here.
+    """
+    words = card.replace("-", " ").split()
+    known = [name for name in _PEAKS if _contains(words, name.split())]
+    return _PEAKS[max(known, key=len)] if known else None
+
+
+def _contains(words: list[str], name: list[str]) -> bool:
+    """Say whether `name` stands among `words`, as whole words and in a row."""
+    return any(words[i : i + len(name)] == name for i in range(len(words)))
+
+
+def transformer_flops_per_token(
+    parameters: int, embedding_parameters: int, layers: int, dim: int, seq_len: int
+) -> int:
+    """Return the operations of forward and backward that one token of a decoder asks for.
+
+    Six for each parameter that is multiplied (a multiply and an add, forward and twice backward),
+    and the attention's two products, of which a causal mask leaves half. What activation
+    checkpointing computes again does not count.
+
+    Args:
+        parameters: All parameters of the model.
+        embedding_parameters: Those that are looked up rather than multiplied.
+        layers: Blocks of the model.
+        dim: Width of the residual stream.
+        seq_len: Tokens a sequence.
+    """
+    return 6 * (parameters - embedding_parameters) + 6 * layers * dim * seq_len
+
+
+def utilisation(units_per_second: float, flops_per_unit: float, card: str) -> float | None:
+    """Return the model FLOPs utilisation of one card, 0 to 1, or None when its peak is unknown.
+
+    Args:
+        units_per_second: What one card gets through: tokens, images.
+        flops_per_unit: Operations that one of them asks for.
+        card: The card's name.
+    """
+    peak = peak_flops(card)
+    return None if peak is None else units_per_second * flops_per_unit / peak

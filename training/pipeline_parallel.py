@@ -1,0 +1,72 @@
+"""Pipeline parallelism: each rank holds some of the blocks, and microbatches flow through them."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+
+def stage_layers(layers: int, stages: int, stage: int) -> range:
+    """Return the blocks of a stage: as even as can be, the first stages taking those left over.
+
+    Args:
+        layers: Blocks of the whole model.
+        stages: Stages of the pipeline, at most as many.
+        stage: Which one, from 0.
+    """
+    each, left = divmod(layers, stages)
+    start = stage * each + min(stage, left)
+    return range(start, start + each + (stage < left))
+
+
+class Pipeline:
+    """Runs a rank's stage under the 1F1B schedule.
+
+    Args:
+        stage: The stage, wrapped for data parallelism as the plan says. It takes the tokens or the
+            residual stream, and the last one `targets` too, and then returns the mean loss.
+        microbatches: How many a step is split into.
+        group: The ranks that hold the stages, in order.
+        device: Where the stage is.
+    """
+
+    def __init__(
+        self, stage: nn.Module, microbatches: int, group: dist.ProcessGroup, device: torch.device
+    ) -> None:
+        rank, size = group.rank(), group.size()
+        self._first, self._last = rank == 0, rank == size - 1
+        self._device = device
+        self._schedule = Schedule1F1B(
+            PipelineStage(stage, rank, size, device, group=group),
+            n_microbatches=microbatches,
+            loss_fn=lambda loss, _targets: loss,
+        )
+
+    def train(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Run forward and backward on a batch.
+
+        Args:
+            tokens: Batch by sequence, the same on all stages.
+            targets: Each token's next one, likewise.
+
+        Returns:
+            The batch's mean loss on the last stage, zero on the others; on the device.
+        """
+        return self._run(self._schedule.step, tokens, targets)
+
+    def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Run forward alone; otherwise like `train`."""
+        with torch.no_grad():
+            return self._run(self._schedule.eval, tokens, targets)
+
+    def _run(self, run: object, tokens: Tensor, targets: Tensor) -> Tensor:
+        assert callable(run)  # noqa: S101
+        args = (tokens,) if self._first else ()
+        if not self._last:
+            run(*args, return_outputs=False)
+            return torch.zeros((), device=self._device)
+        losses: list[Tensor] = []
+        run(*args, target=targets, targets=targets, losses=losses, return_outputs=False)
+        return torch.stack(losses).mean().detach()
