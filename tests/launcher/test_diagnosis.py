@@ -327,58 +327,6 @@ def test_a_proxy_that_keeps_a_finished_pod_alive() -> None:
     assert "istio-proxy runs on and keeps the job running" in first_line(found)
 
 
-def test_a_collective_that_timed_out_names_the_rank_that_was_missing() -> None:
-    nccl = (
-        "[rank{r}]:[E] ProcessGroupNCCL.cpp:632 [Rank {r}] Watchdog caught collective operation "
-        "timeout: WorkNCCL(SeqNum=53, OpType=ALLREDUCE, NumelIn=1) ran for 600012 milliseconds "
-        "before timing out."
-    )
-    pods = [pod(node, container(state=end(134))) for node in range(2)]
-    logs = {
-        "j-master-0": "\n".join(nccl.format(r=r) for r in (0, 1)),
-        "j-worker-0": nccl.format(r=2),
-    }
-    found = of(*pods, logs=logs, job=job(2, nproc="2"))
-    assert first_line(found) == (
-        "NCCL ALLREDUCE timed out after 600 s; missing: rank 3 (j-worker-0)."
-    )
-    assert "Look at the missing ranks first" in found.message
-
-
-def test_the_barrier_s_own_words_about_missing_ranks() -> None:
-    log = "RuntimeError: [Rank 0]: Ranks 5, 9 failed to pass monitoredBarrier in 1800000 ms"
-    found = of(pod(0, container(state=end(1))), logs={"j-master-0": log}, job=job(4, nproc="4"))
-    assert "missing: ranks 5 and 9 (j-worker-0 and j-worker-1)" in first_line(found)
-
-
-def test_gloo_that_timed_out() -> None:
-    message = "[../gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation"
-    lost = failure(0, 1.0, "RuntimeError", message)
-    found = of(pod(0, container(state=end(1, message=lost))), pod(1, container()))
-    assert first_line(found) == ("Gloo recv timed out after 1800 s; missing: rank 1 (j-worker-0).")
-
-
-def test_a_rendezvous_that_nobody_answers_is_named_with_host_and_port() -> None:
-    log = "[c10d] The client socket has failed to connect to [j-master-0]:23456 (errno: 111)"
-    found = of(pod(1, container(state=end(1))), logs={"j-worker-0": log})
-    assert "The rendezvous at j-master-0:23456 could not be reached" in first_line(found)
-
-
-@pytest.mark.parametrize(
-    ("kind", "message", "advice"),
-    [
-        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", "smaller batch"),
-        ("RuntimeError", "bus error: insufficient shared memory (shm)", "shm_size"),
-        ("RuntimeError", "CUDA error: invalid device ordinal", "LOCAL_RANK"),
-        ("OSError", "[Errno 28] No space left on device", "disk is full"),
-        ("NoCredentialsError", "Unable to locate credentials", "output_secret"),
-    ],
-)
-def test_known_errors_come_with_what_to_do(kind: str, message: str, advice: str) -> None:
-    found = of(pod(0, container(state=end(1, message=failure(0, 1.0, kind, message)))))
-    assert advice in found.message.splitlines()[1]
-
-
 def test_of_hundreds_of_pods_the_first_to_fail_are_named_and_the_rest_counted() -> None:
     pods = [
         pod(node, container(state=end(1, at=f"2025-11-27T12:{59 - node % 60:02}:00Z")), on="")

@@ -1,0 +1,90 @@
+"""What a program's own words say; the rest of a diagnosis is in test_diagnosis."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kfp_pytorch.launcher.diagnosis import Diagnosis, diagnose
+from kfp_pytorch.launcher.evidence import Evidence
+
+
+def pod(node: int, code: int = 1, message: str = "") -> dict[str, Any]:
+    ended = {"exitCode": code, "reason": "Error", "message": message}
+    status = {"name": "pytorch", "state": {"terminated": ended} if code else {"running": {}}}
+    name = f"j-worker-{node - 1}" if node else "j-master-0"
+    return {"metadata": {"name": name}, "status": {"containerStatuses": [status]}}
+
+
+def of(*pods: dict[str, Any], logs: dict[str, str] | None = None, nproc: int = 1) -> Diagnosis:
+    replicas = {"Master": {"replicas": 1}, "Worker": {"replicas": max(1, len(pods) - 1)}}
+    spec = {"nprocPerNode": str(nproc), "pytorchReplicaSpecs": replicas}
+    evidence = Evidence(
+        job={"metadata": {"name": "j"}, "spec": spec},
+        pods={p["metadata"]["name"]: p for p in pods},
+        logs=logs or {},
+    )
+    return diagnose(evidence, "PyTorchJob j failed.")
+
+
+def first_line(diagnosis: Diagnosis) -> str:
+    return diagnosis.message.splitlines()[0]
+
+
+def failure(rank: int, kind: str, message: str) -> str:
+    error = {"rank": rank, "time": 1.0, "type": kind, "message": message}
+    return json.dumps({"version": 1, "status": "failed", "error": error})
+
+
+def test_a_collective_that_timed_out_names_the_rank_that_was_missing() -> None:
+    nccl = (
+        "[rank{r}]:[E] ProcessGroupNCCL.cpp:632 [Rank {r}] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=53, OpType=ALLREDUCE, NumelIn=1) ran for 600012 milliseconds "
+        "before timing out."
+    )
+    pods = [pod(node, 134) for node in range(2)]
+    logs = {
+        "j-master-0": "\n".join(nccl.format(r=r) for r in (0, 1)),
+        "j-worker-0": nccl.format(r=2),
+    }
+    found = of(*pods, logs=logs, nproc=2)
+    assert first_line(found) == (
+        "NCCL ALLREDUCE timed out after 600 s; missing: rank 3 (j-worker-0)."
+    )
+    assert "Look at the missing ranks first" in found.message
+
+
+def test_the_barrier_s_own_words_about_missing_ranks() -> None:
+    log = "RuntimeError: [Rank 0]: Ranks 5, 9 failed to pass monitoredBarrier in 1800000 ms"
+    found = of(pod(0), logs={"j-master-0": log}, nproc=4)
+    assert "missing: ranks 5 and 9 (j-worker-0 and j-worker-1)" in first_line(found)
+
+
+def test_gloo_that_timed_out() -> None:
+    message = "[../gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation"
+    lost = failure(0, "RuntimeError", message)
+    found = of(pod(0, message=lost), pod(1, code=0))
+    assert first_line(found) == ("Gloo recv timed out after 1800 s; missing: rank 1 (j-worker-0).")
+
+
+def test_a_rendezvous_that_nobody_answers_is_named_with_host_and_port() -> None:
+    log = "[c10d] The client socket has failed to connect to [j-master-0]:23456 (errno: 111)"
+    found = of(pod(1), logs={"j-worker-0": log})
+    assert "The rendezvous at j-master-0:23456 could not be reached" in first_line(found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "advice"),
+    [
+        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", "smaller batch"),
+        ("RuntimeError", "bus error: insufficient shared memory (shm)", "shm_size"),
+        ("RuntimeError", "CUDA error: invalid device ordinal", "LOCAL_RANK"),
+        ("OSError", "[Errno 28] No space left on device", "disk is full"),
+        ("NoCredentialsError", "Unable to locate credentials", "output_secret"),
+    ],
+)
+def test_known_errors_come_with_what_to_do(kind: str, message: str, advice: str) -> None:
+    found = of(pod(0, message=failure(0, kind, message)))
+    assert advice in found.message.splitlines()[1]
