@@ -128,19 +128,6 @@ def test_words_about_lost_peers_never_hide_the_rank_that_raised_later() -> None:
     assert first_line(found).startswith("Rank 1 (j-worker-0) raised KeyError")
 
 
-def test_a_traceback_is_found_in_the_log_of_a_container_that_writes_no_message() -> None:
-    log = (
-        "step 1\n[rank3]: Traceback (most recent call last):\n"
-        '[rank3]:   File "/app/train.py", line 7, in <module>\n'
-        "[rank3]:     main()\n[rank3]: RuntimeError: shapes do not fit\n"
-        "Traceback (most recent call last):\n  File torchrun\n"
-        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \ntrain.py FAILED\n"
-    )
-    found = of(pod(0, container(state=end(1))), logs={"j-master-0": log})
-    assert first_line(found) == "Rank 3 (j-master-0) raised RuntimeError: shapes do not fit."
-    assert "ChildFailedError" not in found.message.split("The last lines")[0]
-
-
 def test_killed_for_memory_names_the_limit_and_beats_what_others_say() -> None:
     lost = failure(0, 1.0, "DistBackendError", "Connection closed by peer")
     found = of(
@@ -357,12 +344,6 @@ def test_missing_logs_never_hide_the_failure() -> None:
     found = diagnose(evidence, CAUSE)
     assert first_line(found) == "j-master-0 ended with exit code 3."
     assert "What the launcher could not do:\n- The logs could not be read" in found.message
-
-
-def test_the_kubelet_s_copy_of_the_log_serves_where_the_log_is_gone() -> None:
-    log = "Traceback (most recent call last):\n  File x\nImportError: no module named torch\n"
-    found = of(pod(0, container(lastState=end(1, message=log))))
-    assert first_line(found) == "j-master-0 raised ImportError: no module named torch."
 
 
 def test_with_no_evidence_the_cause_itself_is_the_message() -> None:

@@ -88,3 +88,22 @@ def test_a_rendezvous_that_nobody_answers_is_named_with_host_and_port() -> None:
 def test_known_errors_come_with_what_to_do(kind: str, message: str, advice: str) -> None:
     found = of(pod(0, message=failure(0, kind, message)))
     assert advice in found.message.splitlines()[1]
+
+
+def test_a_traceback_is_found_in_the_log_of_a_container_that_writes_no_message() -> None:
+    log = (
+        "step 1\n[rank3]: Traceback (most recent call last):\n"
+        '[rank3]:   File "/app/train.py", line 7, in <module>\n'
+        "[rank3]:     main()\n[rank3]: RuntimeError: shapes do not fit\n"
+        "Traceback (most recent call last):\n  File torchrun\n"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \ntrain.py FAILED\n"
+    )
+    found = of(pod(0), logs={"j-master-0": log})
+    assert first_line(found) == "Rank 3 (j-master-0) raised RuntimeError: shapes do not fit."
+    assert "ChildFailedError" not in found.message.split("The last lines")[0]
+
+
+def test_the_kubelet_s_copy_of_the_log_serves_where_the_log_is_gone() -> None:
+    log = "Traceback (most recent call last):\n  File x\nImportError: no module named torch\n"
+    found = of(pod(0, message=log))
+    assert first_line(found) == "j-master-0 raised ImportError: no module named torch."
