@@ -173,7 +173,7 @@ def _request(scope: Scope) -> Request:
 def as_json(faults: Iterable[Fault]) -> list[Object]:
     """A plan as JSON values."""
     return [
-        {**asdict(fault), "action": {"type": type(fault.action).__name__, **vars(fault.action)}}
+        {**asdict(fault), "action": {"do": type(fault.action).__name__, **vars(fault.action)}}
         for fault in faults
     ]
 
@@ -187,7 +187,7 @@ def from_json(plan: Iterable[Object]) -> list[Fault]:
     found = []
     for entry in plan:
         words: dict[str, Any] = dict(entry["action"])
-        name = words.pop("type")
+        name = words.pop("do")
         action = _ACTIONS.get(name)
         if action is None:
             known = ", ".join(sorted(_ACTIONS))

@@ -21,6 +21,8 @@ from kfp_pytorch.local.apiserver.selectors import selector
 from kfp_pytorch.local.apiserver.streaming import Stream
 
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+# What a real server reads at most of one object.
+_BODY_LIMIT = 3 * 1024 * 1024
 _NO_SUCH_PAGE = "404 page not found\n"
 
 
@@ -155,7 +157,11 @@ async def _answered(api: Api, settings: Settings, request: Request) -> Response:
         return PlainTextResponse(_NO_SUCH_PAGE, 404)
     if request.method == "GET":
         return _read(api, settings, found, request)
-    return _changed(api, found, request, await request.body())
+    body = await request.body()
+    if len(body) > _BODY_LIMIT:
+        message = f"Request entity too large: limit is {_BODY_LIMIT}"
+        raise ApiError(413, "RequestEntityTooLarge", message)
+    return _changed(api, found, request, body)
 
 
 def _changed(api: Api, found: Target, request: Request, body: bytes) -> Response:

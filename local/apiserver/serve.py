@@ -117,6 +117,8 @@ class Server:
             lifespan="off",
             log_config=None,
             access_log=False,
+            proxy_headers=False,
+            server_header=False,
             backlog=_BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE_S,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from typing import Any
@@ -272,6 +273,71 @@ def test_a_watch_of_another_clients_changes_gets_bookmarks_meanwhile(
         assert event["raw_object"]["metadata"]["resourceVersion"] == str(server.api.revision)
     finally:
         server.stop()
+
+
+def test_a_list_that_goes_on_as_a_watch_says_where_its_beginning_ends(
+    api_server: ThreadedServer, core: kubernetes.CoreV1Api
+) -> None:
+    core.create_namespaced_config_map("default", {"metadata": {"name": "a"}})
+    query = {
+        "watch": "1",
+        "sendInitialEvents": "true",
+        "resourceVersionMatch": "NotOlderThan",
+        "allowWatchBookmarks": "true",
+        "timeoutSeconds": "1",
+    }
+    url = f"{api_server.url}/api/v1/namespaces/default/configmaps"
+    with httpx.stream("GET", url, params=query) as answer:
+        lines = answer.iter_lines()
+        events = [json.loads(next(lines)) for _ in range(2)]
+    assert [event["type"] for event in events] == ["ADDED", "BOOKMARK"]
+    marks = events[1]["object"]["metadata"]["annotations"]
+    assert marks == {"k8s.io/initial-events-end": "true"}
+
+
+def test_metadata_alone_comes_where_no_more_is_asked_for(
+    api_server: ThreadedServer, core: kubernetes.CoreV1Api
+) -> None:
+    core.create_namespaced_config_map("default", {"metadata": {"name": "a"}, "data": {"k": "v"}})
+    url = f"{api_server.url}/api/v1/namespaces/default/configmaps"
+    accept = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
+    found = httpx.get(url, headers={"accept": accept}).json()
+    assert found["kind"] == "PartialObjectMetadataList"
+    assert found["items"][0]["metadata"]["name"] == "a"
+    assert "data" not in found["items"][0]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "code"),
+    [
+        ("POST", "/api/v1/configmaps", b"{}", 405),
+        ("POST", "/api/v1/namespaces/default/pods/p", b"{}", 405),
+        ("PUT", "/api/v1/namespaces/default/configmaps", b"{}", 405),
+        ("GET", "/api/v1/pods/p", b"", 404),
+        ("GET", "/api/v1/namespaces/default/pods/p/exec", b"", 404),
+        ("GET", "/api/v2", b"", 404),
+        ("GET", "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs?limit=x", b"", 400),
+        ("GET", "/api/v1/pods?resourceVersion=x", b"", 400),
+        ("GET", "/api/v1/pods?resourceVersion=9999999", b"", 504),
+        ("POST", "/api/v1/namespaces/default/configmaps", b" " * 3_200_000, 413),
+        ("POST", "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs", b"{}", 400),
+        ("PATCH", "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/p/scale", b"{}", 405),
+        ("DELETE", "/api/v1/namespaces/default/pods/p?propagationPolicy=Sideways", b"", 422),
+    ],
+)
+def test_what_there_is_not_or_may_not_be_is_refused(
+    api_server: ThreadedServer, method: str, path: str, body: bytes, code: int
+) -> None:
+    assert httpx.request(method, api_server.url + path, content=body).status_code == code
+
+
+def test_a_client_may_ask_who_it_is_and_what_it_may_do(core: kubernetes.CoreV1Api) -> None:
+    access = {"spec": {"resourceAttributes": {"verb": "create", "resource": "pods"}}}
+    allowed = kubernetes.AuthorizationV1Api(core.api_client).create_self_subject_access_review(
+        access
+    )
+    assert allowed.status.allowed
+    kubernetes.AuthenticationV1Api(core.api_client).create_self_subject_review({})
 
 
 def test_a_hundred_watchers_see_a_job_of_512_pods(api_server: ThreadedServer) -> None:
