@@ -312,9 +312,9 @@ class Transformer(nn.Module):
         of the graph; all blocks share what the first one compiled.
         """
         for block in self.blocks.values():
-            block.forward = torch.compile(block.forward, fullgraph=True)
+            block.forward = torch.compile(block.forward, fullgraph=True, dynamic=False)
         if self.head is not None:
-            self.head.gradients_of = torch.compile(chunked_loss.chunk_gradients)
+            self.head.gradients_of = torch.compile(chunked_loss.chunk_gradients, dynamic=False)
 
     @torch.no_grad()
     def init_weights(self, seed: int) -> None:

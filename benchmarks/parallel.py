@@ -1,0 +1,198 @@
+"""Training a transformer over several GPUs, against a plain loop on the same cards.
+
+    python benchmarks/parallel.py --baseline LOOP.py --gpus 4
+
+runs LOOP.py and the project's own loop one after the other under torchrun, and prints one JSON
+object a figure: {"figure", "value", "unit", "against"}.
+
+LOOP.py is a plain FSDP2 loop of a model as large as the preset. It is called with BATCH SEQ compile
+and its last line of output is a JSON object with tokens_s_gpu and mfu.
+
+Both loops train on random tokens and take the median of three times eight steps after warming up.
+The project's own loop clips gradients, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from kfp_pytorch.training import flops
+from kfp_pytorch.training.parallel import StepOptions, Trainable, build
+from kfp_pytorch.training.plan import ParallelPlan
+from kfp_pytorch.training.transformer import TransformerConfig, preset
+
+WARM_UP, REPEATS, STEPS = 6, 3, 8
+
+
+def main() -> None:
+    """Run as the driver, or as one of the ranks that it starts."""
+    arguments = _parser().parse_args()
+    if "RANK" in os.environ:
+        measure_all(arguments)
+    else:
+        drive(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--baseline", type=Path, help="the plain loop to compare with")
+    parser.add_argument("--gpus", type=int, default=4)
+    parser.add_argument("--model", default="1.4b")
+    parser.add_argument("--plan", default="fsdp2")
+    parser.add_argument("--batch", type=int, default=8, help="sequences a GPU, in both loops")
+    parser.add_argument(
+        "--more-batches", type=int, nargs="*", default=[16], help="for the best MFU"
+    )
+    parser.add_argument("--microbatches", type=int, default=1)
+    parser.add_argument("--recompute", default="none")
+    parser.add_argument("--no-compile", action="store_true")
+    return parser
+
+
+def drive(arguments: argparse.Namespace) -> None:
+    """Run both loops and print the figures."""
+    ours = _torchrun(arguments.gpus, [__file__, *sys.argv[1:]])
+    card = ours[0]["card"]
+    same = next(result for result in ours if result["batch"] == arguments.batch)
+    best = max(ours, key=lambda result: result["tokens_s_gpu"])
+    print_figure("fsdp2_tokens_s_gpu", same["tokens_s_gpu"], "tokens/s", _words(same))
+    if best["mfu"] is not None:
+        print_figure("fsdp2_mfu", best["mfu"], "ratio", f"{_words(best)}, data sheet of {card}")
+    if arguments.baseline:
+        seq = preset(arguments.model).seq_len
+        loop = [str(arguments.baseline), str(arguments.batch), str(seq), "compile"]
+        theirs = _torchrun(arguments.gpus, loop)[-1]
+        ratio = round(same["tokens_s_gpu"] / theirs["tokens_s_gpu"], 4)
+        against = (
+            f"{arguments.baseline.name} with compile: {theirs['tokens_s_gpu']} tokens/s a GPU, "
+            f"MFU {theirs['mfu']}; {_words(same)}"
+        )
+        print_figure("fsdp2_tokens_ratio", ratio, "ratio", against)
+
+
+def print_figure(figure: str, value: float, unit: str, against: str) -> None:
+    """Print one figure as a line of JSON."""
+    row = {"figure": figure, "value": value, "unit": unit, "against": against}
+    print(json.dumps(row), flush=True)
+
+
+def _words(result: dict[str, Any]) -> str:
+    return (
+        f"{result['gpus']} × {result['card']}, {result['plan']}, batch {result['batch']}, "
+        f"sequence {result['seq']}"
+    )
+
+
+def _torchrun(gpus: int, command: list[str]) -> list[dict[str, Any]]:
+    """Run a script on each GPU, show what it prints, and return its lines of JSON."""
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    process = subprocess.run(
+        [*run, f"--nproc-per-node={gpus}", *command], stdout=subprocess.PIPE, text=True, check=False
+    )
+    print(process.stdout, end="", flush=True)
+    if process.returncode:
+        raise SystemExit(f"{command[0]} ended with exit code {process.returncode}")
+    return [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
+
+
+def measure_all(arguments: argparse.Namespace) -> None:
+    """As one rank: measure each batch size and print a line for it."""
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "nccl" if cuda else "gloo",
+        timeout=timedelta(seconds=120),
+        device_id=device if cuda else None,
+    )
+    plan = ParallelPlan.parse(arguments.plan, dist.get_world_size())
+    options = StepOptions(
+        compile=not arguments.no_compile,
+        recompute=arguments.recompute,
+        microbatches=arguments.microbatches,
+    )
+    config = preset(arguments.model)
+    trainable = build(config, plan, device, options)
+    for batch in [arguments.batch, *arguments.more_batches]:
+        try:
+            result = measure(trainable, config, batch, device)
+        except torch.cuda.OutOfMemoryError:
+            # Too large a batch is an answer, too.
+            result = {"batch": batch, "tokens_s_gpu": 0, "mfu": None, "note": "out of memory"}
+        if dist.get_rank() == 0:
+            print(json.dumps(result), flush=True)
+    dist.destroy_process_group()
+
+
+def measure(
+    trainable: Trainable, config: TransformerConfig, batch: int, device: torch.device
+) -> dict[str, Any]:
+    """Return the throughput of a batch size.
+
+    Args:
+        trainable: The model.
+        config: Its shape.
+        batch: Sequences of a data-parallel rank's step.
+        device: This rank's.
+    """
+    plan = trainable.plan
+    shape = (batch, config.seq_len + 1)
+    data = [torch.randint(0, config.vocab, shape, device=device) for _ in range(4)]
+    if device.type == "cuda":
+        # What another batch size left in pieces would make the allocator stop and sort.
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    run_steps(trainable, data, WARM_UP, device)
+    seconds = statistics.median(
+        run_steps(trainable, data, STEPS, device) / STEPS for _ in range(REPEATS)
+    )
+    tokens = batch * config.seq_len * plan.data_ranks / plan.world_size / seconds
+    card = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+    mfu = flops.utilisation(tokens, config.flops_per_token, card)
+    return {
+        "plan": str(plan),
+        "card": card,
+        "gpus": plan.world_size,
+        "batch": batch,
+        "seq": config.seq_len,
+        "parameters_m": round(config.parameters / 1e6),
+        "step_ms": round(seconds * 1e3, 1),
+        "tokens_s_gpu": round(tokens),
+        "mfu": None if mfu is None else round(mfu, 4),
+        "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1) if mfu else None,
+    }
+
+
+def run_steps(
+    trainable: Trainable, data: list[torch.Tensor], steps: int, device: torch.device
+) -> float:
+    """Take some steps together with all ranks, and return the seconds that they took."""
+    dist.barrier()
+    _wait(device)
+    start = time.perf_counter()
+    for i in range(steps):
+        trainable.step(data[i % len(data)])
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()
