@@ -30,6 +30,8 @@ from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.apiserver.registry import NAMESPACE, Registry
 from kfp_pytorch.local.apiserver.serve import Server, kubeconfig
 from kfp_pytorch.local.controllers import claims, node
+from kfp_pytorch.local.controllers.deployment import DeploymentController
+from kfp_pytorch.local.controllers.inferenceservice import KServe
 from kfp_pytorch.local.controllers.kubelet import Kubelet
 from kfp_pytorch.local.controllers.operator import Operator
 from kfp_pytorch.local.controllers.ports import Ports
@@ -80,6 +82,8 @@ class Cluster:
             Scheduler(self.api).run(),
             self._kubelet.run(),
             Operator(self.api).run(),
+            DeploymentController(self.api).run(),
+            KServe(self.api, self._ports).run(),
         ]
 
     async def run(self) -> None:
@@ -99,15 +103,16 @@ class Cluster:
             self._announce()
             # A controller never ends by itself: if one does, its error ends the cluster.
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            await self._kubelet.stop(lifecycle.POD_GRACE)
-            for task in done:
-                task.result()
         finally:
-            (self._root / lifecycle.STATE_FILE).unlink(missing_ok=True)
+            # The controllers first: they would start anew what is being stopped.
             for task in (stopped, *tasks):
                 task.cancel()
             await asyncio.gather(stopped, *tasks, return_exceptions=True)
+            await self._kubelet.stop(lifecycle.POD_GRACE)
+            (self._root / lifecycle.STATE_FILE).unlink(missing_ok=True)
             await self._server.stop()
+        for task in done:
+            task.result()
 
     def _announce(self) -> None:
         path = self._root / lifecycle.KUBECONFIG_FILE

@@ -138,13 +138,21 @@ def stop(root: Path, *, timeout: float = _GRACE + 5) -> bool:
     with contextlib.suppress(ProcessLookupError):
         os.kill(running.pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout
-    while is_locked(root):
+    while is_locked(root) or _exists(running.pid):
         if time.monotonic() >= deadline:
             raise ClusterError(
                 f"the cluster on {root} (process {running.pid}) did not end in {timeout:g} s; "
                 f"see {root / LOG_FILE}, or end it with: kill -9 {running.pid}"
             )
         time.sleep(_BEAT_S)
+    return True
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
     return True
 
 

@@ -154,15 +154,11 @@ class Container:
         launch = await self._prepared()
         if launch is None:
             return None
-        message = self.place.termination_log(self._spec)
-        message.parent.mkdir(parents=True, exist_ok=True)
-        message.write_bytes(b"")
-        message.chmod(0o666)
         self._event("Normal", "Created", f"Created container: {self._name}")
         self._out_of_memory = False
         try:
             self._process = await Process.start(launch)
-        except StartError as error:
+        except (StartError, OSError) as error:
             return self._not_started(str(error))
         try:
             return await self._running(self._process, launch)
@@ -178,8 +174,8 @@ class Container:
             try:
                 launching.check_image(self._spec["image"])
                 prepared = launching.launch(self.place, self._spec, self.state.restarts)
-            except (ConfigError, CreateError, ImageError) as error:
-                reason = _REASONS[type(error)]
+            except (ConfigError, CreateError, ImageError, OSError) as error:
+                reason = _REASONS.get(type(error), "CreateContainerError")
                 self._wait(reason, str(error))
                 self._event("Warning", "Failed", f"Error: {error}")
                 await self._sleep(_RETRY_S)
@@ -346,6 +342,5 @@ class Container:
 
 _REASONS: dict[type[Exception], str] = {
     ConfigError: "CreateContainerConfigError",
-    CreateError: "CreateContainerError",
     ImageError: "InvalidImageName",
 }

@@ -63,11 +63,12 @@ class Process:
 
         Raises:
             StartError: It could not be executed.
+            OSError: Its log cannot be written.
         """
+        log = LogFile(launch.log)
         reader, writer = os.pipe()
         report = await _stream(reader)
         line, fds = guarded.command(launch.command, grace=launch.grace, report_fd=writer)
-        launch.log.parent.mkdir(parents=True, exist_ok=True)
         try:
             process = await asyncio.create_subprocess_exec(
                 *line,
@@ -81,10 +82,12 @@ class Process:
             )
         except OSError as error:
             raise StartError(_words(launch.command[0], error.errno or 0)) from error
+        except ValueError as error:  # a null byte
+            raise StartError(f'exec: "{launch.command[0]}": {error}') from error
         finally:
             os.close(writer)
         started = cls(process, report)
-        started._log = asyncio.create_task(_copy(process, launch.log))
+        started._log = asyncio.create_task(_copy(process, log))
         first = await started._line()
         if "errno" in first:
             await started.wait()
@@ -127,11 +130,11 @@ async def _stream(descriptor: int) -> asyncio.StreamReader:
     return reader
 
 
-async def _copy(process: asyncio.subprocess.Process, path: Path) -> None:
+async def _copy(process: asyncio.subprocess.Process, log: LogFile) -> None:
     assert process.stdout is not None  # noqa: S101 (asked for above)
-    with LogFile(path) as log:
-        while data := await process.stdout.read(_READ):
-            log.write(data)
+    while data := await process.stdout.read(_READ):
+        log.write(data)
+    log.close()
 
 
 class LogFile:
@@ -139,18 +142,19 @@ class LogFile:
 
     Both streams come through one pipe, so that their lines keep their order; all are `stdout`.
 
+    What the disk has no room for is lost: no program stops for its log.
+
     Args:
         path: The file; it is made anew.
     """
 
     def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("wb", buffering=0)
         self._rest = b""
 
-    def __enter__(self) -> LogFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Write what is left and close the file."""
         if self._rest:
             self._put([self._rest], b"F")
         self._file.close()
@@ -167,7 +171,8 @@ class LogFile:
         seconds, nanoseconds = divmod(time.time_ns(), 10**9)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
         head = f"{stamp}.{nanoseconds:09d}Z stdout ".encode() + tag + b" "
-        self._file.write(b"".join(head + line + b"\n" for line in lines))
+        with contextlib.suppress(OSError):
+            self._file.write(b"".join(head + line + b"\n" for line in lines))
 
 
 def tail(path: Path, lines: int, size: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.local import guard
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.core import DELETED, Api
+from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.controllers import memory
 from kfp_pytorch.local.controllers.container import Backoff
 from kfp_pytorch.local.controllers.events import Recorder
@@ -61,9 +61,9 @@ class Kubelet:
             remove_folder(left_behind)
         watching = asyncio.create_task(self._watch_memory())
         try:
-            async for change, pod in self._api.watch(POD):
+            async for _, pod in self._api.watch(POD):
                 if pod["spec"].get("nodeName") == NODE_NAME:
-                    self._see(change, pod)
+                    self._see(pod)
         finally:
             watching.cancel()
 
@@ -78,14 +78,16 @@ class Kubelet:
             worker.stop(longest)
         await asyncio.gather(*(task for _, task in running), return_exceptions=True)
 
-    def _see(self, change: str, pod: Object) -> None:
-        uid: str = objects.metadata(pod)["uid"]
+    def _see(self, seen: Object) -> None:
+        uid: str = objects.metadata(seen)["uid"]
         worker, _ = self._workers.get(uid, (None, None))
-        if change == DELETED:
+        # What was seen may be of the past: the pod may have ended since.
+        pod = self._api.find(POD, objects.namespace(seen), objects.name(seen))
+        if pod is None or objects.metadata(pod)["uid"] != uid:
             if worker:
                 worker.stop(0)
             else:
-                self._clean_up(pod)
+                self._clean_up(seen)
         elif worker is None:
             if (pod.get("status") or {}).get("phase") in (None, "Pending"):
                 self._start(pod)

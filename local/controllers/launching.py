@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kfp_pytorch.launcher.constants import TERMINATION_LOG_ENV, Kind
+from kfp_pytorch.launcher.constants import TERMINATION_LOG_ENV, TERMINATION_LOG_PATH, Kind
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.controllers import environment, volumes
@@ -106,6 +106,7 @@ def launch(place: Place, container: Object, restarts: int) -> Launch:
     Raises:
         environment.ConfigError: Something that it refers to is missing.
         CreateError: There is no command.
+        OSError: The pod's folder cannot be written, as when the disk is full.
     """
     declared = environment.variables(place.pod, container, place.find)
     command = environment.command(container, declared)
@@ -114,7 +115,8 @@ def launch(place: Place, container: Object, restarts: int) -> Launch:
             "no command specified: the image is this Python, which has no entry point; give the "
             f"container {container['name']} a command"
         )
-    message_path = container.get("terminationMessagePath") or "/dev/termination-log"
+    message_path = container.get("terminationMessagePath") or TERMINATION_LOG_PATH
+    _empty_termination_log(place.termination_log(container))
     mounts = volumes.mounts(container, place.volumes, declared)
     mounts[message_path] = str(place.termination_log(container))
     translation = Translation(mounts, _ports(place, container), _endpoint(place))
@@ -137,6 +139,12 @@ def _ports(place: Place, container: Object) -> dict[int, int]:
 def _endpoint(place: Place) -> Any:
     namespace = objects.namespace(place.pod)
     return lambda host, port: place.ports.endpoint(namespace, host, port)
+
+
+def _empty_termination_log(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"")
+    path.chmod(0o666)
 
 
 def _about_the_pod(container: Object) -> list[str]:

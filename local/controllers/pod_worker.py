@@ -97,8 +97,7 @@ class PodWorker:
             for container in self.containers:
                 container.give_up()
         self.write_status()
-        if self._stopping.is_set():
-            self._say_gone()
+        self._say_gone()
 
     def stop(self, grace: float) -> None:
         """Ask the pod's containers to end; after the grace, in seconds, they are killed."""
@@ -136,6 +135,9 @@ class PodWorker:
 
     def _say_gone(self) -> None:
         """Let the API forget a deleted pod, now that nothing of it runs."""
+        pod = self._node.api.find(POD, self._namespace, self._name)
+        if pod is None or not objects.deleting(pod):
+            return
         try:
             self._node.api.delete(POD, self._namespace, self._name, uid=self.uid, grace=0)
         except ApiError as error:

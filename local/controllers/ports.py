@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from typing import Any
 
@@ -12,6 +13,10 @@ from kfp_pytorch.local.controllers.pytorchjob_pods import OPERATOR_LABEL
 from kfp_pytorch.local.controllers.translation import LOOPBACK
 
 Object = dict[str, Any]
+
+# Systems take the ports of outgoing connections from above these. It takes a program seconds to
+# start and listen, in which nobody else is to get its port.
+_RANGE = range(20_000, 32_000)
 
 
 class Ports:
@@ -72,11 +77,18 @@ class Ports:
 
     def _free(self) -> int:
         while True:
-            with socket.socket() as listener:
-                listener.bind((LOOPBACK, 0))
-                port: int = listener.getsockname()[1]
-            if port not in self._given.values():
+            port = random.choice(_RANGE)  # noqa: S311 (no secret)
+            if port not in self._given.values() and _is_free(port):
                 return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        try:
+            listener.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
 
 
 def container_port(pod: Object, given: int | str) -> int | None:

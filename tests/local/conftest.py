@@ -125,9 +125,9 @@ async def _run(story: Story, controllers: Controllers) -> None:
     try:
         await story(controllers)
     finally:
-        await controllers.kubelet.stop(2)
         failed = [task for task in tasks if task.done()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await controllers.kubelet.stop(2)
     assert not failed
