@@ -51,7 +51,8 @@ class Gatherer:
 
     def __init__(self, kube: Kube, job: Object, limits: Limits) -> None:
         # A few seconds a call: the end of the job must not wait for its evidence.
-        patience = Patience(blind=3.0, first_contact=3.0, pause=0.2, connect=2.0, read=4.0)
+        brief = limits.gather / 5
+        patience = Patience(brief, brief, pause=brief / 10, connect=brief, read=brief)
         self._kube = kube.sibling(patience)
         self._name = str(job["metadata"]["name"])
         self._uid = str(job["metadata"]["uid"])

@@ -50,7 +50,7 @@ QUICK = Limits(
     gather=2.0,
 )
 IMPATIENT = Patience(
-    blind=2.0, first_contact=0.5, pause=0.05, longest_pause=0.2, connect=1.0, read=1.0, logins=3
+    blind=3.0, first_contact=0.5, pause=0.05, longest_pause=0.2, connect=1.0, read=0.7, logins=2
 )
 
 Object = dict[str, Any]

@@ -1,0 +1,256 @@
+"""What goes wrong between the step and the API server."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_pytorch.launcher.api_errors import Unauthorized
+from kfp_pytorch.launcher.errors import CannotObserve, JobFailed, PermissionMissing
+from kfp_pytorch.local.apiserver.faultactions import (
+    Answer,
+    Forbidden,
+    Reset,
+    Stall,
+    status,
+)
+from kfp_pytorch.local.apiserver.watchfaults import (
+    DuplicateEvents,
+    EndWatch,
+    InsertEvent,
+    ReorderEvents,
+    SilentWatch,
+    WithholdLast,
+    expired_watch,
+)
+
+CRD_GONE = "the server could not find the requested resource"
+
+
+def runs(step: Any, hands: Any, **limits: float) -> Any:
+    """A step whose job runs, with its watch open."""
+    run = step(limits=limits)
+    hands.running(run.job)
+    hands.set_conditions(run.job, "Created", "Running")
+    return run
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        EndWatch(),
+        EndWatch(after_events=1),
+        EndWatch(cut=True),
+        SilentWatch(),
+        Stall(after_bytes=40),
+        Reset(),
+        Reset(after_bytes=40),
+        Answer(500),
+        Answer(503),
+        Answer(429, retry_after=1),
+        Answer(410),
+        Answer(404),
+        Answer(502, body="<html>bad gateway</html>"),
+        DuplicateEvents(),
+        ReorderEvents(),
+        WithholdLast(),
+        expired_watch(),
+        expired_watch(code=410, reason="Gone"),
+        expired_watch(code=500, reason="InternalError"),
+        InsertEvent("BOOKMARK", {"kind": "PyTorchJob", "metadata": {"resourceVersion": "1001"}}),
+        InsertEvent("NEWS", {"kind": "PyTorchJob", "metadata": {"name": "x"}}),
+        InsertEvent("MODIFIED", {"kind": "Status", "status": "Failure", "metadata": {}}),
+        InsertEvent("MODIFIED", {"kind": "ConfigMap", "metadata": {"name": "pytorch-job"}}),
+        InsertEvent("DELETED", {"kind": "Status", "metadata": {}}),
+    ],
+    ids=repr,
+)
+def test_no_kind_of_broken_watch_hides_the_end(step: Any, hands: Any, action: Any) -> None:
+    hands.fault(action, "watch", times=None)
+    run = runs(step, hands)
+    time.sleep(0.3)
+    assert run.going
+    hands.success(run.job, metrics={"accuracy": 1.0})
+    run.succeeded(within=4.0)
+    assert run.outputs.metrics.metadata == {"accuracy": 1.0}
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Answer(500),
+        Answer(503),
+        Answer(504),
+        Answer(429, retry_after=0),
+        Answer(404, message=CRD_GONE),
+        Answer(502, body="<html>bad gateway</html>"),
+        Reset(),
+        Reset(after_bytes=20),
+        Stall(),
+        Stall(after_bytes=20),
+        Answer(200, body='{"kind": "Status", "metadata": {}}'),
+        Answer(200, body='{"kind": "PyTorchJob", "metad'),
+    ],
+    ids=repr,
+)
+def test_reads_that_fail_for_a_while_fail_no_healthy_job(
+    step: Any, hands: Any, action: Any
+) -> None:
+    hands.fault(EndWatch(), "watch", times=None)
+    hands.fault(action, "get", times=2, skip=1)
+    run = runs(step, hands)
+    hands.until(lambda: hands.server.faults.struck() > 3, within=8.0)
+    hands.success(run.job)
+    run.succeeded(within=8.0)
+
+
+def test_a_server_that_restarts_is_waited_for(step: Any, hands: Any) -> None:
+    run = runs(step, hands)
+    time.sleep(0.3)
+    hands.server.go_away(0.6)
+    time.sleep(0.8)
+    hands.success(run.job)
+    run.succeeded()
+
+
+def test_a_server_that_never_comes_back_leaves_the_job_alone(
+    step: Any, hands: Any, server: Any
+) -> None:
+    run = runs(step, hands)
+    hands.fault(EndWatch(), "watch", times=None)
+    hands.fault(Answer(503), "get", times=None)
+    hands.fault(Answer(503), "list", "*", times=None)
+    words = run.failed(CannotObserve)
+    assert "Could not observe" in words
+    assert "left as it is" in words
+    assert len(hands.jobs()) == 1
+    assert hands.count("delete", "pytorchjobs") == 0
+
+
+def test_a_server_that_is_not_there_fails_soon_and_names_its_address(
+    step: Any, hands: Any, server: Any
+) -> None:
+    url = server.url
+    hands.server.go_away(30)
+    words = step().failed(CannotObserve)
+    assert url in words
+
+
+def test_a_crd_that_is_gone_for_good_is_no_deleted_job(step: Any, hands: Any) -> None:
+    run = runs(step, hands, blind=0.5)
+    hands.fault(EndWatch(), "watch", times=None)
+    hands.fault(Answer(404, message=CRD_GONE), "get", times=None)
+    run.failed(CannotObserve)
+    assert len(hands.jobs()) == 1
+
+
+def test_410_three_times_running_loses_neither_the_job_nor_the_limits(
+    step: Any, hands: Any
+) -> None:
+    hands.fault(expired_watch(), "watch", times=3)
+    hands.fault(Answer(410), "watch", times=3)
+    run = runs(step, hands, run=2.0)
+    assert "(timeout)" in run.failed(JobFailed)
+
+
+def test_a_watch_that_may_not_be_opened_is_fatal_and_leaves_no_job(step: Any, hands: Any) -> None:
+    hands.fault(Forbidden(), "watch", times=None)
+    run = step()
+    assert "watch pytorchjobs" in run.failed(PermissionMissing)
+    hands.until(lambda: hands.jobs() == [])
+
+
+def test_pods_that_may_not_be_listed_are_fatal_and_named(step: Any, hands: Any) -> None:
+    hands.fault(Forbidden(), "list", "*/pods", times=None)
+    assert "list pods" in step().failed(PermissionMissing)
+    hands.until(lambda: hands.jobs() == [])
+
+
+@pytest.mark.parametrize(
+    ("verb", "path"), [("watch", "*/pods"), ("get", "*/log"), ("list", "*/events")]
+)
+def test_what_a_result_does_not_need_may_be_forbidden(
+    step: Any, hands: Any, verb: str, path: str
+) -> None:
+    hands.fault(Forbidden(), verb, path, times=None)
+    run = runs(step, hands)
+    time.sleep(0.3)
+    hands.success(run.job, metrics={"accuracy": 1.0})
+    run.succeeded()
+    assert run.outputs.metrics.metadata == {"accuracy": 1.0}
+
+
+@pytest.mark.parametrize("answer", [Answer(400), Answer(404), Answer(500), Forbidden()], ids=repr)
+def test_logs_that_cannot_be_read_hide_no_failure(step: Any, hands: Any, answer: Any) -> None:
+    hands.fault(answer, "get", "*/log", times=None)
+    run = runs(step, hands)
+    hands.ended(run.job, 137)
+    hands.set_conditions(run.job, "Failed: it was killed")
+    words = run.failed(JobFailed, within=15.0)
+    assert "it was killed" in words
+    assert "137" in words
+
+
+def test_a_delete_that_fails_at_first_is_tried_again(step: Any, hands: Any) -> None:
+    hands.fault(Answer(500), "delete", times=2)
+    run = runs(step, hands)
+    hands.set_conditions(run.job, "Failed")
+    run.failed(JobFailed)
+    hands.until(lambda: hands.jobs() == [])
+
+
+@pytest.mark.parametrize("code", [404, 409])
+def test_a_delete_that_finds_nothing_of_ours_changes_no_outcome(
+    step: Any, hands: Any, code: int
+) -> None:
+    answer = Answer(code, body=_not_found()) if code == 404 else Answer(code)
+    hands.fault(answer, "delete")
+    run = runs(step, hands)
+    hands.set_conditions(run.job, "Failed: it broke")
+    assert "it broke" in run.failed(JobFailed)
+
+
+def test_clocks_that_disagree_shorten_no_limit(step: Any, hands: Any) -> None:
+    hands.server.set_clock(7200)
+    run = runs(step, hands, run=3600, start=3600)
+    time.sleep(0.3)
+    assert run.going
+    again = step(limits={"run": 3600, "start": 3600})
+    time.sleep(0.5)
+    assert again.going
+    hands.success(run.job)
+    run.succeeded()
+    again.succeeded()
+
+
+def test_persistent_401_fails_after_a_few_tries(step: Any, hands: Any) -> None:
+    hands.fault(Answer(401), "create", times=None)
+    assert "does not accept the credentials" in step().failed(Unauthorized)
+    assert 2 <= hands.count("create", "pytorchjobs") <= 5
+
+
+def test_a_broken_stdout_ends_nothing(
+    step: Any, hands: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Broken:
+        def write(self, _: str) -> None:
+            raise BrokenPipeError
+
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stdout", Broken())
+    monkeypatch.setattr("sys.stderr", Broken())
+    run = runs(step, hands)
+    hands.log(hands.running(run.job), ["2025-11-27T12:00:00Z a line"])
+    hands.success(run.job)
+    run.succeeded()
+
+
+def _not_found() -> str:
+    import json
+
+    return json.dumps(status(404, "NotFound", "pytorchjobs not found") | {"details": {"name": "x"}})

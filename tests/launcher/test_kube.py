@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_pytorch.launcher.api_errors import (
+    AlreadyExists,
+    Conflict,
+    Expired,
+    KindAbsent,
+    NotFound,
+    Refused,
+    Silent,
+    Unauthorized,
+)
+from kfp_pytorch.launcher.constants import CLAIM, POD, PYTORCHJOB, Kind
+from kfp_pytorch.launcher.credentials import load
+from kfp_pytorch.launcher.errors import CannotObserve
+from kfp_pytorch.launcher.kube import connect
+from kfp_pytorch.launcher.transport import Patience
+from kfp_pytorch.local.apiserver.faultactions import Answer, Delay, Refuse, TokenExpired
+from kfp_pytorch.local.apiserver.serve import kubeconfig, write_kubeconfig
+from kfp_pytorch.local.apiserver.watchfaults import InsertEvent
+
+CLAIMS = "*/persistentvolumeclaims*"
+TEMPLATE = {"spec": {"containers": [{"name": "pytorch", "image": "a"}]}}
+JOB = {
+    "metadata": {"name": "j", "namespace": "default"},
+    "spec": {"pytorchReplicaSpecs": {"Master": {"template": TEMPLATE}}},
+}
+
+
+def claim(name: str, **labels: str) -> dict[str, Any]:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {"metadata": {"name": name, "labels": labels}, "spec": spec}
+
+
+def test_objects_are_made_read_changed_and_deleted(kube: Any) -> None:
+    made = kube.create(CLAIM, claim("one", a="1"))
+    assert kube.get(CLAIM, "one") == made
+    kube.patch(CLAIM, "one", {"metadata": {"labels": {"b": "2"}}})
+    fresh = kube.get(CLAIM, "one")
+    assert fresh["metadata"]["labels"] == {"a": "1", "b": "2"}
+    with pytest.raises(Conflict):
+        kube.replace(CLAIM, made | {"metadata": made["metadata"] | {"labels": {}}})
+    kube.replace(CLAIM, fresh | {"metadata": fresh["metadata"] | {"labels": {}}})
+    with pytest.raises(AlreadyExists):
+        kube.create(CLAIM, claim("one"))
+    with pytest.raises(Conflict):
+        kube.delete(CLAIM, "one", uid="of-another", propagation="Background")
+    kube.delete(CLAIM, "one", uid=made["metadata"]["uid"], propagation="Background")
+    with pytest.raises(NotFound):
+        kube.get(CLAIM, "one")
+
+
+def test_a_kind_that_the_server_does_not_know_is_no_missing_object(kube: Any) -> None:
+    unknown = Kind("example.com", "v1", "Thing", "things")
+    with pytest.raises(KindAbsent, match=r"things\.example\.com"):
+        kube.get(unknown, "a")
+    with pytest.raises(KindAbsent):
+        kube.list(unknown)
+
+
+def test_an_invalid_object_is_refused_in_the_servers_words(kube: Any) -> None:
+    with pytest.raises(Refused, match="Bad_Name"):
+        kube.create(CLAIM, claim("Bad_Name"))
+
+
+def test_a_long_list_comes_whole_and_by_selector(
+    kube: Any, hands: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kfp_pytorch.launcher.kube.PAGE", 10)
+    for number in range(25):
+        kube.create(CLAIM, claim(f"c{number:02}", odd=str(number % 2)))
+    found = kube.list(CLAIM, labels="odd=1")
+    assert len(found) == 12
+    assert {obj["kind"] for obj in found} == {"PersistentVolumeClaim"}
+    assert hands.count("list", "claims") == 2
+    hands.fault(Answer(410), "list", CLAIMS, skip=1)
+    assert len(kube.list(CLAIM)) == 26
+
+
+def test_a_list_that_expires_again_and_again_ends(kube: Any, hands: Any) -> None:
+    hands.fault(Answer(410), "list", CLAIMS, times=None)
+    with pytest.raises(Expired):
+        kube.list(CLAIM)
+
+
+def test_a_watch_shows_changes_and_bookmarks_and_then_silence(kube: Any, hands: Any) -> None:
+    _, version = kube.list_at(CLAIM)
+    with_bookmarks = kube.watch(CLAIM, resource_version=version, silence=2)
+    kube.create(CLAIM, claim("new"))
+    kinds = []
+    for kind, obj in with_bookmarks:
+        kinds.append(kind)
+        if kind == "BOOKMARK":
+            assert obj["metadata"]["resourceVersion"]
+            break
+    assert "ADDED" in kinds
+    with_bookmarks.close()
+    with pytest.raises(Silent):
+        list(kube.watch(CLAIM, resource_version=version, name="none", silence=0.05))
+
+
+def test_a_watch_ends_with_its_lifetime(kube: Any) -> None:
+    started = time.monotonic()
+    list(kube.watch(CLAIM, silence=5, lifetime=1))
+    assert time.monotonic() - started < 4
+
+
+def test_a_410_is_expired_in_each_of_its_forms(kube: Any, hands: Any) -> None:
+    for said in (
+        {"kind": "Status", "code": 410, "reason": "Expired", "metadata": {}},
+        {"kind": "Status", "code": 410, "reason": "Gone", "message": "too old"},
+        {"kind": "Status", "reason": "Gone"},
+    ):
+        hands.fault(InsertEvent("ERROR", said, ends=True), "watch", CLAIMS)
+        with pytest.raises(Expired):
+            list(kube.watch(CLAIM))
+    hands.fault(Answer(410), "watch", CLAIMS)
+    with pytest.raises(Expired):
+        kube.watch(CLAIM)
+
+
+def test_a_stream_that_another_thread_closes_ends_without_an_error(kube: Any) -> None:
+    stream = kube.watch(CLAIM, silence=30)
+    next(iter(stream))
+    threading.Timer(0.1, stream.close).start()
+    assert all(kind in ("ADDED", "BOOKMARK") for kind, _ in stream)
+
+
+def test_a_rotated_token_is_read_from_disk_on_401(hands: Any, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old")
+    config = kubeconfig(hands.server.url, token_file=str(token))
+    environ = {"KUBECONFIG": str(write_kubeconfig(tmp_path / "rotating", config))}
+    kube = connect(load_credentials=lambda: load(environ), patience=Patience(logins=2))
+    hands.fault(TokenExpired(), "get", CLAIMS, times=None)
+    with pytest.raises(Unauthorized):
+        kube.get(CLAIM, "kfp-pytorch")
+    token.write_text("new")
+    assert kube.get(CLAIM, "kfp-pytorch")["kind"] == "PersistentVolumeClaim"
+
+
+def test_a_401_that_passes_is_no_error(kube: Any, hands: Any) -> None:
+    hands.fault(Answer(401), "get", CLAIMS, times=1)
+    assert kube.get(CLAIM, "kfp-pytorch")
+
+
+def test_retry_after_is_kept_to(hands: Any, kube: Any) -> None:
+    patient = kube.sibling(Patience(pause=0.01))
+    hands.fault(Answer(429, retry_after=1), "get", CLAIMS)
+    patient.get(CLAIM, "kfp-pytorch")
+    first, second = (r for r in hands.server.requests if r.verb == "get")
+    assert second.time - first.time >= 1.0
+
+
+def test_being_blind_is_told_before_it_is_given_up(hands: Any) -> None:
+    told: list[str] = []
+    environ = {"KUBECONFIG": str(hands.server.kubeconfig)}
+    patience = Patience(blind=0.5, first_contact=0.5, pause=0.05, tell_after=0.1)
+    kube = connect(notify=told.append, patience=patience, load_credentials=lambda: load(environ))
+    hands.fault(Answer(503), "get", CLAIMS, times=None)
+    with pytest.raises(CannotObserve, match="503"):
+        kube.get(CLAIM, "kfp-pytorch")
+    assert len(told) == 1
+    assert "trying for up to" in told[0]
+
+
+def test_an_answer_slower_than_the_limit_is_asked_for_again(kube: Any, hands: Any) -> None:
+    kube.get(CLAIM, "kfp-pytorch")
+    hands.fault(Delay(1.2), "get", CLAIMS)
+    assert kube.get(CLAIM, "kfp-pytorch")
+    assert hands.count("get", "claims") == 3
+
+
+def test_a_server_that_is_away_for_a_while_is_found_again(kube: Any, hands: Any) -> None:
+    kube.get(CLAIM, "kfp-pytorch")
+    hands.fault(Refuse(0.3), "get", CLAIMS)
+    assert kube.get(CLAIM, "kfp-pytorch")
+
+
+def test_the_time_is_the_servers(hands: Any, kube: Any) -> None:
+    kube.get(CLAIM, "kfp-pytorch")
+    assert abs(kube.now().timestamp() - time.time()) < 3
+
+
+def test_logs_are_read_by_tail_time_and_run(kube: Any, hands: Any) -> None:
+    hands.server.call(hands.server.api.create, PYTORCHJOB, JOB)
+    pod = hands.running("j")
+    name = pod["metadata"]["name"]
+    hands.log(pod, [f"2025-11-27T12:00:0{n}Z line {n}" for n in range(5)])
+    assert kube.read_log(name, "pytorch", tail_lines=2) == "line 3\nline 4\n"
+    since = kube.read_log(name, "pytorch", since="2025-11-27T12:00:04Z", timestamps=True)
+    assert since == "2025-11-27T12:00:04Z line 4\n"
+    with pytest.raises(Refused, match="previous terminated container"):
+        kube.read_log(name, "pytorch", previous=True)
+    with pytest.raises(NotFound):
+        kube.read_log("no-such-pod", "pytorch")
+    assert kube.list(POD, labels="training.kubeflow.org/job-name=j")
+
+
+def test_a_followed_log_gives_lines_as_they_come(kube: Any, hands: Any) -> None:
+    hands.server.call(hands.server.api.create, PYTORCHJOB, JOB)
+    pod = hands.running("j")
+    stream = kube.follow_log(pod["metadata"]["name"], "pytorch", silence=5)
+    lines = iter(stream)
+    for number in range(3):
+        hands.log(pod, [f"2025-11-27T12:00:0{number}Z é{number}"])
+        assert next(lines) == f"2025-11-27T12:00:0{number}Z é{number}"
+    hands.ended("j", 0)
+    assert list(lines) == []
