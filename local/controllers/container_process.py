@@ -18,7 +18,6 @@ from kfp_pytorch.local import guard, guarded
 # The runtime writes a longer line in pieces.
 _LONGEST_PIECE = 16 * 1024
 _READ = 64 * 1024
-_NOT_FOUND = 2
 
 
 @dataclass(frozen=True)
@@ -80,10 +79,9 @@ class Process:
                 cwd=launch.folder,
                 start_new_session=True,
             )
-        except OSError as error:
-            raise StartError(_words(launch.command[0], error.errno or 0)) from error
-        except ValueError as error:  # a null byte
-            raise StartError(f'exec: "{launch.command[0]}": {error}') from error
+        except (OSError, ValueError) as error:
+            log.close()
+            raise StartError(_words(launch.command[0], error)) from error
         finally:
             os.close(writer)
         started = cls(process, report)
@@ -91,7 +89,8 @@ class Process:
         first = await started._line()
         if "errno" in first:
             await started.wait()
-            raise StartError(_words(launch.command[0], first["errno"]))
+            error = OSError(first["errno"], os.strerror(first["errno"]))
+            raise StartError(_words(launch.command[0], error))
         return started
 
     async def wait(self) -> int:
@@ -194,12 +193,15 @@ def tail(path: Path, lines: int, size: int) -> str:
     return text[-size:].decode(errors="replace")
 
 
-def _words(command: str, number: int) -> str:
-    if number == _NOT_FOUND:
+def _words(command: str, error: Exception) -> str:
+    """The runtime's words for a command that could not be executed."""
+    if isinstance(error, FileNotFoundError):
         where = f"stat {command}: no such file or directory"
         why = where if "/" in command else "executable file not found in $PATH"
+    elif isinstance(error, OSError):
+        why = str(error.strerror).lower()
     else:
-        why = os.strerror(number).lower()
+        why = str(error)  # such as a null byte in an argument
     return (
         "failed to create containerd task: failed to create shim task: OCI runtime create failed: "
         f'runc create failed: unable to start container process: exec: "{command}": {why}'
