@@ -89,8 +89,8 @@ class Process:
         first = await started._line()
         if "errno" in first:
             await started.wait()
-            error = OSError(first["errno"], os.strerror(first["errno"]))
-            raise StartError(_words(launch.command[0], error))
+            why = OSError(first["errno"], os.strerror(first["errno"]))
+            raise StartError(_words(launch.command[0], why))
         return started
 
     async def wait(self) -> int:
