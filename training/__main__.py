@@ -9,6 +9,7 @@ was asked to stop and saved its work; 128 + N if signal N ended a rank; 1 for an
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from kfp_pytorch.training.errors import TrainingError
 from kfp_pytorch.training.launch import RANK_MODULE, agent_arguments, threads_per_process
 from kfp_pytorch.training.outcome import Failure
 from kfp_pytorch.training.result import failure_message, success_message, write_message
+from kfp_pytorch.training.storage import open_folder
 
 EXIT_USAGE = 2
 
@@ -38,7 +40,8 @@ def main(arguments: list[str]) -> int:
         The exit code; see the module.
     """
     try:
-        config.parse(arguments)
+        settings = config.parse(arguments)
+        open_folder(settings.output)
         agent = agent_arguments(os.environ)
     except TrainingError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -64,17 +67,24 @@ def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> bool:
     command = [sys.executable, "-m", "kfp_pytorch.training.agent", *agent]
     command += [f"--log-dir={folder / outcome.RANKS_FOLDER}", "--module", RANK_MODULE, *arguments]
     received: list[int] = []
+    started: list[subprocess.Popen[bytes]] = []
 
-    def forward(number: int, _frame: FrameType | None) -> None:
-        # Only the first: a second one would end the agent before its ranks have saved.
-        if not received and process.poll() is None:
-            process.send_signal(signal.SIGTERM)
+    def forward() -> None:
+        # Once: a second signal would end the agent before its ranks have saved.
+        if received:
+            with contextlib.suppress(IndexError):
+                started.pop().send_signal(signal.SIGTERM)
+
+    def handle(number: int, _frame: FrameType | None) -> None:
         received.append(number)
+        forward()
 
-    # In a session of its own, the agent gets a terminal's Ctrl-C from here alone, and once.
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)
+    # In a session of its own, the agent gets a terminal's Ctrl-C from here alone.
     process = subprocess.Popen(command, env=environ, start_new_session=True)
-    signal.signal(signal.SIGTERM, forward)
-    signal.signal(signal.SIGINT, forward)
+    started.append(process)
+    forward()
     process.wait()
     return bool(received)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,11 @@ def _read_state(folder: Folder, name: str, meta: dict[str, Any]) -> dict[str, An
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, StorageError) as error:
         raise _UnreadableError(f"{STATE}: {error}") from error
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{folder.uri}/{FOLDER}/{name}/{STATE} holds more than tensors and plain values, "
+            "so reading it could run code; it is refused"
+        ) from error
     return state
 
 

@@ -56,7 +56,7 @@ class Config:
     warmup_epochs: float = 1.0
     momentum: float = 0.9
     weight_decay: float = 1e-4
-    label_smoothing: float = 0.0
+    label_smoothing: float = 0.1
     image_size: int = 0
     data_dir: str = ""
     download: bool = False

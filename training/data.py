@@ -154,11 +154,13 @@ def _find_fashion_mnist(config: Config) -> None:
     try:
         for train in (True, False):
             _read_fashion_mnist(config, train=train, download=config.download)
-    except (RuntimeError, OSError) as error:
+    except Exception as error:
+        # torchvision meets damaged files with whatever its parsing stumbles over.
         where = _data_dir(config) / "FashionMNIST" / "raw"
         raise DataError(
-            f"fashion-mnist is not in {where}: {error}; put its four files there unpacked, "
-            "give the folder above FashionMNIST with --data-dir, or pass --download"
+            f"fashion-mnist cannot be read from {where}: {type(error).__name__} {error}; put its "
+            "four files there unpacked, give the folder above FashionMNIST with --data-dir, or "
+            "pass --download"
         ) from error
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from kfp_pytorch.training.errors import ConfigError, TrainingError
+from kfp_pytorch.training.errors import ConfigError, Stopped, TrainingError
 from kfp_pytorch.training.launch import LOOPBACK
 
 T = TypeVar("T")
@@ -92,7 +92,12 @@ def joined(timeout: float) -> Iterator[World]:
     # Flags and Python objects travel over gloo, so that they never wait for the GPU.
     backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
-    yield world
+    try:
+        yield world
+    except Stopped:
+        # All ranks leave together, so this is a clean end, too.
+        dist.destroy_process_group()
+        raise
     # Not after an error: the others may be waiting in an exchange that this rank never joins.
     dist.destroy_process_group()
 

@@ -67,15 +67,15 @@ def build(name: str, images: ImageSpec, image_size: int) -> Classifier:
 
 
 def small_cnn(channels: int, classes: int) -> nn.Sequential:
-    """A network of some 100,000 weights that learns small images in seconds on a CPU."""
+    """A network of some 150,000 weights that learns small images in seconds on a CPU."""
     return nn.Sequential(
-        *_convolution(channels, 32),
-        *_convolution(32, 64),
+        *_convolution(channels, 16),
+        *_convolution(16, 32),
         nn.MaxPool2d(2),
-        *_convolution(64, 64),
+        *_convolution(32, 64),
         nn.AdaptiveAvgPool2d(4),
         nn.Flatten(),
-        nn.Dropout(0.2),
+        nn.Dropout(0.4),
         nn.Linear(64 * 4 * 4, 128),
         nn.ReLU(),
         nn.Linear(128, classes),

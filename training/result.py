@@ -46,7 +46,7 @@ def success_message(result: Mapping[str, Any], limit: int = TERMINATION_MESSAGE_
         "export": export,
     }
     curves = {name: points for name, points in result.get("curves", {}).items() if points}
-    samples = list(result.get("samples", []))
+    samples = [sample for sample in result.get("samples", []) if _size(sample) < limit]
     points = MAX_POINTS
     while True:
         extras = {

@@ -114,6 +114,6 @@ def evaluation_shards(samples: int, rank: int, world_size: int, batch_size: int)
     """
     full = batch_size * world_size
     return [
-        torch.arange(start + rank, min(start + full, samples), world_size)
+        torch.arange(start, min(start + full, samples))[rank::world_size]
         for start in range(0, samples, full)
     ]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 from torch import Tensor
 
 from kfp_pytorch.training import storage
 from kfp_pytorch.training.distributed import World
+from kfp_pytorch.training.errors import StorageError
 from kfp_pytorch.training.metrics import History, line
 from kfp_pytorch.training.storage import Folder
 
+LOG = logging.getLogger("kfp_pytorch.training")
 METRICS_FILE = "metrics.json"
 
 
@@ -69,8 +72,17 @@ class Telemetry:
             text = json.dumps(content, indent=1, allow_nan=False)
             storage.write(self._folder, METRICS_FILE, text.encode())
 
-    def close(self) -> None:
+    def __enter__(self) -> Telemetry:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
         """Flushes and closes; whatever ends the job, what was reported stays."""
-        if self._board is not None:
+        if self._board is None:
+            return
+        try:
             self._board.close()
-            self._board = None
+        except StorageError as error:
+            if kind is None:
+                raise
+            # What ended the job is what has to be told.
+            LOG.warning("the last reports are lost: %s", error)

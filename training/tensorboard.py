@@ -16,6 +16,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from torch import Tensor
 
+from kfp_pytorch.training.errors import StorageError
 from kfp_pytorch.training.storage import Folder, LocalFolder
 
 FOLDER = "tensorboard"
@@ -98,13 +99,20 @@ class TensorBoardWriter:
         Raises:
             StorageError: If it cannot be uploaded.
         """
-        self._writer.flush()
+        try:
+            self._writer.flush()
+        except OSError as error:
+            raise StorageError(f"cannot write {self._path}: {error.strerror or error}") from error
         if self._scratch is not None:
             with self._folder.writer(f"{FOLDER}/{self._path.name}") as file:
                 file.write(self._path.read_bytes())
 
     def close(self) -> None:
-        """Flushes and ends."""
+        """Flushes and ends.
+
+        Raises:
+            StorageError: If the last reports cannot be written.
+        """
         self.flush()
         self._writer.close()
         if self._scratch is not None:

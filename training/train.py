@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import time
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
@@ -77,7 +78,7 @@ def train(config: Config, world: World, request: StopRequest) -> dict[str, Any]:
         TrainingError: If something cannot be done, with what to do about it.
     """
     job = set_up(config, world, request)
-    try:
+    with job.telemetry:
         introduce(job)
         evaluation: dict[str, float] = {}
         while job.state.progress.epoch < config.epochs:
@@ -85,8 +86,6 @@ def train(config: Config, world: World, request: StopRequest) -> dict[str, Any]:
             evaluation = evaluate(job)
             finish_epoch(job, evaluation)
         return finish(job, evaluation or evaluate(job))
-    finally:
-        job.telemetry.close()
 
 
 def set_up(config: Config, world: World, request: StopRequest) -> Job:
@@ -167,6 +166,7 @@ def train_epoch(job: Job) -> None:
             seconds, clock = time.perf_counter() - clock, time.perf_counter()
             report_training(job, {"lr": rate, "samples_per_second": seen / seconds})
             seen = 0
+    check_finite(job)
 
 
 def train_step(job: Job, batch: Batch) -> tuple[Tensor, float]:
@@ -228,7 +228,13 @@ def evaluate(job: Job) -> dict[str, float]:
         if len(indices):
             images, labels = job.data.held_out.take(indices, world.device)
             evaluation.add(model(images), labels)
-    return evaluation.result()
+    result = evaluation.result()
+    if not all(map(math.isfinite, result.values())):
+        raise DivergedError(
+            f"the loss on held-out samples is {result['loss']} after step "
+            f"{job.state.progress.step}; try a lower --lr than {job.config.lr}"
+        )
+    return result
 
 
 def finish_epoch(job: Job, evaluation: dict[str, float]) -> None:
@@ -237,12 +243,10 @@ def finish_epoch(job: Job, evaluation: dict[str, float]) -> None:
     last = progress.epoch + 1 == config.epochs
     if last:
         report_training(job, {})
-    check_finite(job)
     progress.epoch, progress.samples = progress.epoch + 1, 0
     job.telemetry.report(progress.epoch, progress.step, evaluation)
     # After the last epoch only the export is left, which is not worth another start.
-    stop = job.stop.settle() and not last
-    if stop:
+    if job.stop.settle() and not last:
         leave(job)
     if last or progress.epoch % config.checkpoint_every == 0:
         job_state.save(job.folder, config, job.world, job.state)
@@ -261,6 +265,7 @@ def leave(job: Job) -> NoReturn:
 
 def finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
     """Writes metrics and the export, and puts together the result."""
+    job.stop.settle()
     model = job.state.model.eval().to("cpu")
     spec, held_out = job.data.spec, job.data.held_out
 

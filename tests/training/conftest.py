@@ -1,0 +1,178 @@
+"""Ranks and nodes as real processes, that are gone when a test is over."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# torch is imported once, in the server that ranks are forked from, and not by each rank.
+RANK_PROCESS = Path(__file__).with_name("rank_process.py")
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["kfp_pytorch.training.train", "torch._dynamo"])
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def await_text(path: Path, text: str, alive: Callable[[], bool], seconds: float = 90) -> None:
+    """Waits until a process has written a text to a file."""
+    deadline = time.monotonic() + seconds
+    while not (path.exists() and text in path.read_text(errors="replace")):
+        output = path.read_text(errors="replace") if path.exists() else ""
+        assert alive(), f"ended before it wrote {text!r}:\n{output}"
+        assert time.monotonic() < deadline, f"did not write {text!r}:\n{output}"
+        time.sleep(0.02)
+
+
+@dataclass
+class Ranks:
+    """The ranks of one job."""
+
+    folder: Path
+    processes: list[Any] = field(default_factory=list)
+
+    def output(self, rank: int = 0) -> str:
+        return (self.folder / f"{rank}.out").read_text()
+
+    def await_output(self, text: str, rank: int = 0) -> None:
+        await_text(self.folder / f"{rank}.out", text, self.processes[rank].is_alive)
+
+    def send(self, rank: int, number: int = signal.SIGTERM) -> None:
+        os.kill(self.processes[rank].pid, number)
+
+    def exit_codes(self) -> list[int | None]:
+        for process in self.processes:
+            process.join(90)
+        return [process.exitcode for process in self.processes]
+
+    def error(self, rank: int) -> dict[str, Any]:
+        record = json.loads((self.folder / f"{rank}.error.json").read_text())
+        return dict(record["failure"])
+
+    def result(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / "outcome" / "result.json").read_text()))
+
+
+@pytest.fixture
+def start_ranks(tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
+    """Starts the ranks of a job: `start_ranks(2, "--epochs=3", name="first")`."""
+    started: list[Ranks] = []
+
+    def start(size: int, *arguments: str, name: str = "ranks", **each: list[str]) -> Ranks:
+        folder = tmp_path / name
+        (folder / "outcome").mkdir(parents=True)
+        ranks = Ranks(folder)
+        started.append(ranks)
+        shared = {
+            "WORLD_SIZE": str(size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "KFP_PYTORCH_OUTCOME_DIR": str(folder / "outcome"),
+        }
+        for rank in range(size):
+            environ = {
+                **shared,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "TORCHELASTIC_ERROR_FILE": str(folder / f"{rank}.error.json"),
+            }
+            own = [*arguments, *each.get(f"rank{rank}", [])]
+            names = {
+                "arguments": own,
+                "environ": environ,
+                "output": str(folder / f"{rank}.out"),
+            }
+            process = FORKS.Process(
+                target=runpy.run_path, args=(str(RANK_PROCESS), names, "__main__")
+            )
+            process.start()
+            ranks.processes.append(process)
+        return ranks
+
+    yield start
+    for ranks in started:
+        for process in ranks.processes:
+            process.kill()
+            process.join()
+
+
+@dataclass
+class Nodes:
+    """The entry points of a job, as the pods of a PyTorchJob would run them."""
+
+    folder: Path
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def output(self, node: int = 0) -> str:
+        return (self.folder / f"{node}.out").read_text()
+
+    def await_output(self, text: str, node: int = 0) -> None:
+        alive = self.processes[node]
+        await_text(self.folder / f"{node}.out", text, lambda: alive.poll() is None)
+
+    def exit_codes(self) -> list[int]:
+        return [process.wait(120) for process in self.processes]
+
+    def message(self, node: int = 0) -> dict[str, Any]:
+        content = (self.folder / f"{node}.termination").read_bytes()
+        assert len(content) <= 2048
+        return dict(json.loads(content))
+
+
+@pytest.fixture(scope="module")
+def start_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Nodes]]:
+    """Starts the pods' processes, each with exactly the operator's environment."""
+    started: list[Nodes] = []
+
+    def start(size: int, *arguments: str, output: Path, **each: list[str]) -> Nodes:
+        nodes = Nodes(tmp_path_factory.mktemp("nodes"))
+        started.append(nodes)
+        port = str(free_port())
+        for node in range(size):
+            termination = nodes.folder / f"{node}.termination"
+            termination.touch()
+            environ = {
+                "PATH": os.environ["PATH"],
+                "HOME": str(nodes.folder),
+                "PYTHONUNBUFFERED": "1",
+                "MASTER_ADDR": "127.0.0.1",
+                "PET_MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "PET_MASTER_PORT": port,
+                "WORLD_SIZE": str(size),
+                "RANK": str(node),
+                "PET_NODE_RANK": str(node),
+                "PET_NNODES": str(size),
+                "PET_NPROC_PER_NODE": "1",
+                "KFP_PYTORCH_OUTPUT": str(output),
+                "KFP_PYTORCH_TERMINATION_LOG": str(termination),
+            }
+            own = [*arguments, *each.get(f"node{node}", [])]
+            command = [sys.executable, "-m", "kfp_pytorch.training", *own]
+            with (nodes.folder / f"{node}.out").open("wb") as out:
+                process = subprocess.Popen(command, env=environ, stdout=out, stderr=out)
+            nodes.processes.append(process)
+        return nodes
+
+    yield start
+    for nodes in started:
+        for process in nodes.processes:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(60)

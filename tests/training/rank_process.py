@@ -1,0 +1,25 @@
+"""What a rank's process does, as if torchrun's agent had started it.
+
+Run by `runpy` in a process that has torch already, with these names given to it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+
+from kfp_pytorch.training import rank
+
+arguments: list[str]
+environ: dict[str, str]
+output: str
+
+os.environ.update(environ)
+descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+os.dup2(descriptor, 1)
+os.dup2(descriptor, 2)
+sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+torch.set_num_threads(1)
+sys.exit(rank.main(arguments))

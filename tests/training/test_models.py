@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from kfp_pytorch.training import models
+from kfp_pytorch.training.data import ImageSpec
+from kfp_pytorch.training.errors import CheckpointError, ConfigError
+
+DIGITS = ImageSpec((1, 8, 8), tuple("0123456789"), (4.9,), (6.0,), (0.0, 16.0))
+
+
+class HasModule(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.module = nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."]
+)
+@pytest.mark.parametrize("make", [lambda: nn.Linear(2, 2), HasModule])
+def test_the_names_of_wrappers_are_taken_off_only_as_far_as_keys_then_match(prefix, make):
+    source, target = make(), make()
+    models.load_weights(target, {prefix + key: v for key, v in source.state_dict().items()})
+    for name, weight in source.state_dict().items():
+        assert torch.equal(target.state_dict()[name], weight)
+
+
+def test_weights_that_do_not_fit_are_listed_and_none_is_loaded():
+    target = nn.Linear(2, 2)
+    before = target.weight.clone()
+    with pytest.raises(CheckpointError, match="missing bias; unknown scale"):
+        models.load_weights(target, {"weight": torch.ones(2, 2), "scale": torch.ones(1)})
+    with pytest.raises(CheckpointError, match="size mismatch"):
+        models.load_weights(target, {"weight": torch.ones(3, 2), "bias": torch.ones(2)})
+    assert torch.equal(target.weight, before)
+
+
+def test_raw_images_go_in_and_logits_come_out():
+    model = models.build("small_cnn", DIGITS, 0).eval()
+    assert model(torch.randint(0, 17, (3, 1, 8, 8), dtype=torch.uint8)).shape == (3, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("resnet18", 0), ("mobilenet_v3_small", 32), ("squeezenet1_1", 64)]
+)
+def test_a_model_of_torchvision_takes_the_data_sets_channels_and_classes(name, size):
+    model = models.build(name, DIGITS, size).eval()
+    assert model(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+
+
+def test_a_model_that_cannot_take_such_images_says_which_size_to_give():
+    with pytest.raises(ConfigError, match="--image-size 224"):
+        models.build("alexnet", DIGITS, 0)
+
+
+def test_an_unknown_model_lists_those_that_there_are():
+    with pytest.raises(ConfigError, match=r"'resnet19'; it can be small_cnn, alexnet.*resnet18"):
+        models.build("resnet19", DIGITS, 0)

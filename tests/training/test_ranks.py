@@ -1,0 +1,110 @@
+"""Stories of two ranks, as real processes over gloo."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Start = Callable[..., "object"]
+LONG = "--epochs=2000"
+SHORT = ("--epochs=4", "--batch-size=64", "--log-every=5")
+
+
+def test_a_run_that_was_stopped_and_resumed_equals_one_that_was_not(start_ranks, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    uninterrupted = start_ranks(2, *SHORT, f"--output={whole}", name="uninterrupted")
+    assert uninterrupted.exit_codes() == [0, 0]
+
+    first = start_ranks(2, *SHORT, f"--output={parts}", name="first")
+    first.await_output("step=15 ")
+    first.send(rank=1)
+    assert first.exit_codes() == [143, 143]
+    second = start_ranks(2, *SHORT, f"--output={parts}", name="second")
+    assert second.exit_codes() == [0, 0]
+    assert "going on from" in second.output()
+
+    expected = json.loads((whole / "metrics.json").read_text())
+    found = json.loads((parts / "metrics.json").read_text())
+    for name in ("train_loss", "loss", "accuracy", "lr"):
+        assert found["curves"][name] == expected["curves"][name], name
+    assert found["metrics"] == expected["metrics"]
+    assert found["world_size"] == 2
+    assert uninterrupted.result()["world_size"] == 2
+
+
+def test_a_second_sigterm_and_one_before_the_first_step_still_end_in_one_checkpoint(
+    start_ranks, tmp_path
+):
+    ranks = start_ranks(2, LONG, f"--output={tmp_path / 'job'}")
+    ranks.await_output("world_size=2")
+    ranks.send(rank=0)
+    ranks.send(rank=0)
+    assert ranks.exit_codes() == [143, 143]
+    checkpoints = [path.name for path in (tmp_path / "job" / "checkpoints").glob("step-*")]
+    assert len(checkpoints) == 1
+
+
+def test_a_rank_that_is_killed_ends_the_other_quickly(start_ranks, tmp_path):
+    ranks = start_ranks(2, LONG, f"--output={tmp_path / 'job'}")
+    ranks.await_output("step=10 ")
+    ranks.send(rank=1, number=signal.SIGKILL)
+    assert ranks.exit_codes() == [1, -signal.SIGKILL]
+    assert ranks.error(0)["rank"] == 0
+
+
+def test_a_folder_that_rank_0_cannot_write_fails_all_ranks_with_the_same_words(
+    start_ranks, tmp_path
+):
+    (tmp_path / "file").write_text("not a folder")
+    ranks = start_ranks(2, f"--output={tmp_path / 'file' / 'job'}")
+    assert ranks.exit_codes() == [1, 1]
+    for rank in (0, 1):
+        assert "cannot write" in ranks.error(rank)["message"]
+        assert "--output" in ranks.error(rank)["message"]
+
+
+def test_a_loss_that_is_not_finite_names_step_batch_and_samples_and_saves_nothing(
+    start_ranks, tmp_path
+):
+    ranks = start_ranks(2, "--lr=1e30", "--log-every=1000", f"--output={tmp_path / 'job'}")
+    assert ranks.exit_codes() == [1, 1]
+    for rank in (0, 1):
+        message = ranks.error(rank)["message"]
+        assert "not a finite number" in message
+        assert "epoch 0, batch" in message
+        assert "samples [" in message
+    assert not list((tmp_path / "job" / "checkpoints").glob("step-*"))
+
+
+def test_more_ranks_than_samples_is_an_error_and_not_a_wait(start_ranks, tmp_path):
+    arguments = ("--max-train-samples=2", f"--output={tmp_path / 'job'}")
+    ranks = start_ranks(3, *arguments)
+    assert ranks.exit_codes() == [1, 1, 1]
+    assert "2 samples" in ranks.error(2)["message"]
+    assert "3 processes" in ranks.error(2)["message"]
+
+
+@pytest.mark.parametrize("samples", [10, 11])
+def test_samples_that_cannot_be_shared_evenly_do_not_make_ranks_wait(
+    start_ranks, tmp_path, samples
+):
+    arguments = ("--epochs=2", "--batch-size=4", f"--max-train-samples={samples}")
+    ranks = start_ranks(3, *arguments, f"--output={tmp_path / 'job'}")
+    assert ranks.exit_codes() == [0, 0, 0]
+    assert ranks.result()["step"] == 2
+
+
+def test_another_number_of_ranks_goes_on_where_the_first_stopped(start_ranks, tmp_path: Path):
+    arguments = ("--epochs=3", f"--output={tmp_path / 'job'}", "--log-every=5")
+    first = start_ranks(2, *arguments, name="first")
+    first.await_output("step=5 ")
+    first.send(rank=0)
+    assert first.exit_codes() == [143, 143]
+    second = start_ranks(1, *arguments, name="second")
+    assert second.exit_codes() == [0]
+    assert "global_batch was 128 in the checkpoint, and is 64" in second.output()
+    assert second.result()["epoch"] == 3

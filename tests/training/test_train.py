@@ -1,0 +1,135 @@
+"""Stories of one process, in this one."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from kfp_pytorch.training import train as training
+from kfp_pytorch.training.config import Config
+from kfp_pytorch.training.distributed import ALONE, pick_device
+from kfp_pytorch.training.errors import CheckpointError, ConfigError, Stopped
+from kfp_pytorch.training.schedule import learning_rate
+from kfp_pytorch.training.stopping import StopRequest
+
+
+class StopAt(StopRequest):
+    """Asks to stop once it was looked at so many times: at that step, that is."""
+
+    def __init__(self, looks):
+        self.looks = looks
+
+    @property
+    def requested(self):
+        self.looks -= 1
+        return self.looks < 0
+
+
+def never():
+    return StopAt(10**9)
+
+
+def run(output, request=None, **arguments):
+    torch.set_num_threads(1)
+    config = Config(output=str(output), log_every=5, max_train_samples=500, **arguments)
+    return training.train(config, ALONE, request or never())
+
+
+def weights(output):
+    states = sorted((output / "checkpoints").glob("step-*/state.pt"))
+    return torch.load(states[-1], weights_only=True)
+
+
+def test_a_run_stopped_anywhere_and_resumed_is_bit_for_bit_one_that_was_not(tmp_path):
+    whole = run(tmp_path / "whole", epochs=3)
+    for looks in (3, 9, 15):
+        with pytest.raises(Stopped):
+            run(tmp_path / "parts", StopAt(looks), epochs=3)
+    parts = run(tmp_path / "parts", epochs=3)
+    assert parts["metrics"] == whole["metrics"]
+    assert parts["curves"] == whole["curves"]
+    expected, found = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    for name, weight in expected["model"].items():
+        assert torch.equal(found["model"][name], weight), name
+    assert torch.equal(expected["random"][0]["cpu"], found["random"][0]["cpu"])
+
+
+def test_restarts_leave_no_gap_and_no_overlap_in_tensorboard(tmp_path):
+    run(tmp_path, epochs=2)
+    # Another process that died after a checkpoint, at a step that it had reported already.
+    (newest,) = (tmp_path / "checkpoints").glob("step-*16")
+    (newest / "meta.json").unlink()
+    run(tmp_path, epochs=3)
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 2
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    curves = json.loads((tmp_path / "metrics.json").read_text())["curves"]
+    for name in ("train_loss", "accuracy"):
+        steps = [event.step for event in events.Scalars(name)]
+        assert steps == [step for step, _ in curves[name]]
+        assert steps == sorted(set(steps))
+
+
+def test_a_job_that_is_done_exports_again_without_training(tmp_path):
+    first = run(tmp_path, epochs=1)
+    again = run(tmp_path, epochs=1)
+    assert again["metrics"] == first["metrics"]
+    assert again["step"] == first["step"]
+
+
+def test_another_jobs_folder_is_started_from_and_left_as_it_was(tmp_path):
+    run(tmp_path / "first", epochs=1)
+    before = {p: p.read_bytes() for p in (tmp_path / "first").rglob("*") if p.is_file()}
+    second = run(tmp_path / "second", epochs=2, resume_from=str(tmp_path / "first"))
+    assert second["step"] == 16
+    assert {p: p.read_bytes() for p in (tmp_path / "first").rglob("*") if p.is_file()} == before
+
+
+def test_a_checkpoint_of_another_model_is_refused_until_told_to_start_anew(tmp_path):
+    run(tmp_path, epochs=1)
+    with pytest.raises(CheckpointError, match=r"seed 0, and this run has 1.*--resume never"):
+        run(tmp_path, epochs=1, seed=1)
+    assert run(tmp_path, epochs=1, seed=1, resume="never")["step"] == 8
+
+
+def test_a_checkpoint_says_which_batch_and_rate_it_was_made_with(tmp_path):
+    run(tmp_path, epochs=1, batch_size=50, lr=0.01)
+    (meta,) = (tmp_path / "checkpoints").glob("*/meta.json")
+    about = json.loads(meta.read_text())
+    assert (about["world_size"], about["global_batch"], about["learning_rate"]) == (1, 50, 0.01)
+    assert about["arguments"]["batch_size"] == 50
+
+
+def test_everything_goes_to_an_object_store(tmp_path):
+    import fsspec
+
+    uri = f"memory://{tmp_path.name}/job"
+    run(uri, epochs=1)
+    files = {path.partition("/job/")[2] for path in fsspec.filesystem("memory").find(uri)}
+    assert {"export/model.json", "metrics.json", "checkpoints/latest"} <= files
+    assert any(name.startswith("tensorboard/events.out.tfevents") for name in files)
+    assert run(uri, epochs=1)["step"] == 8
+
+
+def test_the_rate_is_scaled_with_the_ranks_after_a_warm_up_from_that_of_one():
+    config = Config(lr=0.1, epochs=11, warmup_epochs=1)
+    assert learning_rate(config, 4, 0) == pytest.approx(0.1)
+    assert learning_rate(config, 4, 0.5) == pytest.approx(0.25)
+    assert learning_rate(config, 4, 1) == pytest.approx(0.4)
+    assert learning_rate(config, 4, 6) == pytest.approx(0.2)
+    assert learning_rate(config, 4, 11) == pytest.approx(0, abs=1e-9)
+    unscaled = Config(lr=0.1, epochs=11, lr_scaling="none")
+    assert math.isclose(learning_rate(unscaled, 4, 1), 0.1)
+
+
+def test_a_ranks_gpu_is_that_of_its_place_in_the_node(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("RANK", "1")
+    assert pick_device(0) == torch.device("cuda", 0)
+    with pytest.raises(ConfigError, match="local rank 1 has no GPU"):
+        pick_device(1)
