@@ -38,6 +38,8 @@ INITIALIZER = "storage-initializer"
 CRASHES = 2
 TAIL_LINES = 20
 MOST_EVENTS = 5
+# Events that say again what the containers' states say.
+NOISE = ("BackOff", "Unhealthy")
 
 
 class DeployFailed(StepError):
@@ -238,7 +240,7 @@ class Waiter:
     def _failure(self, reason: str) -> DeployFailed:
         headline = (
             f"InferenceService {self.kube.namespace}/{self.inputs.name} does not serve the new "
-            f"revision: {reason}."
+            f"revision: {reason.rstrip('.')}."
         )
         return DeployFailed(
             "\n".join([headline, self._old_revision(), *self._evidence()]), headline
@@ -263,7 +265,7 @@ class Waiter:
 
     def _evidence(self) -> Iterator[str]:
         for condition in podview.each(self._service, "status", "conditions"):
-            if condition.get("status") != "True":
+            if condition.get("status") != "True" and condition.get("severity") != "Info":
                 words = f"{condition.get('reason') or ''} {condition.get('message') or ''}".strip()
                 yield f"Condition {condition.get('type')} is {condition.get('status')}: {words}"
         failure = model_failure(self._service)
@@ -301,7 +303,9 @@ class Waiter:
 
     def _warnings(self, pod: str) -> list[Object]:
         events = self.kube.list(EVENT, fields=f"involvedObject.name={pod}")
-        return [event for event in events if event.get("type") == "Warning"][-MOST_EVENTS:]
+        return [e for e in events if e.get("type") == "Warning" and e.get("reason") not in NOISE][
+            -MOST_EVENTS:
+        ]
 
 
 def _crash_loop(status: Object) -> str:

@@ -334,7 +334,7 @@ def _workload_waits_for(service: Object, workload: Object | None, spec_hash: str
     if set(counts.values()) != {wanted}:
         return (
             f"pods of the new revision: {counts['updatedReplicas']} of {wanted} made, "
-            f"{counts['availableReplicas']} available, {counts['replicas']} with the old ones"
+            f"{counts['availableReplicas']} available, {counts['replicas']} in all"
         )
     return ""
 

@@ -95,7 +95,7 @@ def load(model_dir: Path) -> Export:
         input=_only_tensor(description, "inputs"),
         output=_only_tensor(description, "outputs"),
         classes=_classes(description),
-        run=_load_program(directory / PROGRAM),
+        run=_load_program(directory / _program(description)),
     )
 
 
@@ -157,22 +157,28 @@ def _read_description(path: Path) -> dict[str, Any]:
     return description
 
 
+def _program(description: dict[str, Any]) -> str:
+    return str(description.get("program") or PROGRAM)
+
+
 def _verify_files(directory: Path, description: dict[str, Any]) -> None:
-    files = description.get("files")
-    if not isinstance(files, dict) or PROGRAM not in files:
-        raise ExportError(f"{directory / DESCRIPTION}: files: no checksum of {PROGRAM}")
-    for name, expected in files.items():
+    files, program = description.get("files"), _program(description)
+    if not isinstance(files, dict) or program not in files:
+        raise ExportError(f"{directory / DESCRIPTION}: files: no checksum of {program}")
+    for name, facts in files.items():
         path = directory / name
         if path.parent != directory:
             raise ExportError(f"{directory / DESCRIPTION}: files: {name!r} is not a plain name")
         if not path.is_file():
             raise ExportError(f"{path} is missing. {_listing(directory)}")
+        expected = facts.get("sha256") if isinstance(facts, dict) else None
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != expected:
             raise ExportError(
-                f"{path} is not the file that was exported: sha256 {found}, {DESCRIPTION} says "
-                f"{expected}. It was cut short or changed: export or copy it again"
+                f"{path} is not the file that was exported: its {path.stat().st_size} bytes have "
+                f"the sha256 {found}, {DESCRIPTION} says {facts}. It was cut short or changed: "
+                "export or copy it again"
             )
 
 

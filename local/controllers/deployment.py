@@ -172,7 +172,8 @@ def _progressing(
     if all(counts[each] == wanted for each in whole):
         words = f'Deployment "{name}" has successfully progressed.'
         return _progress("True", "NewReplicaSetAvailable", words, now), None
-    known = next((c for c in before.get("conditions") or [] if c["type"] == "Progressing"), {})
+    conditions: list[Object] = before.get("conditions") or []
+    known = next((c for c in conditions if c["type"] == "Progressing"), {})
     generation = objects.metadata(deployment).get("generation", 1)
     moved = before.get("observedGeneration") != generation or any(
         before.get(each, 0) != count for each, count in counts.items()

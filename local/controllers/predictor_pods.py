@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -58,8 +57,7 @@ _S3_VARIABLES = {
 }
 
 
-@dataclass(frozen=True)
-class Refusal(Exception):  # noqa: N818 - what KServe says, not a fault of this program
+class Refusal(Exception):
     """KServe cannot serve the spec.
 
     Attributes:
@@ -67,8 +65,10 @@ class Refusal(Exception):  # noqa: N818 - what KServe says, not a fault of this 
         message: Its words.
     """
 
-    reason: str
-    message: str
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
 
 
 def predictor_name(service: Object) -> str:

@@ -50,7 +50,13 @@ def write_export(
         "outputs": [{"name": "logits", "shape": [-1, 4], "datatype": "FP32"}],
         "classes": CLASSES,
         "versions": {"torch": torch.__version__},
-        "files": {"model.pt2": hashlib.sha256(path.read_bytes()).hexdigest()},
+        "program": "model.pt2",
+        "files": {
+            "model.pt2": {
+                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+                "bytes": path.stat().st_size,
+            }
+        },
     } | changes
     (folder / "model.json").write_text(json.dumps(description))
     return folder
