@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from kfp_pytorch.local.apiserver.errors import ApiError, Object
 from kfp_pytorch.local.apiserver.paths import Target, target
 from kfp_pytorch.local.apiserver.selectors import selector
 from kfp_pytorch.local.apiserver.streaming import Stream
+
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 # What a real server reads at most of one object.
@@ -93,57 +96,39 @@ async def _no_such_page(_: Request, error: Exception) -> Response:
 
 def _discovery_routes(api: Api) -> list[Route]:
     registry = api.registry
+    known: dict[str, Callable[[dict[str, str]], Object | None]] = {
+        "/api": lambda _: discovery.api_versions(),
+        "/apis": lambda _: discovery.groups(registry),
+        "/apis/{group}": lambda words: discovery.group(registry, words["group"]),
+        "/api/{version}": lambda words: discovery.resources(registry, "", **words),
+        "/apis/{group}/{version}": lambda words: discovery.resources(registry, **words),
+        "/version": lambda _: discovery.VERSION,
+        "/openapi/v3": lambda _: discovery.openapi_root(registry),
+        "/openapi/v3/api/{version}": lambda words: discovery.openapi(registry, "", **words),
+        "/openapi/v3/apis/{group}/{version}": lambda words: discovery.openapi(registry, **words),
+    }
+    reviews = [f"/apis/{group}/v1/{name}" for group, (name, _) in discovery.REVIEW_GROUPS.items()]
+    return [
+        *(Route(path, _telling(tell)) for path, tell in known.items()),
+        *(Route(path, _healthy) for path in ("/healthz", "/livez", "/readyz")),
+        *(Route(path, _review, methods=["POST"]) for path in reviews),
+    ]
 
-    def known(found: Object | None) -> Response:
+
+def _telling(tell: Callable[[dict[str, str]], Object | None]) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        found = tell(request.path_params)
         return PlainTextResponse(_NO_SUCH_PAGE, 404) if found is None else reply(found)
 
-    async def versions(_: Request) -> Response:
-        return reply(discovery.api_versions())
+    return endpoint
 
-    async def groups(_: Request) -> Response:
-        return reply(discovery.groups(registry))
 
-    async def group(request: Request) -> Response:
-        return known(discovery.group(registry, request.path_params["group"]))
+async def _healthy(_: Request) -> Response:
+    return PlainTextResponse("ok")
 
-    async def resources(request: Request) -> Response:
-        words = request.path_params
-        return known(discovery.resources(registry, words.get("group", ""), words["version"]))
 
-    async def version(_: Request) -> Response:
-        return reply(discovery.VERSION)
-
-    async def healthy(_: Request) -> Response:
-        return PlainTextResponse("ok")
-
-    async def openapi_root(_: Request) -> Response:
-        return reply(discovery.openapi_root(registry))
-
-    async def openapi(request: Request) -> Response:
-        words = request.path_params
-        return reply(discovery.openapi(registry, words.get("group", ""), words["version"]))
-
-    async def review(request: Request) -> Response:
-        return reply(writes.review(_sent(request, await request.body())), 201)
-
-    return [
-        Route("/api", versions),
-        Route("/apis", groups),
-        Route("/apis/{group}", group),
-        Route("/api/{version}", resources),
-        Route("/apis/{group}/{version}", resources),
-        Route("/version", version),
-        Route("/healthz", healthy),
-        Route("/livez", healthy),
-        Route("/readyz", healthy),
-        Route("/openapi/v3", openapi_root),
-        Route("/openapi/v3/api/{version}", openapi),
-        Route("/openapi/v3/apis/{group}/{version}", openapi),
-        *(
-            Route(f"/apis/{group}/v1/{plural}", review, methods=["POST"])
-            for group, (plural, _) in discovery.REVIEW_GROUPS.items()
-        ),
-    ]
+async def _review(request: Request) -> Response:
+    return reply(writes.review(_sent(request, await request.body())), 201)
 
 
 def _sent(request: Request, body: bytes) -> writes.Sent:

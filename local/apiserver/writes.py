@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.local.apiserver import admission, discovery, objects, patches
 from kfp_pytorch.local.apiserver.core import Api
@@ -92,13 +90,23 @@ def _decoded(sent: Sent, kind: str) -> Any:
         raise patches.unknown_format(["application/json", "application/yaml"])
     text = sent.body.decode("utf-8", errors="replace")
     try:
-        return yaml.safe_load(text) if sent.content_type in _YAML else json.loads(text)
-    except (ValueError, yaml.YAMLError) as error:
+        return _from_yaml(text) if sent.content_type in _YAML else json.loads(text)
+    except ValueError as error:
         why = str(error) if text else "unexpected end of JSON input"
         raise bad_request(
             f"the object provided is unrecognized (must be of type {kind}): couldn't get "
             f"version/kind; json parse error: {why} ({text or '<empty>'})"
         ) from None
+
+
+def _from_yaml(text: str) -> Any:
+    # Imported late: hardly anybody sends YAML.
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
 
 
 def _object(target: Target, sent: Sent) -> Object:
