@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 from kfp_pytorch.launcher.constants import POD
-from kfp_pytorch.local.apiserver import defaults, objects, pods
+from kfp_pytorch.local.apiserver import defaults, models, objects, pods
 from kfp_pytorch.local.apiserver.errors import ApiError, Cause, Object
 from kfp_pytorch.local.apiserver.fields import unreadable
 from kfp_pytorch.local.apiserver.registry import Resource
@@ -24,7 +22,6 @@ _SCALARS: dict[str, tuple[type, ...]] = {
     "datetime": (str,),
 }
 _GO_TYPES = {"str": "string", "int": "int32", "float": "float64", "datetime": "v1.Time"}
-_MODELS = "kubernetes.client.models"
 _OWN_MODEL = {"Event": "CoreV1Event"}
 
 
@@ -63,15 +60,6 @@ def _unreadable(resource: Resource, error: _MisfitError) -> ApiError:
     return unreadable(resource, error.value, f"{resource.kind.kind}.{error.path}", wanted)
 
 
-@lru_cache(maxsize=512)
-def _model_fields(model: str) -> dict[str, str]:
-    """The JSON names of a model's fields and the type of each."""
-    # Imported late: it takes longer than the whole server takes to start.
-    models = importlib.import_module(_MODELS)
-    found = getattr(models, model)
-    return {found.attribute_map[name]: kind for name, kind in found.openapi_types.items()}
-
-
 def _fitted(value: Any, wanted: str, path: str, dropped: list[str]) -> Any:
     if wanted == "object" or value is None:
         return value
@@ -86,7 +74,7 @@ def _fitted(value: Any, wanted: str, path: str, dropped: list[str]) -> Any:
         return [_fitted(item, inner, f"{path}[{i}]", dropped) for i, item in enumerate(value)]
     if not isinstance(value, dict):
         raise _MisfitError(value, path, f"v1.{wanted.removeprefix('V1')}")
-    fields, kept = _model_fields(wanted), {}
+    fields, kept = models.fields(wanted), {}
     for key, item in value.items():
         where = f"{path}.{key}" if path else key
         if key not in fields:
