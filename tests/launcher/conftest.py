@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 
-from kfp_pytorch.launcher.constants import CLAIM, EVENT, POD, PYTORCHJOB, Kind
+from kfp_pytorch.launcher.constants import (
+    CLAIM,
+    EVENT,
+    POD,
+    PYTORCHJOB,
+    TENSORBOARD,
+    WORKFLOW,
+    Kind,
+)
 from kfp_pytorch.launcher.credentials import Credentials
 from kfp_pytorch.launcher.identity import job_name
 from kfp_pytorch.launcher.inputs import parse_inputs
@@ -36,9 +44,9 @@ MODEL_URI = "minio://mlpipeline/v2/artifacts/train/run-1/pytorch-job/abc/model"
 QUICK = Limits(
     acknowledge=5.0,
     kind_absent=0.5,
-    blind=3.0,
-    poll=0.3,
-    silence=0.5,
+    blind=1.5,
+    poll=0.15,
+    silence=0.4,
     watch_life=60.0,
     slow_beat=0.5,
     log_silence=2.0,
@@ -50,27 +58,43 @@ QUICK = Limits(
     gather=2.0,
 )
 IMPATIENT = Patience(
-    blind=3.0, first_contact=0.5, pause=0.05, longest_pause=0.2, connect=1.0, read=0.7, logins=2
+    blind=1.8, first_contact=0.5, pause=0.05, longest_pause=0.2, connect=1.0, read=0.5, logins=2
 )
 
 Object = dict[str, Any]
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ThreadedServer]:
-    started = start_in_thread(tmp_path, bookmark_every_s=0.2)
-    claim = {
-        "metadata": {"name": "kfp-pytorch", "namespace": NAMESPACE},
-        "spec": {
-            "accessModes": ["ReadWriteMany"],
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-    }
-    started.call(started.api.create, CLAIM, claim)
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedServer]:
+    started = start_in_thread(tmp_path_factory.mktemp("server"), bookmark_every_s=0.2)
     burying = started.run(bury(started.api))
     yield started
     burying.cancel()
     started.stop()
+
+
+@pytest.fixture
+def server(shared_server: ThreadedServer) -> ThreadedServer:
+    """A server as good as new: with one claim, and nothing going wrong."""
+    shared_server.faults.clear()
+    shared_server.set_clock(0)
+    shared_server.call(_empty, shared_server.api)
+    shared_server.call(shared_server.faults.requests.clear)
+    return shared_server
+
+
+def _empty(api: Api) -> None:
+    for kind in (PYTORCHJOB, POD, EVENT, CLAIM, WORKFLOW, TENSORBOARD):
+        for obj in api.list(kind, NAMESPACE):
+            name = obj["metadata"]["name"]
+            if obj["metadata"].get("finalizers"):
+                api.mutate(
+                    kind, NAMESPACE, name, lambda o: o["metadata"].pop("finalizers") and None
+                )
+            if api.find(kind, NAMESPACE, name):
+                api.delete(kind, NAMESPACE, name, grace=0 if kind == POD else None)
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    api.create(CLAIM, {"metadata": {"name": "kfp-pytorch", "namespace": NAMESPACE}, "spec": spec})
 
 
 async def bury(api: Api) -> None:

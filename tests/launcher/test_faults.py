@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.api_errors import Unauthorized
+from kfp_pytorch.launcher.credentials import Credentials
 from kfp_pytorch.launcher.errors import CannotObserve, JobFailed, PermissionMissing
+from kfp_pytorch.launcher.kube import connect
+from kfp_pytorch.launcher.transport import Patience
 from kfp_pytorch.local.apiserver.faultactions import (
     Answer,
     Forbidden,
@@ -130,13 +133,14 @@ def test_a_server_that_never_comes_back_leaves_the_job_alone(
     assert hands.count("delete", "pytorchjobs") == 0
 
 
-def test_a_server_that_is_not_there_fails_soon_and_names_its_address(
-    step: Any, hands: Any, server: Any
-) -> None:
-    url = server.url
-    hands.server.go_away(30)
-    words = step().failed(CannotObserve)
-    assert url in words
+def test_a_server_that_is_not_there_fails_soon_and_names_its_address(step: Any) -> None:
+    def load() -> Credentials:
+        return Credentials("http://127.0.0.1:9", "default", "KUBECONFIG=/some/file")
+
+    patience = Patience(blind=60, first_contact=0.3, pause=0.05)
+    words = step(on=connect(patience=patience, load_credentials=load)).failed(CannotObserve)
+    assert "http://127.0.0.1:9" in words
+    assert "KUBECONFIG=/some/file" in words
 
 
 def test_a_crd_that_is_gone_for_good_is_no_deleted_job(step: Any, hands: Any) -> None:

@@ -173,7 +173,7 @@ def test_being_blind_is_told_before_it_is_given_up(hands: Any) -> None:
 
 def test_an_answer_slower_than_the_limit_is_asked_for_again(kube: Any, hands: Any) -> None:
     kube.get(CLAIM, "kfp-pytorch")
-    hands.fault(Delay(1.2), "get", CLAIMS)
+    hands.fault(Delay(0.9), "get", CLAIMS)
     assert kube.get(CLAIM, "kfp-pytorch")
     assert hands.count("get", "claims") == 3
 
