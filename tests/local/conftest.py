@@ -38,6 +38,33 @@ class Controllers:
         self.api.on_change(self._see)
         node.create(self.api, len(gpus))
 
+    @staticmethod
+    def python(code: str) -> list[str]:
+        """The command line of a Python that starts quickly."""
+        return ["python", "-I", "-S", "-c", code]
+
+    @staticmethod
+    def state(pod: Object, container: str = "main") -> Object:
+        """The status of a container; empty while it has none."""
+        statuses = pod["status"].get("containerStatuses") or []
+        return next((each for each in statuses if each["name"] == container), {})
+
+    def ended(self, pod: Object, container: str = "main") -> Object:
+        """How a container ended."""
+        found: Object = self.state(pod, container)["state"]["terminated"]
+        return found
+
+    def waiting(self, pod: Object) -> Object:
+        """Why the pod's container waits; empty while it does not, or only for its start."""
+        waits = (self.state(pod).get("state") or {}).get("waiting") or {}
+        return waits if "message" in waits else {}
+
+    async def restarted(self, name: str, times: int) -> Object:
+        """The pod when its container was started again so often."""
+        return await self.until(
+            POD, name, lambda pod: self.state(pod).get("restartCount", 0) >= times
+        )
+
     def coroutines(self) -> list[Any]:
         return [
             self.kubelet.run(),
@@ -102,6 +129,33 @@ class Controllers:
         name = f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
         text = (self.root / "logs" / name / container / f"{restarts}.log").read_text()
         return "".join(line.split(" ", 3)[3] for line in text.splitlines(keepends=True))
+
+
+def pytorchjob(
+    master: int = 1, workers: int = 1, policy: str = "", status: Object | None = None, **spec: Any
+) -> Object:
+    """A PyTorchJob; what is no field of the spec belongs to its run policy."""
+    specs = {"Master": replica(master, policy)} if master else {}
+    if workers:
+        specs["Worker"] = replica(workers, policy)
+    own = {key: spec.pop(key) for key in list(spec) if key in ("elasticPolicy", "nprocPerNode")}
+    body = {"pytorchReplicaSpecs": specs, "runPolicy": spec, **own}
+    meta = {"name": "j", "namespace": "ns", "uid": "u"}
+    return {"metadata": meta, "spec": body, **({"status": status} if status else {})}
+
+
+def replica(count: int, policy: str = "") -> Object:
+    container = {"name": "pytorch", "image": "i", "env": [{"name": "MINE", "value": "1"}]}
+    meta = {"annotations": {"a": "b"}, "labels": {"mine": "x"}}
+    template = {"metadata": meta, "spec": {"containers": [container]}}
+    found = {"replicas": count, "template": template}
+    return {**found, "restartPolicy": policy} if policy else found
+
+
+@pytest.fixture
+def make_job() -> Callable[..., Object]:
+    """Makes a PyTorchJob of two nodes, or what is asked for."""
+    return pytorchjob
 
 
 Story = Callable[[Controllers], Awaitable[None]]
