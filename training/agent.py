@@ -13,7 +13,7 @@ from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from kfp_pytorch.training.outcome import Failure, write_agent_failure
+from kfp_pytorch.training.outcome import Failure, leave, write_agent_failure
 
 
 def main(arguments: list[str]) -> int:
@@ -65,4 +65,4 @@ def _of_agent(error: Exception, arguments: list[str]) -> Failure:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

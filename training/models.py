@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import torch
@@ -122,7 +123,9 @@ def _from_torchvision(name: str, channels: int, classes: int, image_size: int) -
 
     known = models.list_models(module=models)
     if name not in known:
-        raise ConfigError(f"--model is {name!r}; it can be {SMALL_CNN}, {', '.join(known)}")
+        near = difflib.get_close_matches(name, known, n=3)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise ConfigError(f"--model is {name!r}; {hint}It can be {SMALL_CNN}, {', '.join(known)}")
     options: dict[str, Any] = {"weights": None, "num_classes": classes}
     if name.startswith("vit_") and image_size:
         options["image_size"] = image_size

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 FOLDER_ENV = "KFP_PYTORCH_OUTCOME_DIR"
 RANKS_FOLDER = "ranks"
@@ -92,6 +93,17 @@ def first_failure(folder: Path) -> Failure | None:
     if agent:
         failures.append(Failure(**agent))
     return min(failures, key=lambda failure: failure.time, default=None)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends this process at once.
+
+    Taking apart all that torch imported takes an interpreter seconds, in which the other nodes
+    and the pod's grace period wait. All files are closed by now.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _attempt(path: Path) -> int:

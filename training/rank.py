@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
 from kfp_pytorch.training.errors import Stopped, TrainingError
-from kfp_pytorch.training.outcome import Failure, failure_record, write_result
+from kfp_pytorch.training.outcome import Failure, failure_record, leave, write_result
 from kfp_pytorch.training.stopping import StopRequest
 
 LOG = logging.getLogger("kfp_pytorch.training")
@@ -81,6 +81,4 @@ def _record(error: BaseException) -> None:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.exit(code)
+    leave(main(sys.argv[1:]))

@@ -80,6 +80,9 @@ def failure_message(failure: Failure, limit: int = TERMINATION_MESSAGE_LIMIT) ->
         JSON of at most `limit` bytes. Of a long traceback the end is kept, which tells most.
     """
     message, traceback = failure.message, failure.traceback
+    # A traceback ends with the message, which needs to be told once.
+    if len(message) > limit // 8:
+        traceback = traceback.replace(message, "…")
     while True:
         error = {
             "rank": failure.rank,

@@ -11,15 +11,13 @@ import sys
 import torch
 
 from kfp_pytorch.training import rank
+from kfp_pytorch.training.outcome import leave
 
-arguments: list[str]
-environ: dict[str, str]
-output: str
-
-os.environ.update(environ)
-descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+given = globals()
+os.environ.update(given["environ"])
+descriptor = os.open(given["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 os.dup2(descriptor, 1)
 os.dup2(descriptor, 2)
 sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
 torch.set_num_threads(1)
-sys.exit(rank.main(arguments))
+leave(rank.main(given["arguments"]))

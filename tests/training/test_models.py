@@ -57,5 +57,5 @@ def test_a_model_that_cannot_take_such_images_says_which_size_to_give():
 
 
 def test_an_unknown_model_lists_those_that_there_are():
-    with pytest.raises(ConfigError, match=r"'resnet19'; it can be small_cnn, alexnet.*resnet18"):
+    with pytest.raises(ConfigError, match=r"'resnet19'; did you mean resnet1.*small_cnn, alex"):
         models.build("resnet19", DIGITS, 0)

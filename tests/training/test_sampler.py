@@ -25,7 +25,7 @@ def test_every_sample_comes_once_an_epoch_in_equal_numbers_of_steps(samples, ran
     made = samplers(samples, ranks, batch)
     assert len({len(sampler) for sampler in made}) == 1
     assert len({len(list(sampler)) for sampler in made}) == 1
-    assert sorted(sum(map(seen, made), [])) == list(range(samples))
+    assert sorted(index for sampler in made for index in seen(sampler)) == list(range(samples))
     sizes = [[batch.count for batch in sampler] for sampler in made]
     assert min(map(min, sizes)) >= (2 if samples >= 2 * ranks else 1)
 
@@ -48,7 +48,7 @@ def test_an_epoch_goes_on_where_it_was_left_with_other_ranks_too(ranks_after):
     before = samplers(61, 2, 4, epoch=3)
     done = [index for sampler in before for part in list(sampler)[:5] for index in part.indices]
     after = samplers(61, ranks_after, 4, epoch=3, start=len(done))
-    rest = sum(map(seen, after), [])
+    rest = [index for sampler in after for index in seen(sampler)]
     assert sorted([*map(int, done), *rest]) == list(range(61))
     assert len({len(list(sampler)) for sampler in after}) == 1
 
