@@ -57,8 +57,7 @@ class Kubelet:
 
     async def run(self) -> None:
         """Work until cancelled; pods go on running until `stop`."""
-        for left_behind in (self._node.root / "pods").glob("*/"):
-            remove_folder(left_behind)
+        self._remove_folders()
         watching = asyncio.create_task(self._watch_memory())
         try:
             async for _, pod in self._api.watch(POD):
@@ -77,6 +76,12 @@ class Kubelet:
         for worker, _ in running:
             worker.stop(longest)
         await asyncio.gather(*(task for _, task in running), return_exceptions=True)
+        self._remove_folders()
+
+    def _remove_folders(self) -> None:
+        """Remove the folders of all pods, as of those that a cluster before left behind."""
+        for folder in (self._node.root / "pods").glob("*/"):
+            remove_folder(folder)
 
     def _see(self, seen: Object) -> None:
         uid: str = objects.metadata(seen)["uid"]

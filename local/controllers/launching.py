@@ -22,6 +22,8 @@ from kfp_pytorch.local.controllers.translation import Translation
 
 Object = dict[str, Any]
 
+# Of the 107 bytes of a socket's path, what the folder of all temporary folders may take.
+_LONGEST_SHORT_PATH = 40
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What an image of Python has on its PATH, and what stands for it here.
 _PYTHON = {
@@ -160,7 +162,7 @@ def _initial(place: Place) -> dict[str, str]:
     found = {
         "PATH": ":".join([*_python_folders(place.root), _SYSTEM_PATH]),
         "HOME": str(home),
-        "TMPDIR": str(_temporary_folder(place.folder)),
+        "TMPDIR": str(_temporary_folder(place)),
         "LANG": "C.UTF-8",
         "HOSTNAME": objects.name(place.pod),
     }
@@ -169,15 +171,19 @@ def _initial(place: Place) -> dict[str, str]:
     return found
 
 
-def _temporary_folder(folder: Path) -> Path:
+def _temporary_folder(place: Place) -> Path:
     """The pod's folder for temporary files.
 
     It lies outside of the pod's own, which only points to it: programs put sockets there, and
     the path of a socket may have 107 bytes at most.
     """
-    pointer = folder / "tmp"
+    pointer = place.folder / "tmp"
     if not pointer.is_symlink():
-        pointer.symlink_to(tempfile.mkdtemp(prefix="kfp-"))
+        short = place.root / "tmp"
+        if len(str(short)) > _LONGEST_SHORT_PATH:
+            short = Path(tempfile.gettempdir())
+        short.mkdir(parents=True, exist_ok=True)
+        pointer.symlink_to(tempfile.mkdtemp(prefix="kfp-", dir=short))
     return pointer.readlink()
 
 

@@ -169,7 +169,7 @@ def on_controllers(tmp_path: Path) -> Callable[..., None]:
         before = set(guard.descendants(os.getpid()))
         asyncio.run(_run(story, Controllers(tmp_path / "root", gpus)))
         assert not set(guard.descendants(os.getpid())) - before
-        assert not list((tmp_path / "root").glob("pods/*/tmp/*"))
+        assert not list((tmp_path / "root").glob("pods/*"))
 
     return run
 
