@@ -14,6 +14,7 @@ from typing import Any
 from kfp_pytorch.launcher.errors import PermissionMissing, StepError
 
 RBAC_MANIFEST = "manifests/rbac.yaml"
+_ROLE = "kfp-pytorch-steps"
 _RBAC_WORDS = re.compile(r"cannot \S+ resource")
 _USER_WORDS = re.compile(r'User "([^"]+)"')
 
@@ -118,14 +119,23 @@ class Forbidden(ApiError, PermissionMissing):
     """403: the account lacks a permission."""
 
     def _say(self) -> str:
-        said = _USER_WORDS.search(self.words)
-        call = self.call
+        said, call = _USER_WORDS.search(self.words), self.call
         account = said.group(1) if said else call.account or "this step's service account"
         return (
-            f"Missing permission: {account} may not {call}. An administrator grants it with "
-            f"`kubectl apply -n {call.namespace} -f {RBAC_MANIFEST}` (the verb {call.verb!r} on "
-            f"{call.resource!r} in API group {call.group!r}). The server said: {self.words}"
+            f"Missing permission: {account} may not {call}.\n"
+            f"An administrator grants it with `kubectl apply -n {call.namespace} -f "
+            f"{RBAC_MANIFEST}` and `kubectl create rolebinding {_ROLE} -n {call.namespace} "
+            f"--clusterrole={_ROLE} {_subject(account)}`.\n"
+            f"The server said: {self.words}"
         )
+
+
+def _subject(account: str) -> str:
+    """The account as an option of `kubectl create rolebinding`."""
+    prefix, _, name = account.rpartition("system:serviceaccount:")
+    if name.count(":") == 1 and not prefix:
+        return f"--serviceaccount={name}"
+    return f"--user={account}" if " " not in account else "--serviceaccount=NAMESPACE:ACCOUNT"
 
 
 class Transient(ApiError):

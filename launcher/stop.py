@@ -32,7 +32,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Argo kills a second later at the earliest only where the pod's grace was not lengthened.
 GRACE = 25.0
 # How long the DELETE waits to learn whether this is a drain.
-_DRAIN_CHECK = 0.03
+_DRAIN_CHECK = 0.025
 _URGENT = Patience(
     blind=GRACE, first_contact=GRACE, pause=0.05, longest_pause=1.0, connect=2, read=3
 )
