@@ -61,7 +61,7 @@ def summarise(package: Package, followed: Followed, place: Place, status: str) -
         "metrics": _metrics(package, followed.steps),
         "model": {"storage_uri": str(parameters.get("storage_uri", ""))},
         "endpoint": str(parameters.get("url", "")),
-        "prediction": parameters.get("sample"),
+        "prediction": _prediction(parameters.get("sample_prediction")),
         "artifacts": _artifacts(package, followed.steps, place),
     }
 
@@ -169,6 +169,14 @@ def _last_parameters(steps: list[StepResult]) -> dict[str, Any]:
     for step in steps:
         merged |= step.parameters
     return merged
+
+
+def _prediction(text: Any) -> Any:
+    """The sample prediction, which kserve_predict hands on as JSON."""
+    try:
+        return json.loads(text) if isinstance(text, str) and text else None
+    except ValueError:
+        return text
 
 
 def _skipped(package: Package, steps: list[StepResult]) -> list[StepResult]:

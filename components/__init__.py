@@ -1,1 +1,9 @@
 """Pipeline components: thin definitions over `kfp_pytorch.launcher`."""
+
+from kfp_pytorch.components.kserve_deploy.component import kserve_deploy
+from kfp_pytorch.components.kserve_predict.component import kserve_predict
+from kfp_pytorch.components.metric_gate.component import metric_gate
+from kfp_pytorch.components.pytorch_job.component import pytorch_job
+from kfp_pytorch.components.tensorboard.component import tensorboard
+
+__all__ = ["kserve_deploy", "kserve_predict", "metric_gate", "pytorch_job", "tensorboard"]

@@ -1,0 +1,44 @@
+"""How the pipelines here set up a step that drives something on the cluster."""
+
+import json
+
+from kfp import dsl, kubernetes
+
+# The autoscaler would move the pod, and with it what it waits for starts from the last checkpoint.
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+# By default Argo signals the container's whole process group. KFP's launcher dies of it at once,
+# and the step's program within a second, its request to delete the job perhaps not yet sent. This
+# command signals Python alone: the program then has the pod's whole grace period. Argo puts the
+# signal's number for `%d`.
+KILL_COMMAND = "workflows.argoproj.io/kill-cmd-main"
+_SIGNAL_PYTHON = (
+    'for p in /proc/[0-9]*; do case "$(readlink "$p/exe")" in '
+    '*python*) kill -%d "${p#/proc/}";; esac; done'
+)
+
+
+def uncached(task: dsl.PipelineTask) -> dsl.PipelineTask:
+    """Makes a step run every time: KFP's cache knows its inputs, not what it does on the cluster.
+
+    Args:
+        task: The step's task.
+
+    Returns:
+        The same task.
+    """
+    return task.set_caching_options(enable_caching=False)
+
+
+def long_running(task: dsl.PipelineTask) -> dsl.PipelineTask:
+    """Sets up a step that waits for something long: never cached, and not moved meanwhile.
+
+    Args:
+        task: The step's task.
+
+    Returns:
+        The same task.
+    """
+    kubernetes.add_pod_annotation(uncached(task), SAFE_TO_EVICT, "false")
+    kill = json.dumps(["sh", "-c", _SIGNAL_PYTHON])
+    kubernetes.add_pod_annotation(task, KILL_COMMAND, kill)
+    return task
