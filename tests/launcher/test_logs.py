@@ -1,0 +1,115 @@
+"""The first node's log in the step's own."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from kfp_pytorch.local.apiserver.faultactions import Reset
+
+Shown = Any
+
+
+def lines(*numbers: int) -> list[str]:
+    return [f"2025-11-27T12:00:{n:02}.5Z line {n}" for n in numbers]
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> Shown:
+    """`shown()`: the lines of the log that were shown until now."""
+    text = ""
+
+    def read() -> list[str]:
+        nonlocal text
+        text += capsys.readouterr().out
+        return [line.partition(" | ")[2] for line in text.splitlines() if " | " in line]
+
+    return read
+
+
+def start(step: Any, hands: Any, **limits: float) -> Any:
+    run = step(limits=limits)
+    hands.set_conditions(run.job, "Created", "Running")
+    return run
+
+
+def test_it_is_shown_as_it_comes_and_to_its_end(step: Any, hands: Any, shown: Shown) -> None:
+    run = start(step, hands)
+    pod = hands.running(run.job)
+    hands.log(pod, lines(1, 2))
+    hands.until(lambda: shown() == ["line 1", "line 2"])
+    hands.log(pod, lines(3))
+    hands.until(lambda: shown()[-1] == "line 3")
+    hands.log(pod, lines(4))
+    hands.success(run.job)
+    run.succeeded()
+    assert shown() == ["line 1", "line 2", "line 3", "line 4"]
+
+
+def test_a_silent_stream_is_opened_anew_and_no_line_comes_twice(
+    step: Any, hands: Any, shown: Shown
+) -> None:
+    run = start(step, hands, log_silence=0.3)
+    pod = hands.running(run.job)
+    hands.log(pod, lines(1, 2))
+    hands.until(lambda: hands.count("get", "/log") >= 3)
+    hands.log(pod, lines(3))
+    hands.until(lambda: "line 3" in shown())
+    hands.success(run.job)
+    run.succeeded()
+    assert shown() == ["line 1", "line 2", "line 3"]
+
+
+def test_a_broken_stream_is_resumed_where_it_broke(step: Any, hands: Any, shown: Shown) -> None:
+    hands.fault(Reset(after_bytes=50), "get", "*/log")
+    run = start(step, hands)
+    hands.log(hands.running(run.job), lines(*range(1, 9)))
+    hands.until(lambda: shown()[-1:] == ["line 8"])
+    hands.success(run.job)
+    run.succeeded()
+    assert shown() == [f"line {n}" for n in range(1, 9)]
+
+
+def test_a_container_that_was_restarted_goes_on_with_its_new_log(
+    step: Any, hands: Any, shown: Shown
+) -> None:
+    run = start(step, hands)
+    pod = hands.running(run.job)
+    hands.log(pod, lines(1))
+    hands.until(lambda: shown() == ["line 1"])
+    hands.log(pod, lines(2))
+    crash = {"terminated": {"exitCode": 1, "finishedAt": "2025-11-27T12:01:00Z"}}
+    hands.waiting(run.job, "CrashLoopBackOff", restarts=1, lastState=crash)
+    hands.log(pod, ["2025-11-27T11:00:00Z a clock that went back"], number=1)
+    hands.pod(
+        run.job,
+        phase="Running",
+        containerStatuses=[
+            {
+                "name": "pytorch",
+                "image": "train:1",
+                "imageID": "",
+                "ready": True,
+                "restartCount": 1,
+                "state": {"running": {"startedAt": "2025-11-27T12:01:01Z"}},
+                "lastState": crash,
+            }
+        ],
+    )
+    hands.until(lambda: "a clock that went back" in shown())
+    hands.success(run.job)
+    run.succeeded()
+    assert shown() == ["line 1", "line 2", "a clock that went back"]
+
+
+def test_it_holds_up_the_end_of_the_job_no_longer_than_a_moment(step: Any, hands: Any) -> None:
+    run = start(step, hands)
+    hands.running(run.job)
+    hands.until(lambda: hands.count("get", "/log"))
+    # The job succeeds while its container still runs and the log stays open.
+    hands.set_conditions(run.job, "Succeeded")
+    started = time.monotonic()
+    run.succeeded()
+    assert run.ended_at - started < 5
