@@ -167,6 +167,8 @@ def main(arguments: list[str]) -> int:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Held until the process ends: whoever waits for that waits for the lock.
         _held = lifecycle.lock(root)
+        # One that was killed left this behind.
+        (root / lifecycle.STATE_FILE).unlink(missing_ok=True)
         cluster = Cluster(root, given.port, _definitions(given.crds))
         # What was made until here stays: no collection needs to look at it again.
         gc.freeze()
