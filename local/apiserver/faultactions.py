@@ -134,6 +134,10 @@ class Forbidden:
     async def strike(self, call: Call) -> None:
         """Answers."""
         parts = call.scope["path"].strip("/").split("/")
+        if parts[0] not in ("api", "apis") or len(parts) < 3:
+            why = f'User "{self.user}" cannot {call.verb} path "{call.scope["path"]}"'
+            await Answer(403, "Forbidden", f"forbidden: {why}").strike(call)
+            return
         group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
         where = " at the cluster scope"
         if rest[0] == "namespaces" and len(rest) > 2:

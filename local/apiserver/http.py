@@ -16,7 +16,7 @@ from starlette.routing import Route
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.local.apiserver import discovery, logs, reads, watch, writes
 from kfp_pytorch.local.apiserver.core import Api, Change
-from kfp_pytorch.local.apiserver.errors import ApiError, Object
+from kfp_pytorch.local.apiserver.errors import ApiError, Object, bad_request
 from kfp_pytorch.local.apiserver.paths import Target, target
 from kfp_pytorch.local.apiserver.selectors import selector
 from kfp_pytorch.local.apiserver.streaming import Stream
@@ -150,7 +150,10 @@ async def _answered(api: Api, settings: Settings, request: Request) -> Response:
 
 
 def _changed(api: Api, found: Target, request: Request, body: bytes) -> Response:
-    done = writes.handle(api, found, request.method, _sent(request, body))
+    try:
+        done = writes.handle(api, found, request.method, _sent(request, body))
+    except RecursionError:
+        raise bad_request("exceeded max depth") from None
     if done.status < 400 and not done.is_status:
         form = reads.shape(request.headers.get("accept", ""), request.query_params)
         return reply(reads.shaped(api, found, done.object, form), done.status, done.warnings)

@@ -38,8 +38,9 @@ def timestamp(time: datetime) -> str:
 
 
 def metadata(obj: Object) -> Object:
-    """The object's metadata; empty where it has none."""
-    return obj.get("metadata") or {}
+    """The object's metadata; empty where it has none that can be read."""
+    found = obj.get("metadata")
+    return found if isinstance(found, dict) else {}
 
 
 def name(obj: Object) -> str:

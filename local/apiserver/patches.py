@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.errors import ApiError, Object, invalid
+from kfp_pytorch.local.apiserver.errors import ApiError, Object, bad_request, invalid
 from kfp_pytorch.local.apiserver.fields import invalid_value
 from kfp_pytorch.local.apiserver.registry import Resource
 
@@ -97,11 +97,14 @@ def strategic_merged(value: Any, patch: Any) -> Any:
         return objects.copy(kept)
     result = dict(value) if isinstance(value, dict) else {}
     for key, item in patch.items():
+        if key.startswith("$") and key != "$patch" and not isinstance(item, list):
+            raise bad_request(f"the directive {key} takes a list, not {item!r}")
         if key == "$retainKeys":
             result = {name: kept for name, kept in result.items() if name in item}
         elif key.startswith("$deleteFromPrimitiveList/"):
             name = key.partition("/")[2]
-            result[name] = [entry for entry in result.get(name) or [] if entry not in item]
+            held = result.get(name)
+            result[name] = [e for e in held if e not in item] if isinstance(held, list) else []
         elif key.startswith("$"):
             continue
         elif item is None:
@@ -116,20 +119,23 @@ def _strategic_field(key: str, value: Any, item: Any) -> Any:
         return [*(value or []), *(entry for entry in item if entry not in (value or []))]
     merge_key = _MERGE_KEYS.get(key)
     if key == "ports" and isinstance(item, list):
-        merge_key = "containerPort" if any("containerPort" in port for port in item) else "port"
+        pods = any(isinstance(port, dict) and "containerPort" in port for port in item)
+        merge_key = "containerPort" if pods else "port"
     if isinstance(item, list) and merge_key:
         return _merged_list(value or [], item, merge_key)
     return strategic_merged(value, item)
 
 
 def _merged_list(entries: list[Any], patch: list[Any], key: str) -> list[Any]:
-    if any(isinstance(entry, dict) and entry.get("$patch") == "replace" for entry in patch):
+    for entry in patch:
+        if not isinstance(entry, dict):
+            raise bad_request(f"expected a map in a list that is merged by {key}, found {entry!r}")
+    if any(entry.get("$patch") == "replace" for entry in patch):
         return [entry for entry in patch if entry.get("$patch") != "replace"]
     result = list(entries)
     for entry in patch:
-        if not isinstance(entry, dict) or key not in entry:
-            why = f"map: {entry} does not contain declared merge key: {key}"
-            raise ApiError(400, "BadRequest", why)
+        if key not in entry:
+            raise bad_request(f"map: {entry} does not contain declared merge key: {key}")
         at = next((i for i, old in enumerate(result) if old.get(key) == entry[key]), None)
         if entry.get("$patch") == "delete":
             result = [old for old in result if old.get(key) != entry[key]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -90,13 +91,22 @@ def _decoded(sent: Sent, kind: str) -> Any:
         raise patches.unknown_format(["application/json", "application/yaml"])
     text = sent.body.decode("utf-8", errors="replace")
     try:
-        return _from_yaml(text) if sent.content_type in _YAML else json.loads(text)
+        return (
+            _from_yaml(text)
+            if sent.content_type in _YAML
+            else json.loads(text, parse_constant=_refuse_constant)
+        )
     except ValueError as error:
         why = str(error) if text else "unexpected end of JSON input"
         raise bad_request(
             f"the object provided is unrecognized (must be of type {kind}): couldn't get "
             f"version/kind; json parse error: {why} ({text or '<empty>'})"
         ) from None
+
+
+def _refuse_constant(name: str) -> None:
+    """NaN and Infinity are Python's, and no JSON."""
+    raise ValueError(f"invalid character '{name[0]}' looking for beginning of value")
 
 
 def _from_yaml(text: str) -> Any:
@@ -242,6 +252,9 @@ class _DeleteOptions:
 
 def _delete_options(sent: Sent) -> _DeleteOptions:
     body: Object = (_decoded(sent, "DeleteOptions") if sent.body.strip() else None) or {}
+    preconditions = body.get("preconditions") or {} if isinstance(body, dict) else None
+    if not isinstance(preconditions, dict):
+        raise bad_request(f"the body is no DeleteOptions: {sent.body[:200]!r}")
     query = sent.query
     propagation = body.get("propagationPolicy") or query.get("propagationPolicy")
     orphans = body.get("orphanDependents", query.get("orphanDependents"))
@@ -251,7 +264,8 @@ def _delete_options(sent: Sent) -> _DeleteOptions:
         cause = unsupported("propagationPolicy", propagation, [*_PROPAGATIONS, "nil"])
         raise invalid("DeleteOptions", "meta.k8s.io", "", [cause])
     grace = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
-    preconditions = body.get("preconditions") or {}
+    if not re.fullmatch(r"-?\d*", str(grace or "")):
+        raise bad_request(f"gracePeriodSeconds: {grace!r} is no number of seconds")
     return _DeleteOptions(
         propagation or "Background",
         preconditions.get("uid") or "",
