@@ -1,0 +1,284 @@
+"""From a model and inputs to an InferenceService, and what its status means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kfp_pytorch.launcher.constants import MODEL_FORMAT, SPEC_HASH_LABEL
+from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inference_service import (
+    ServiceInputs,
+    check_host,
+    manifest,
+    mode_of,
+    parse_inputs,
+    predict_url,
+    rollout,
+)
+
+URI = "minio://mlpipeline/v2/artifacts/train/run-1/model"
+TRAINED = {"storage_uri": "pvc://kfp-pytorch/run-1/job/export", "format": MODEL_FORMAT}
+
+Object = dict[str, Any]
+
+
+def parsed(metadata: Object | None = None, uri: str = URI, **inputs: Any) -> ServiceInputs:
+    return parse_inputs(
+        uri, TRAINED if metadata is None else metadata, **{"service_name": "digits"} | inputs
+    )
+
+
+def model_of(inputs: ServiceInputs) -> Object:
+    return dict(inputs.predictor["model"])
+
+
+def test_a_trained_model_becomes_a_service_of_our_own_format(
+    check_crd: Callable[[str, Object], None],
+) -> None:
+    service = manifest(parsed(), None)
+    check_crd("inferenceservices", service)
+    predictor = service["spec"]["predictor"]
+    assert predictor["model"] == {
+        "modelFormat": {"name": MODEL_FORMAT},
+        "protocolVersion": "v1",
+        "storageUri": "pvc://kfp-pytorch/run-1/job/export",
+        "args": ["--model_name=digits"],
+    }
+    assert "ownerReferences" not in service["metadata"]
+    assert len(predictor["annotations"][SPEC_HASH_LABEL]) == 16
+
+
+WORDS = st.text(st.characters(categories=["Ll", "Lu", "Nd"], codec="ascii"), min_size=1, max_size=8)
+SCALARS = st.one_of(WORDS, st.integers(-9, 9), st.booleans(), st.sampled_from([1e-05, 3.0, ""]))
+INPUTS = st.fixed_dictionaries(
+    {"service_name": WORDS},
+    optional={
+        "namespace": WORDS.map(str.lower),
+        "runtime": WORDS.map(str.lower),
+        "protocol": st.sampled_from(["v1", "v2", ""]),
+        "deployment_mode": st.sampled_from(["", "Standard", "RawDeployment", "Knative"]),
+        "cpu": st.sampled_from(["", "1", "500m", 2.0]),
+        "memory": st.sampled_from(["", "1Gi", "512Mi"]),
+        "gpus": st.integers(0, 8),
+        "env": st.dictionaries(WORDS.map("V".__add__), SCALARS, max_size=3),
+        "min_replicas": st.integers(0, 3),
+        "max_replicas": st.sampled_from([0, 3, 7.0]),
+        "request_timeout": st.integers(0, 600),
+        "service_account": WORDS.map(str.lower),
+        "storage_key": WORDS,
+        "node_selector": st.dictionaries(WORDS, WORDS, max_size=2),
+        "tolerations": st.just([{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]),
+        "labels": st.dictionaries(WORDS, WORDS, max_size=2),
+        "annotations": st.dictionaries(WORDS, SCALARS, max_size=2),
+    },
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(inputs=INPUTS, uri=st.sampled_from([URI, "gs://bucket/model", "s3://bucket/a b"]))
+def test_every_service_that_the_inputs_can_make_is_valid(
+    check_crd: Callable[[str, Object], None], inputs: Object, uri: str
+) -> None:
+    check_crd("inferenceservices", manifest(parsed({}, uri, **inputs), None))
+
+
+@pytest.mark.parametrize(
+    ("uri", "metadata", "expected"),
+    [
+        (URI, TRAINED, "pvc://kfp-pytorch/run-1/job/export"),
+        (URI, {}, "s3://mlpipeline/v2/artifacts/train/run-1/model"),
+        (URI, {"storage_uri": "minio://models/digits"}, "s3://models/digits"),
+        ("s3://bucket/model", {"storage_uri": ""}, "s3://bucket/model"),
+        ("gs://bucket/model", {}, "gs://bucket/model"),
+    ],
+)
+def test_the_models_own_place_beats_the_artifacts_and_minio_becomes_s3(
+    uri: str, metadata: Object, expected: str
+) -> None:
+    assert model_of(parsed(metadata, uri))["storageUri"] == expected
+
+
+@pytest.mark.parametrize("uri", ["/tmp/model", "model", "ftp://host/model", "s3://", ""])
+def test_a_place_that_kserve_cannot_read_is_refused(uri: str) -> None:
+    with pytest.raises(InputError, match="KServe cannot read the model at"):
+        parsed({}, uri)
+
+
+def test_the_service_account_is_the_predictors_and_the_key_the_models() -> None:
+    inputs = parsed({}, service_account="models", storage_key="minio")
+    assert inputs.predictor["serviceAccountName"] == "models"
+    assert model_of(inputs)["storage"] == {"key": "minio", "parameters": {"type": "s3"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("digits", "digits"),
+        ("My_Model v2.1", "my-model-v2-1"),
+        ("models/digits.onnx", "models-digits-onnx"),
+        ("2nd", "s-2nd"),
+        ("-a-", "a"),
+    ],
+)
+def test_a_name_becomes_one_that_a_host_may_have(given: str, name: str) -> None:
+    inputs = parsed(service_name=given)
+    assert inputs.name == name
+    assert model_of(inputs)["args"] == [f"--model_name={name}"]
+
+
+@pytest.mark.parametrize("given", ["", "///", "数字", None])
+def test_a_name_of_which_nothing_is_left_is_refused(given: Any) -> None:
+    with pytest.raises(InputError, match="service_name"):
+        parsed(service_name=given)
+
+
+def test_a_name_too_long_for_its_host_is_refused_with_the_arithmetic() -> None:
+    check_host("a" * 40, "team-vision")
+    with pytest.raises(InputError, match=r"63 characters \(.*") as refused:
+        check_host("a" * 42, "team-vision")
+    assert "has 64 characters (42 + 11 + 11)" in str(refused.value)
+    assert "may have 41" in str(refused.value)
+
+
+@pytest.mark.parametrize("mode", ["Standard", "RawDeployment"])
+def test_a_canary_without_knative_is_refused(mode: str) -> None:
+    with pytest.raises(InputError, match="all of the traffic"):
+        parsed(deployment_mode=mode, canary_traffic_percent=10)
+
+
+def test_a_canary_shifts_traffic_without_a_new_revision() -> None:
+    ten, fifty = (parsed(deployment_mode="Knative", canary_traffic_percent=n) for n in (10, 50))
+    assert ten.predictor["canaryTrafficPercent"] == 10
+    assert ten.spec_hash == fifty.spec_hash
+
+
+@pytest.mark.parametrize(
+    ("inputs", "metadata", "message"),
+    [
+        ({"model_format": "pytorch"}, {}, "TorchServe, which serves only a .mar"),
+        ({"model_format": "onnx"}, TRAINED, "metadata says 'kfp-pytorch'"),
+        ({"deployment_mode": "raw"}, TRAINED, "deployment_mode is 'raw'"),
+        ({"protocol": "v3"}, TRAINED, "protocol is 'v3'"),
+        ({"min_replicas": 3, "max_replicas": 2}, TRAINED, "max_replicas is 2, less than"),
+        ({"min_replicas": -1}, TRAINED, "min_replicas is -1"),
+        ({"canary_traffic_percent": 101}, TRAINED, "canary_traffic_percent is 101"),
+        ({"cpu": "much"}, TRAINED, "cpu is 'much'"),
+        ({"env": {"A": None}}, TRAINED, r"env\['A'\] is null"),
+        ({"labels": {"a": "b c"}}, TRAINED, "labels"),
+        ({"timeout": 0}, TRAINED, "timeout is 0"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(
+    inputs: Object, metadata: Object, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        parsed(metadata, **inputs)
+
+
+def test_torchserve_is_used_by_those_who_name_it() -> None:
+    model = model_of(parsed({}, model_format="pytorch", runtime="kserve-torchserve"))
+    assert (model["modelFormat"]["name"], model["runtime"]) == ("pytorch", "kserve-torchserve")
+    assert "args" not in model
+
+
+def test_new_weights_in_the_old_place_make_a_new_revision() -> None:
+    old, new = (parsed({**TRAINED, "sha256": digest}) for digest in ("1", "2"))
+    assert old.spec_hash != new.spec_hash
+    assert old.spec_hash == parsed({**TRAINED, "sha256": "1", "metric_loss": 0.1}).spec_hash
+
+
+def test_what_others_wrote_on_a_service_is_kept() -> None:
+    existing = manifest(parsed(labels={"team": "a"}), None)
+    existing["metadata"] |= {"resourceVersion": "7", "annotations": {"theirs": "1"}}
+    existing["spec"]["predictor"]["annotations"]["theirs"] = "2"
+    existing["spec"]["transformer"] = {"containers": [{"name": "t", "image": "t:1"}]}
+    existing["status"] = {"url": "http://old"}
+    changed = manifest(parsed({**TRAINED, "sha256": "2"}, annotations={"ours": "1"}), existing)
+    assert changed["metadata"]["resourceVersion"] == "7"
+    assert changed["metadata"]["labels"]["team"] == "a"
+    assert changed["metadata"]["annotations"] == {"theirs": "1", "ours": "1"}
+    assert changed["spec"]["predictor"]["annotations"]["theirs"] == "2"
+    assert changed["spec"]["transformer"] == existing["spec"]["transformer"]
+    assert "status" not in changed
+
+
+def service(ready: str = "True", mode: str = "Standard", **status: Any) -> Object:
+    conditions = [{"type": "Ready", "status": ready, "reason": "R", "message": "M"}]
+    return {"status": {"deploymentMode": mode, "conditions": conditions, **status}}
+
+
+def deployment(
+    carried: str = "new", generation: int = 2, observed: int = 2, wanted: int = 1, **counts: int
+) -> Object:
+    whole = {"replicas": wanted, "updatedReplicas": wanted, "availableReplicas": wanted} | counts
+    annotations = {SPEC_HASH_LABEL: carried}
+    return {
+        "metadata": {"generation": generation},
+        "spec": {"replicas": wanted, "template": {"metadata": {"annotations": annotations}}},
+        "status": {"observedGeneration": observed, **whole},
+    }
+
+
+def test_a_whole_rollout_is_done() -> None:
+    assert rollout(service(), deployment(), "new").done
+    assert rollout(service(modelStatus={"transitionStatus": "UpToDate"}), deployment(), "new").done
+
+
+@pytest.mark.parametrize(
+    ("seen", "workload"),
+    [
+        pytest.param(service(), None, id="no Deployment"),
+        pytest.param(service(), deployment("old"), id="the old spec, Ready since long"),
+        pytest.param(service(), deployment(observed=1), id="not yet observed"),
+        pytest.param(service(), deployment(replicas=2), id="an old pod is left"),
+        pytest.param(service(), deployment(updatedReplicas=0), id="no new pod"),
+        pytest.param(service(), deployment(availableReplicas=0), id="not available"),
+        pytest.param(service(), deployment(wanted=3, updatedReplicas=2), id="two of three"),
+        pytest.param(service("False"), deployment(), id="not Ready"),
+        pytest.param(service("Unknown"), deployment(), id="unknown"),
+        pytest.param({}, deployment(), id="no status"),
+        pytest.param({"status": {}}, deployment(), id="empty status"),
+        pytest.param(
+            service(modelStatus={"transitionStatus": "InProgress"}), deployment(), id="loading"
+        ),
+    ],
+)
+def test_a_stale_or_half_rollout_is_not_done(seen: Object, workload: Object | None) -> None:
+    state = rollout(seen, workload, "new")
+    assert not state.done
+    assert state.waits_for
+
+
+def knative(created: str, ready: str) -> Object:
+    revisions = {"latestCreatedRevision": created, "latestReadyRevision": ready}
+    return service(mode="", components={"predictor": revisions})
+
+
+def revision(carried: str) -> Object:
+    return {"metadata": {"annotations": {SPEC_HASH_LABEL: carried}}}
+
+
+def test_a_knative_rollout_is_done_when_the_newest_revision_is_ours_and_ready() -> None:
+    assert mode_of(knative("r-2", "r-1")) == "Knative"
+    assert not rollout(knative("r-1", "r-1"), revision("old"), "new").done
+    assert not rollout(knative("r-2", "r-1"), revision("new"), "new").done
+    assert not rollout(knative("r-2", ""), revision("new"), "new").done
+    assert rollout(knative("r-2", "r-2"), revision("new"), "new").done
+
+
+def test_kserves_refusal_is_passed_on_in_its_words() -> None:
+    info = {"reason": "NoSupportingRuntime", "message": "No runtime found"}
+    status = {"transitionStatus": "InvalidSpec", "lastFailureInfo": info}
+    state = rollout(service("False", modelStatus=status), None, "new")
+    assert state.refusal == "NoSupportingRuntime: No runtime found"
+
+
+@pytest.mark.parametrize("base", ["http://h:8", "http://h:8/", "http://h:8/v1/models/d:predict"])
+def test_the_predict_url_is_exact_whatever_path_kserve_gives(base: str) -> None:
+    assert predict_url(base, "d", "v1") == "http://h:8/v1/models/d:predict"
+    assert predict_url(base, "d", "v2") == "http://h:8/v2/models/d/infer"

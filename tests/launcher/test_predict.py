@@ -1,0 +1,234 @@
+"""Requests with known answers, against an HTTP server that answers as it is told."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_pytorch.launcher.errors import InputError, StepError
+from kfp_pytorch.launcher.predict import NoAnswer, WrongAnswers, agrees
+from kfp_pytorch.launcher.steps.kserve_predict import Outputs, run
+
+Object = dict[str, Any]
+
+
+@dataclass
+class ModelServer:
+    """Answers `class` with the instance's own number, after the answers in `first`.
+
+    Attributes:
+        first: (status, body) pairs that come first, one a request.
+        bodies: The bodies of all requests.
+        headers: The headers of the last request.
+    """
+
+    url: str = ""
+    first: list[tuple[int, bytes]] = field(default_factory=list)
+    bodies: list[Object] = field(default_factory=list)
+    headers: Object = field(default_factory=dict)
+
+    def answer(self, body: Object, headers: Object) -> tuple[int, bytes]:
+        self.bodies.append(body)
+        self.headers = headers
+        if self.first:
+            return self.first.pop(0)
+        answers = [{"class": i, "label": str(i), "score": 0.9} for i in body["instances"]]
+        return 200, json.dumps({"predictions": answers}).encode()
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    model = ModelServer()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            status, data = model.answer(body, dict(self.headers))
+            self.send_response(status)
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    model.url = f"http://127.0.0.1:{http.server_port}/v1/models/digits:predict"
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield model
+    http.shutdown()
+    http.server_close()
+    thread.join()
+
+
+@dataclass
+class Artifact:
+    path: str
+
+
+@pytest.fixture
+def ask(server: ModelServer, tmp_path: Path) -> Callable[..., Outputs]:
+    """Runs the step with samples in the Model's content, or none."""
+
+    def new(samples: Any = None, **inputs: Any) -> Outputs:
+        model = tmp_path / "model"
+        if samples is not None:
+            model.write_text(json.dumps({"model": {}, "samples": samples}))
+        given = {"url": server.url} | inputs
+        return run(Artifact(str(model)), Artifact(str(tmp_path / "out" / "report")), **given)
+
+    return new
+
+
+Ask = Callable[..., Outputs]
+SAMPLES = [{"instance": n, "prediction": n} for n in (3, 1)]
+
+
+def failure(kind: type[StepError], call: Callable[[], Any]) -> str:
+    with pytest.raises(kind) as failed:
+        call()
+    return failed.value.message
+
+
+def test_the_models_samples_are_asked_and_reported(
+    ask: Ask, server: ModelServer, tmp_path: Path
+) -> None:
+    outputs = ask(SAMPLES)
+    assert outputs.correct == 1.0
+    assert json.loads(outputs.sample_prediction) == {"class": 3, "label": "3", "score": 0.9}
+    assert server.bodies == [{"instances": [3, 1]}]
+    report = (tmp_path / "out" / "report").read_text()
+    assert server.url in report
+    assert '| 1 | `1` | `{"class": 1, "label": "1", "score": 0.9}` |' in report
+
+
+def test_given_requests_beat_the_samples(ask: Ask, server: ModelServer) -> None:
+    both = [{"instance": 5, "prediction": 5}, {"instances": [7, 8], "predictions": [7, 8]}]
+    ask(SAMPLES, requests=both)
+    assert server.bodies == [{"instances": [5, 7, 8]}]
+
+
+def test_many_requests_go_some_at_a_time_and_keep_their_order(
+    ask: Ask, server: ModelServer
+) -> None:
+    numbers = list(range(70))
+    ask(requests=[{"instances": numbers, "predictions": numbers}])
+    assert [len(body["instances"]) for body in server.bodies] == [32, 32, 6]
+
+
+def test_wrong_answers_fail_the_step_and_say_which(ask: Ask, tmp_path: Path) -> None:
+    wrong = [{"instance": n, "prediction": n % 4} for n in range(10)]
+    message = failure(WrongAnswers, lambda: ask(wrong))
+    assert "6 of 10 answers are wrong." in message
+    assert 'Request 4: expected 0, got {"class": 4' in message
+    assert "and 1 more" in message
+    assert (tmp_path / "out" / "report").exists()
+
+
+def test_a_route_that_comes_later_is_waited_for(ask: Ask, server: ModelServer) -> None:
+    server.first = [(404, b"no route"), (404, b""), (503, b"no upstream")]
+    ask(SAMPLES)
+    assert len(server.bodies) == 4
+
+
+def test_a_server_that_says_it_is_not_ready_is_waited_for(ask: Ask, server: ModelServer) -> None:
+    server.first = [(400, b'{"error": "Model with name digits is not ready."}')]
+    ask(SAMPLES)
+    assert len(server.bodies) == 2
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 413, 422, 500, 302])
+def test_a_refusal_is_not_asked_again(ask: Ask, server: ModelServer, status: int) -> None:
+    server.first = [(status, b'{"error": "instances[0]: expected a list"}')]
+    message = failure(NoAnswer, lambda: ask(SAMPLES))
+    assert f"refused the request: {status}" in message
+    assert "instances[0]: expected a list" in message
+    assert ("cluster_url" in message) == (status in (401, 403, 302))
+    assert len(server.bodies) == 1
+
+
+def test_a_server_that_stays_away_ends_the_step_with_the_last_answer(
+    ask: Ask, server: ModelServer
+) -> None:
+    server.first = [(503, b"no upstream")] * 100
+    message = failure(NoAnswer, lambda: ask(SAMPLES, ready_timeout=1))
+    assert "did not answer within 1 s (ready_timeout)" in message
+    assert "503 no upstream" in message
+
+
+def test_a_refused_connection_is_an_answer_that_may_yet_come(ask: Ask) -> None:
+    url = "http://127.0.0.1:9/v1/models/digits:predict"
+    message = failure(NoAnswer, lambda: ask(SAMPLES, url=url, ready_timeout=0))
+    assert "Connection refused" in message
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>", b"[]", b'{"outputs": []}', b'{"predictions": 5}', b'{"predictions": [1]}']
+)
+def test_an_answer_of_another_form_is_wrong(ask: Ask, server: ModelServer, body: bytes) -> None:
+    server.first = [(200, body)]
+    failure(WrongAnswers, lambda: ask(SAMPLES))
+
+
+def test_headers_are_sent(ask: Ask, server: ModelServer) -> None:
+    ask(SAMPLES, headers={"Host": "digits.default.example.com", "X-Number": 3.0})
+    assert server.headers["Host"] == "digits.default.example.com"
+    assert server.headers["X-Number"] == "3"
+
+
+@pytest.mark.parametrize("samples", [None, [], "none", [{"instance": 1}]])
+def test_nothing_to_ask_is_an_error_with_a_way_out(ask: Ask, samples: Any) -> None:
+    assert "Give `requests`" in failure(InputError, lambda: ask(samples))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"url": ""}, "must begin with http:// or https://"),
+        ({"url": "digits:8080"}, "must begin with http:// or https://"),
+        ({"url": "http://h/v2/models/d/infer"}, "ends in /v1/models/NAME:predict"),
+        ({"requests": [5]}, r"requests\[0\] must be"),
+        ({"requests": [{"instance": 1}]}, r"it has \['instance'\]"),
+        ({"requests": [{"instances": [1], "predictions": []}]}, "1 instances but 0 predictions"),
+        ({"requests": [{"instances": 1, "predictions": 1}]}, "must be lists"),
+        ({"ready_timeout": -1}, "ready_timeout is -1"),
+        ({"headers": {"A": None}}, r"headers\['A'\] is null"),
+    ],
+)
+def test_inputs_that_cannot_work_are_refused_by_name(
+    ask: Ask, inputs: Object, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        ask(SAMPLES, **inputs)
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "same"),
+    [
+        (3, {"class": 3, "score": 0.2}, True),
+        (3, {"class": 4}, False),
+        (3, {"label": "3"}, False),
+        (3, 3, True),
+        (3, 3.0, True),
+        (0.25, 0.250001, True),
+        (0.25, 0.26, False),
+        ([0.1, [0.2]], [0.1000001, [0.2]], True),
+        ([0.1], [0.1, 0.2], False),
+        ({"class": 1, "score": 0.5}, {"class": 1, "score": 0.50001}, True),
+        ({"class": 1}, {"class": 1, "score": 0.5}, False),
+        ("cat", "cat", True),
+        ("cat", "dog", False),
+        (0.5, "0.5", False),
+        (1.0, None, False),
+    ],
+)
+def test_answers_are_compared_as_what_they_are(expected: Any, got: Any, same: bool) -> None:
+    assert agrees(expected, got) is same
