@@ -225,11 +225,15 @@ def _artifacts(package: Package, steps: list[StepResult], place: Place) -> dict[
 
 
 def _openable(uri: str, kind: str) -> str:
-    """Links a page to a name with a suffix, beside it."""
+    """Links a page to a name with a suffix, beside it.
+
+    The link is a hard one: a browser tells a page by the suffix of the file that a symbolic link
+    points at.
+    """
     path = Path(uri)
     if kind not in _SUFFIXES or not path.is_file():
         return uri
     link = path.with_name(path.name + _SUFFIXES[kind])
     link.unlink(missing_ok=True)
-    link.symlink_to(path.name)
+    link.hardlink_to(path)
     return str(link)

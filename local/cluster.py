@@ -23,6 +23,9 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+import kfp_pytorch
 from kfp_pytorch.launcher.constants import DEFAULT_OUTPUT_URI, SERVING_RUNTIME
 from kfp_pytorch.local import lifecycle
 from kfp_pytorch.local.apiserver import gc as collector
@@ -40,7 +43,8 @@ from kfp_pytorch.local.controllers.scheduler import Scheduler
 Object = dict[str, Any]
 
 NAMESPACES = ("default", "kubeflow", "kube-system")
-_RUNTIMES = Path(__file__).resolve().parents[1] / "manifests" / "serving-runtime.yaml"
+# In a wheel `manifests` is a folder of the package; in an editable install, a link to it.
+_RUNTIMES = Path(kfp_pytorch.__file__).parent / "manifests" / "serving-runtime.yaml"
 
 
 class Cluster:
@@ -126,10 +130,6 @@ class Cluster:
 
 
 def _serving_runtimes() -> list[Object]:
-    if not _RUNTIMES.exists():
-        return []
-    import yaml  # a cluster without the manifest starts without it
-
     return [each for each in yaml.safe_load_all(_RUNTIMES.read_text()) if each]
 
 
