@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 CRDS = Path(__file__).resolve().parents[2] / "shared" / "crds"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kubeconfig", help="run tests/e2e on this cluster, not on a local one")
+    parser.addoption("--training-image", default="", help="the training image of that cluster")
+
+
 @pytest.fixture(scope="session")
 def check_crd() -> Callable[[str, dict[str, Any]], None]:
     """`check_crd(plural, obj)`: fails unless the object is valid, unknown fields refused."""

@@ -1,0 +1,107 @@
+"""The cluster of the end-to-end tests: a local one, or that of `--kubeconfig FILE`.
+
+A test is given a `cluster` and does not know which.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CRDS = Path(__file__).resolve().parents[3] / "shared" / "crds"
+COMMAND = [sys.executable, "-m", "kfp_pytorch.cli"]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What `kfp-pytorch run --json` did."""
+
+    code: int
+    summary: dict[str, Any]
+    stderr: str
+
+    def step(self, name: str) -> str:
+        """A step's status."""
+        return next(s["status"] for s in self.summary["steps"] if s["name"] == name)
+
+    def artifact(self, name: str) -> str:
+        """A text artifact's content."""
+        return Path(self.summary["artifacts"][name]).read_text()
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where pipelines are run, and where their objects can be looked at."""
+
+    kubeconfig: Path
+    root: Path
+    where: list[str]
+    parameters: dict[str, str] = field(default_factory=dict)
+
+    def run(self, pipeline: str, *options: str, **parameters: Any) -> Ran:
+        """Run a pipeline to its end."""
+        given = {**(self.parameters if pipeline == "train_and_serve" else {}), **parameters}
+        command = [*COMMAND, "run", pipeline, *self.where, "--root", str(self.root), "--json"]
+        for name, value in given.items():
+            command += ["-p", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+        ran = subprocess.run([*command, *options], capture_output=True, text=True)
+        assert ran.stdout.count("\n") == 1, ran.stdout + ran.stderr
+        return Ran(ran.returncode, json.loads(ran.stdout), ran.stderr)
+
+    def objects(self, kind: Any, **labels: str) -> list[dict[str, Any]]:
+        """List the custom objects of a kind that have these labels."""
+        from kubernetes import client, config
+
+        api = client.CustomObjectsApi(config.new_client_from_config(str(self.kubeconfig)))
+        selector = ",".join(f"{key}={value}" for key, value in labels.items())
+        listed = api.list_namespaced_custom_object(
+            kind.group, kind.version, self.namespace, kind.plural, label_selector=selector
+        )
+        return listed["items"]
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the kubeconfig's context."""
+        from kubernetes import config
+
+        _, active = config.list_kube_config_contexts(str(self.kubeconfig))
+        return active["context"].get("namespace", "default")
+
+
+@pytest.fixture(scope="session")
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    root = tmp_path_factory.mktemp("cluster")
+    given = request.config.getoption("--kubeconfig")
+    image = request.config.getoption("--training-image")
+    if given:
+        path = Path(given).absolute()
+        parameters = {"image": image} if image else {}
+        yield Cluster(path, root, ["--kubeconfig", str(path)], parameters)
+        return
+    crds = ["--crds", str(CRDS)] if CRDS.is_dir() else []
+    subprocess.run([*COMMAND, "local", "up", "--root", str(root), *crds], check=True)
+    try:
+        yield Cluster(root / "kubeconfig", root, ["--local"])
+    finally:
+        subprocess.run([*COMMAND, "local", "down", "--root", str(root)], check=True)
+        assert str(root) not in _processes()
+
+
+def _processes() -> str:
+    """The command lines of every process that was started for a test."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_text())
+        except OSError:
+            continue
+    return "\n".join(found)
