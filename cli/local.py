@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from kfp_pytorch.local.lifecycle import ClusterHandle
 
 ROOT_HELP = "Where claims, logs and runs are kept; KFP_PYTORCH_HOME, or ~/.kfp-pytorch."
 
@@ -47,8 +50,7 @@ def up(root: Path | None, port: int, crds: Path | None) -> None:
         handle = lifecycle.start_detached(folder, port=port, crds=crds and crds.absolute())
     except (lifecycle.ClusterError, OSError) as error:
         raise click.ClickException(str(error)) from None
-    click.echo(f"The cluster is up at {handle.url} (process {handle.pid}).")
-    click.echo(f"export KUBECONFIG={handle.kubeconfig}")
+    _tell(handle)
 
 
 @local.command("status")
@@ -62,8 +64,7 @@ def status(root: Path | None) -> None:
     if handle is None:
         click.echo(f"No cluster is up on {folder}.")
         raise SystemExit(1)
-    click.echo(f"A cluster is up at {handle.url} (process {handle.pid}).")
-    click.echo(f"export KUBECONFIG={handle.kubeconfig}")
+    _tell(handle)
 
 
 @local.command("down")
@@ -78,3 +79,8 @@ def down(root: Path | None) -> None:
     except lifecycle.ClusterError as error:
         raise click.ClickException(str(error)) from None
     click.echo("The cluster is down." if stopped else f"No cluster was up on {folder}.")
+
+
+def _tell(handle: ClusterHandle) -> None:
+    click.echo(f"The cluster is up at {handle.url} (process {handle.pid}).")
+    click.echo(f"export KUBECONFIG={handle.kubeconfig}")
