@@ -65,7 +65,7 @@ def ensure(
         job = _create(kube, build(attempt), target, stopper, limits)
         if job is not None:
             return Ensured(job, "created", attempt)
-        found = _find(kube, target.name)
+        found = _find(kube, target.name, limits)
         if found is None:
             _bound(started, limits, target.name, "appears and disappears again and again")
             time.sleep(0.2)
@@ -125,11 +125,15 @@ def _bear_absence(error: KindAbsent, started: float, limits: Limits) -> None:
     time.sleep(min(1.0, limits.kind_absent / 4))
 
 
-def _find(kube: Kube, name: str) -> Object | None:
-    try:
-        return kube.get(PYTORCHJOB, name)
-    except NotFound:
-        return None
+def _find(kube: Kube, name: str, limits: Limits) -> Object | None:
+    started = time.monotonic()
+    while True:
+        try:
+            return kube.get(PYTORCHJOB, name)
+        except NotFound:
+            return None
+        except KindAbsent as error:
+            _bear_absence(error, started, limits)
 
 
 def _clear_away(kube: Kube, job: Object, *, deleting: bool) -> None:
@@ -154,7 +158,7 @@ def _await_absence(kube: Kube, job: Object, limits: Limits) -> None:
         0.1,
     )
     while True:
-        found = _find(kube, name)
+        found = _find(kube, name, limits)
         if found is None or found["metadata"]["uid"] != uid:
             return
         held = ", ".join(found["metadata"].get("finalizers") or []) or "none"

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from kfp_pytorch.launcher import podview
-from kfp_pytorch.launcher.api_errors import Forbidden
+from kfp_pytorch.launcher.api_errors import Forbidden, NotFound
 from kfp_pytorch.launcher.constants import EVENT, POD, PYTORCH_CONTAINER
 from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.evidence import Evidence, Object, TimelineEntry
@@ -188,6 +188,9 @@ class Gatherer:
             )
         except Forbidden as error:
             self.note(f"Logs could not be read: {error.message}")
+            return
+        except NotFound:
+            self.note(f"The log of {crash.pod} went with the pod.")
             return
         except StepError as error:
             self.note(f"The log of {crash.pod} could not be read: {error.short}")

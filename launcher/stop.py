@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kfp_pytorch.launcher.api_errors import ApiError, Conflict, NotFound
+from kfp_pytorch.launcher.api_errors import ApiError, Conflict, KindAbsent, NotFound
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED, POD, Kind
 from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.evidence import Object
@@ -33,6 +33,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 GRACE = 25.0
 # How long the DELETE waits to learn whether this is a drain.
 _DRAIN_CHECK = 0.025
+# A server that starts may not know a kind for a moment, though its objects are there.
+_KIND_ABSENT_PAUSES = (0.1, 0.4, 1.0, 2.0)
 _URGENT = Patience(
     blind=GRACE, first_contact=GRACE, pause=0.05, longest_pause=1.0, connect=2, read=3
 )
@@ -80,7 +82,10 @@ class Target:
         """
         while True:
             creating = self.creating
-            uid = self.uid or self._find()
+            try:
+                uid = self.uid or self._find()
+            except KindAbsent:
+                uid, creating = "", True
             if uid:
                 return delete_quietly(self._urgent, self.kind, self.name, uid)
             if not creating or time.monotonic() > deadline:
@@ -125,10 +130,16 @@ def delete_quietly(kube: Kube, kind: Kind, name: str, uid: str) -> bool:
     Returns:
         Whether it was there.
     """
-    try:
-        kube.delete(kind, name, uid)
-    except (NotFound, Conflict):
-        return False
+    for pause in _KIND_ABSENT_PAUSES:
+        try:
+            kube.delete(kind, name, uid)
+        except (NotFound, Conflict):
+            return False
+        except KindAbsent:
+            time.sleep(pause)
+            continue
+        return True
+    kube.delete(kind, name, uid)
     return True
 
 

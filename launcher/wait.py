@@ -192,7 +192,7 @@ class Wait:
         self._gatherer.saw_job(job, self._state, previous)
         changed = previous is None or previous.phase is not self._state.phase
         if changed and previous is not None:
-            self._beat_at, self._beat = time.monotonic(), self._limits.quick_beat
+            self._quicken()
             if not self._pods.streaming:
                 self._pods.look()
         self._count()
@@ -219,7 +219,13 @@ class Wait:
     def _count(self) -> None:
         assert self._state is not None  # noqa: S101 - set by __init__
         whole = self._gatherer.running() >= self._expected
+        if self._clocks.whole and not whole:
+            self._quicken()
         self._clocks.set(time.monotonic(), self._state.phase, whole)
+
+    def _quicken(self) -> None:
+        """Looks around soon, and often at first."""
+        self._beat_at, self._beat = time.monotonic(), self._limits.quick_beat
 
     def _credit(self, job: Object) -> None:
         """Counts what an adopted job has used of its limits, by the cluster's clock alone."""
@@ -243,7 +249,9 @@ class Wait:
             whole = running >= self._expected
             self._progress.tell(state.phase.value, "" if whole else f"{pods}; {words}")
         elif state.phase is Phase.UNACKNOWLEDGED:
-            self._progress.tell("created", "the operator has not acknowledged it yet")
+            # It takes a moment, which is no news.
+            if self._clocks.acknowledge > self._limits.quick_beat:
+                self._progress.tell("created", "the operator has not acknowledged it yet")
         else:
             about = words if state.phase is Phase.QUEUED else "; ".join(filter(None, (pods, words)))
             self._progress.tell(state.phase.value, about or state.message)

@@ -9,9 +9,14 @@ from typing import Any, Protocol
 from kfp_pytorch.launcher import stop
 from kfp_pytorch.launcher.api_errors import ApiError, NotFound
 from kfp_pytorch.launcher.artifacts import Artifact, write_outputs
-from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION, CLAIM, PYTORCHJOB
+from kfp_pytorch.launcher.constants import (
+    ATTEMPT_ANNOTATION,
+    CLAIM,
+    PYTORCHJOB,
+    SPEC_HASH_LABEL,
+)
 from kfp_pytorch.launcher.diagnosis import diagnose
-from kfp_pytorch.launcher.ensure import ensure
+from kfp_pytorch.launcher.ensure import Ensured, ensure
 from kfp_pytorch.launcher.errors import CannotObserve, InputError, JobFailed, StepError
 from kfp_pytorch.launcher.evidence import Object
 from kfp_pytorch.launcher.gather import Gatherer
@@ -99,6 +104,7 @@ def train(
     announce(ensured, kube.namespace)
     gatherer = Gatherer(kube, ensured.job, limits)
     gatherer.note(step.note)
+    gatherer.note(_other_inputs(ensured, identity))
     submitted = build(ensured.attempt)
     try:
         end = Wait(kube, ensured, limits, gatherer).run()
@@ -144,6 +150,13 @@ def check_claims(kube: Kube, inputs: PyTorchJobInputs) -> None:
             raise
         except ApiError as error:
             say(f"could not check the claim {place.host!r}: {error.short}")
+
+
+def _other_inputs(ensured: Ensured, identity: Identity) -> str:
+    labels = ensured.job["metadata"].get("labels") or {}
+    if labels.get(SPEC_HASH_LABEL) == identity.labels[SPEC_HASH_LABEL]:
+        return ""
+    return "The job that was adopted was made from other inputs than this try of the step has."
 
 
 def _build(

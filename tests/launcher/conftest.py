@@ -76,10 +76,8 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Threaded
 @pytest.fixture
 def server(shared_server: ThreadedServer) -> ThreadedServer:
     """A server as good as new: with one claim, and nothing going wrong."""
-    shared_server.faults.clear()
     shared_server.set_clock(0)
-    shared_server.call(_empty, shared_server.api)
-    shared_server.call(shared_server.faults.requests.clear)
+    Hands(shared_server).reset()
     return shared_server
 
 
@@ -276,6 +274,22 @@ class Hands:
     @staticmethod
     def until(find: Callable[[], Any], within: float = 5.0) -> Any:
         return until(find, within)
+
+    def reset(self) -> None:
+        """Makes the server as good as new."""
+        self.server.faults.clear()
+        self.server.call(_empty, self.server.api)
+        self.server.call(self.server.faults.requests.clear)
+
+    def stranger(self) -> Object:
+        """Makes a job that is nobody's here."""
+        containers = [{"name": "pytorch", "image": "a"}]
+        spec = {
+            "pytorchReplicaSpecs": {"Master": {"template": {"spec": {"containers": containers}}}}
+        }
+        obj = {"metadata": {"name": "stranger", "namespace": NAMESPACE}, "spec": spec}
+        self.server.call(self.server.api.create, PYTORCHJOB, obj)
+        return self.job("stranger")
 
     def count(self, verb: str, path: str = "") -> int:
         return sum(1 for r in self.server.requests if r.verb == verb and path in r.path)
