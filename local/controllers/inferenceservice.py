@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -22,7 +22,7 @@ from kfp_pytorch.launcher.constants import (
     Kind,
 )
 from kfp_pytorch.local.apiserver import errors, objects
-from kfp_pytorch.local.apiserver.core import DELETED, Api
+from kfp_pytorch.local.apiserver.core import DELETED, Api, ApiError
 from kfp_pytorch.local.apiserver.registry import CLUSTER_SERVING_RUNTIME, SECRET, SERVICE_ACCOUNT
 from kfp_pytorch.local.controllers import predictor_pods
 from kfp_pytorch.local.controllers.deployment import ready
@@ -59,6 +59,7 @@ class Seen:
         url: Where it is reached.
         runtime: The name of its runtime.
         refusal: Why KServe cannot serve it, or None.
+        error: What the API refused to KServe, or an empty string.
     """
 
     deployment: Object | None = None
@@ -66,6 +67,7 @@ class Seen:
     url: str = ""
     runtime: str = ""
     refusal: Refusal | None = None
+    error: str = ""
 
 
 def check(service: Object) -> None:
@@ -138,8 +140,9 @@ def status(service: Object, seen: Seen, now: datetime) -> Object:
 
 def _predictor_condition(seen: Seen) -> Object:
     """PredictorReady, from the conditions of the Deployment."""
-    if seen.refusal:
-        words = {"reason": "ReconcileFailed", "message": seen.refusal.message}
+    error = seen.refusal.message if seen.refusal else seen.error
+    if error:
+        words = {"reason": "ReconcileFailed", "message": error}
         return {"type": "PredictorReady", "status": "False", **words}
     found = ((seen.deployment or {}).get("status") or {}).get("conditions") or []
     by_type = {each["type"]: each for each in found}
@@ -282,9 +285,20 @@ class KServe:
         try:
             seen = self._look(service, self._apply(service))
         except Refusal as refusal:
-            self._recorder.event(service, "Warning", "InternalError", refusal.message)
-            existing = self._api.find(DEPLOYMENT, key[0], predictor_name(service))
-            seen = Seen(existing, self._pods(service), refusal=refusal)
+            self._fail(service, Seen(refusal=refusal), refusal.message)
+        except ApiError as error:
+            self._fail(service, Seen(error=error.message), error.message)
+            raise
+        else:
+            self._write_status(service, seen)
+
+    def _fail(self, service: Object, why: Seen, words: str) -> None:
+        self._recorder.event(service, "Warning", "InternalError", words)
+        name = predictor_name(service)
+        existing = self._api.find(DEPLOYMENT, objects.namespace(service), name)
+        self._write_status(service, replace(why, deployment=existing, pods=self._pods(service)))
+
+    def _write_status(self, service: Object, seen: Seen) -> None:
         found = status(service, seen, self._api.clock())
         if found != (service.get("status") or {}):
             changed = {**objects.copy(service), "status": found}
