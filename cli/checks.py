@@ -45,18 +45,59 @@ def _problems(task: KnownTask) -> list[str]:
         from kfp_pytorch.launcher.errors import InputError
 
         try:
-            checker(task.inputs)
+            checker(task)
         except InputError as error:
             problems.append(error.message)
     return problems
 
 
-def _pytorch_job(inputs: dict[str, Any]) -> None:
+# A checker fills in what a required input would be that only the run knows; the rest of the
+# inputs can be checked all the same. Optional ones that are not known count as unset.
+_UNKNOWN_URI = "s3://unknown/model"
+_ANY_NAME = "x"
+
+
+def _pytorch_job(task: KnownTask) -> None:
+    from kfp_pytorch.launcher import identity, pytorchjob
     from kfp_pytorch.launcher.inputs import parse_inputs
 
-    if "image" not in inputs:  # known at run time only; the rest can be checked all the same
-        inputs = {**inputs, "image": "unknown"}
-    parse_inputs(**inputs)
+    inputs = parse_inputs(**{"image": _ANY_NAME, **task.inputs})
+    name = identity.job_name(inputs.name, _UNKNOWN_URI, pytorchjob.longest_suffix(inputs))
+    pytorchjob.manifest(inputs, job_name=name, labels={}, annotations={}, owner=None)
 
 
-_CHECKERS: dict[str, Callable[[dict[str, Any]], None]] = {"pytorch_job": _pytorch_job}
+def _kserve_deploy(task: KnownTask) -> None:
+    from kfp_pytorch.launcher.inference_service import check_host, parse_inputs
+
+    inputs = parse_inputs(_UNKNOWN_URI, {}, **{"service_name": _ANY_NAME, **task.inputs})
+    check_host(inputs.name, inputs.namespace or _ANY_NAME)
+
+
+def _kserve_predict(task: KnownTask) -> None:
+    from kfp_pytorch.launcher.predict import check_url, parse_requests
+
+    parse_requests(task.inputs.get("requests"))
+    if "url" in task.inputs:
+        check_url(task.inputs["url"])
+
+
+def _metric_gate(task: KnownTask) -> None:
+    from kfp_pytorch.launcher.steps.metric_gate import thresholds
+
+    if not task.unknown & {"minimum", "maximum"}:
+        thresholds(task.inputs.get("minimum"), task.inputs.get("maximum"))
+
+
+def _tensorboard(task: KnownTask) -> None:
+    from kfp_pytorch.launcher import storage
+
+    storage.parse(task.inputs.get("output_uri", _UNKNOWN_URI))
+
+
+_CHECKERS: dict[str, Callable[[KnownTask], None]] = {
+    "kserve_deploy": _kserve_deploy,
+    "kserve_predict": _kserve_predict,
+    "metric_gate": _metric_gate,
+    "pytorch_job": _pytorch_job,
+    "tensorboard": _tensorboard,
+}

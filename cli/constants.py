@@ -24,8 +24,10 @@ class KnownTask:
 
     Attributes:
         name: The task's name.
-        function: The function that its step runs, such as `pytorch_job`.
-        inputs: The known inputs by name. Those left at the component's default are not in it.
+        function: The step of the launcher that it runs, such as `pytorch_job`; empty when it is
+            none of ours.
+        inputs: The known inputs by name, those left at the component's default included.
+        unknown: The inputs that only the run knows.
         unsafe: Inputs that KFP fills in as text inside JSON, where the text would break it: the
             parameter's name and value.
     """
@@ -33,6 +35,7 @@ class KnownTask:
     name: str
     function: str
     inputs: dict[str, Any]
+    unknown: frozenset[str]
     unsafe: dict[str, str]
 
 
@@ -44,7 +47,7 @@ def known_tasks(package: Package, arguments: dict[str, Any]) -> Iterator[KnownTa
         arguments: The arguments of the run that is to start; empty when there is none.
 
     Yields:
-        Each task that runs a Python function.
+        Each task that runs a container.
     """
     root = package.spec["root"]
     defaults = root.get("inputDefinitions", {}).get("parameters", {})
@@ -61,12 +64,20 @@ def _walk(
         if "dag" in child:
             yield from _walk(spec, child, inputs)
             continue
-        function = _function(spec, child.get("executorLabel", ""))
-        if function:
-            name = task.get("taskInfo", {}).get("name", key)
+        executor = (
+            spec.get("deploymentSpec", {}).get("executors", {}).get(child["executorLabel"], {})
+        )
+        if "container" in executor:
+            function = _function(executor["container"])
+            given = task.get("inputs", {}).get("parameters", {})
             declared = child.get("inputDefinitions", {}).get("parameters", {})
-            values = {n: v for n, v in inputs.items() if n in declared}
-            yield KnownTask(name, function, values, _unsafe(task, inputs))
+            values = {
+                name: inputs.get(name, spec.get("defaultValue"))
+                for name, spec in declared.items()
+                if name in inputs or (name not in given and "defaultValue" in spec)
+            }
+            unknown = frozenset(given.keys() & declared.keys() - inputs.keys())
+            yield KnownTask(key, function, values, unknown, _unsafe(task, inputs))
 
 
 def _resolve(parameters: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
@@ -120,9 +131,9 @@ def _unsafe(task: dict[str, Any], inputs: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _function(spec: dict[str, Any], label: str) -> str:
-    executor = spec.get("deploymentSpec", {}).get("executors", {}).get(label, {})
-    args = executor.get("container", {}).get("args", [])
+def _function(container: dict[str, Any]) -> str:
+    args = container.get("args", [])
     if "--function_to_execute" not in args:
         return ""
-    return str(args[args.index("--function_to_execute") + 1])
+    function = str(args[args.index("--function_to_execute") + 1])
+    return function if f'run_step("{function}"' in container["command"][-1] else ""

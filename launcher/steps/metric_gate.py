@@ -44,7 +44,7 @@ def run(metrics: MetricsArtifact, metric: str, minimum: float, maximum: float) -
     name = checks.text("metric", metric)
     if not name:
         raise InputError("metric is not set; give the name of the metric, such as accuracy.")
-    low, high = _thresholds(minimum, maximum)
+    low, high = thresholds(minimum, maximum)
     value = _value(metrics.metadata, name)
     if value < low:
         raise _refused(name, value, "under the minimum of", low)
@@ -54,7 +54,19 @@ def run(metrics: MetricsArtifact, metric: str, minimum: float, maximum: float) -
     return value
 
 
-def _thresholds(minimum: Any, maximum: Any) -> tuple[float, float]:
+def thresholds(minimum: Any, maximum: Any) -> tuple[float, float]:
+    """Read the thresholds.
+
+    Args:
+        minimum: The smallest value that passes; -1e308 or unset for none.
+        maximum: The largest value that passes; 1e308 or unset for none.
+
+    Returns:
+        Both, the one that is not set as -1e308 or 1e308.
+
+    Raises:
+        InputError: If one is no finite number, or they leave nothing to pass or to refuse.
+    """
     low = _threshold("minimum", minimum, NO_MINIMUM)
     high = _threshold("maximum", maximum, NO_MAXIMUM)
     if low <= NO_MINIMUM and high >= NO_MAXIMUM:

@@ -9,7 +9,7 @@ from kfp_pytorch.cli import main
 
 MINE = '''
 from kfp import dsl
-from kfp_pytorch.components.pytorch_job import pytorch_job
+from kfp_pytorch.components import kserve_deploy, kserve_predict, metric_gate, pytorch_job
 
 
 @dsl.component(base_image="python", install_kfp_package=False)
@@ -47,6 +47,14 @@ def training(image: str = "mine", nodes: int = 2, output_uri: str = "pvc://claim
         hyperparameters={"word": word, "nodes": nodes},
         key=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
     )
+
+
+@dsl.pipeline(name="serving")
+def serving(minimum: float = 0.9, service_name: str = "mine", requests: list = []):
+    job = pytorch_job(image="mine")
+    metric_gate(metrics=job.outputs["metrics"], minimum=minimum)
+    service = kserve_deploy(model=job.outputs["model"], service_name=service_name)
+    kserve_predict(url=service.outputs["url"], model=job.outputs["model"], requests=requests)
 '''
 
 

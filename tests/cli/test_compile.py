@@ -24,6 +24,7 @@ def test_a_file_without_a_function_gives_every_pipeline_in_it(mine, cli, tmp_pat
     assert {path.name for path in tmp_path.glob("*.yaml")} == {
         "adding.yaml",
         "choosing.yaml",
+        "serving.yaml",
         "training.yaml",
     }
 
@@ -69,6 +70,40 @@ def test_a_constant_that_cannot_work_is_found_and_nothing_is_written(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("float = 0.9", "float = -1e308", "task metric-gate: Neither minimum nor maximum"),
+        ('"mine", requests', "f\"{60 * 'a'}\", requests", "task kserve-deploy: .*at most 63"),
+        ('"mine", requests', '"..", requests', "task kserve-deploy: service_name is"),
+        ("requests: list = []", "requests: list = [1]", r"task kserve-predict: .*requests\[0\]"),
+    ],
+)
+def test_a_constant_of_the_later_steps_is_checked_too(mine, cli, before, after, message):
+    text = mine.read_text()
+    assert before in text
+    mine.write_text(text.replace(before, after))
+    result = cli("compile", f"{mine}:serving", "--output", mine.parent / "out")
+    assert result.exit_code == 1
+    assert re.search(message, result.output)
+
+
+def test_a_component_of_the_same_name_that_is_not_ours_is_left_alone(tmp_path, cli):
+    path = tmp_path / "theirs.py"
+    path.write_text("""
+from kfp import dsl
+
+@dsl.component(base_image="python")
+def pytorch_job(num_nodes: int, colour: str):
+    print(num_nodes, colour)
+
+@dsl.pipeline
+def theirs():
+    pytorch_job(num_nodes=0, colour="red")
+""")
+    assert cli("compile", path, "--output", tmp_path).exit_code == 0
+
+
 def test_what_only_the_run_knows_is_no_mistake_and_the_rest_is_checked(mine, cli, tmp_path):
     assert cli("compile", f"{mine}:choosing", "--output", tmp_path).exit_code == 0
     mine.write_text(mine.read_text().replace("num_nodes=2", "num_nodes=0"))
@@ -93,7 +128,10 @@ def test_a_pipeline_that_is_not_there_is_answered_with_those_that_are(cli, argum
 
 def test_a_function_that_is_not_there_is_answered_with_those_that_are(mine, cli):
     result = cli("compile", f"{mine}:subtracting")
-    assert "has no pipeline 'subtracting'. It has: adding, choosing, training" in result.output
+    assert (
+        "has no pipeline 'subtracting'. It has: adding, choosing, serving, training"
+        in result.output
+    )
 
 
 @pytest.mark.parametrize(
