@@ -282,9 +282,7 @@ def build(
     model.init_weights(options.seed)
     wrapped: nn.Module = model
     if mesh and plan.ddp > 1 and not plan.sharded:
-        wrapped = _replicate(
-            model, mesh["ddp"], device, static=plan.pp == 1 and options.microbatches == 1
-        )
+        wrapped = _replicate(model, mesh["ddp"], device, static=options.microbatches == 1)
     if mesh and plan.pp > 1:
         runner: _Runner = Pipeline(wrapped, options.microbatches, mesh.get_group("pp"), device)
     else:

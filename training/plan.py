@@ -24,7 +24,8 @@ class ParallelPlan:
         ddp: Replicas of the model. With FSDP, replicas of the group that shards it.
         fsdp2: Ranks that a model's parameters, gradients and optimiser state are sharded over.
         tp: Ranks that each matrix, and between matrices each sequence, is split over.
-        sharded: Whether FSDP wraps the model, be it over one rank.
+        sharded: Whether FSDP wraps the model, be it over one rank. It also replicates one, where
+            `ddp` goes together with another way.
     """
 
     pp: int = 1
@@ -59,11 +60,9 @@ class ParallelPlan:
                 f"{world_size}. Change a size, or leave one away to take the ranks that are left"
             )
         full = {way: size or world_size // known for way, size in sizes.items()}
-        if "tp" in full and "ddp" in full and "fsdp2" not in full:
-            raise ConfigError(
-                f"plan {text!r}: ddp does not go with tp; use fsdp2 in its place, or ddp=…,fsdp2=1"
-            )
-        return cls(**full, sharded="fsdp2" in full)
+        # DDP itself knows neither stages nor split matrices; FSDP over one rank replicates them.
+        replicas = "ddp" in full and len(full) > 1
+        return cls(**full, sharded="fsdp2" in full or replicas)
 
     def __str__(self) -> str:
         shown = [

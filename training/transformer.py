@@ -290,8 +290,16 @@ class Transformer(nn.Module):
         Returns:
             The loss as a scalar; the logits without targets; for all but the last stage of a
             pipeline, the residual stream.
+
+        Raises:
+            ConfigError: If the sequence is longer than the model's.
         """
         if self.embedding is not None:
+            if x.shape[1] > self.config.seq_len:
+                raise ConfigError(
+                    f"a sequence has {x.shape[1]} tokens, more than the model's "
+                    f"seq_len={self.config.seq_len}; cut it, or build the model for longer ones"
+                )
             x = self.embedding(x)
         for block in self.blocks.values():
             x = block(x, self.cos, self.sin)
