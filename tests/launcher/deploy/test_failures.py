@@ -1,0 +1,141 @@
+"""How a deployment fails, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from kfp_pytorch.launcher.deploy import Pace
+from kfp_pytorch.launcher.errors import InputError
+
+NAMESPACE = "default"
+NAME = "digits"
+URL = "http://digits.default.example.com"
+
+Object = dict[str, Any]
+Start = Callable[..., Any]
+Step = KServe = ThreadedServer = Any
+Until = Callable[..., Any]
+
+
+def crashed(name: str, message: str, restarts: int = 2) -> Object:
+    end = {"exitCode": 1, "reason": "Error", "message": message, "startedAt": None}
+    waiting = {"reason": "CrashLoopBackOff", "message": "back-off"}
+    return {
+        "name": name,
+        "image": "i:1",
+        "imageID": "",
+        "ready": False,
+        "restartCount": restarts,
+        "state": {"waiting": waiting},
+        "lastState": {"terminated": end},
+    }
+
+
+def test_a_download_that_keeps_failing_ends_the_step_with_the_initializers_log(
+    kserve: KServe, update: Callable[..., Step]
+) -> None:
+    step = update()
+    carried = kserve.rolls_out(new=1, total=2, available=1)
+    status = crashed("storage-initializer", "Failed to fetch model.")
+    pod = kserve.pod(carried, phase="Pending", initContainerStatuses=[status])
+    kserve.log(pod, "storage-initializer", "Copying s3://b/m\nNo model found in s3://b/m")
+    message = step.failed()
+    assert "'storage-initializer' of the new revision keeps crashing" in message.splitlines()[0]
+    assert "The previous revision still serves." in message
+    assert "No model found in s3://b/m" in message
+
+
+def test_crashes_of_the_old_revision_do_not_fail_the_new_one(
+    kserve: KServe, update: Callable[..., Step]
+) -> None:
+    status = crashed("kserve-container", "out of memory")
+    kserve.pod("another hash", phase="Running", containerStatuses=[status])
+    step = update()
+    assert step.going()
+    kserve.rolls_out()
+    step.succeeded()
+
+
+def test_a_first_crash_may_be_followed_by_a_success(
+    kserve: KServe, start: Start, until: Until
+) -> None:
+    step = start()
+    until(kserve.service)
+    carried = kserve.rolls_out(available=0)
+    status = crashed("storage-initializer", "connection reset", restarts=1)
+    status["state"] = {"running": {"startedAt": "2025-11-27T12:00:00Z"}}
+    kserve.pod(carried, phase="Pending", initContainerStatuses=[status])
+    assert step.going()
+    kserve.serves()
+    step.succeeded()
+
+
+def test_a_time_out_names_what_is_missing_with_the_pods_events(
+    kserve: KServe, start: Start, until: Until
+) -> None:
+    step = start(timeout=1)
+    until(kserve.service)
+    carried = kserve.rolls_out(available=0)
+    kserve.pod(carried, phase="Pending")
+    words = 'Multi-Attach error for volume "pvc-1": Volume is already used by pod(s) train-master-0'
+    kserve.event("FailedAttachVolume", words)
+    message = step.failed()
+    assert "after 1 s (timeout) it still waits for pods of the new revision" in message
+    assert "Nothing serves." in message
+    assert words in message
+
+
+def test_a_spec_that_kserve_cannot_serve_fails_soon_in_its_words(
+    kserve: KServe, start: Start, until: Until
+) -> None:
+    step = start(model_format="", runtime="gone")
+    until(kserve.service)
+    info = {"reason": "RuntimeNotRecognized", "message": "Waiting for runtime to become available"}
+    model = {"transitionStatus": "InvalidSpec", "lastFailureInfo": info}
+    kserve.says("False", modelStatus=model)
+    message = step.failed()
+    assert "RuntimeNotRecognized: Waiting for runtime to become available" in message
+
+
+def test_a_refusal_of_the_last_spec_is_outwaited(
+    quick: Pace, kserve: KServe, update: Callable[..., Step]
+) -> None:
+    model = {"transitionStatus": "InvalidSpec", "lastFailureInfo": {"reason": "RuntimeDisabled"}}
+    kserve.says("False", modelStatus=model)
+    step = update(replace(quick, refusal_grace=5.0))
+    assert step.going()
+    kserve.rolls_out()
+    kserve.says("True", url=URL, modelStatus={"transitionStatus": "UpToDate"})
+    step.succeeded()
+
+
+def test_a_canary_of_a_standard_service_is_refused_before_anything_is_written(
+    kserve: KServe, start: Start, deployed: Object
+) -> None:
+    step = start(metadata={"sha256": "2"}, canary_traffic_percent=10)
+    assert "service 'digits' is in Standard mode" in step.failed(InputError)
+    now = kserve.service()
+    assert now is not None
+    assert now["metadata"]["generation"] == deployed["metadata"]["generation"]
+
+
+def test_a_model_on_a_claim_that_is_not_there_is_refused(kserve: KServe, start: Start) -> None:
+    step = start(metadata={"storage_uri": "pvc://elsewhere/export"})
+    assert "has no PersistentVolumeClaim 'elsewhere'" in step.failed(InputError)
+    assert kserve.service() is None
+
+
+def test_a_host_too_long_is_refused_before_anything_is_written(
+    kserve: KServe, start: Start
+) -> None:
+    assert "a service's name may have" in start(service_name="a" * 60).failed(InputError)
+
+
+def test_no_request_deletes_a_service(
+    kserve: KServe, start: Start, deployed: Object, server: ThreadedServer
+) -> None:
+    start(metadata={"sha256": "2"}, timeout=1).failed()
+    assert kserve.service() is not None
+    assert not [r for r in server.requests if r.verb == "delete"]
