@@ -1,0 +1,112 @@
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kfp import compiler, dsl
+
+from kfp_pytorch.components import kserve_deploy, kserve_predict
+from kfp_pytorch.launcher.inference_service import parse_inputs
+from kfp_pytorch.launcher.steps import kserve_deploy as deploy_step
+from kfp_pytorch.launcher.steps import kserve_predict as predict_step
+
+# A value for each input that differs from its default.
+OTHERS: dict[str, Any] = {
+    "service_name": "other",
+    "namespace": "team",
+    "model_format": "onnx",
+    "runtime": "a-runtime",
+    "protocol": "v2",
+    "deployment_mode": "Knative",
+    "cpu": "2",
+    "memory": "3Gi",
+    "gpus": 1,
+    "env": {"A": "1"},
+    "min_replicas": 2,
+    "max_replicas": 5,
+    "canary_traffic_percent": 10,
+    "request_timeout": 30,
+    "service_account": "models",
+    "storage_key": "minio",
+    "node_selector": {"a": "b"},
+    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+    "labels": {"a": "b"},
+    "annotations": {"a": "b"},
+    "timeout": 60,
+}
+
+
+@dsl.pipeline
+def serve():
+    model = dsl.importer(
+        artifact_uri="s3://models/digits", artifact_class=dsl.Model, reimport=False
+    ).output
+    deployed = kserve_deploy(model=model, service_name="digits")
+    kserve_predict(url=deployed.outputs["cluster_url"], model=model)
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = tmp_path_factory.mktemp("compiled") / "p.yaml"
+    compiler.Compiler().compile(serve, str(path))
+    return next(yaml.safe_load_all(path.read_text()))
+
+
+def test_everything_is_described_and_no_default_is_null(spec: dict[str, Any]) -> None:
+    for name in ("comp-kserve-deploy", "comp-kserve-predict"):
+        component = spec["components"][name]
+        for part in ("inputDefinitions", "outputDefinitions"):
+            for kind in component[part].values():
+                for key, definition in kind.items():
+                    assert len(definition["description"]) > 10, key
+        for key, definition in component["inputDefinitions"]["parameters"].items():
+            assert definition.get("defaultValue") is not None or key in ("service_name", "url")
+
+
+@pytest.mark.parametrize(
+    ("component", "step"), [(kserve_deploy, deploy_step), (kserve_predict, predict_step)]
+)
+def test_the_steps_outputs_are_the_components(
+    spec: dict[str, Any], component: Any, step: Any
+) -> None:
+    outputs = spec["components"][f"comp-{component.name}"]["outputDefinitions"]["parameters"]
+    assert set(outputs) == set(step.Outputs._fields)
+    # KFP takes the fields of a tuple in this order.
+    annotation = component.python_func.__annotations__["return"]
+    assert annotation._fields == step.Outputs._fields
+
+
+def defaults() -> dict[str, Any]:
+    parameters = inspect.signature(kserve_deploy.python_func).parameters
+    return {
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if name not in ("model", "service_name")
+    }
+
+
+def parsed(**inputs: Any) -> Any:
+    return parse_inputs(
+        "s3://models/digits", {}, **{"service_name": "digits", **defaults()} | inputs
+    )
+
+
+def test_the_defaults_work() -> None:
+    assert parsed().predictor["minReplicas"] == 1
+
+
+@pytest.mark.parametrize("name", sorted({*defaults(), "service_name"} - {"gpu_resource"}))
+def test_every_input_makes_a_difference(name: str) -> None:
+    assert parsed(**{name: OTHERS[name]}) != parsed()
+
+
+def test_the_resource_of_accelerators_is_the_one_that_is_named() -> None:
+    model = parsed(gpus=2, gpu_resource="amd.com/gpu").predictor["model"]
+    assert model["resources"]["limits"] == {"amd.com/gpu": "2"}
+
+
+@pytest.mark.parametrize("component", [kserve_deploy, kserve_predict])
+def test_the_readme_names_every_output_that_pipelines_wire(component: Any) -> None:
+    folder = Path(inspect.getfile(component.python_func)).parent
+    assert "cluster_url" in (folder / "README.md").read_text()
