@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -151,7 +152,8 @@ async def _pieces(api: Api, log: Source, options: Options) -> AsyncIterator[byte
         # Asked before reading: what is written until the end is then surely read.
         ended = not options.follow or _ended(api, log)
         data, offset = _grown(log.path, offset, whole=not ended)
-        lines = _selected(data.splitlines(keepends=True), options.since)
+        # Not splitlines: a progress bar's carriage returns belong to its line.
+        lines = _selected(re.findall(rb"[^\n]*\n|[^\n]+", data), options.since)
         if first and options.tail is not None:
             kept = list(lines)
             lines = iter(kept[max(0, len(kept) - options.tail) :])
