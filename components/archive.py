@@ -12,7 +12,7 @@ import bz2
 import functools
 import io
 import tarfile
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import kfp_pytorch
@@ -20,6 +20,7 @@ import kfp_pytorch
 _PACKAGE = "kfp_pytorch"
 _LAUNCHER = f"{_PACKAGE}.launcher"
 _RUN_STEP = "run_step"
+_WITH_DOCSTRING = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def archive_for(function_source: str) -> str:
@@ -44,13 +45,21 @@ def archive_for(function_source: str) -> str:
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name in sorted(wanted):
             path = modules[name]
-            content = without_docstrings(path.read_text(encoding="utf-8")).encode()
+            content = _read(path).blanked.encode()
             # A TarInfo of our own has time 0, owner 0 and no owner's name.
             info = tarfile.TarInfo(_inside(name, path))
             info.size = len(content)
             info.mode = 0o644
             tar.addfile(info, io.BytesIO(content))
     return base64.b64encode(bz2.compress(buffer.getvalue(), compresslevel=9)).decode("ascii")
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A module's source without its docstrings, and all that it imports, by dotted name."""
+
+    blanked: str
+    imported: frozenset[str]
 
 
 def without_docstrings(source: str) -> str:
@@ -62,17 +71,33 @@ def without_docstrings(source: str) -> str:
     Returns:
         Source that does the same, as long as nothing in it reads `__doc__`.
     """
+    return _parse(source).blanked
+
+
+@functools.cache
+def _read(path: Path) -> _Source:
+    # Most modules go into several components, and to parse one takes some milliseconds.
+    return _parse(path.read_text(encoding="utf-8"))
+
+
+def _parse(source: str) -> _Source:
     lines = source.split("\n")
+    imported: set[str] = set()
     for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if ast.get_docstring(node, clean=False) is None:
-            continue
-        docstring = node.body[0]
-        first, last = docstring.lineno - 1, docstring.end_lineno or docstring.lineno
-        # An empty string stays: it may be all that the body has.
-        lines[first:last] = [" " * docstring.col_offset + '""', *[""] * (last - first - 1)]
-    return "\n".join(lines)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imported |= _names(node)
+        elif isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:
+            docstring = node.body[0]
+            first, last = docstring.lineno - 1, docstring.end_lineno or docstring.lineno
+            # An empty string stays: it may be all that the body has.
+            lines[first:last] = [" " * docstring.col_offset + '""', *[""] * (last - first - 1)]
+    return _Source("\n".join(lines), frozenset(imported))
+
+
+def _names(node: ast.Import | ast.ImportFrom) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    return {f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)}
 
 
 def _modules() -> dict[str, Path]:
@@ -93,9 +118,8 @@ def _inside(name: str, path: Path) -> str:
 
 
 def _roots(function_source: str, modules: dict[str, Path]) -> set[str]:
-    tree = ast.parse(function_source)
-    found = {_LAUNCHER, *_imported(tree, modules)}
-    for node in ast.walk(tree):
+    found = {_LAUNCHER, *(_parse(function_source).imported & modules.keys())}
+    for node in ast.walk(ast.parse(function_source)):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == _RUN_STEP:
             step = ast.literal_eval(node.args[0])
             if f"{_LAUNCHER}.steps.{step}" not in modules:
@@ -113,22 +137,5 @@ def _closure(modules: dict[str, Path], roots: set[str]) -> set[str]:
             wanted.add(name)
             # A module cannot be imported without the packages that it is in.
             todo += [name.rpartition(".")[0]] if name != _PACKAGE else []
-            todo += _imports_of(modules[name], tuple(modules))
+            todo += _read(modules[name]).imported & modules.keys()
     return wanted
-
-
-@functools.cache
-def _imports_of(path: Path, modules: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(_imported(ast.parse(path.read_text(encoding="utf-8")), modules))
-
-
-def _imported(tree: ast.AST, modules: dict[str, Path] | tuple[str, ...]) -> Iterator[str]:
-    """Names what is imported anywhere in a tree, inside functions included."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        else:
-            continue
-        yield from (name for name in names if name in modules)
