@@ -217,7 +217,7 @@ def main(arguments: list[str]) -> int:
     log = Path(setting.folder) / "steps" / pod.name / "termination-log"
     log.parent.mkdir(parents=True)
     log.touch()
-    program = Program(command, _environment(pod, log), events)
+    program = Program(command, environment(pod, log), events)
     signal.signal(signal.SIGTERM, program.terminate)
     pod.started(_now())
     code = program.wait()
@@ -234,18 +234,24 @@ def main(arguments: list[str]) -> int:
     return code
 
 
-def _environment(pod: PodObject, log: Path) -> dict[str, str]:
-    environment = dict(os.environ)
-    del environment[SETTING_ENV]
+def environment(pod: PodObject, log: Path) -> dict[str, str]:
+    """Returns the environment of the step's program.
+
+    Args:
+        pod: The step's Pod object.
+        log: The file that stands for its termination log.
+    """
+    variables = dict(os.environ)
+    variables.pop(SETTING_ENV, None)
     # KFP's commands say `python3`; here that is the Python that has this project.
     here = str(Path(sys.executable).parent)
-    environment["PATH"] = os.pathsep.join([here, environment.get("PATH", os.defpath)])
-    environment["PYTHONUNBUFFERED"] = "1"
-    environment[constants.TERMINATION_LOG_ENV] = str(log)
+    variables["PATH"] = os.pathsep.join([here, variables.get("PATH", os.defpath)])
+    variables["PYTHONUNBUFFERED"] = "1"
+    variables[constants.TERMINATION_LOG_ENV] = str(log)
     if pod.uid:
-        environment[constants.KFP_POD_NAME_ENV] = pod.name
-        environment[constants.KFP_POD_UID_ENV] = pod.uid
-    return environment
+        variables[constants.KFP_POD_NAME_ENV] = pod.name
+        variables[constants.KFP_POD_UID_ENV] = pod.uid
+    return variables
 
 
 def _outputs(command: list[str]) -> dict[str, Any]:
