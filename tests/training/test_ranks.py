@@ -54,6 +54,19 @@ def test_a_rank_that_is_killed_ends_the_other_quickly(start_ranks, tmp_path):
     ranks.send(rank=1, number=signal.SIGKILL)
     assert ranks.exit_codes() == [1, -signal.SIGKILL]
     assert ranks.error(0)["rank"] == 0
+    assert ranks.error(0)["type"] in ("PeerLostError", "RuntimeError")
+
+
+def test_a_rank_that_is_missed_by_nobody_in_the_main_thread_is_missed_all_the_same(
+    start_ranks, tmp_path
+):
+    ranks = start_ranks(3, LONG, f"--output={tmp_path / 'job'}")
+    ranks.await_output("step=10 ")
+    # Rank 0 cannot notice anything while it is stopped, so rank 1 waits for it in vain.
+    ranks.send(rank=0, number=signal.SIGSTOP)
+    ranks.send(rank=2, number=signal.SIGKILL)
+    ranks.processes[1].join(30)
+    assert ranks.processes[1].exitcode == 1
 
 
 def test_a_folder_that_rank_0_cannot_write_fails_all_ranks_with_the_same_words(
