@@ -49,8 +49,9 @@ def _of_rank(rank: int, failure: ProcessFailure) -> Failure:
         message = f"the process was ended by {signal_name}"
     else:
         message = f"the process left with exit code {failure.exitcode}"
-    # The agent's time has whole seconds: a rank's own record of that second tells more.
-    seen = failure.timestamp + (0.999 if not signal_name else 0.0)
+    # The agent looks a little later, and keeps whole seconds. A rank that was killed has no
+    # record of its own, and goes before those that missed it; else a record tells more.
+    seen = failure.timestamp + (-1.0 if signal_name else 1.0)
     return Failure(rank, seen, signal_name or "ExitCode", message, "", failure.exitcode)
 
 

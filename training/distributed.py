@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from kfp_pytorch.training.errors import ConfigError, Stopped, TrainingError
 from kfp_pytorch.training.launch import LOOPBACK
+from kfp_pytorch.training.peers import PeerWatch
 
 T = TypeVar("T")
 
@@ -67,11 +68,12 @@ def pick_device(local_rank: int) -> torch.device:
 
 
 @contextmanager
-def joined(timeout: float) -> Iterator[World]:
+def joined(timeout: float, on_lost: Callable[[int], None]) -> Iterator[World]:
     """Joins the other ranks, by torchrun's environment, and leaves them at the end.
 
     Args:
         timeout: Seconds that a rank waits for the others in one exchange.
+        on_lost: Called in a thread with the rank of another that has gone before the end.
 
     Yields:
         This rank's place. Without torchrun it is alone.
@@ -92,14 +94,15 @@ def joined(timeout: float) -> Iterator[World]:
     # Flags and Python objects travel over gloo, so that they never wait for the GPU.
     backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    peers = PeerWatch(world, on_lost)
     try:
         yield world
     except Stopped:
         # All ranks leave together, so this is a clean end, too.
-        dist.destroy_process_group()
+        _part(peers)
         raise
-    # Not after an error: the others may be waiting in an exchange that this rank never joins.
-    dist.destroy_process_group()
+    # Not after an error: then this rank just goes, and is missed by the others.
+    _part(peers)
 
 
 def sum_over_ranks(world: World, values: torch.Tensor) -> torch.Tensor:
@@ -167,6 +170,11 @@ def share_buffers(world: World, module: torch.nn.Module) -> None:
     if world.size > 1:
         for buffer in module.buffers():
             dist.broadcast(buffer, src=0)
+
+
+def _part(peers: PeerWatch) -> None:
+    peers.release()
+    dist.destroy_process_group()
 
 
 def _attempt(action: Callable[[], T]) -> tuple[T | None, TrainingError | None]:

@@ -27,5 +27,9 @@ class DivergedError(TrainingError):
     """The loss is no longer a finite number."""
 
 
+class PeerLostError(TrainingError):
+    """Another rank has gone, and training cannot go on without it."""
+
+
 class Stopped(Exception):
     """All ranks agreed to stop; what they had done is saved."""

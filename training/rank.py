@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
-from kfp_pytorch.training.errors import Stopped, TrainingError
+from kfp_pytorch.training.errors import PeerLostError, Stopped, TrainingError
 from kfp_pytorch.training.outcome import Failure, failure_record, leave, write_result
 from kfp_pytorch.training.stopping import StopRequest
 
@@ -57,12 +57,20 @@ def _train(arguments: list[str], request: StopRequest) -> None:
     from kfp_pytorch.training.train import train
 
     settings = config.parse(arguments)
-    with distributed.joined(settings.collective_timeout) as world:
+    with distributed.joined(settings.collective_timeout, _lost) as world:
         result = train(settings, world, request)
         # Every node's entry point writes the message: rank 0's pod may be gone when it is read.
         result = distributed.from_main(world, result)
         if world.local_rank == 0:
             write_result(result)
+
+
+def _lost(rank: int) -> None:
+    """Ends this rank because another has gone: the main thread may wait for it for ever."""
+    error = PeerLostError(f"rank {rank} has gone; its own error is the one to look for")
+    _record(error)
+    LOG.error("%s", error)
+    leave(1)
 
 
 def _record(error: BaseException) -> None:
@@ -75,7 +83,7 @@ def _record(error: BaseException) -> None:
         time=time.time(),
         type=type(error).__name__,
         message=str(error),
-        traceback=traceback.format_exc(),
+        traceback="".join(traceback.format_exception(error)),
     )
     Path(path).write_text(failure_record(failure), encoding="utf-8")
 

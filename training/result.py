@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,9 @@ def failure_message(failure: Failure, limit: int = TERMINATION_MESSAGE_LIMIT) ->
     Returns:
         JSON of at most `limit` bytes. Of a long traceback the end is kept, which tells most.
     """
-    message, traceback = failure.message, failure.traceback
+    message = failure.message
+    # Marks under the lines tell less than the lines that they would push out.
+    traceback = re.sub(r"\n[ ~^]+(?=\n)", "", failure.traceback)
     # A traceback ends with the message, which needs to be told once.
     if len(message) > limit // 8:
         traceback = traceback.replace(message, "…")

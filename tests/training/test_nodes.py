@@ -77,6 +77,7 @@ def test_the_first_error_of_all_is_told_by_the_pod_that_it_came_from(start_nodes
     assert nodes.message(0)["error"]["time"] > first["time"]
 
 
+@pytest.mark.slow
 def test_sigterm_to_one_pod_ends_both_with_143_after_a_checkpoint(start_nodes, tmp_path):
     nodes = start_nodes(2, "--epochs=2000", output=tmp_path)
     nodes.await_output("step=10 ")

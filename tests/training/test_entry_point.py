@@ -1,0 +1,82 @@
+"""What the entry point makes of what ranks and agent left behind."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from kfp_pytorch.training import __main__ as entry_point
+from kfp_pytorch.training.outcome import Failure, failure_record, first_failure
+
+
+@pytest.fixture
+def conclude(tmp_path, monkeypatch):
+    termination = tmp_path / "termination"
+    termination.touch()
+    monkeypatch.setenv("KFP_PYTORCH_TERMINATION_LOG", str(termination))
+
+    def run(terminated=False):
+        code = entry_point._conclude(tmp_path, terminated)
+        return code, json.loads(termination.read_text())["error"]
+
+    return run
+
+
+def leave_record(folder, failure, attempt=0):
+    place = folder / "ranks" / "none_x" / f"attempt_{attempt}" / str(failure.rank)
+    place.mkdir(parents=True)
+    (place / "error.json").write_text(failure_record(failure))
+
+
+def test_of_many_errors_the_first_by_time_is_told(tmp_path, conclude):
+    leave_record(tmp_path, Failure(0, 100.9, "PeerLostError", "rank 1 has gone"))
+    leave_record(tmp_path, Failure(1, 100.2, "ValueError", "bad sample"))
+    (tmp_path / "agent.json").write_text(json.dumps(asdict(Failure(0, 101, "ExitCode", "1"))))
+    code, error = conclude()
+    assert code == 1
+    assert (error["rank"], error["type"], error["message"]) == (1, "ValueError", "bad sample")
+
+
+def test_an_error_of_an_attempt_that_was_started_again_is_not_the_one_that_ended_it(tmp_path):
+    leave_record(tmp_path, Failure(0, 100.0, "ValueError", "first attempt"), attempt=0)
+    leave_record(tmp_path, Failure(1, 200.0, "ValueError", "last attempt"), attempt=1)
+    failure = first_failure(tmp_path)
+    assert failure is not None
+    assert failure.message == "last attempt"
+
+
+def test_a_record_that_was_cut_short_is_passed_over(tmp_path):
+    leave_record(tmp_path, Failure(0, 100.0, "ValueError", "whole"))
+    place = tmp_path / "ranks" / "none_x" / "attempt_0" / "1"
+    place.mkdir(parents=True)
+    (place / "error.json").write_text('{"mess')
+    failure = first_failure(tmp_path)
+    assert failure is not None
+    assert failure.message == "whole"
+
+
+def test_a_killed_rank_gives_128_and_the_signal(tmp_path, conclude):
+    killed = Failure(1, 100.0, "SIGKILL", "out of memory", exit_code=-9)
+    (tmp_path / "agent.json").write_text(json.dumps(asdict(killed)))
+    leave_record(tmp_path, Failure(0, 101.2, "PeerLostError", "rank 1 has gone"))
+    code, error = conclude()
+    assert code == 137
+    assert error["type"] == "SIGKILL"
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_stop_is_143_whichever_pod_was_asked(tmp_path, conclude, here):
+    if not here:
+        stopped = Failure(0, 100.0, "ExitCode", "143", exit_code=143)
+        (tmp_path / "agent.json").write_text(json.dumps(asdict(stopped)))
+    code, error = conclude(terminated=here)
+    assert code == 143
+    assert error["type"] == "Terminated"
+
+
+def test_an_agent_that_left_nothing_is_a_failure_all_the_same(conclude):
+    code, error = conclude()
+    assert code == 1
+    assert "log" in error["message"]
