@@ -110,24 +110,23 @@ class LogFollower(threading.Thread):
         self._drained = threading.Event()
         self._closed = False
         self._stream: LogStream | None = None
-        self._run = -1
+        self._run: tuple[str, int] | None = None
         self._rest_of_previous = False
         self.note = ""
 
-    def sees(self, restarts: int) -> None:
+    def sees(self, uid: str, restarts: int) -> None:
         """Is told that the container has been started.
 
         Args:
-            restarts: How often it had been restarted before.
+            uid: The pod's uid: a pod that was made anew counts its restarts anew.
+            restarts: How often the container had been restarted before.
         """
-        if restarts == self._run:
-            return
-        if self._run < 0:
-            self._run = restarts
+        if not self._run:
+            self._run = (uid, restarts)
             self.start()
-            return
-        self._run, self._rest_of_previous = restarts, True
-        self._wake.set()
+        elif uid != self._run[0] or restarts > self._run[1]:
+            self._run, self._rest_of_previous = (uid, restarts), True
+            self._wake.set()
 
     def tail(self) -> str:
         """The last lines that were shown."""

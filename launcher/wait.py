@@ -211,7 +211,8 @@ class Wait:
         pod = self._gatherer.evidence.pods.get(self._first_pod, {})
         status = container_status(pod, PYTORCH_CONTAINER)
         if dig(status, "state", "running") or dig(status, "state", "terminated"):
-            self._log.sees(int(status.get("restartCount") or 0))
+            uid = str(dig(pod, "metadata", "uid"))
+            self._log.sees(uid, int(status.get("restartCount") or 0))
         if pod_phase(pod) in ("Succeeded", "Failed"):
             # The job's own last word should be near; an event of it may have been lost.
             self._beat_at = min(self._beat_at, time.monotonic() + 1.0)

@@ -74,7 +74,7 @@ def runs(step: Any, hands: Any, **limits: float) -> Any:
 def test_no_kind_of_broken_watch_hides_the_end(step: Any, hands: Any, action: Any) -> None:
     hands.fault(action, "watch", times=None)
     run = runs(step, hands)
-    time.sleep(0.3)
+    time.sleep(0.1)
     assert run.going
     hands.success(run.job, metrics={"accuracy": 1.0})
     run.succeeded(within=4.0)
@@ -156,7 +156,7 @@ def test_410_three_times_running_loses_neither_the_job_nor_the_limits(
 ) -> None:
     hands.fault(expired_watch(), "watch", times=3)
     hands.fault(Answer(410), "watch", times=3)
-    run = runs(step, hands, run=2.0)
+    run = runs(step, hands, run=1.0)
     assert "(timeout)" in run.failed(JobFailed)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.local.apiserver.faultactions import Reset
 
 Shown = Any
@@ -102,6 +103,19 @@ def test_a_container_that_was_restarted_goes_on_with_its_new_log(
     hands.success(run.job)
     run.succeeded()
     assert shown() == ["line 1", "line 2", "a clock that went back"]
+
+
+def test_a_pod_that_was_made_anew_goes_on_with_its_own_log(
+    step: Any, hands: Any, shown: Shown
+) -> None:
+    run = start(step, hands)
+    hands.log(hands.running(run.job), lines(1))
+    hands.until(lambda: shown() == ["line 1"])
+    hands.delete(POD, f"{run.job}-master-0")
+    hands.log(hands.running(run.job), lines(2))
+    hands.until(lambda: shown() == ["line 1", "line 2"])
+    hands.success(run.job)
+    run.succeeded()
 
 
 def test_it_holds_up_the_end_of_the_job_no_longer_than_a_moment(step: Any, hands: Any) -> None:

@@ -53,20 +53,20 @@ def test_a_success_with_a_failed_worker_is_a_loud_one(
 def test_time_in_the_queue_counts_for_no_other_limit(
     step: Any, hands: Any, suspended: tuple[str, ...]
 ) -> None:
-    limits = {"acknowledge": 0.4, "start": 0.6, "run": 0.6}
+    limits = {"acknowledge": 0.3, "start": 0.4, "run": 0.4}
     run = step(limits=limits, pod_template_patch={})
     hands.job(run.job)
     hands.change_job(run.job, lambda obj: obj["spec"]["runPolicy"].update(suspend=True))
     if suspended:
         hands.set_conditions(run.job, *suspended)
-    time.sleep(1.0)
+    time.sleep(0.5)
     assert run.going
     hands.change_job(run.job, lambda obj: obj["spec"]["runPolicy"].update(suspend=False))
     hands.set_conditions(run.job, "Suspended=False")
     hands.running(run.job)
     hands.set_conditions(run.job, "Suspended=False", "Running")
     hands.set_conditions(run.job, "Suspended", "Running=False")
-    time.sleep(0.8)
+    time.sleep(0.5)
     assert run.going
     hands.set_conditions(run.job, "Suspended=False", "Running=False", "Succeeded")
     run.succeeded()
@@ -258,9 +258,9 @@ def test_cleanup_says_when_the_job_goes(
 def test_progress_is_said_at_each_change_and_seldom_between(
     step: Any, hands: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = step(limits={"remind": 0.5} | NEVER)
+    run = step(limits={"remind": 0.3} | NEVER)
     hands.set_conditions(run.job, "Suspended")
-    time.sleep(1.2)
+    time.sleep(0.7)
     hands.set_conditions(run.job, "Suspended=False", "Created")
     time.sleep(0.1)
     hands.running(run.job)
@@ -280,9 +280,9 @@ def test_a_job_that_merely_runs_is_left_in_peace(step: Any, hands: Any) -> None:
     hands.running(run.job)
     hands.set_conditions(run.job, "Created", "Running")
     hands.until(lambda: hands.count("get", "/log") == 1)
-    time.sleep(0.5)
+    time.sleep(0.4)
     before = hands.server.requests
-    time.sleep(2.0)
+    time.sleep(1.0)
     assert hands.server.requests[len(before) :] == []
     hands.success(run.job)
     run.succeeded()
