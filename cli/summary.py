@@ -14,6 +14,8 @@ from kfp_pytorch.cli.follow import Followed, StepResult
 from kfp_pytorch.cli.packages import Package
 
 _SUFFIXES = {"system.HTML": ".html", "system.Markdown": ".md"}
+# For programs; a person is told what matters of them elsewhere.
+_NOT_SHOWN = {"metrics", "model", "mlpipeline_ui_metadata"}
 _JOB_FOLDERS = ("checkpoints", "tensorboard")
 _LAUNCHER_FAILED = re.compile(r"^\w+ failed\.\n(.)", re.MULTILINE)
 _TRACEBACK = re.compile(r"^(Traceback \(most recent call last\):)", re.MULTILINE)
@@ -153,7 +155,7 @@ def _details(summary: dict[str, Any], kept: bool) -> list[tuple[str, str]]:
     if summary["metrics"]:
         shown = (f"{name} {value:.4g}" for name, value in summary["metrics"].items())
         details.append(("metrics", ", ".join(shown)))
-    details += [(name, path) for name, path in summary["artifacts"].items() if name != "metrics"]
+    details += [(n, path) for n, path in summary["artifacts"].items() if n not in _NOT_SHOWN]
     if summary["model"]["storage_uri"]:
         details.append(("model at", summary["model"]["storage_uri"]))
     if summary["endpoint"]:

@@ -40,6 +40,34 @@ def once(marker: str, result: dsl.Output[dsl.Artifact]) -> str:
     return result.uri
 
 
+@component
+def who() -> dict:
+    import os
+
+    from kubernetes import client, config
+
+    config.load_kube_config()
+    api = client.CoreV1Api()
+    namespace = config.list_kube_config_contexts()[1]["context"]["namespace"]
+    pod = api.read_namespaced_pod(os.environ["KFP_POD_NAME"], namespace)
+    owner = pod.metadata.owner_references[0]
+    flow = client.CustomObjectsApi().get_namespaced_custom_object(
+        "argoproj.io", "v1alpha1", namespace, "workflows", owner.name
+    )
+    return {
+        "same uid": pod.metadata.uid == os.environ["KFP_POD_UID"],
+        "phase": pod.status.phase,
+        "run": pod.metadata.labels["pipeline/runid"],
+        "owner": owner.kind,
+        "workflow": flow["metadata"]["uid"] == owner.uid,
+    }
+
+
+@dsl.pipeline(name="asking")
+def asking() -> dict:
+    return who().output
+
+
 @dsl.pipeline(name="greeting")
 def greeting(name: str = "you", nodes: int = 1):
     hello(name=name)
@@ -153,6 +181,21 @@ def test_a_compiled_package_runs_as_its_source_does(pipelines, root, tmp_path, c
     cli("compile", f"{pipelines}:greeting", "--output", tmp_path / "a.yaml")
     ran = invoke("run", tmp_path / "a.yaml", "--local", "--json", root=root)
     assert json.loads(ran.stdout)["status"] == "succeeded"
+
+
+def test_a_step_is_a_pod_of_the_runs_workflow(pipelines, root):
+    ran = invoke("run", f"{pipelines}:asking", "--local", "--json", root=root)
+    assert ran.returncode == 0, ran.stderr
+    folder = root / "runs" / json.loads(ran.stdout)["run"]
+    written = json.loads((folder / "who" / "executor_output.json").read_text())
+    run = json.loads((folder / "run.json").read_text())
+    assert written["parameterValues"]["Output"] == {
+        "same uid": True,
+        "phase": "Running",
+        "run": run["id"],
+        "owner": "Workflow",
+        "workflow": True,
+    }
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

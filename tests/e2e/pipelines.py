@@ -49,7 +49,7 @@ def raising():
     job = pytorch_job(
         name="raising", image=IMAGE, command=["python", "-c", RAISE], restart_policy="Never"
     )
-    metric_gate(metrics=job.outputs["metrics"])
+    metric_gate(metrics=job.outputs["metrics"], minimum=0.5)
 
 
 @dsl.pipeline(name="retried")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_pytorch.launcher.constants import PYTORCHJOB, RUN_ID_LABEL
+from kfp_pytorch.launcher.constants import MANAGED_BY_LABEL, PYTORCHJOB
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_two_processes_trained_together_and_the_report_says_so(cluster, trained,
     assert "world size" in report
     assert "2" in report.partition("world size")[2].splitlines()[0]
     job = newest(cluster.objects(PYTORCHJOB), "train-")
-    assert job["metadata"]["labels"][RUN_ID_LABEL]
+    assert job["metadata"]["labels"][MANAGED_BY_LABEL]
     check_crd("pytorchjobs", job)
 
 
