@@ -354,7 +354,7 @@ def _component(service: Object) -> Object:
 def _failure_words(status: Object) -> str:
     info = status.get("lastFailureInfo") or {}
     said = ": ".join(filter(None, (info.get("reason"), info.get("message"))))
-    return said or str(status.get("transitionStatus"))
+    return said.strip() or str(status.get("transitionStatus"))
 
 
 def model_failure(service: Object) -> str:

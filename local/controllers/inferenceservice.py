@@ -196,11 +196,11 @@ def _target_state(pods: tuple[Object, ...], is_ready: str) -> tuple[str, Object 
         return "Pending", None
     pod = pods[0].get("status") or {}
     initial = _state(pod.get("initContainerStatuses"), INITIALIZER)
-    if "running" in initial:
-        return "Loading", None
     ended = _failure(initial)
     if ended:
         return "FailedToLoad", ended
+    if "running" in initial:
+        return "Loading", None
     if is_ready == "True":
         return "Loaded", None
     ended = _failure(_state(pod.get("containerStatuses"), CONTAINER))
@@ -208,10 +208,14 @@ def _target_state(pods: tuple[Object, ...], is_ready: str) -> tuple[str, Object 
 
 
 def _state(statuses: list[Object] | None, name: str) -> Object:
-    """A container's state; while it waits after a crash, with its last end."""
+    """A container's state, with its last end unless it ended well since.
+
+    An initializer that runs again after a failure has not mended it yet.
+    """
     found = next((each for each in statuses or [] if each["name"] == name), {})
     state: Object = found.get("state") or {}
-    if (state.get("waiting") or {}).get("reason") == "CrashLoopBackOff":
+    again = "running" in state and name == INITIALIZER
+    if again or (state.get("waiting") or {}).get("reason") == "CrashLoopBackOff":
         return {**state, **(found.get("lastState") or {})}
     return state
 

@@ -139,7 +139,7 @@ def test_a_name_of_which_nothing_is_left_is_refused(given: Any) -> None:
 
 def test_a_name_too_long_for_its_host_is_refused_with_the_arithmetic() -> None:
     check_host("a" * 40, "team-vision")
-    with pytest.raises(InputError, match=r"63 characters \(.*") as refused:
+    with pytest.raises(InputError, match="has at most 63") as refused:
         check_host("a" * 42, "team-vision")
     assert "has 64 characters (42 + 11 + 11)" in str(refused.value)
     assert "may have 41" in str(refused.value)
