@@ -39,6 +39,8 @@ def apply(model: Transformer, mesh: DeviceMesh) -> None:
     }
     here = {name: style for name, style in ends.items() if getattr(model, name) is not None}
     parallelize_module(model, mesh, here)
+    if model.embedding is not None:
+        model.embedding.register_forward_hook(_arrived)
     for block in model.blocks.values():
         parallelize_module(block, mesh, _block_styles())
 
@@ -79,6 +81,11 @@ class _VocabularyParallel(ParallelStyle):
 
         module.register_forward_pre_hook(gather)
         return module
+
+
+def _arrived(_: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+    """Wait for what the ranks are still exchanging: a compiled block would lose its gradient."""
+    return output.clone()
 
 
 def _gather_sequence(hidden: Tensor, mesh: DeviceMesh) -> Tensor:
