@@ -12,6 +12,8 @@ import jsonschema_rs
 import pytest
 
 if TYPE_CHECKING:
+    from harness.s3 import S3
+
     from kfp_pytorch.local.apiserver.serve import ThreadedServer
 
 CRDS = Path(__file__).resolve().parents[2] / "shared" / "crds"
@@ -41,6 +43,17 @@ def api_server(tmp_path: Path) -> Iterator[ThreadedServer]:
     server = start_in_thread(tmp_path)
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    """A real S3 server with the bucket `kfp-pytorch`."""
+    from harness.s3 import start
+
+    server, process = start(tmp_path_factory.mktemp("s3"))
+    yield server
+    process.terminate()
+    process.wait()
 
 
 def check_against_crd(plural: str, obj: dict[str, Any]) -> None:

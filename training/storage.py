@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -21,6 +21,19 @@ _HINTS = {
     "http": "a web server cannot be written to: give a path, s3:// or gs://",
     "https": "a web server cannot be written to: give a path, s3:// or gs://",
 }
+_FOLDER_HINT = (
+    "see that the folder exists, is writable for this user and has room, or give another with "
+    "--output"
+)
+_S3_HINT = (
+    "see that the bucket exists, and that AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, where the "
+    "server is not Amazon's, AWS_ENDPOINT_URL are those of its owner"
+)
+_GCS_HINT = (
+    "see that the bucket exists, and that the service account or GOOGLE_APPLICATION_CREDENTIALS "
+    "may read and write it"
+)
+_BUCKET_HINTS = {"s3": _S3_HINT, "s3a": _S3_HINT, "gs": _GCS_HINT, "gcs": _GCS_HINT}
 
 
 class Folder(Protocol):
@@ -181,26 +194,29 @@ class RemoteFolder:
                 f"the folder {uri!r} cannot be used: {error}; "
                 "paths, s3:// and gs:// can (install kfp-pytorch[s3] or kfp-pytorch[gcs])"
             ) from error
+        self._bucket_hint = _BUCKET_HINTS.get(uri.partition("://")[0])
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}" if name else str(self._root)
 
+    def _explained(self, action: str, name: str) -> AbstractContextManager[None]:
+        return _explained(action, f"{self.uri}/{name}", self._bucket_hint or _FOLDER_HINT)
+
     def read(self, name: str) -> bytes:
         """See `Folder.read`."""
-        with _explained("read", f"{self.uri}/{name}"):
+        with self._explained("read", name):
             self._files.invalidate_cache()
             content: bytes = self._files.cat_file(self._at(name))
             return content
 
     def names(self, name: str = "") -> list[str]:
         """See `Folder.names`."""
-        with _explained("list", f"{self.uri}/{name}"):
-            try:
-                entries = self._files.ls(self._at(name), detail=False, refresh=True)
-            except FileNotFoundError:
-                return []
-            # Some stores list a folder's own marker.
-            return sorted({str(entry).rstrip("/").rpartition("/")[2] for entry in entries} - {""})
+        root = self._at(name).rstrip("/") + "/"
+        with self._explained("list", name):
+            self._files.invalidate_cache()
+            # By files, not by folders: SeaweedFS for one goes on listing folders that are empty.
+            found = self._files.find(root)
+        return sorted({str(each)[len(root) :].partition("/")[0] for each in found} - {""})
 
     @contextmanager
     def writer(self, name: str) -> Iterator[IO[bytes]]:
@@ -209,12 +225,14 @@ class RemoteFolder:
         fsspec's own open files are no use here: they upload what they have on an error, too.
         """
         with (
-            _explained("write", f"{self.uri}/{name}"),
+            self._explained("write", name),
             tempfile.NamedTemporaryFile(prefix="kfp-pytorch-") as file,
         ):
             yield file
             file.flush()
-            self._files.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
+            # A bucket has no folders to be made; s3fs would make the bucket itself.
+            if self._bucket_hint is None:
+                self._files.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
             self._files.put_file(file.name, self._at(name))
 
     @contextmanager
@@ -222,37 +240,34 @@ class RemoteFolder:
         """See `Folder.local`: a temporary copy."""
         with tempfile.TemporaryDirectory(prefix="kfp-pytorch-") as scratch:
             path = Path(scratch) / "file"
-            with _explained("read", f"{self.uri}/{name}"):
+            with self._explained("read", name):
                 self._files.get_file(self._at(name), str(path))
             yield path
 
     def remove(self, name: str) -> None:
         """See `Folder.remove`."""
-        with _explained("remove", f"{self.uri}/{name}"):
+        with self._explained("remove", name):
             self._files.invalidate_cache()
             if self._files.exists(self._at(name)):
                 self._files.rm(self._at(name), recursive=True)
 
 
 @contextmanager
-def _explained(action: str, where: str) -> Iterator[None]:
+def _explained(action: str, where: str, hint: str = _FOLDER_HINT) -> Iterator[None]:
     """Turns what a file system raises into one error that names the place and the way out."""
     try:
         yield
-    except FileNotFoundError:
-        if action == "read":
+    except OSError as error:
+        if action == "read" and isinstance(error, FileNotFoundError):
             raise
-        raise StorageError(f"cannot {action} {where}: it is not there") from None
-    except (OSError, PermissionError) as error:
-        raise StorageError(
-            f"cannot {action} {where}: {error.strerror or error}; "
-            "see that the folder exists, is writable for this user and has room, "
-            "or give another with --output"
-        ) from error
+        words = f"cannot {action} {where}: {error.strerror or error}; {hint}"
+        raise StorageError(words) from error
     except Exception as error:
-        # The clients of object stores have errors of their own that share no base class.
-        if type(error).__module__.partition(".")[0] in ("botocore", "aiobotocore", "gcsfs"):
-            raise StorageError(f"cannot {action} {where}: {error}") from error
+        # The clients of object stores have errors of their own that share no base class, and
+        # raise ValueError for an address that is none.
+        package = type(error).__module__.partition(".")[0]
+        if package in ("botocore", "aiobotocore", "gcsfs") or "endpoint" in str(error):
+            raise StorageError(f"cannot {action} {where}: {error}; {hint}") from error
         raise
 
 
