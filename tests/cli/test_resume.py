@@ -1,0 +1,42 @@
+"""A run that is killed in the middle of training goes on from its last checkpoint."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from kfp_pytorch.local import lifecycle
+
+COMMAND = [sys.executable, "-m", "kfp_pytorch.cli", "run", "train_and_serve", "--local", "--json"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_killed_run_resumes_in_the_same_folder_and_ends_as_if_nothing_had_been(tmp_path):
+    def start(root, *options):
+        return subprocess.Popen(
+            [*COMMAND, "--root", str(tmp_path / root), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    with start("whole") as process:
+        whole = json.loads(process.communicate()[0])
+    process = start("killed")
+    for line in process.stderr:
+        if "epoch=6 " in line:
+            break
+    process.kill()
+    process.communicate()
+    with start("killed", "--resume") as process:
+        stdout, stderr = process.communicate()
+    resumed = json.loads(stdout)
+    assert resumed["status"] == "succeeded", stderr
+    assert resumed["metrics"] == pytest.approx(whole["metrics"])
+    assert "epoch=1 " not in stderr
+    assert "epoch=15 " in stderr
+    assert lifecycle.status(tmp_path / "killed") is None
