@@ -132,8 +132,9 @@ def newest(folder: Folder, must_match: dict[str, Any]) -> Checkpoint | None:
             meta = _read_meta(folder, name)
             if meta is None:
                 continue
-            _check_ours(meta, must_match, f"{folder.uri}/{FOLDER}/{name}")
-            return Checkpoint(_read_state(folder, name, meta), meta, f"{folder.uri}/{name}")
+            where = f"{folder.uri}/{FOLDER}/{name}"
+            _check_ours(meta, must_match, where)
+            return Checkpoint(_read_state(folder, name, meta), meta, where)
         except _UnreadableError as error:
             LOG.warning("the checkpoint %s cannot be read, an older one is tried: %s", name, error)
             problems.append(f"{name}: {error}")
