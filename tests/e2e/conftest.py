@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.steps import Where, workflow
-
-from kfp_pytorch.local import lifecycle
+from harness.steps import Where, new_run
 
 CRDS = Path(__file__).resolve().parents[3] / "shared" / "crds"
 COMMAND = [sys.executable, "-m", "kfp_pytorch.cli"]
@@ -113,7 +111,4 @@ def _processes() -> str:
 @pytest.fixture
 def where(cluster: Cluster, tmp_path: Path) -> Where:
     """A run whose steps are run as on a cluster, with the local one to keep their objects."""
-    handle = lifecycle.status(cluster.root)
-    if handle is None:
-        pytest.skip("steps have pods on the local cluster only")
-    return Where(tmp_path, handle.kubeconfig, workflow(handle.url, handle.token))
+    return new_run(cluster.root, tmp_path)

@@ -6,8 +6,8 @@ import json
 
 import pytest
 from harness.backend import run
-from harness.steps import Try, drive
 from harness.s3 import BUCKET
+from harness.steps import Try, drive, new_run
 
 from kfp_pytorch.cli import packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
@@ -47,9 +47,10 @@ def package():
     return image_form(packages.find_one("train_and_serve").spec, THIS_PYTHON)
 
 
-def test_a_model_goes_through_a_bucket_from_training_to_right_answers(
-    where, package, secrets, s3, check_crd, cluster
-):
+@pytest.fixture(scope="module")
+def served(make, package, secrets, cluster, tmp_path_factory):
+    """A run of the main job whose files are all in the bucket."""
+    where = new_run(cluster.root, tmp_path_factory.mktemp("served"))
     made = run(
         package,
         where,
@@ -60,17 +61,84 @@ def test_a_model_goes_through_a_bucket_from_training_to_right_answers(
         serving_service_account="models",
     )
     assert made.succeeded, made.log
+    return where, made
+
+
+def test_a_model_goes_through_a_bucket_from_training_to_right_answers(served, s3):
+    where, made = served
     folder = f"{BUCKET}/runs/{where.setting.run_id}"
     kinds = {path.split("/")[4] for path in s3.files.find(folder)}
     assert kinds == {"checkpoints", "tensorboard", "export", "metrics.json"}
     trained = made.of("pytorch-job")
     assert trained.parameters["storage_uri"].startswith(f"s3://{folder}/train-")
-    assert trained.artifacts["model"]["uri"].startswith("minio://")
+    assert trained.artifacts["model"]["uri"].startswith("minio://mlpipeline/")
     assert made.of("kserve-predict").parameters["correct"] == 1.0
-    assert s3.secret not in made.log + json.dumps(made.of("pytorch-job").artifacts)
+
+
+def test_the_model_of_the_next_step_has_come_back_from_ml_metadata(served):
+    metadata = served[1].of("pytorch-job").artifacts["model"]["metadata"]
+    assert metadata["store_session_info"] == "{}"
+    assert all(isinstance(value, (str, float)) for value in metadata.values())
+    assert metadata["storage_uri"].startswith("s3://")
+    assert 0.3 < metadata["metric_accuracy"] <= 1
+
+
+def test_the_keys_are_in_no_log_artifact_or_job(served, cluster, s3, check_crd):
+    _, made = served
+    assert s3.secret not in made.log
+    for ended in (made.of("pytorch-job"), made.of("kserve-deploy")):
+        assert s3.secret not in json.dumps([ended.artifacts, ended.parameters])
     for job in cluster.objects(PYTORCHJOB):
         check_crd("pytorchjobs", job)
         assert s3.secret not in json.dumps(job)
+
+
+def test_another_job_starts_from_a_folder_in_the_bucket_and_leaves_it(
+    served, package, where, s3, cluster
+):
+    folder = served[1].of("pytorch-job").parameters["storage_uri"].removesuffix("/export")
+    before = s3.files.find(folder.removeprefix("s3://"), detail=True)
+    ended = trained(
+        package,
+        where,
+        output_uri=f"s3://{BUCKET}/resumed",
+        output_secret="models-s3",
+        resume_from=folder,
+        args=["--epochs=3", "--max-train-samples=0"],
+    )
+    assert ended.code == 0, ended.log
+    assert "epoch=3 step=" in ended.log
+    assert "epoch=1 step=" not in ended.log
+    assert s3.files.find(folder.removeprefix("s3://"), detail=True).keys() == before.keys()
+    (checkpoint,) = s3.files.glob(f"{BUCKET}/resumed/*/checkpoints/latest")
+    assert checkpoint
+
+
+def test_keys_that_the_bucket_refuses_fail_the_step_with_the_place_and_no_job(
+    package, where, secrets, cluster
+):
+    ended = trained(package, where, output_uri=f"s3://{BUCKET}/bad", output_secret="wrong-s3")
+    assert ended.code == 1
+    for words in (f"s3://{BUCKET}/bad/", "signature"):
+        assert words in ended.log
+        assert words in ended.message
+    assert "output_secret" in ended.log
+    assert "nonsense" not in ended.log
+    assert ended.artifacts == {}
+    assert not [j for j in cluster.objects(PYTORCHJOB) if j["metadata"]["name"] in ended.log]
+
+
+def test_keys_that_the_predictor_may_not_use_fail_the_deployment_with_the_place(
+    served, package, where
+):
+    model = served[1].of("pytorch-job").artifacts["model"]
+    given = {"service_name": "refused", "service_account": "wrong", "timeout": 60}
+    task = drive(package, "kserve-deploy", where, given, {"model": model})
+    ended = Try(task, where).wait()
+    assert ended.code == 1
+    assert "storage-initializer" in ended.log
+    assert model["metadata"]["storage_uri"] in ended.log
+    assert ended.message
 
 
 def trained(package, where, **parameters):
@@ -83,26 +151,3 @@ def trained(package, where, **parameters):
         **parameters,
     }
     return Try(drive(package, "pytorch-job", where, given), where).wait()
-
-
-@pytest.mark.parametrize(
-    ("secret", "bucket", "words"),
-    [
-        ("wrong-s3", BUCKET, ["s3://kfp-pytorch/bad/", "SignatureDoesNotMatch"]),
-        ("models-s3", "nonsuch", ["s3://nonsuch/bad/", "NoSuchBucket"]),
-        ("", BUCKET, ["credentials"]),
-        ("nonsuch-s3", BUCKET, ["nonsuch-s3"]),
-    ],
-    ids=["wrong key", "missing bucket", "no secret", "missing secret"],
-)
-def test_a_bucket_that_cannot_be_written_is_named_with_the_reason(
-    where, package, secrets, cluster, secret, bucket, words
-):
-    ended = trained(package, where, output_uri=f"s3://{bucket}/bad", output_secret=secret)
-    print(ended.log)
-    print(ended.message)
-    assert ended.code == 1
-    assert all(word in ended.log for word in words)
-    assert all(word in ended.message for word in words)
-    assert "nonsense" not in ended.log
-    assert jobs(cluster) == []

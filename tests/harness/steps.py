@@ -21,10 +21,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from harness import emissary
 
 from kfp_pytorch.launcher.constants import POD, WORKFLOW
-from kfp_pytorch.local import client, guarded
+from kfp_pytorch.local import client, guarded, lifecycle
 from kfp_pytorch.local.step import Setting
 
 Object = dict[str, Any]
@@ -94,6 +95,19 @@ def workflow(server: str, token: str, namespace: str = "default") -> Setting:
     url = client.path(WORKFLOW, namespace)
     made = client.request(server, "POST", url, body, token=token)
     return Setting(run, "", namespace, name, made["metadata"]["uid"], server, token)
+
+
+def new_run(root: Path, folder: Path) -> Where:
+    """Make a run on the local cluster of a folder; skips the test where there is none.
+
+    Args:
+        root: The cluster's folder.
+        folder: Where the run leaves what it leaves.
+    """
+    handle = lifecycle.status(root)
+    if handle is None:
+        pytest.skip("steps have pods on the local cluster only")
+    return Where(folder, handle.kubeconfig, workflow(handle.url, handle.token))
 
 
 def drive(
