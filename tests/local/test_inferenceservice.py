@@ -36,14 +36,13 @@ Object = dict[str, Any]
 
 # A model server: answers with what lies in the model's folder, once it has started.
 SERVER = """
-import argparse, pathlib, http.server
+import argparse, pathlib, http.server, signal, threading
 p = argparse.ArgumentParser()
 for name in ("model_name", "model_dir", "http_port"):
     p.add_argument(f"--{name}")
 a = p.parse_args()
 text = (pathlib.Path(a.model_dir) / "weights").read_text()
 class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
     def do_GET(self):
         body = f"{a.model_name} {text}".encode()
         self.send_response(200)
@@ -51,7 +50,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
     def log_message(self, *_): pass
-http.server.ThreadingHTTPServer(("127.0.0.1", int(a.http_port)), Handler).serve_forever()
+server = http.server.ThreadingHTTPServer(("127.0.0.1", int(a.http_port)), Handler)
+server.daemon_threads = False  # what is in flight is answered
+signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+server.serve_forever(0.05)
+server.server_close()
 """
 
 
