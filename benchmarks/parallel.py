@@ -1,6 +1,6 @@
 """Training a transformer over several GPUs, against a plain loop on the same cards.
 
-    python benchmarks/parallel.py --baseline LOOP.py --gpus 4
+    python -m benchmarks.parallel --baseline LOOP.py --gpus 4
 
 runs LOOP.py and the project's own loop one after the other under torchrun, and prints one JSON
 object a figure: {"figure", "value", "unit", "against"}.
@@ -28,6 +28,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.figures import show
 from kfp_pytorch.training import flops
 from kfp_pytorch.training.parallel import StepOptions, Trainable, build
 from kfp_pytorch.training.plan import ParallelPlan
@@ -63,29 +64,23 @@ def _parser() -> argparse.ArgumentParser:
 
 def drive(arguments: argparse.Namespace) -> None:
     """Run both loops and print the figures."""
-    ours = _torchrun(arguments.gpus, [__file__, *sys.argv[1:]])
+    ours = _torchrun(arguments.gpus, ["-m", "benchmarks.parallel", *sys.argv[1:]])
     card = ours[0]["card"]
     same = next(result for result in ours if result["batch"] == arguments.batch)
     best = max(ours, key=lambda result: result["tokens_s_gpu"])
-    print_figure("fsdp2_tokens_s_gpu", same["tokens_s_gpu"], "tokens/s", _words(same))
+    show("fsdp2_tokens_s_gpu", same["tokens_s_gpu"], "tokens/s", _words(same))
     if best["mfu"] is not None:
-        print_figure("fsdp2_mfu", best["mfu"], "ratio", f"{_words(best)}, data sheet of {card}")
+        show("fsdp2_mfu", best["mfu"], "ratio", f"{_words(best)}, data sheet of {card}")
     if arguments.baseline:
         seq = preset(arguments.model).seq_len
         loop = [str(arguments.baseline), str(arguments.batch), str(seq), "compile"]
         theirs = _torchrun(arguments.gpus, loop)[-1]
-        ratio = round(same["tokens_s_gpu"] / theirs["tokens_s_gpu"], 4)
+        ratio = same["tokens_s_gpu"] / theirs["tokens_s_gpu"]
         against = (
             f"{arguments.baseline.name} with compile: {theirs['tokens_s_gpu']} tokens/s a GPU, "
             f"MFU {theirs['mfu']}; {_words(same)}"
         )
-        print_figure("fsdp2_tokens_ratio", ratio, "ratio", against)
-
-
-def print_figure(figure: str, value: float, unit: str, against: str) -> None:
-    """Print one figure as a line of JSON."""
-    row = {"figure": figure, "value": value, "unit": unit, "against": against}
-    print(json.dumps(row), flush=True)
+        show("fsdp2_tokens_ratio", ratio, "ratio", against)
 
 
 def _words(result: dict[str, Any]) -> str:
@@ -103,7 +98,7 @@ def _torchrun(gpus: int, command: list[str]) -> list[dict[str, Any]]:
     )
     print(process.stdout, end="", flush=True)
     if process.returncode:
-        raise SystemExit(f"{command[0]} ended with exit code {process.returncode}")
+        raise SystemExit(f"{' '.join(command)} ended with exit code {process.returncode}")
     return [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
 
 

@@ -240,6 +240,10 @@ class Trainable:
             squared = norm**2
             dist.all_reduce(squared, group=self._mesh.get_group("pp"))
             norm = squared.sqrt()
+        if self.plan.tp > 1:
+            # Sums over two dimensions of a mesh may differ in their last bit from rank to rank, and
+            # what ranks hold in common would drift apart.
+            dist.all_reduce(norm, op=dist.ReduceOp.MAX)
         if self.options.clip_norm:
             torch.nn.utils.clip_grads_with_norm_(parameters, self.options.clip_norm, norm)
         return norm
