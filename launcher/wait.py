@@ -69,6 +69,8 @@ class Wait:
         self._lost = ""
         self._error: StepError | None = None
         self._beat_at, self._beat = time.monotonic(), limits.quick_beat
+        self._asked: float | None = None
+        self._read_since: set[str] = set()
         self._adopted = ensured.how == "adopted"
         self._saw_job(ensured.job)
 
@@ -109,12 +111,34 @@ class Wait:
             return End(state, self._lost, exists=False)
         if self._error is not None:
             raise self._error
+        cause = self._verdict(now)
+        if not cause:
+            self._asked = None
+            return None
+        return End(state, cause) if self._looked_twice(now) else None
+
+    def _verdict(self, now: float) -> str:
+        """Why the job is to be given up, by what was seen of it; or empty."""
         trouble = self._troubles.fatal(self._gatherer.pods(), now)
         if trouble is not None:
-            return End(state, str(trouble))
+            return str(trouble)
         self._clocks.count(now)
         limit = self._clocks.exceeded()
-        return End(state, self._cause_of_limit(limit)) if limit else None
+        return self._cause_of_limit(limit) if limit else ""
+
+    def _looked_twice(self, now: float) -> bool:
+        """Whether job and pods were read since it came to the verdict.
+
+        A watch may be silent, or the server out of sight: a healthy job is not given up on an old
+        view of it. The job's reader gives up by itself; pods that cannot be read are not waited
+        for.
+        """
+        if self._asked is None:
+            self._asked, self._read_since = now, set()
+            self._jobs.look()
+            self._pods.look()
+        without_pods = now - self._asked > self._limits.gather
+        return "job" in self._read_since and ("pods" in self._read_since or without_pods)
 
     def _cause_of(self, state: JobState) -> str:
         if state.phase is Phase.SUCCEEDED:
@@ -148,6 +172,8 @@ class Wait:
             self._see(*self._sights.get())
 
     def _see(self, source: str, sight: Sight | None) -> None:
+        if isinstance(sight, Snapshot):
+            self._note_read(source)
         if isinstance(sight, Broken):
             # Without the pods' states and messages there is no result: better to fail now.
             if source == "job" or isinstance(sight.error, Forbidden):
@@ -160,6 +186,14 @@ class Wait:
         elif not self._pods.streaming:
             # A log that ends is the first sign of a container's end.
             self._pods.look()
+
+    def _note_read(self, source: str) -> None:
+        self._read_since.add(source)
+        if self._asked is None or source != "job":
+            return
+        if time.monotonic() - self._asked > self._limits.quick_beat:
+            # The server was out of sight, for the operator too perhaps.
+            self._clocks.acknowledge = 0.0
 
     def _see_job(self, sight: Sight | None) -> None:
         if isinstance(sight, Snapshot):
@@ -231,6 +265,9 @@ class Wait:
     def _credit(self, job: Object) -> None:
         """Counts what an adopted job has used of its limits, by the cluster's clock alone."""
         assert self._state is not None  # noqa: S101 - set by __init__
+        if self._state.phase is Phase.UNACKNOWLEDGED:
+            # The server, and so the operator, may have been away ever since the create.
+            return
         created = moment(dig(job, "metadata", "creationTimestamp"))
         since = moment(self._state.since) or created
         if created is None or since is None:
@@ -281,6 +318,9 @@ class Wait:
 
     def _next_deadline(self) -> float:
         due = [self._beat_at, self._progress.next_due()]
+        if self._asked is not None:
+            # What is due is over already.
+            return min(*due, time.monotonic() + min(1.0, self._limits.gather))
         due += [at for at in (self._clocks.next_deadline(), self._troubles.next_deadline()) if at]
         return min(due)
 

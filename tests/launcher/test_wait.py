@@ -10,8 +10,11 @@ import pytest
 
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
 from kfp_pytorch.launcher.errors import JobFailed
+from kfp_pytorch.local.apiserver.faultactions import LostAnswer
+from kfp_pytorch.local.apiserver.watchfaults import SilentWatch
 
 NEVER = {"acknowledge": 60.0}
+PODS = "*/namespaces/default/pods"
 
 
 def test_a_job_that_no_operator_looks_at_fails_soon_and_says_so(step: Any, hands: Any) -> None:
@@ -26,6 +29,49 @@ def test_an_empty_status_is_no_acknowledgement(step: Any, hands: Any) -> None:
     run = step(limits={"acknowledge": 0.5})
     hands.set_conditions(run.job)
     assert "not acknowledged" in run.failed(JobFailed)
+
+
+def test_a_silent_watch_is_no_proof_that_nobody_looks_at_the_job(step: Any, hands: Any) -> None:
+    hands.fault(SilentWatch(), "watch", "*", times=None)
+    run = step(limits={"acknowledge": 0.3, "silence": 1.5, "slow_beat": 60.0})
+    hands.running(run.job)
+    hands.set_conditions(run.job, "Created", "Running")
+    hands.until(lambda: hands.count("get", f"pytorchjobs/{run.job}"))
+    hands.success(run.job)
+    run.succeeded()
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_the_operator_is_not_blamed_for_the_time_that_the_server_was_away(
+    step: Any, hands: Any, answered: bool
+) -> None:
+    if not answered:
+        hands.fault(LostAnswer(), "create")
+    run = step(limits={"acknowledge": 0.4})
+    hands.job(run.job)
+    if answered:
+        hands.until(lambda: hands.count("watch", "/pytorchjobs"))
+    hands.server.go_away(0.9)
+    hands.until(lambda: hands.count("get", f"pytorchjobs/{run.job}"), within=10)
+    hands.set_conditions(run.job, "Created")
+    hands.success(run.job)
+    run.succeeded()
+
+
+def test_a_pull_that_works_again_is_looked_at_before_it_is_given_up(step: Any, hands: Any) -> None:
+    run = step(limits={"silence": 60.0, "slow_beat": 60.0, "pull_grace": 1.2})
+    hands.set_conditions(run.job, "Created")
+    hands.waiting(run.job, "ImagePullBackOff", "Back-off pulling image train:1")
+    hands.until(lambda: hands.count("watch", "/pods"))
+    hands.fault(SilentWatch(), "watch", PODS, times=None)
+    hands.server.go_away(0.05)
+    before = hands.count("watch", "/pods")
+    hands.until(lambda: hands.count("watch", "/pods") > before)
+    hands.running(run.job)
+    time.sleep(1.4)
+    assert run.going
+    hands.success(run.job)
+    run.succeeded()
 
 
 def test_failed_ends_the_step_at_once_though_the_master_runs(step: Any, hands: Any) -> None:
