@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import secrets
+import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 
+from kfp_pytorch.local import guard
 from kfp_pytorch.local.kfp_runner import PIPELINE_FILE, RUN_FILE, Run
 
 SUMMARY_FILE = "summary.json"
+LOG_FILE = "runner.log"
+# What a run that was killed leaves is gone within `guard.ORPHAN_GRACE`.
+_LOCK_WITHIN_S = guard.ORPHAN_GRACE + 3
+_LOCK_BEAT_S = 0.05
 
 
 def new_run(pipeline: str, arguments: dict[str, Any]) -> Run:
@@ -27,8 +36,8 @@ def new_run(pipeline: str, arguments: dict[str, Any]) -> Run:
     Returns:
         The run, under a name that sorts by time.
     """
-    time = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    name = f"{pipeline}-{time}-{secrets.token_hex(2)}"
+    now = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    name = f"{pipeline}-{now}-{secrets.token_hex(2)}"
     return Run(name=name, id=str(uuid.uuid4()), pipeline=pipeline, arguments=arguments)
 
 
@@ -63,6 +72,46 @@ def run_to_resume(runs: Path, pipeline: str, arguments: dict[str, Any]) -> Run:
 def _recorded(runs: Path) -> list[Run]:
     files = sorted(runs.glob(f"*/{RUN_FILE}"), key=lambda path: path.stat().st_mtime)
     return [Run(**json.loads(path.read_text(encoding="utf-8"))) for path in files]
+
+
+@contextmanager
+def log(folder: Path) -> Iterator[IO[str]]:
+    """Opens a run's log, and keeps others from the run as long as a process of it lives.
+
+    Args:
+        folder: The run's folder; made if it is not there.
+
+    Yields:
+        The log, empty. Whatever inherits it holds the run.
+
+    Raises:
+        click.ClickException: When the run still goes on, or the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOG_FILE).open("a", encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"Cannot write {folder}: {error.strerror or error}") from None
+    with file:
+        _lock(file, folder.name)
+        file.truncate(0)
+        yield file
+
+
+def _lock(file: IO[str], name: str) -> None:
+    deadline = time.monotonic() + _LOCK_WITHIN_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise click.ClickException(
+                    f"The run {name} still goes on. Wait for its end, or end its command with "
+                    "Ctrl-C first."
+                ) from None
+            time.sleep(_LOCK_BEAT_S)
+        else:
+            return
 
 
 def write(folder: Path, run: Run, spec: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from kfp_pytorch.cli import runs, summary
 from kfp_pytorch.cli.follow import Follower, Progress
@@ -22,7 +22,6 @@ from kfp_pytorch.local.kfp_runner import Run
 
 # A launcher needs this long to delete its job, and the steps' stand-in to end what is left.
 GRACE_SECONDS = step.GRACE_SECONDS + 3
-RUNNER_LOG = "runner.log"
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,15 @@ def run(package: Package, wanted: Run, target: Target, progress: Progress) -> di
     """
     folder = target.root / "runs" / wanted.name
     spec = image_form(package.spec, THIS_PYTHON)
-    runs.write(folder, wanted, kfp_runner.local_form(spec, wanted.name))
+    with runs.log(folder) as log:
+        runs.write(folder, wanted, kfp_runner.local_form(spec, wanted.name))
+        return _run(package, wanted, target, progress, log)
+
+
+def _run(
+    package: Package, wanted: Run, target: Target, progress: Progress, log: IO[str]
+) -> dict[str, Any]:
+    folder = target.root / "runs" / wanted.name
     place = summary.Place(folder, target.claims)
     follower = Follower(progress)
 
@@ -78,15 +85,16 @@ def run(package: Package, wanted: Run, target: Target, progress: Progress) -> di
         return result
 
     try:
-        code = _follow(folder, wanted, target, follower)
+        code = _follow(wanted, target, follower, log)
     except Interrupted as interrupted:
         interrupted.summary = told("terminated")
         raise
     return told("succeeded" if code == 0 else "failed")
 
 
-def _follow(folder: Path, wanted: Run, target: Target, follower: Follower) -> int:
+def _follow(wanted: Run, target: Target, follower: Follower, log: IO[str]) -> int:
     """Runs kfp.local under a guard to its end; returns its exit code."""
+    folder = target.root / "runs" / wanted.name
     setting = _setting(wanted, target, folder)
     environment = {
         **os.environ,
@@ -94,20 +102,20 @@ def _follow(folder: Path, wanted: Run, target: Target, follower: Follower) -> in
         step.SETTING_ENV: json.dumps(asdict(setting)),
     }
     command = [sys.executable, "-m", kfp_runner.__name__, str(folder)]
-    with (folder / RUNNER_LOG).open("w", encoding="utf-8") as log:
-        process = guarded.popen(
-            command, grace=GRACE_SECONDS, env=environment, stdout=subprocess.PIPE, stderr=log
-        )
-        try:
-            for line in process.stdout or ():
-                log.write(line)
-                follower.take(line)
-            return process.wait()
-        except BaseException:
-            process.terminate()
-            # Read on, or a runner that still has something to say never ends.
-            process.communicate()
-            raise
+    # The guard has the log as its stderr, and with it the lock, until the last process has ended.
+    process = guarded.popen(
+        command, grace=GRACE_SECONDS, env=environment, stdout=subprocess.PIPE, stderr=log
+    )
+    try:
+        for line in process.stdout or ():
+            log.write(line)
+            follower.take(line)
+        return process.wait()
+    except BaseException:
+        process.terminate()
+        # Read on, or a runner that still has something to say never ends.
+        process.communicate()
+        raise
 
 
 def _setting(wanted: Run, target: Target, folder: Path) -> step.Setting:
