@@ -17,7 +17,8 @@ class Limits:
         kind_absent: How long the job's resource type may be unknown to the server.
         blind: How long the job may be out of sight before the step gives up.
         poll: Time between polls while watches break.
-        silence: How long a watch may bring neither event nor bookmark.
+        silence: How long a watch may bring neither event nor bookmark; with the read that
+            follows, an end is seen within five minutes.
         watch_life: After how long the server is asked to end a watch.
         slow_beat: Time between reads of pods that nothing else has caused, where watches of
             them bring nothing.
@@ -26,6 +27,7 @@ class Limits:
             up to `remind`.
         remind: Time between progress lines while nothing changes.
         deletion: How long a deletion may take.
+        settle: How long the operator may take to say how the job ended, once its first pod has.
         pull_grace: How long an image may fail to be pulled.
         config_grace: How long a container may fail to be created.
         gather: How long the last look at pods, events and logs may take.
@@ -38,13 +40,14 @@ class Limits:
     kind_absent: float = 20.0
     blind: float = 900.0
     poll: float = 30.0
-    silence: float = 300.0
+    silence: float = 290.0
     watch_life: float = 1800.0
     slow_beat: float = 1500.0
     log_silence: float = 900.0
     quick_beat: float = 5.0
     remind: float = 300.0
     deletion: float = 300.0
+    settle: float = 1800.0
     pull_grace: float = 120.0
     config_grace: float = 60.0
     gather: float = 15.0
