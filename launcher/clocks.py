@@ -22,31 +22,43 @@ class Clocks:
         mark: The time up to which everything is counted.
         phase: The job's phase since then.
         whole: Whether every pod has run since then.
+        deleting: Whether the job has been being deleted since then.
+        over: Whether its first pod has ended since then.
         acknowledge: Time without a first condition.
         queue: Time of this stay in the queue.
         start: Time since every pod last ran, or since the last stay in the queue.
         run: Time of running.
+        deletion: Time of being deleted.
+        settle: Time that the first pod has ended and the job has not.
     """
 
     limits: Limits
     mark: float
     phase: Phase = Phase.UNACKNOWLEDGED
     whole: bool = False
+    deleting: bool = False
+    over: bool = False
     acknowledge: float = 0.0
     queue: float = 0.0
     start: float = 0.0
     run: float = 0.0
+    deletion: float = 0.0
+    settle: float = 0.0
 
-    def set(self, now: float, phase: Phase, whole: bool) -> None:
+    def set(
+        self, now: float, phase: Phase, whole: bool, deleting: bool = False, over: bool = False
+    ) -> None:
         """Counts the time up to now, then goes on in this phase.
 
         Args:
             now: The time, by the clock that all calls use.
             phase: The job's phase from now on.
             whole: Whether every pod runs, or has run, from now on.
+            deleting: Whether the job is being deleted from now on.
+            over: Whether its first pod has ended from now on.
         """
         self.count(now)
-        self.phase, self.whole = phase, whole
+        self.phase, self.whole, self.deleting, self.over = phase, whole, deleting, over
         if phase is not Phase.UNACKNOWLEDGED:
             self.acknowledge = 0.0
         if phase is Phase.QUEUED:
@@ -55,10 +67,32 @@ class Clocks:
             self.queue = 0.0
         if whole and phase in _RUNS:
             self.start = 0.0
+        if not over:
+            self.settle = 0.0
+
+    def credit(self, passed: float) -> None:
+        """Counts time that the job had been in its phase before anybody looked.
+
+        Of a job that runs, nothing is known of its pods at that time, nor is anything of the
+        operator's while the job is not acknowledged: that time counts for no start.
+
+        Args:
+            passed: The time in seconds.
+        """
+        if self.phase is Phase.QUEUED:
+            self.queue += passed
+        elif self.phase is Phase.STARTING:
+            self.start += passed
+        elif self.phase in _RUNS:
+            self.run += passed
 
     def count(self, now: float) -> None:
         """Counts the time up to now."""
         passed, self.mark = max(0.0, now - self.mark), now
+        if self.deleting:
+            self.deletion += passed
+        if self.over:
+            self.settle += passed
         if self.phase is Phase.QUEUED:
             self.queue += passed
             return
@@ -70,7 +104,7 @@ class Clocks:
             self.start += passed
 
     def exceeded(self) -> str:
-        """The name of the limit that is over: acknowledge, queue, start or run; or empty."""
+        """The name of the limit that is over, such as `start`, or empty."""
         return next((name for name, left in self._left() if left <= 0), "")
 
     def next_deadline(self) -> float | None:
@@ -80,6 +114,10 @@ class Clocks:
     def _left(self) -> list[tuple[str, float]]:
         """What is left of each limit that the time now counts for."""
         limits, left = self.limits, []
+        if self.deleting:
+            left.append(("deletion", limits.deletion - self.deletion))
+        if self.over:
+            left.append(("settle", limits.settle - self.settle))
         if self.phase is Phase.UNACKNOWLEDGED:
             left.append(("acknowledge", limits.acknowledge - self.acknowledge))
         if self.phase is Phase.QUEUED and limits.queue:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
-
 from kfp_pytorch.launcher.evidence import Object
+
+
+# runPolicy.managedBy of a job that the Training Operator itself runs.
+OPERATOR = "kubeflow.org/training-operator"
 
 
 class Phase(Enum):
@@ -78,12 +80,16 @@ def job_state(job: Object) -> JobState:
     true = {str(c.get("type")): c for c in conditions if str(c.get("status")) == "True"}
     for kind, phase in _ORDER:
         if kind in true:
-            return _state(phase, true[kind], deleting, status)
+            # Created stays True in the queue: a start begins with whatever changed last.
+            since = _latest(conditions if phase is Phase.STARTING else [true[kind]])
+            return _state(phase, true[kind], since, deleting, status)
     if _suspended(job):
         return JobState(Phase.QUEUED, deleting=deleting)
     # Only False ones, as Suspended=False after Kueue let it go: seen by the operator, not running.
-    phase = Phase.STARTING if conditions else Phase.UNACKNOWLEDGED
-    return JobState(phase, deleting=deleting)
+    seen = conditions or status.get("startTime") or status.get("replicaStatuses")
+    if not seen:
+        return JobState(Phase.UNACKNOWLEDGED, deleting=deleting)
+    return JobState(Phase.STARTING, since=_latest(conditions), deleting=deleting)
 
 
 def expected_pods(job: Object) -> int:
@@ -93,9 +99,12 @@ def expected_pods(job: Object) -> int:
         job: A PyTorchJob.
 
     Returns:
-        The sum of the replicas; of an elastic job, the least that it may run with.
+        The sum of the replicas; of an elastic job, the least that it may run with. 0 for a job
+        that another controller runs in another cluster (MultiKueue): its pods are not here.
     """
     spec = job.get("spec") or {}
+    if (spec.get("runPolicy") or {}).get("managedBy") not in (None, "", OPERATOR):
+        return 0
     least = (spec.get("elasticPolicy") or {}).get("minReplicas")
     if isinstance(least, int):
         return least
@@ -111,12 +120,19 @@ def first_pod(job: Object) -> str:
     return f"{job['metadata']['name']}-{role}-0"
 
 
-def _state(phase: Phase, condition: dict[str, Any], deleting: bool, status: Object) -> JobState:
+def _latest(conditions: list[Object]) -> str:
+    # All in the same form and zone: they compare as texts.
+    return max((str(c.get("lastTransitionTime") or "") for c in conditions), default="")
+
+
+def _state(
+    phase: Phase, condition: Object, since: str, deleting: bool, status: Object
+) -> JobState:
     return JobState(
         phase=phase,
         reason=str(condition.get("reason") or ""),
         message=str(condition.get("message") or ""),
-        since=str(condition.get("lastTransitionTime") or ""),
+        since=since,
         deleting=deleting,
         warning=_warning(status) if phase is Phase.SUCCEEDED else "",
     )

@@ -14,7 +14,7 @@ from kfp_pytorch.launcher.api_errors import Forbidden
 from kfp_pytorch.launcher.clocks import Clocks
 from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER, PYTORCHJOB
 from kfp_pytorch.launcher.ensure import Ensured
-from kfp_pytorch.launcher.errors import StepError
+from kfp_pytorch.launcher.errors import CannotObserve, StepError
 from kfp_pytorch.launcher.evidence import Object
 from kfp_pytorch.launcher.gather import Gatherer
 from kfp_pytorch.launcher.kube import Kube
@@ -28,6 +28,8 @@ from kfp_pytorch.launcher.watching import Broken, Change, JobFollower, PodsFollo
 
 # How long the log of a job that has ended may take to be shown to its end.
 _LAST_LINES = 0.4
+# The phases of a pod that has ended.
+_OVER = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,12 @@ class Wait:
         if not cause:
             self._asked = None
             return None
-        return End(state, cause) if self._looked_twice(now) else None
+        if not self._looked_twice(now):
+            return None
+        if self._clocks.exceeded() == "settle":
+            # What was trained may be whole: it is not for the launcher to call it a failure.
+            raise CannotObserve(f"{cause}. Check that the operator runs.")
+        return End(state, cause)
 
     def _verdict(self, now: float) -> str:
         """Why the job is to be given up, by what was seen of it; or empty."""
@@ -158,7 +165,11 @@ class Wait:
             "runs (`kubectl get pods -A | grep training-operator`) and watches this namespace.",
             "queue": f"{job} was still queued after {age(limits.queue)} (queue_timeout){tail}",
             "start": f"{job} did not start within {age(limits.start)} (start_timeout); {ran}{tail}",
-            "run": f"{job} still ran after {age(limits.run)} (timeout)",
+            "run": f"{job} still ran after {age(limits.run)} (timeout){tail}",
+            "deletion": f"{job} was deleted while it ran, and has not gone for "
+            f"{age(limits.deletion)}{tail}",
+            "settle": f"{self._first_pod} ended {age(limits.settle)} ago, but the Training "
+            f"Operator has not said how {job} ended",
         }[limit]
 
     def _take(self, until: float) -> None:
@@ -247,7 +258,7 @@ class Wait:
         if dig(status, "state", "running") or dig(status, "state", "terminated"):
             uid = str(dig(pod, "metadata", "uid"))
             self._log.sees(uid, int(status.get("restartCount") or 0))
-        if pod_phase(pod) in ("Succeeded", "Failed"):
+        if pod_phase(pod) in _OVER:
             # The job's own last word should be near; an event of it may have been lost.
             self._beat_at = min(self._beat_at, time.monotonic() + 1.0)
 
@@ -256,7 +267,12 @@ class Wait:
         whole = self._gatherer.running() >= self._expected
         if self._clocks.whole and not whole:
             self._quicken()
-        self._clocks.set(time.monotonic(), self._state.phase, whole)
+        phase = self._state.phase
+        if phase is Phase.UNACKNOWLEDGED and self._gatherer.pods():
+            # Whoever made the pods has seen the job.
+            phase = Phase.STARTING
+        over = pod_phase(self._gatherer.evidence.pods.get(self._first_pod, {})) in _OVER
+        self._clocks.set(time.monotonic(), phase, whole, self._state.deleting, over)
 
     def _quicken(self) -> None:
         """Looks around soon, and often at first."""
@@ -265,16 +281,12 @@ class Wait:
     def _credit(self, job: Object) -> None:
         """Counts what an adopted job has used of its limits, by the cluster's clock alone."""
         assert self._state is not None  # noqa: S101 - set by __init__
-        if self._state.phase is Phase.UNACKNOWLEDGED:
-            # The server, and so the operator, may have been away ever since the create.
-            return
         created = moment(dig(job, "metadata", "creationTimestamp"))
         since = moment(self._state.since) or created
         if created is None or since is None:
             return
-        now = self._kube.now()
-        passed = max(0.0, (now - max(since, created)).total_seconds())
-        self._clocks.mark -= passed
+        passed = (self._kube.now() - max(since, created)).total_seconds()
+        self._clocks.credit(max(0.0, passed))
 
     def _tell(self) -> None:
         assert self._state is not None  # noqa: S101 - set by __init__
@@ -300,7 +312,7 @@ class Wait:
             return
         assert self._state is not None  # noqa: S101 - set by __init__
         ended = pod_phase(self._gatherer.evidence.pods.get(self._first_pod, {}))
-        if ended in ("Succeeded", "Failed"):
+        if ended in _OVER:
             self._jobs.look()
         elif self._runs_whole():
             self._beat_at = float("inf")

@@ -4,7 +4,7 @@ from kfp_pytorch.launcher.clocks import Clocks
 from kfp_pytorch.launcher.limits import Limits
 from kfp_pytorch.launcher.state import Phase
 
-LIMITS = Limits(queue=100, start=50, run=200, acknowledge=10)
+LIMITS = Limits(queue=100, start=50, run=200, acknowledge=10, deletion=5, settle=7)
 
 
 def clocks() -> Clocks:
@@ -65,6 +65,39 @@ def test_a_pod_lost_later_gets_the_time_of_a_start_to_come_back() -> None:
     assert clock.exceeded() == ""
     clock.count(150)
     assert clock.exceeded() == "start"
+
+
+def test_what_an_adopted_job_used_before_counts_for_the_limit_of_its_phase_alone() -> None:
+    for phase, counter in ((Phase.QUEUED, "queue"), (Phase.STARTING, "start")):
+        clock = clocks()
+        clock.set(0, phase, whole=False)
+        clock.credit(49)
+        assert getattr(clock, counter) == 49
+        assert clock.queue + clock.start + clock.run == 49
+    clock = clocks()
+    clock.set(0, Phase.RUNNING, whole=False)
+    clock.credit(150)
+    clock.count(49)
+    assert clock.exceeded() == ""
+    clock.set(49, Phase.RUNNING, whole=True)
+    clock.count(50)
+    assert clock.exceeded() == "run"
+
+
+def test_a_deletion_that_does_not_end_and_an_end_that_is_not_told_are_limits_too() -> None:
+    clock = clocks()
+    clock.set(0, Phase.RUNNING, whole=True, deleting=True)
+    assert clock.next_deadline() == 5
+    clock.count(5)
+    assert clock.exceeded() == "deletion"
+    clock = clocks()
+    clock.set(0, Phase.RUNNING, whole=True, over=True)
+    clock.set(6, Phase.RUNNING, whole=True)
+    clock.set(7, Phase.RUNNING, whole=True, over=True)
+    clock.count(13)
+    assert clock.exceeded() == ""
+    clock.count(14)
+    assert clock.exceeded() == "settle"
 
 
 def test_no_limit_is_no_limit() -> None:

@@ -85,6 +85,34 @@ def test_an_elastic_job_is_whole_with_its_least_number_of_pods() -> None:
     assert expected_pods({"spec": spec}) == 2
 
 
+@pytest.mark.parametrize(
+    ("manager", "pods"),
+    [("kueue.x-k8s.io/multikueue", 0), ("kubeflow.org/training-operator", 1), (None, 1)],
+)
+def test_a_job_that_runs_in_another_cluster_has_no_pods_here(manager: Any, pods: int) -> None:
+    spec = {"runPolicy": {"managedBy": manager}, "pytorchReplicaSpecs": {"Master": {}}}
+    assert expected_pods({"spec": spec}) == pods
+
+
+@pytest.mark.parametrize(
+    "status",
+    [{"startTime": "2025-11-27T12:00:00Z"}, {"replicaStatuses": {"Master": {"active": 1}}}],
+)
+def test_a_status_without_conditions_is_an_acknowledgement(status: Any) -> None:
+    assert job_state({"spec": {}, "status": status}).phase is Phase.STARTING
+
+
+def test_a_start_begins_with_the_last_change_and_not_with_the_creation() -> None:
+    """Created stays True while the job is in the queue."""
+    resumed = job("Created", "Suspended=False")
+    times = ("2025-11-27T12:00:00Z", "2025-11-27T17:00:00Z")
+    for condition, time in zip(resumed["status"]["conditions"], times, strict=True):
+        condition["lastTransitionTime"] = time
+    assert job_state(resumed).since == times[1]
+    resumed["status"]["conditions"].reverse()
+    assert job_state(resumed).since == times[1]
+
+
 def test_the_first_pod_is_the_master_or_worker_0() -> None:
     def made(role: str) -> dict[str, Any]:
         return {"metadata": {"name": "j"}, "spec": {"pytorchReplicaSpecs": {role: {}}}}
