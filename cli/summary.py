@@ -222,8 +222,14 @@ def _artifacts(package: Package, steps: list[StepResult], place: Place) -> dict[
             found[output if output not in found else f"{step.name}.{output}"] = uri
             folder = artifact.get("metadata", {}).get("folder")
             if isinstance(folder, str) and folder:
-                found |= {name: f"{place.local(folder)}/{name}" for name in _JOB_FOLDERS}
+                found |= _job_folders(place.local(folder))
     return found
+
+
+def _job_folders(folder: str) -> dict[str, str]:
+    """Names what training left, if it left it: not every container keeps to the contract."""
+    places = {name: f"{folder}/{name}" for name in _JOB_FOLDERS}
+    return {name: at for name, at in places.items() if "://" in at or Path(at).is_dir()}
 
 
 def _openable(uri: str, kind: str) -> str:

@@ -143,10 +143,12 @@ def test_summary_names_metrics_artifacts_and_where_the_job_left_its_files(tmp_pa
     outputs = {"artifacts": artifacts, "parameters": {"storage_uri": "pvc://claim/key/job/export"}}
     followed, _ = follow(told("started"), end(0, outputs=outputs))
     place = summary.Place(page.parent, tmp_path / "claims" / "ns")
+    (tmp_path / "claims" / "ns" / "claim" / "key" / "job" / "checkpoints").mkdir(parents=True)
     made = summary.summarise(PACKAGE, followed, place, "succeeded")
     assert made["metrics"] == {"accuracy": 0.99}
     assert made["model"] == {"storage_uri": "pvc://claim/key/job/export"}
     assert made["artifacts"]["checkpoints"] == f"{tmp_path}/claims/ns/claim/key/job/checkpoints"
+    assert "tensorboard" not in made["artifacts"]  # this container wrote none
     curves = made["artifacts"]["curves"]
     assert curves.endswith("curves.html")
     assert Path(curves).read_text() == "<html>"
