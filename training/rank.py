@@ -14,6 +14,9 @@ from kfp_pytorch.training.errors import PeerLostError, Stopped, TrainingError
 from kfp_pytorch.training.outcome import Failure, failure_record, leave, write_result
 from kfp_pytorch.training.stopping import StopRequest
 
+# The operator's restart policy `ExitCode` starts this rank's pod again (128 and above): whether
+# the job can go on is for the pod to say that went first.
+EXIT_PEER_LOST = 138
 LOG = logging.getLogger("kfp_pytorch.training")
 
 
@@ -24,8 +27,8 @@ def main(arguments: list[str]) -> int:
         arguments: The training arguments.
 
     Returns:
-        The exit code: 0 if training finished, 143 if it was asked to stop and saved its work, 1
-        if it failed.
+        The exit code: 0 if training finished, 143 if it was asked to stop and saved its work,
+        138 if another rank has gone, 1 if it failed.
     """
     # Before the seconds that torch takes to import: a signal in them must not kill this rank
     # while the others go on.
@@ -45,9 +48,10 @@ def main(arguments: list[str]) -> int:
         LOG.error("%s", error)
         return 1
     except Exception as error:
-        _record(error)
+        code = EXIT_PEER_LOST if _is_lost_connection(error) else 1
+        _record(error, code)
         LOG.exception("training failed")
-        return 1
+        return code
     return 0
 
 
@@ -68,12 +72,18 @@ def _train(arguments: list[str], request: StopRequest) -> None:
 def _lost(rank: int) -> None:
     """Ends this rank because another has gone: the main thread may wait for it for ever."""
     error = PeerLostError(f"rank {rank} has gone; its own error is the one to look for")
-    _record(error)
+    _record(error, EXIT_PEER_LOST)
     LOG.error("%s", error)
-    leave(1)
+    leave(EXIT_PEER_LOST)
 
 
-def _record(error: BaseException) -> None:
+def _is_lost_connection(error: Exception) -> bool:
+    """Whether the main thread noticed by itself that another rank has gone."""
+    # gloo raises nothing more telling than RuntimeError; its source file is in the text.
+    return isinstance(error, RuntimeError) and "gloo/transport" in str(error)
+
+
+def _record(error: BaseException, exit_code: int = 1) -> None:
     """Writes torchelastic's error file, with the rank and the time in fractions of a second."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
@@ -84,6 +94,7 @@ def _record(error: BaseException) -> None:
         type=type(error).__name__,
         message=str(error),
         traceback="".join(traceback.format_exception(error)),
+        exit_code=exit_code,
     )
     Path(path).write_text(failure_record(failure), encoding="utf-8")
 

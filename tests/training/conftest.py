@@ -140,14 +140,20 @@ def start_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     """Starts the pods' processes, each with exactly the operator's environment."""
     started: list[Nodes] = []
 
-    def start(size: int, *arguments: str, output: Path, **each: list[str]) -> Nodes:
+    def start(
+        size: int,
+        *arguments: str,
+        output: Path,
+        environ: dict[str, str] | None = None,
+        **each: list[str],
+    ) -> Nodes:
         nodes = Nodes(tmp_path_factory.mktemp("nodes"))
         started.append(nodes)
         port = str(free_port())
         for node in range(size):
             termination = nodes.folder / f"{node}.termination"
             termination.touch()
-            environ = {
+            own_environ = {
                 "PATH": os.environ["PATH"],
                 "HOME": str(nodes.folder),
                 "PYTHONUNBUFFERED": "1",
@@ -162,11 +168,12 @@ def start_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
                 "PET_NPROC_PER_NODE": "1",
                 "KFP_PYTORCH_OUTPUT": str(output),
                 "KFP_PYTORCH_TERMINATION_LOG": str(termination),
+                **(environ or {}),
             }
             own = [*arguments, *each.get(f"node{node}", [])]
             command = [sys.executable, "-m", "kfp_pytorch.training", *own]
             with (nodes.folder / f"{node}.out").open("wb") as out:
-                process = subprocess.Popen(command, env=environ, stdout=out, stderr=out)
+                process = subprocess.Popen(command, env=own_environ, stdout=out, stderr=out)
             nodes.processes.append(process)
         return nodes
 

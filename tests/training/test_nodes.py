@@ -66,7 +66,7 @@ def test_a_report_is_one_line_of_names_and_values(finished):
 
 def test_the_first_error_of_all_is_told_by_the_pod_that_it_came_from(start_nodes, tmp_path):
     nodes = start_nodes(2, output=tmp_path, node1=["--model=resnet_of_nobody"])
-    assert nodes.exit_codes() == [1, 1]
+    assert nodes.exit_codes() == [138, 1]
     first = nodes.message(1)["error"]
     assert first["rank"] == 1
     assert first["type"] == "ConfigError"
@@ -75,6 +75,14 @@ def test_the_first_error_of_all_is_told_by_the_pod_that_it_came_from(start_nodes
     assert "in _from_torchvision" in first["traceback"]
     assert "^^^" not in first["traceback"]
     assert nodes.message(0)["error"]["time"] > first["time"]
+
+
+@pytest.mark.slow
+def test_a_first_node_that_never_listens_is_given_up_with_its_address(start_nodes, tmp_path):
+    late = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_RDZV_CONF": "timeout=3"}
+    nodes = start_nodes(1, output=tmp_path, environ=late)
+    assert nodes.exit_codes() == [1]
+    assert "127.0.0.1:" in nodes.message()["error"]["message"]
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ def test_a_rank_that_is_killed_ends_the_other_quickly(start_ranks, tmp_path):
     ranks = start_ranks(2, LONG, f"--output={tmp_path / 'job'}")
     ranks.await_output("step=10 ")
     ranks.send(rank=1, number=signal.SIGKILL)
-    assert ranks.exit_codes() == [1, -signal.SIGKILL]
+    assert ranks.exit_codes() == [138, -signal.SIGKILL]
     assert ranks.error(0)["rank"] == 0
     assert ranks.error(0)["type"] in ("PeerLostError", "RuntimeError")
 
@@ -64,7 +64,7 @@ def test_a_rank_that_is_missed_by_nobody_in_the_main_thread_is_missed_all_the_sa
     ranks.send(rank=0, number=signal.SIGSTOP)
     ranks.send(rank=2, number=signal.SIGKILL)
     ranks.processes[1].join(30)
-    assert ranks.processes[1].exitcode == 1
+    assert ranks.processes[1].exitcode == 138
 
 
 def test_a_folder_that_rank_0_cannot_write_fails_all_ranks_with_the_same_words(
