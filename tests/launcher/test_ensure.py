@@ -112,9 +112,11 @@ def test_a_deletion_that_never_ends_fails_with_the_finalizers(step: Any, hands: 
 
 
 @pytest.mark.parametrize("then", ["stall", "reset", "timeout"])
-def test_a_create_whose_answer_was_lost_is_adopted(step: Any, hands: Any, then: str) -> None:
+def test_a_create_whose_answer_was_lost_is_adopted(
+    step: Any, hands: Any, impatient: Any, then: str
+) -> None:
     hands.fault(LostAnswer(then), "create")
-    run = step()
+    run = step(on=impatient)
     hands.until(lambda: hands.count("create", "pytorchjobs") == 2)
     hands.success(run.job)
     run.succeeded()

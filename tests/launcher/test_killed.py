@@ -82,11 +82,11 @@ class Theatre:
             return
         self.hold(held=story.before == "running")
         first = self.start(**story.inputs)
-        self.hands.until(lambda: self.hands.count("get", "/log"), within=20)
+        self.hands.until(lambda: self.hands.count("get", "/log"))
         if story.before == "Failed":
             self.server.faults.clear()
             self.hands.fault(Stall(), "delete", times=None)
-            self.hands.until(lambda: self.server.faults.struck(), within=20)
+            self.hands.until(lambda: self.server.faults.struck())
         first.kill()
         self.server.faults.clear()
         self.server.call(self.server.faults.requests.clear)
@@ -119,7 +119,7 @@ def kill_at(theatre: Theatre, story: Story, moment: str, number: int) -> Ended:
     theatre.hold(held=False)
     first = theatre.start(**story.inputs)
     faults = theatre.server.faults
-    theatre.hands.until(lambda: faults.struck() or not first.going(), within=20)
+    theatre.hands.until(lambda: faults.struck() or not first.going())
     if moment == "after":
         # The server is at work on it: not on this thread, so let it.
         time.sleep(0.02)

@@ -172,10 +172,10 @@ def test_being_blind_is_told_before_it_is_given_up(hands: Any) -> None:
 
 
 def test_an_answer_slower_than_the_limit_is_asked_for_again(kube: Any, hands: Any) -> None:
-    kube.get(CLAIM, "kfp-pytorch")
-    hands.fault(Delay(0.9), "get", CLAIMS)
-    assert kube.get(CLAIM, "kfp-pytorch")
-    assert hands.count("get", "claims") == 3
+    hasty = kube.sibling(Patience(read=0.5, pause=0.01))
+    hands.fault(Delay(30.0), "get", CLAIMS)
+    assert hasty.get(CLAIM, "kfp-pytorch")
+    assert hands.count("get", "claims") >= 2
 
 
 def test_a_server_that_is_away_for_a_while_is_found_again(kube: Any, hands: Any) -> None:

@@ -19,7 +19,9 @@ OWNER = {
     "blockOwnerDeletion": False,
 }
 
-scalar = st.text(max_size=8) | st.integers(-5, 5) | st.booleans() | st.floats(-1e6, 1e6)
+# No argument or variable can carry NUL; the checks refuse it.
+character = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+scalar = st.text(character, max_size=8) | st.integers(-5, 5) | st.booleans() | st.floats(-1e6, 1e6)
 word = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
 keys = st.from_regex(r"([a-z]{1,5}\.io/)?[A-Za-z][-._A-Za-z0-9]{0,5}[a-z]", fullmatch=True)
 variable = st.from_regex(r"[A-Z][A-Z_]{0,6}X", fullmatch=True)
@@ -61,7 +63,8 @@ task = st.fixed_dictionaries(
         "nodeSelector": st.dictionaries(keys, word, max_size=2),
         "affinity": affinity | st.none(),
         "env": st.lists(
-            st.fixed_dictionaries({"name": variable, "value": st.text(max_size=4)}), max_size=2
+            st.fixed_dictionaries({"name": variable, "value": st.text(character, max_size=4)}),
+            max_size=2,
         ),
         "volumes": st.just([{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]),
     },
@@ -84,7 +87,7 @@ patch = st.fixed_dictionaries(
 inputs_strategy = st.fixed_dictionaries(
     {"image": st.from_regex(r"[a-z]{1,5}(:[0-9])?", fullmatch=True)},
     optional={
-        "name": st.text(max_size=5).map(lambda s: f"a{s}"),
+        "name": st.text(character, max_size=5).map(lambda s: f"a{s}"),
         "namespace": word,
         "command": st.lists(scalar, max_size=3),
         "args": st.lists(scalar, max_size=3),

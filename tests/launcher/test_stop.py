@@ -53,7 +53,7 @@ class Step:
 
     def job(self) -> Any:
         """The one job, once it is there."""
-        return self.hands.until(lambda: next(iter(self.hands.jobs()), None), within=10)
+        return self.hands.until(lambda: next(iter(self.hands.jobs()), None))
 
     def runs(self) -> Step:
         """Lets the job run and waits until the step follows it."""
@@ -119,7 +119,7 @@ def test_a_drained_node_leaves_the_job_to_be_adopted(process: Any, hands: Any) -
     assert hands.count("delete", "pytorchjobs") == 0
     hands.change_job(step.job()["metadata"]["name"], lambda _: None)
     again = process()
-    hands.until(lambda: hands.count("create", "pytorchjobs") == 2, within=10)
+    hands.until(lambda: hands.count("create", "pytorchjobs") == 2)
     hands.success(step.job()["metadata"]["name"])
     assert again.exit()[0] == 0
     assert [job["metadata"]["uid"] for job in hands.jobs()] == [uid]
@@ -140,7 +140,7 @@ def test_a_server_that_does_not_say_whether_it_is_a_drain_holds_up_no_delete(
 def test_a_create_in_flight_is_deleted_as_well(process: Any, hands: Any, action: Any) -> None:
     hands.fault(action, "create")
     step = process()
-    hands.until(lambda: hands.count("create", "pytorchjobs"), within=10)
+    hands.until(lambda: hands.count("create", "pytorchjobs"))
     time.sleep(0.1)
     assert step.signal().exit()[0] == 143
     hands.until(lambda: hands.count("delete", "pytorchjobs") and hands.jobs() == [])
@@ -149,7 +149,7 @@ def test_a_create_in_flight_is_deleted_as_well(process: Any, hands: Any, action:
 def test_nothing_is_created_after_a_signal(process: Any, hands: Any) -> None:
     hands.fault(Delay(0.5), "get", "*/persistentvolumeclaims/*")
     step = process()
-    hands.until(lambda: hands.count("get", "persistentvolumeclaims"), within=10)
+    hands.until(lambda: hands.count("get", "persistentvolumeclaims"))
     assert step.signal().exit()[0] == 143
     assert hands.count("create", "pytorchjobs") == 0
 
@@ -185,7 +185,7 @@ def test_a_job_of_somebody_else_is_not_deleted_by_a_signal(process: Any, hands: 
     hands.change_job(job["metadata"]["name"], lambda obj: obj["metadata"].pop("labels"))
     hands.fault(Delay(0.6), "get", f"*/pytorchjobs/{job['metadata']['name']}", times=1)
     other = process()
-    hands.until(lambda: hands.count("create", "pytorchjobs") == 2, within=10)
+    hands.until(lambda: hands.count("create", "pytorchjobs") == 2)
     assert other.signal().exit()[0] == 143
     assert hands.find(PYTORCHJOB, job["metadata"]["name"]) is not None
     assert hands.count("delete", "pytorchjobs") == 0
@@ -197,7 +197,7 @@ def test_a_launcher_killed_and_restarted_adopts_its_job(process: Any, hands: Any
     first.process.kill()
     first.process.communicate()
     second = process()
-    hands.until(lambda: hands.count("create", "pytorchjobs") == 2, within=10)
+    hands.until(lambda: hands.count("create", "pytorchjobs") == 2)
     hands.success(first.job()["metadata"]["name"])
     assert second.exit()[0] == 0
     assert [job["metadata"]["uid"] for job in hands.jobs()] == [uid]

@@ -1,0 +1,265 @@
+"""Hands to play the operator, the kubelet and people with, on an API server of the tests."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kfp_pytorch.launcher.constants import (
+    CLAIM,
+    EVENT,
+    POD,
+    PYTORCHJOB,
+    TENSORBOARD,
+    WORKFLOW,
+    Kind,
+)
+from kfp_pytorch.local.apiserver.core import DELETED, Api
+from kfp_pytorch.local.apiserver.errors import ApiError as Gone
+from kfp_pytorch.local.apiserver.faultactions import Action
+from kfp_pytorch.local.apiserver.faults import Fault
+from kfp_pytorch.local.apiserver.serve import ThreadedServer
+
+NAMESPACE = "default"
+JOBS = f"*/namespaces/{NAMESPACE}/pytorchjobs*"
+
+Object = dict[str, Any]
+
+
+class Hands:
+    """Plays the operator and the kubelet, step by step."""
+
+    def __init__(self, server: ThreadedServer) -> None:
+        self.server = server
+
+    def job(self, name: str, within: float = 30.0) -> Object:
+        """The job, once it is there."""
+        return until(lambda: self.find(PYTORCHJOB, name), within)
+
+    def find(self, kind: Kind, name: str) -> Object | None:
+        return self.server.call(lambda: _copy(self.server.api.find(kind, NAMESPACE, name)))
+
+    def jobs(self) -> list[Object]:
+        return self.server.call(self.server.api.list, PYTORCHJOB, NAMESPACE)
+
+    def set_conditions(self, name: str, *conditions: str, **status: Any) -> Object:
+        """Writes conditions such as `Running` or `Running=False`, with reason and message."""
+        self.job(name)
+        written = [_condition(c) for c in conditions]
+
+        def change(obj: Object) -> None:
+            obj["status"] = {**(obj.get("status") or {}), "conditions": written, **status}
+
+        return self.server.call(
+            self.server.api.mutate, PYTORCHJOB, NAMESPACE, name, change, "status"
+        )
+
+    def change_job(self, name: str, change: Callable[[Object], Any]) -> Object:
+        def changed(obj: Object) -> None:
+            change(obj)
+
+        return self.server.call(self.server.api.mutate, PYTORCHJOB, NAMESPACE, name, changed)
+
+    def suspend(self, name: str, whether: bool) -> None:
+        """Puts a job into the queue, or lets it go, as Kueue does."""
+        self.job(name)
+        self.change_job(name, lambda job: job["spec"]["runPolicy"].update(suspend=whether))
+
+    def set_status(self, name: str, status: Object) -> Object:
+        """Writes a job's whole status."""
+        self.job(name)
+        return self.server.call(
+            self.server.api.mutate,
+            PYTORCHJOB,
+            NAMESPACE,
+            name,
+            lambda obj: obj.update(status=status),
+            "status",
+        )
+
+    def delete(self, kind: Kind, name: str, propagation: str = "Background") -> None:
+        self.server.call(self.server.api.delete, kind, NAMESPACE, name, propagation)
+
+    def pod(self, job: str, role: str = "master", index: int = 0, **status: Any) -> Object:
+        """Makes a pod of a job, or changes the status of the one that is there."""
+        name = f"{job}-{role}-{index}"
+        if self.find(POD, name) is None:
+            self.server.call(self.server.api.create, POD, _pod(self.job(job), role, index))
+
+        def change(obj: Object) -> None:
+            obj["status"] = {**(obj.get("status") or {}), **status}
+
+        return self.server.call(self.server.api.mutate, POD, NAMESPACE, name, change, "status")
+
+    def running(self, job: str, role: str = "master", index: int = 0, restarts: int = 0) -> Object:
+        state = {"running": {"startedAt": "2025-11-27T12:00:00Z"}}
+        return self.pod(
+            job, role, index, phase="Running",
+            containerStatuses=[container(restarts=restarts, **state)],
+        )  # fmt: skip
+
+    def waiting(
+        self, job: str, reason: str, words: str = "", part: str = "containerStatuses", **more: Any
+    ) -> Object:
+        statuses = [container(waiting={"reason": reason, "message": words}, **more)]
+        return self.pod(job, phase="Pending", **{part: statuses})
+
+    def ended(
+        self, job: str, code: int, text: str = "", role: str = "master", index: int = 0, **more: Any
+    ) -> Object:
+        phase = "Failed" if code else "Succeeded"
+        statuses = [container(terminated=end(code, text), **more)]
+        return self.pod(job, role, index, phase=phase, containerStatuses=statuses)
+
+    def success(self, job: str, **fields: Any) -> None:
+        """Lets the master and then the job succeed."""
+        self.ended(job, 0, json.dumps({"version": 1, "status": "succeeded", **fields}))
+        self.set_conditions(job, "Created", "Running=False", "Succeeded")
+
+    def fault(self, action: Action, verb: str, path: str = JOBS, **how: Any) -> None:
+        self.server.faults.add(Fault(action, verb, path, **how))
+
+    def log(self, pod: Object, lines: list[str], number: int = 0) -> None:
+        """Adds lines, each `TIME TEXT`, to the log of a container's run."""
+        metadata = pod["metadata"]
+        folder = f"{NAMESPACE}_{metadata['name']}_{metadata['uid']}"
+        path = self.server.log_root / folder / "pytorch" / f"{number}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            for line in lines:
+                stamp, _, text = line.partition(" ")
+                file.write(f"{stamp} stdout F {text}\n")
+
+    def event(self, about: str, reason: str, message: str) -> None:
+        obj = {
+            "metadata": {"name": f"{about}.{time.monotonic_ns():x}", "namespace": NAMESPACE},
+            "involvedObject": {"name": about, "namespace": NAMESPACE},
+            "reason": reason,
+            "message": message,
+            "lastTimestamp": "2025-11-27T12:00:00Z",
+        }
+        self.server.call(self.server.api.create, EVENT, obj)
+
+    @staticmethod
+    def until(find: Callable[[], Any], within: float = 30.0) -> Any:
+        return until(find, within)
+
+    def reset(self) -> None:
+        """Makes the server as good as new."""
+        self.server.faults.clear()
+        self.server.call(_empty, self.server.api)
+        self.server.call(self.server.faults.requests.clear)
+
+    def stranger(self) -> Object:
+        """Makes a job that is nobody's here."""
+        containers = [{"name": "pytorch", "image": "a"}]
+        spec = {
+            "pytorchReplicaSpecs": {"Master": {"template": {"spec": {"containers": containers}}}}
+        }
+        obj = {"metadata": {"name": "stranger", "namespace": NAMESPACE}, "spec": spec}
+        self.server.call(self.server.api.create, PYTORCHJOB, obj)
+        return self.job("stranger")
+
+    def count(self, verb: str, path: str = "") -> int:
+        return sum(1 for r in self.server.requests if r.verb == verb and path in r.path)
+
+
+def until(find: Callable[[], Any], within: float = 30.0) -> Any:
+    """What `find` gives, once it gives something."""
+    deadline = time.monotonic() + within
+    while not (found := find()):
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.01)
+    return found
+
+
+def end(code: int, text: str = "", reason: str = "") -> Object:
+    return {
+        "exitCode": code,
+        "reason": reason or ("Error" if code else "Completed"),
+        "message": text,
+        "startedAt": "2025-11-27T12:00:00Z",
+        "finishedAt": "2025-11-27T12:01:00Z",
+    }
+
+
+def container(name: str = "pytorch", restarts: int = 0, **state: Any) -> Object:
+    """The status of a container, such as `container(running={})`."""
+    last = state.pop("lastState", None)
+    found: Object = {
+        "name": name,
+        "image": "train:1",
+        "imageID": "",
+        "ready": "running" in state,
+        "restartCount": restarts,
+        "state": state,
+    }
+    return found | ({"lastState": last} if last else {})
+
+
+def _condition(text: str) -> Object:
+    words, _, message = text.partition(":")
+    kind, _, value = words.partition("=")
+    return {
+        "type": kind,
+        "status": value or "True",
+        "reason": f"PyTorchJob{kind}",
+        "message": message.strip(),
+        "lastTransitionTime": "2025-11-27T12:00:00Z",
+    }
+
+
+def _pod(job: Object, role: str, index: int) -> Object:
+    name = job["metadata"]["name"]
+    return {
+        "metadata": {
+            "name": f"{name}-{role}-{index}",
+            "namespace": NAMESPACE,
+            "labels": {
+                "training.kubeflow.org/job-name": name,
+                "training.kubeflow.org/replica-type": role,
+                "training.kubeflow.org/replica-index": str(index),
+            },
+            "ownerReferences": [
+                {
+                    "apiVersion": PYTORCHJOB.api_version,
+                    "kind": PYTORCHJOB.kind,
+                    "name": name,
+                    "uid": job["metadata"]["uid"],
+                    "controller": True,
+                    "blockOwnerDeletion": True,
+                }
+            ],
+        },
+        "spec": {"nodeName": "node-1", "containers": [{"name": "pytorch", "image": "train:1"}]},
+    }
+
+
+def _copy(obj: Any) -> Any:
+    return None if obj is None else dict(obj)
+
+
+def _empty(api: Api) -> None:
+    for kind in (PYTORCHJOB, POD, EVENT, CLAIM, WORKFLOW, TENSORBOARD):
+        for obj in api.list(kind, NAMESPACE):
+            name = obj["metadata"]["name"]
+            if obj["metadata"].get("finalizers"):
+                api.mutate(
+                    kind, NAMESPACE, name, lambda o: o["metadata"].pop("finalizers") and None
+                )
+            if api.find(kind, NAMESPACE, name):
+                api.delete(kind, NAMESPACE, name, grace=0 if kind == POD else None)
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    api.create(CLAIM, {"metadata": {"name": "kfp-pytorch", "namespace": NAMESPACE}, "spec": spec})
+
+
+async def bury(api: Api) -> None:
+    """Ends pods that are being deleted, as the kubelet does."""
+    async for change, pod in api.watch(POD):
+        if change != DELETED and pod["metadata"].get("deletionTimestamp"):
+            try:
+                api.delete(POD, NAMESPACE, pod["metadata"]["name"], grace=0)
+            except Gone:
+                continue
