@@ -52,6 +52,28 @@ class Folder(Protocol):
     def names(self, name: str = "") -> list[str]:
         """What lies in a folder below this one, sorted; nothing if the folder is not there."""
 
+    def sizes(self, name: str) -> dict[str, int]:
+        """The size in bytes of each file that lies in a folder below this one.
+
+        Raises:
+            StorageError: If they cannot be listed.
+        """
+
+    def make(self, name: str) -> None:
+        """Makes a folder below this one, where the store has such.
+
+        Raises:
+            StorageError: If it cannot be made.
+        """
+
+    def explained(self, action: str, name: str) -> AbstractContextManager[None]:
+        """A context that turns what a file system raises into an error that says what to do.
+
+        Args:
+            action: What is tried: `read`, `write`, `list` or `remove`.
+            name: With which file.
+        """
+
     def writer(self, name: str) -> _Writer:
         """A context that gives a binary file; its content appears under `name` at the end.
 
@@ -144,6 +166,20 @@ class LocalFolder:
             except FileNotFoundError:
                 return []
 
+    def sizes(self, name: str) -> dict[str, int]:
+        """See `Folder.sizes`."""
+        with _explained("list", str(self.path / name)):
+            return {entry.name: entry.stat().st_size for entry in (self.path / name).iterdir()}
+
+    def make(self, name: str) -> None:
+        """See `Folder.make`."""
+        with _explained("write", str(self.path / name)):
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+
+    def explained(self, action: str, name: str) -> AbstractContextManager[None]:
+        """See `Folder.explained`."""
+        return _explained(action, str(self.path / name))
+
     @contextmanager
     def writer(self, name: str) -> Iterator[IO[bytes]]:
         """See `Folder.writer`: a temporary file, synced, then renamed."""
@@ -199,12 +235,27 @@ class RemoteFolder:
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}" if name else str(self._root)
 
-    def _explained(self, action: str, name: str) -> AbstractContextManager[None]:
+    def explained(self, action: str, name: str) -> AbstractContextManager[None]:
+        """See `Folder.explained`."""
         return _explained(action, f"{self.uri}/{name}", self._bucket_hint or _FOLDER_HINT)
+
+    def sizes(self, name: str) -> dict[str, int]:
+        """See `Folder.sizes`."""
+        root = self._at(name).rstrip("/") + "/"
+        with self.explained("list", name):
+            self._files.invalidate_cache()
+            found = self._files.find(root, detail=True)
+        return {str(path)[len(root) :]: int(facts["size"]) for path, facts in found.items()}
+
+    def make(self, name: str) -> None:
+        """See `Folder.make`: a bucket has no folders, and s3fs would make the bucket itself."""
+        if self._bucket_hint is None:
+            with self.explained("write", name):
+                self._files.makedirs(self._at(name), exist_ok=True)
 
     def read(self, name: str) -> bytes:
         """See `Folder.read`."""
-        with self._explained("read", name):
+        with self.explained("read", name):
             self._files.invalidate_cache()
             content: bytes = self._files.cat_file(self._at(name))
             return content
@@ -212,7 +263,7 @@ class RemoteFolder:
     def names(self, name: str = "") -> list[str]:
         """See `Folder.names`."""
         root = self._at(name).rstrip("/") + "/"
-        with self._explained("list", name):
+        with self.explained("list", name):
             self._files.invalidate_cache()
             # By files, not by folders: SeaweedFS for one goes on listing folders that are empty.
             found = self._files.find(root)
@@ -225,14 +276,12 @@ class RemoteFolder:
         fsspec's own open files are no use here: they upload what they have on an error, too.
         """
         with (
-            self._explained("write", name),
+            self.explained("write", name),
             tempfile.NamedTemporaryFile(prefix="kfp-pytorch-") as file,
         ):
             yield file
             file.flush()
-            # A bucket has no folders to be made; s3fs would make the bucket itself.
-            if self._bucket_hint is None:
-                self._files.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
+            self.make(name.rpartition("/")[0])
             self._files.put_file(file.name, self._at(name))
 
     @contextmanager
@@ -240,13 +289,13 @@ class RemoteFolder:
         """See `Folder.local`: a temporary copy."""
         with tempfile.TemporaryDirectory(prefix="kfp-pytorch-") as scratch:
             path = Path(scratch) / "file"
-            with self._explained("read", name):
+            with self.explained("read", name):
                 self._files.get_file(self._at(name), str(path))
             yield path
 
     def remove(self, name: str) -> None:
         """See `Folder.remove`."""
-        with self._explained("remove", name):
+        with self.explained("remove", name):
             self._files.invalidate_cache()
             if self._files.exists(self._at(name)):
                 self._files.rm(self._at(name), recursive=True)
