@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from kfp_pytorch.launcher.constants import OUTPUT_ENV, RESUME_FROM_ENV
+from kfp_pytorch.training import profiling
 from kfp_pytorch.training.errors import ConfigError
 
 DATASETS = ("digits", "fashion-mnist")
@@ -39,6 +40,12 @@ class Config:
         max_train_samples: Train on this many samples only; 0 means all.
         seed: Seed of the weights, of dropout and of the order of samples.
         log_every: Steps between two reports of the training loss.
+        skip_bad_steps: How many steps whose loss or gradients are not finite are skipped before
+            training stops; 0 stops at the first.
+        rank_timeout: Seconds without progress after which a rank is taken to hang; 0 means never.
+        metrics_port: The port at which each node tells Prometheus how training goes; 0 for none.
+        profile_steps: Steps to trace as FIRST:LAST, counted from 1; empty for none.
+        profile_ranks: The ranks to trace with commas between them, or `all`.
         checkpoint_every: Epochs between two checkpoints.
         keep_checkpoints: How many checkpoints to keep.
         resume: `auto` goes on from the newest checkpoint, `never` deletes what is there.
@@ -63,6 +70,11 @@ class Config:
     max_train_samples: int = 0
     seed: int = 0
     log_every: int = 10
+    skip_bad_steps: int = 0
+    rank_timeout: float = 240.0
+    metrics_port: int = 0
+    profile_steps: str = ""
+    profile_ranks: str = "0"
     checkpoint_every: int = 1
     keep_checkpoints: int = 2
     resume: str = "auto"
@@ -76,9 +88,14 @@ class Config:
         _one_of("resume", self.resume, ("auto", "never"))
         for name in ("epochs", "batch_size", "log_every", "checkpoint_every", "keep_checkpoints"):
             _at_least(name, getattr(self, name), 1)
+        for name in ("skip_bad_steps", "rank_timeout"):
+            _at_least(name, getattr(self, name), 0)
         for name in ("image_size", "max_train_samples", "seed", "warmup_epochs", "weight_decay"):
             _at_least(name, getattr(self, name), 0)
         _at_least("collective_timeout", self.collective_timeout, 1)
+        if not 0 <= self.metrics_port < 65536:
+            raise ConfigError(f"--metrics-port is {self.metrics_port}; it must be 0 to 65535")
+        profiling.parse(self.profile_steps, self.profile_ranks)
         _above_zero("lr", self.lr)
         _below_one("momentum", self.momentum)
         _below_one("label_smoothing", self.label_smoothing)

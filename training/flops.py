@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode
+
 # Dense bf16 operations a second, from the vendors' data sheets. The longest name that a card's own
 # name contains counts, so that «H100 PCIe» is not taken for an H100 with NVLink.
 _PEAKS = {
@@ -56,6 +61,27 @@ def transformer_flops_per_token(
         seq_len: Tokens a sequence.
     """
     return 6 * (parameters - embedding_parameters) + 6 * layers * dim * seq_len
+
+
+def image_flops(model: nn.Module, shape: tuple[int, ...]) -> float:
+    """Return the operations of forward and backward that one image asks of a model.
+
+    They are counted once, on shapes without weights: a few tenths of a second. Only matrix
+    products, convolutions and attention count, a multiply and an add as two.
+
+    Args:
+        model: The model, neither wrapped nor compiled; it is left as it is.
+        shape: Channels, height and width of an image as the model gets it.
+    """
+    hollow = {
+        name: torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)
+        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+    }
+    # Batch norm does not train on one value.
+    images = torch.empty(2, *shape, device="meta")
+    with FlopCounterMode(display=False) as counter, torch.enable_grad():
+        functional_call(model, hollow, images).sum().backward()
+    return float(counter.get_total_flops()) / len(images)
 
 
 def utilisation(units_per_second: float, flops_per_unit: float, card: str) -> float | None:

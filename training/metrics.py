@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -15,6 +16,7 @@ Curves = dict[str, list[tuple[int, float]]]
 """Points of step and value, by the name of what was measured."""
 
 _NONE = 2**62
+_MOST_CONFUSED = 1000
 
 
 class LossMeter:
@@ -69,16 +71,38 @@ class LossMeter:
 class Evaluation:
     """Loss and accuracy over all ranks, each sample counted once."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, classes: int) -> None:
+        """Starts with no sample.
+
+        Args:
+            world: This rank.
+            classes: How many classes there are.
+        """
         self._world = world
+        self._classes = classes
+        # Its size is the square of the number of classes.
+        size = classes**2 if classes <= _MOST_CONFUSED else 0
+        self._confused = torch.zeros(size, dtype=torch.int64, device=world.device)
         self._sums = torch.zeros(3, dtype=torch.float64, device=world.device)
 
     def add(self, logits: Tensor, labels: Tensor) -> None:
         """Adds the answers to a batch; it may be empty."""
         loss = functional.cross_entropy(logits.float(), labels, reduction="sum")
-        correct = (logits.argmax(dim=1) == labels).sum()
+        predicted = logits.argmax(dim=1)
+        correct = (predicted == labels).sum()
         count = torch.full_like(loss, len(labels))
         self._sums += torch.stack([loss.double(), correct.double(), count.double()])
+        if len(self._confused):
+            # Not bincount, which waits for the device.
+            place = labels * self._classes + predicted
+            self._confused.scatter_add_(0, place, torch.ones_like(place))
+
+    def confusion(self) -> Tensor | None:
+        """How many samples of each class, by row, were taken for each; None for many classes."""
+        if not len(self._confused):
+            return None
+        total = sum_over_ranks(self._world, self._confused)
+        return total.view(self._classes, self._classes)
 
     def result(self) -> dict[str, float]:
         """`loss` and `accuracy` over all ranks."""
@@ -96,14 +120,14 @@ class History:
 
     curves: Curves = field(default_factory=dict)
 
-    def add(self, step: int, values: dict[str, float]) -> None:
+    def add(self, step: int, values: Mapping[str, float]) -> None:
         """Adds a point to each curve. A value that is not finite is left out."""
         for name, value in values.items():
             if math.isfinite(value):
                 self.curves.setdefault(name, []).append((step, value))
 
 
-def line(values: dict[str, float | int]) -> str:
+def line(values: Mapping[str, float | int]) -> str:
     """One report as `name=value` pairs, as Katib's collector and a person read them.
 
     Args:

@@ -6,7 +6,9 @@ import io
 import os
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -16,6 +18,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from torch import Tensor
 
+from kfp_pytorch.training import hyperparameters
 from kfp_pytorch.training.errors import StorageError
 from kfp_pytorch.training.storage import Folder, LocalFolder
 
@@ -71,12 +74,16 @@ class TensorBoardWriter:
         low, high = limits
         scaled = ((images.float() - low) / max(high - low, 1e-9) * 255).clamp(0, 255).byte()
         grid = scaled.permute(2, 0, 3, 1).flatten(1, 2).squeeze(-1)
+        self.picture(tag, step, Image.fromarray(grid.cpu().numpy()))
+
+    def picture(self, tag: str, step: int, picture: Image.Image) -> None:
+        """Writes a picture."""
         buffer = io.BytesIO()
-        Image.fromarray(grid.cpu().numpy()).save(buffer, format="PNG")
+        picture.save(buffer, format="PNG")
         image = Summary.Image(
-            height=grid.shape[0],
-            width=grid.shape[1],
-            colorspace=1 if grid.dim() == 2 else 3,
+            height=picture.height,
+            width=picture.width,
+            colorspace=len(picture.getbands()),
             encoded_image_string=buffer.getvalue(),
         )
         self._write(Event(step=step, summary=Summary(value=[Summary.Value(tag=tag, image=image)])))
@@ -92,6 +99,23 @@ class TensorBoardWriter:
         metadata = SummaryMetadata(plugin_data=plugin)
         value = Summary.Value(tag=f"{tag}/text_summary", metadata=metadata, tensor=tensor)
         self._write(Event(step=0, summary=Summary(value=[value])))
+
+    def hyperparameters(
+        self, job: str, arguments: Mapping[str, Any], results: Sequence[str]
+    ) -> None:
+        """Writes what the HPARAMS tab compares jobs by.
+
+        Args:
+            job: What tells this job from others.
+            arguments: Its arguments; those that are no plain values are left out.
+            results: The names of the scalars that tell how good it is.
+        """
+        plain = {k: v for k, v in arguments.items() if isinstance(v, str | bool | int | float)}
+        self._write(Event(summary=hyperparameters.start(job, plain, results)))
+
+    def end(self) -> None:
+        """Writes that the job has finished."""
+        self._write(Event(summary=hyperparameters.end()))
 
     def flush(self) -> None:
         """Makes all that was written readable to others.

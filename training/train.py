@@ -21,6 +21,7 @@ from kfp_pytorch.training.data import ImageData
 from kfp_pytorch.training.distributed import World, on_main, share_buffers
 from kfp_pytorch.training.errors import DivergedError, Stopped
 from kfp_pytorch.training.export import write_export
+from kfp_pytorch.training.instruments import Instruments
 from kfp_pytorch.training.metrics import Evaluation, History, LossMeter
 from kfp_pytorch.training.sampler import Batch, DistributedBatchSampler, evaluation_shards
 from kfp_pytorch.training.schedule import learning_rate, peak_rate
@@ -32,6 +33,8 @@ from kfp_pytorch.training.telemetry import Telemetry
 LOG = logging.getLogger("kfp_pytorch.training")
 # The curves that the termination message has room for.
 CURVES = ("train_loss", "loss", "accuracy")
+# What the arguments of several jobs are compared by.
+RESULTS = ("accuracy", "loss")
 _SHOWN_IMAGES = 16
 
 
@@ -49,6 +52,7 @@ class Job:
         sampler: This rank's batches.
         stop: Whether the ranks agreed to stop.
         telemetry: Where reports go.
+        instruments: What measures how steps are computed.
     """
 
     config: Config
@@ -60,6 +64,7 @@ class Job:
     sampler: DistributedBatchSampler
     stop: StopAgreement
     telemetry: Telemetry
+    instruments: Instruments
 
 
 def train(config: Config, world: World, request: StopRequest) -> dict[str, Any]:
@@ -118,7 +123,8 @@ def set_up(config: Config, world: World, request: StopRequest) -> Job:
             samples, world.rank, world.size, config.batch_size, config.seed
         ),
         stop=StopAgreement(world, request),
-        telemetry=Telemetry(world, folder, state.history, state.progress.step if resumed else None),
+        telemetry=Telemetry(config, world, folder, state.history, state.progress, resumed),
+        instruments=Instruments(config, world, folder, model, images.spec.shape),
     )
 
 
@@ -142,7 +148,7 @@ def introduce(job: Job) -> None:
         "held_out_samples": len(job.data.held_out.labels),
         "parameters": sum(weight.numel() for weight in job.state.model.parameters()),
     }
-    job.telemetry.note("run", about)
+    job.telemetry.note("run", about, RESULTS)
     shown = train_split.images[:_SHOWN_IMAGES]
     job.telemetry.images("train_images", job.state.progress.step, shown, job.data.spec.values)
     LOG.info("training on %s as rank %s of %s", world.device, world.rank, world.size)
@@ -154,11 +160,14 @@ def train_epoch(job: Job) -> None:
     job.replica.train()
     job.sampler.set_epoch(progress.epoch, progress.samples)
     clock, seen = time.perf_counter(), 0
+    job.instruments.start()
     for batch in job.sampler:
         if job.stop.reached():
             leave(job)
+        job.instruments.before_step(progress.step + 1)
         loss, rate = train_step(job, batch)
         progress.step += 1
+        job.instruments.after_step(progress.step)
         progress.samples += batch.global_size
         seen += batch.global_size
         job.state.meter.add(progress.step, loss, batch.count)
@@ -183,6 +192,7 @@ def train_step(job: Job, batch: Batch) -> tuple[Tensor, float]:
     # Ranks are averaged alike, whatever their part of the last batch: so each is weighed by it.
     weighed = loss * (batch.count * job.world.size / batch.global_size)
     weighed.backward()  # type: ignore[no-untyped-call]
+    job.instruments.after_backward()
     optimizer.step()
     return loss, rate
 
@@ -193,7 +203,8 @@ def report_training(job: Job, values: dict[str, float]) -> None:
     loss = job.state.meter.take()
     if loss is not None:
         progress = job.state.progress
-        job.telemetry.report(progress.epoch + 1, progress.step, {"train_loss": loss, **values})
+        values, details = job.instruments.read({"train_loss": loss, **values})
+        job.telemetry.report(progress.epoch + 1, progress.step, values, details)
 
 
 def check_finite(job: Job) -> None:
@@ -220,7 +231,7 @@ def evaluate(job: Job) -> dict[str, float]:
     world, model = job.world, job.state.model
     share_buffers(world, model)
     model.eval()
-    evaluation = Evaluation(world)
+    evaluation = Evaluation(world, len(job.data.spec.classes))
     samples = len(job.data.held_out.labels)
     for indices in evaluation_shards(samples, world.rank, world.size, job.config.batch_size):
         if job.stop.reached():
@@ -234,6 +245,8 @@ def evaluate(job: Job) -> dict[str, float]:
             f"the loss on held-out samples is {result['loss']} after step "
             f"{job.state.progress.step}; try a lower --lr than {job.config.lr}"
         )
+    step, classes = job.state.progress.step, job.data.spec.classes
+    job.telemetry.confusion(step, evaluation.confusion(), classes)
     return result
 
 
@@ -250,6 +263,7 @@ def finish_epoch(job: Job, evaluation: dict[str, float]) -> None:
         leave(job)
     if last or progress.epoch % config.checkpoint_every == 0:
         job_state.save(job.folder, config, job.world, job.state)
+        job.telemetry.saved()
     on_main(job.world, lambda: job.telemetry.flush(**summary(job, evaluation)))
 
 
@@ -270,6 +284,7 @@ def finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
     spec, held_out = job.data.spec, job.data.held_out
 
     def write() -> dict[str, Any]:
+        job.telemetry.finished()
         job.telemetry.flush(**summary(job, evaluation))
         return write_export(job.folder, model, spec, held_out)
 

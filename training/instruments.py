@@ -1,0 +1,100 @@
+"""What is measured of steps beside their loss: time, memory, gradients, use of the GPU.
+
+Nothing here waits for the device in a step. What needs its answer is read when a report is due,
+which has waited for the loss already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from kfp_pytorch.training import profiling, steptimes, usage
+from kfp_pytorch.training.config import Config
+from kfp_pytorch.training.distributed import World
+from kfp_pytorch.training.flops import image_flops, peak_flops, utilisation
+from kfp_pytorch.training.profiling import Profiler
+from kfp_pytorch.training.steptimes import StepTimer
+from kfp_pytorch.training.storage import Folder
+
+
+class Instruments:
+    """Looks on while a model is trained; see the module."""
+
+    def __init__(
+        self,
+        config: Config,
+        world: World,
+        folder: Folder,
+        model: nn.Module,
+        shape: tuple[int, ...],
+    ) -> None:
+        """Gets ready.
+
+        Args:
+            config: What is to be traced.
+            world: This rank.
+            folder: The job's folder.
+            model: The model, unwrapped.
+            shape: Channels, height and width of an image as the model gets it.
+        """
+        self._world = world
+        self._model = model
+        self._flops = image_flops(model, shape) if _knows_peak(world.device) else 0.0
+        self._timer = StepTimer(world.device)
+        if world.size > 1:
+            self._timer.watch_exchange(model)
+        request = profiling.parse(config.profile_steps, config.profile_ranks)
+        self._profiler = Profiler(request, world, folder)
+
+    def start(self) -> None:
+        """Says that a row of steps begins."""
+        self._timer.start()
+
+    def before_step(self, step: int) -> None:
+        """Says that a step's samples are there, and it begins to compute."""
+        self._timer.mark(steptimes.DATA)
+        self._profiler.before(step)
+
+    def after_backward(self) -> None:
+        """Says that all gradients of a step are there."""
+        self._timer.mark(steptimes.COMPUTE)
+
+    def after_step(self, step: int) -> None:
+        """Says that a step has ended."""
+        self._timer.mark(steptimes.OPTIMIZER)
+        self._profiler.after(step)
+
+    def read(self, values: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+        """What was measured since the last report.
+
+        Args:
+            values: What a report has already, such as `samples_per_second` of all ranks.
+
+        Returns:
+            The report, with `mfu` where it is known, and what is too much for the log: seconds of
+            each phase of a step, gigabytes of memory, the gradients' norm.
+        """
+        report = dict(values)
+        if self._flops and "samples_per_second" in values:
+            rate = values["samples_per_second"] / self._world.size
+            card = torch.cuda.get_device_name(self._world.device)
+            mfu = utilisation(rate, self._flops, card)
+            report |= {} if mfu is None else {"mfu": mfu}
+        times = {steptimes.TIMES + name: value for name, value in self._timer.take().items()}
+        return report, {
+            **times,
+            **usage.memory(self._world.device),
+            "gradient_norm": self._gradient_norm(),
+        }
+
+    def _gradient_norm(self) -> float:
+        """The norm of the last step's gradients, which are averaged over ranks by now."""
+        gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+        return torch.nn.utils.get_total_norm(gradients).item()
+
+
+def _knows_peak(device: torch.device) -> bool:
+    return device.type == "cuda" and peak_flops(torch.cuda.get_device_name(device)) is not None

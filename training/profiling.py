@@ -1,0 +1,137 @@
+"""A trace of some steps on some ranks, on request, that Perfetto or TensorBoard opens."""
+
+from __future__ import annotations
+
+import logging
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_pytorch.training.errors import ConfigError, StorageError
+
+if TYPE_CHECKING:
+    from kfp_pytorch.training.distributed import World
+    from kfp_pytorch.training.storage import Folder
+
+LOG = logging.getLogger("kfp_pytorch.training")
+FOLDER = "profile"
+# A trace of a step has some megabytes.
+MOST_STEPS = 100
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be traced.
+
+    Attributes:
+        first: The first step; steps count from 1 since the job's start.
+        last: The last step.
+        ranks: On which ranks; None for all.
+    """
+
+    first: int
+    last: int
+    ranks: frozenset[int] | None
+
+
+def parse(steps: str, ranks: str) -> Request | None:
+    """Reads what was asked for.
+
+    Args:
+        steps: `FIRST:LAST`, both of them traced; empty for no trace.
+        ranks: Ranks with commas between them, or `all`.
+
+    Returns:
+        The request, or None if there is none.
+
+    Raises:
+        ConfigError: If it cannot be understood, or is for too many steps.
+    """
+    if not steps:
+        return None
+    found = re.fullmatch(r"(\d+):(\d+)", steps)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise ConfigError(
+            f"--profile-steps is {steps!r}; write the first step, from 1, and the last as in 10:13"
+        )
+    first, last = int(found[1]), int(found[2])
+    if last - first >= MOST_STEPS:
+        raise ConfigError(
+            f"--profile-steps is {steps!r}, {last - first + 1} steps; a trace can have at most "
+            f"{MOST_STEPS}"
+        )
+    if ranks == "all":
+        return Request(first, last, None)
+    if not re.fullmatch(r"\d+(,\d+)*", ranks):
+        raise ConfigError(f"--profile-ranks is {ranks!r}; write ranks as in 0,3, or all")
+    return Request(first, last, frozenset(map(int, ranks.split(","))))
+
+
+class Profiler:
+    """Starts and ends the trace as steps pass; a rank that is not asked for does nothing."""
+
+    def __init__(self, request: Request | None, world: World, folder: Folder) -> None:
+        """Waits for the first step.
+
+        Args:
+            request: What is to be traced.
+            world: This rank.
+            folder: The job's folder, of which `profile/` gets the trace.
+        """
+        wanted = request is not None and (request.ranks is None or world.rank in request.ranks)
+        self._request = request if wanted else None
+        self._rank = world.rank
+        self._on_gpu = world.device.type == "cuda"
+        self._folder = folder
+        self._trace: Any = None
+
+    def before(self, step: int) -> None:
+        """Says that a step begins."""
+        request = self._request
+        if request is None or self._trace is not None:
+            return
+        if step > request.last:
+            LOG.warning(
+                "steps %s to %s are not traced: the job is at step %s",
+                *(request.first, request.last, step),
+            )
+            self._request = None
+        elif step >= request.first:
+            self._start()
+
+    def after(self, step: int) -> None:
+        """Says that a step has ended. After the last one the trace is written."""
+        request = self._request
+        if self._trace is not None and request is not None and step >= request.last:
+            self._finish(request)
+            self._trace, self._request = None, None
+
+    def _start(self) -> None:
+        from torch.profiler import ProfilerActivity, profile
+
+        activities = [ProfilerActivity.CPU]
+        if self._on_gpu:
+            activities.append(ProfilerActivity.CUDA)
+        self._trace = profile(activities=activities, record_shapes=True)
+        self._trace.start()
+
+    def _finish(self, request: Request) -> None:
+        if self._on_gpu:
+            import torch
+
+            torch.cuda.synchronize()
+        self._trace.stop()
+        name = f"{FOLDER}/rank{self._rank}.steps{request.first}-{request.last}.pt.trace.json.gz"
+        with tempfile.TemporaryDirectory(prefix="kfp-pytorch-profile-") as scratch:
+            path = Path(scratch) / "trace.json.gz"
+            self._trace.export_chrome_trace(str(path))
+            try:
+                with self._folder.writer(name) as file:
+                    file.write(path.read_bytes())
+            except StorageError as error:
+                # What was asked for beside training must not end it.
+                LOG.warning("the trace is lost: %s", error)
+                return
+        LOG.info("wrote the trace %s/%s", self._folder.uri, name)

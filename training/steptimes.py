@@ -1,0 +1,125 @@
+"""Where the time of a step goes: data, forward and backward, communication, optimizer.
+
+A mark ends a phase. On a GPU a mark is an event that the device reaches in its own time, and events
+are read when a report is due, after the device has passed them: measuring never waits for it. So
+`data` is the time that the GPU stood still for want of input, not that which loading took in
+parallel. On a CPU a mark is a look at the clock.
+
+`communication` is the part of the gradients' exchange that nothing hides: what is left of backward
+when the last gradient is there. Waiting for a slower rank is in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import torch
+from torch import Tensor, nn
+
+TIMES = "step_seconds/"
+DATA = "data"
+COMPUTE = "forward_backward"
+COMMUNICATION = "communication"
+OPTIMIZER = "optimizer"
+# Marks that are kept before they are added up: an event is a small thing, but not free.
+_MOST_MARKS = 512
+
+Mark = tuple[str | None, float | torch.cuda.Event]
+
+
+class StepTimer:
+    """Adds up the phases of steps; see the module."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Starts with nothing.
+
+        Args:
+            device: Where this rank computes.
+        """
+        self._on_gpu = device.type == "cuda"
+        self._marks: list[Mark] = []
+        self._spare: list[torch.cuda.Event] = []
+        self._sums: dict[str, float] = {}
+        self._steps = 0
+        self._exchanging = False
+
+    def watch_exchange(self, model: nn.Module) -> None:
+        """Tells communication from backward, of a model whose gradients ranks exchange.
+
+        Args:
+            model: The model. Backward comes to its first parameter last.
+        """
+        first = next((p for p in model.parameters() if p.requires_grad), None)
+        if first is not None:
+            first.register_post_accumulate_grad_hook(self._last_gradient)  # type: ignore[no-untyped-call]
+
+    def start(self) -> None:
+        """Begins a row of steps: what came since the last mark belongs to none of them."""
+        self._mark(None)
+
+    def mark(self, phase: str) -> None:
+        """Ends a phase: it took the time since the last mark.
+
+        Args:
+            phase: `DATA`, `COMPUTE` or `OPTIMIZER`; the last one also ends the step.
+        """
+        if phase == COMPUTE and self._exchanging:
+            phase = COMMUNICATION
+        self._exchanging = False
+        self._mark(phase)
+
+    def take(self) -> dict[str, float]:
+        """Seconds that each phase of a step took on average since the last call.
+
+        On a GPU only what it has done by now counts; call it after the device was waited for
+        anyway.
+
+        Returns:
+            The phases that occurred; nothing if no step was done.
+        """
+        self._add_up()
+        sums, steps = self._sums, self._steps
+        self._sums, self._steps = {}, 0
+        return {phase: seconds / steps for phase, seconds in sums.items()} if steps else {}
+
+    def _last_gradient(self, _parameter: Tensor) -> None:
+        self._mark(COMPUTE)
+        self._exchanging = True
+
+    def _mark(self, phase: str | None) -> None:
+        if len(self._marks) >= _MOST_MARKS:
+            self._add_up()
+        self._marks.append((phase, self._now()))
+
+    def _now(self) -> float | torch.cuda.Event:
+        if not self._on_gpu:
+            return time.perf_counter()
+        event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def _add_up(self) -> None:
+        """Takes in the marks that the device has passed; the last of them begins what follows."""
+        done = 0
+        for before, mark in itertools.pairwise(self._marks):
+            if not _passed(mark):
+                break
+            done += 1
+            at = before[1]
+            if mark[0] is not None:
+                self._sums[mark[0]] = self._sums.get(mark[0], 0.0) + _between(at, mark[1])
+                self._steps += mark[0] == OPTIMIZER
+            if isinstance(at, torch.cuda.Event):
+                self._spare.append(at)
+        del self._marks[:done]
+
+
+def _passed(mark: Mark) -> bool:
+    return isinstance(mark[1], float) or bool(mark[1].query())  # type: ignore[no-untyped-call]
+
+
+def _between(start: float | torch.cuda.Event, end: float | torch.cuda.Event) -> float:
+    if isinstance(start, float) or isinstance(end, float):
+        return float(end) - float(start)  # type: ignore[arg-type]
+    return float(start.elapsed_time(end)) / 1000
