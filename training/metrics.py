@@ -15,42 +15,28 @@ from kfp_pytorch.training.distributed import World, sum_over_ranks
 Curves = dict[str, list[tuple[int, float]]]
 """Points of step and value, by the name of what was measured."""
 
-_NONE = 2**62
 _MOST_CONFUSED = 1000
 
 
 class LossMeter:
-    """The mean training loss since the last report, kept on the device until one is due.
-
-    It also keeps the first step whose loss was not finite, and on which rank.
-    """
+    """The mean training loss since the last report, kept on the device until one is due."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._sums = torch.zeros(2, dtype=torch.float64, device=world.device)
-        self._bad = torch.full((1,), _NONE, dtype=torch.int64, device=world.device)
 
-    def add(self, step: int, loss: Tensor, count: int) -> None:
-        """Adds a step.
+    def add(self, loss: Tensor, count: int) -> None:
+        """Adds a step. A loss that is not finite is left out.
 
         Args:
-            step: The step's number.
             loss: The mean loss of this rank's samples, on the device.
             count: The number of these samples.
         """
         if not count:
             return
         value = loss.detach().double()
-        self._sums += torch.stack([value * count, torch.full_like(value, count)])
-        here = torch.where(torch.isfinite(value), _NONE, step * self._world.size + self._world.rank)
-        self._bad = torch.minimum(self._bad, here)
-
-    def first_bad(self) -> tuple[int, int] | None:
-        """The step and rank of the first loss that was not finite; the same on all ranks."""
-        if self._world.size > 1:
-            torch.distributed.all_reduce(self._bad, op=torch.distributed.ReduceOp.MIN)
-        found = int(self._bad.item())
-        return None if found == _NONE else divmod(found, self._world.size)
+        both = torch.stack([value * count, torch.full_like(value, count)])
+        self._sums += torch.where(torch.isfinite(value), both, 0.0)
 
     def state(self) -> list[float]:
         """Sum and count over all ranks, to be kept in a checkpoint."""

@@ -21,6 +21,7 @@ from kfp_pytorch.training.data import ImageData
 from kfp_pytorch.training.distributed import World, on_main, share_buffers
 from kfp_pytorch.training.errors import DivergedError, Stopped
 from kfp_pytorch.training.export import write_export
+from kfp_pytorch.training.finite import Guard, open_guard
 from kfp_pytorch.training.instruments import Instruments
 from kfp_pytorch.training.metrics import Evaluation, History, LossMeter
 from kfp_pytorch.training.sampler import Batch, DistributedBatchSampler, evaluation_shards
@@ -53,6 +54,7 @@ class Job:
         stop: Whether the ranks agreed to stop.
         telemetry: Where reports go.
         instruments: What measures how steps are computed.
+        guard: What takes the optimizer's steps, but for those that are no finite numbers.
     """
 
     config: Config
@@ -65,6 +67,7 @@ class Job:
     stop: StopAgreement
     telemetry: Telemetry
     instruments: Instruments
+    guard: Guard
 
 
 def train(config: Config, world: World, request: StopRequest) -> dict[str, Any]:
@@ -125,6 +128,7 @@ def set_up(config: Config, world: World, request: StopRequest) -> Job:
         stop=StopAgreement(world, request),
         telemetry=Telemetry(config, world, folder, state.history, state.progress, resumed),
         instruments=Instruments(config, world, folder, model, images.spec.shape),
+        guard=open_guard(world, model, optimizer, config.skip_bad_steps),
     )
 
 
@@ -170,7 +174,7 @@ def train_epoch(job: Job) -> None:
         job.instruments.after_step(progress.step)
         progress.samples += batch.global_size
         seen += batch.global_size
-        job.state.meter.add(progress.step, loss, batch.count)
+        job.state.meter.add(loss, batch.count)
         if progress.step % job.config.log_every == 0:
             seconds, clock = time.perf_counter() - clock, time.perf_counter()
             report_training(job, {"lr": rate, "samples_per_second": seen / seconds})
@@ -193,7 +197,7 @@ def train_step(job: Job, batch: Batch) -> tuple[Tensor, float]:
     weighed = loss * (batch.count * job.world.size / batch.global_size)
     weighed.backward()  # type: ignore[no-untyped-call]
     job.instruments.after_backward()
-    optimizer.step()
+    job.guard.step(progress.step + 1, loss)
     return loss, rate
 
 
@@ -203,25 +207,35 @@ def report_training(job: Job, values: dict[str, float]) -> None:
     loss = job.state.meter.take()
     if loss is not None:
         progress = job.state.progress
+        if job.guard.allowed:
+            values = {**values, "skipped_steps": job.guard.count}
         values, details = job.instruments.read({"train_loss": loss, **values})
         job.telemetry.report(progress.epoch + 1, progress.step, values, details)
 
 
 def check_finite(job: Job) -> None:
-    """Stops at a loss that is not finite, before it gets into a checkpoint."""
-    bad = job.state.meter.first_bad()
-    if bad is None:
-        return
-    step, rank = bad
+    """Stops before a loss that is not finite gets into a checkpoint; or says what was skipped."""
+    bad, allowed = job.guard.found(), job.guard.allowed
+    for number, (step, rank) in enumerate(bad, job.guard.count - len(bad) + 1):
+        what = f"the loss of step {step} is not a finite number: {batch_of(job, step, rank)}"
+        if number > allowed:
+            after = f", and {allowed} steps were skipped before" if allowed else ""
+            raise DivergedError(
+                f"{what}{after}; try a lower --lr than {job.config.lr} or a longer "
+                "--warmup-epochs, and look at these samples"
+            )
+        LOG.warning("skipped step %s of at most %s: %s", number, allowed, what)
+
+
+def batch_of(job: Job, step: int, rank: int) -> str:
+    """What a rank computed in a recent step of this epoch, for a person to look at."""
     progress, sampler = job.state.progress, job.sampler
     done = sum(1 for batch in sampler.of_rank(rank) if batch.start < progress.samples)
     index = done - 1 - (progress.step - step)
     batch = next(itertools.islice(sampler.of_rank(rank), index, None))
-    raise DivergedError(
-        f"the loss of step {step} is not a finite number: epoch {progress.epoch}, batch "
-        f"{batch.start // (sampler.batch_size * sampler.world_size)}, rank {rank}, samples "
-        f"{batch.indices[:8].tolist()} and on; try a lower --lr than {job.config.lr} or a longer "
-        "--warmup-epochs, and look at these samples"
+    return (
+        f"epoch {progress.epoch}, batch {batch.start // (sampler.batch_size * sampler.world_size)},"
+        f" rank {rank}, samples {batch.indices[:8].tolist()} and on"
     )
 
 
