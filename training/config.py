@@ -14,8 +14,16 @@ from kfp_pytorch.launcher.constants import OUTPUT_ENV, RESUME_FROM_ENV
 from kfp_pytorch.training import profiling
 from kfp_pytorch.training.errors import ConfigError
 
-DATASETS = ("digits", "fashion-mnist")
+DATASETS = ("digits", "fashion-mnist", "imagefolder", "shards", "synthetic")
 DEFAULT_OUTPUT = "kfp-pytorch-output"
+_FROM_ONE = (
+    *("epochs", "batch_size", "log_every", "checkpoint_every", "keep_checkpoints"),
+    *("shuffle_block", "prefetch", "accumulate"),
+)
+_FROM_ZERO = (
+    *("image_size", "max_train_samples", "seed", "warmup_epochs", "weight_decay"),
+    *("skip_corrupt", "skip_bad_steps", "rank_timeout"),
+)
 
 
 @dataclass(frozen=True)
@@ -31,14 +39,35 @@ class Config:
         lr: The learning rate of one process.
         lr_scaling: `linear` multiplies `lr` by the number of processes, `none` leaves it.
         warmup_epochs: Epochs over which the rate goes from `lr` to the scaled rate.
+        optimizer: `sgd` or `adamw`.
         momentum: SGD's momentum.
-        weight_decay: SGD's weight decay.
+        weight_decay: The optimizer's weight decay.
         label_smoothing: Label smoothing of the training loss, from 0 to below 1.
-        image_size: Height and width to which images are resized inside the model; 0 leaves them.
-        data_dir: The folder of a data set that does not come with a package.
+        image_size: Height and width to which images are resized; 0 leaves those in memory as they
+            are, and takes 224 for those in files.
+        data_dir: The folder of a data set that does not come with a package; for imagefolder and
+            shards a path or an fsspec URI.
         download: Whether to download a data set that is not in `data_dir`.
         max_train_samples: Train on this many samples only; 0 means all.
-        seed: Seed of the weights, of dropout and of the order of samples.
+        seed: Seed of the weights, of dropout, of the order of samples and of what is cut out.
+        shuffle_block: Neighbours in a shard that are shuffled and read together; 1 shuffles each
+            sample by itself.
+        workers: Processes of each rank that read and decode files; -1 means one core less than
+            there are for the rank, 0 means none.
+        prefetch: Batches that workers make ahead.
+        decode: Where JPEGs are decoded: `cpu`, `gpu` or `auto`.
+        skip_corrupt: Images that cannot be decoded and are left out, at most, by each process.
+        accumulate: Parts in which a process computes its batch, one after the other: their
+            gradients add up, and memory is needed for one part only.
+        precision: What matrices are multiplied in: `bf16`, `fp32` or `auto`, which is bf16 on GPUs
+            that have it.
+        tf32: Whether a GPU multiplies float32 matrices with fewer digits.
+        channels_last: Whether the channels of an image are neighbours in a GPU's memory.
+        compile: Whether the model is compiled: `on`, `off` or `auto`, which is on for GPUs where
+            there is a compiler.
+        cudnn_benchmark: Whether a GPU's convolutions are tried out and the fastest ones used.
+        fused_optimizer: Whether a GPU updates all weights in one kernel.
+        static_graph: Whether ranks may rely on the same weights being used in every step.
         log_every: Steps between two reports of the training loss.
         skip_bad_steps: How many steps whose loss or gradients are not finite are skipped before
             training stops; 0 stops at the first.
@@ -61,6 +90,7 @@ class Config:
     lr: float = 0.05
     lr_scaling: str = "linear"
     warmup_epochs: float = 1.0
+    optimizer: str = "sgd"
     momentum: float = 0.9
     weight_decay: float = 1e-4
     label_smoothing: float = 0.1
@@ -69,6 +99,19 @@ class Config:
     download: bool = False
     max_train_samples: int = 0
     seed: int = 0
+    shuffle_block: int = 16
+    workers: int = -1
+    prefetch: int = 2
+    decode: str = "auto"
+    skip_corrupt: int = 0
+    accumulate: int = 1
+    precision: str = "auto"
+    tf32: bool = True
+    channels_last: bool = True
+    compile: str = "auto"
+    cudnn_benchmark: bool = True
+    fused_optimizer: bool = True
+    static_graph: bool = True
     log_every: int = 10
     skip_bad_steps: int = 0
     rank_timeout: float = 240.0
@@ -86,12 +129,20 @@ class Config:
         _one_of("dataset", self.dataset, DATASETS)
         _one_of("lr-scaling", self.lr_scaling, ("linear", "none"))
         _one_of("resume", self.resume, ("auto", "never"))
-        for name in ("epochs", "batch_size", "log_every", "checkpoint_every", "keep_checkpoints"):
+        _one_of("optimizer", self.optimizer, ("sgd", "adamw"))
+        _one_of("decode", self.decode, ("auto", "cpu", "gpu"))
+        _one_of("precision", self.precision, ("auto", "bf16", "fp32"))
+        _one_of("compile", self.compile, ("auto", "on", "off"))
+        for name in _FROM_ONE:
             _at_least(name, getattr(self, name), 1)
-        for name in ("skip_bad_steps", "rank_timeout"):
+        for name in _FROM_ZERO:
             _at_least(name, getattr(self, name), 0)
-        for name in ("image_size", "max_train_samples", "seed", "warmup_epochs", "weight_decay"):
-            _at_least(name, getattr(self, name), 0)
+        _at_least("workers", self.workers, -1)
+        if self.accumulate > 1 and self.batch_size < 2 * self.accumulate:
+            raise ConfigError(
+                f"--accumulate is {self.accumulate}, and --batch-size {self.batch_size} leaves "
+                "less than 2 samples to a part; give fewer parts or a larger batch"
+            )
         _at_least("collective_timeout", self.collective_timeout, 1)
         if not 0 <= self.metrics_port < 65536:
             raise ConfigError(f"--metrics-port is {self.metrics_port}; it must be 0 to 65535")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gzip
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ class ImageSpec:
         mean: The mean of each channel, in the data set's own values.
         std: The standard deviation of each channel, in the same values.
         values: The smallest and the largest value that occurs.
+        any_size: Whether images to predict can be of any size, and are cut and resized to this one.
     """
 
     shape: tuple[int, int, int]
@@ -39,17 +40,43 @@ class ImageSpec:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     values: tuple[float, float]
+    any_size: bool = False
+
+
+class Samples(Protocol):
+    """Labelled images: in memory, or in files that are decoded when they are needed."""
+
+    @property
+    def labels(self) -> Tensor:
+        """The class of each sample, on the CPU."""
+
+    def first(self, count: int) -> Samples:
+        """The first of these samples."""
+
+    def take(self, indices: Tensor, device: torch.device) -> Split:
+        """The samples of these indices, on a device, as a network is judged by them."""
+
+
+def split_evenly(samples: Split, parts: int) -> list[Split]:
+    """Samples in parts whose sizes differ by one at most."""
+    images, labels = samples.images.tensor_split(parts), samples.labels.tensor_split(parts)
+    return [Split(*each) for each in zip(images, labels, strict=True)]
 
 
 class Split(NamedTuple):
-    """Images, of shape [samples, channels, height, width], and the class of each."""
+    """Samples in memory: images of shape [samples, channels, height, width], and their classes."""
 
     images: Tensor
     labels: Tensor
 
+    def first(self, count: int) -> Split:
+        """See `Samples.first`."""
+        return Split(self.images[:count], self.labels[:count])
+
     def take(self, indices: Tensor, device: torch.device) -> Split:
-        """The samples of these indices, on a device."""
-        return Split(self.images[indices].to(device), self.labels[indices].to(device))
+        """See `Samples.take`."""
+        here = indices.to(self.images.device, non_blocking=True)
+        return Split(self.images[here].to(device), self.labels[here].to(device))
 
 
 @dataclass(frozen=True)
@@ -60,11 +87,13 @@ class ImageData:
         spec: What its images look like.
         train: What a model is trained on.
         held_out: What it is judged by; no sample of it is ever trained on.
+        block: How many neighbours are cheaper to read together; see `DistributedBatchSampler`.
     """
 
     spec: ImageSpec
-    train: Split
-    held_out: Split
+    train: Samples
+    held_out: Samples
+    block: int = 1
 
 
 def load(config: Config, world: World) -> ImageData:
@@ -75,16 +104,18 @@ def load(config: Config, world: World) -> ImageData:
         world: The ranks; a download happens once on each node.
 
     Returns:
-        The data set, on the CPU.
+        The data set; of files only their list is read.
 
     Raises:
         DataError: If it is not there, or has fewer samples than there are ranks.
     """
     if config.dataset == "fashion-mnist":
         once_a_node(world, lambda: _find_fashion_mnist(config))
-    data = LOADERS[config.dataset](config)
+    data = LOADERS[config.dataset](config, world)
     if config.max_train_samples:
-        data = ImageData(data.spec, _first(data.train, config.max_train_samples), data.held_out)
+        data = replace(data, train=data.train.first(config.max_train_samples))
+    if not len(data.held_out.labels):
+        raise DataError(f"the data set {config.dataset} has no held-out samples to be judged by")
     if len(data.train.labels) < world.size:
         raise DataError(
             f"the data set {config.dataset} has {len(data.train.labels)} samples to train on, "
@@ -93,7 +124,7 @@ def load(config: Config, world: World) -> ImageData:
     return data
 
 
-def _digits(_config: Config) -> ImageData:
+def _digits(_config: Config, _world: World) -> ImageData:
     """The 1,797 digits of 8 x 8 pixels, from 0 to 16, that come with scikit-learn.
 
     It reads the file that `sklearn.datasets.load_digits` reads: that function's imports take
@@ -113,16 +144,44 @@ def _digits(_config: Config) -> ImageData:
     return _described(train, held_out, tuple(str(digit) for digit in range(10)))
 
 
-def _fashion_mnist(config: Config) -> ImageData:
+def _fashion_mnist(config: Config, _world: World) -> ImageData:
     """Zalando's 60,000 and 10,000 images of clothes, 28 x 28 pixels from 0 to 255."""
     train, held_out = (_read_fashion_mnist(config, train=train) for train in (True, False))
     splits = [Split(part.data.unsqueeze(1), part.targets) for part in (train, held_out)]
     return _described(splits[0], splits[1], tuple(train.classes))
 
 
-LOADERS: dict[str, Callable[[Config], ImageData]] = {
+# What only one data set needs is imported only for it.
+
+
+def _imagefolder(config: Config, world: World) -> ImageData:
+    """Image files in folders of classes; see `input_folder`."""
+    from kfp_pytorch.training import encoded, input_folder
+
+    return encoded.as_data(input_folder.find(_named_place(config), world), config.image_size)
+
+
+def _shards(config: Config, world: World) -> ImageData:
+    """Tar files in the WebDataset layout; see `input_shards`."""
+    from kfp_pytorch.training import encoded, input_shards
+
+    found = input_shards.find(_named_place(config), world, config.shuffle_block)
+    return encoded.as_data(found, config.image_size)
+
+
+def _synthetic(config: Config, _world: World) -> ImageData:
+    """Random images made on the device; see `synthetic`."""
+    from kfp_pytorch.training import synthetic
+
+    return synthetic.make(config)
+
+
+LOADERS: dict[str, Callable[[Config, World], ImageData]] = {
     "digits": _digits,
     "fashion-mnist": _fashion_mnist,
+    "imagefolder": _imagefolder,
+    "shards": _shards,
+    "synthetic": _synthetic,
 }
 assert set(LOADERS) == set(DATASETS)  # noqa: S101 - two lists of one thing
 
@@ -137,16 +196,30 @@ def stratified_split(every: Split, share: float) -> tuple[Split, Split]:
     Returns:
         What to train on, and what is held out. The same input always gives the same split.
     """
-    generator = torch.Generator().manual_seed(_SPLIT_SEED)
-    held_out = torch.zeros(len(every.labels), dtype=torch.bool)
-    for label in sorted(set(every.labels.tolist())):
-        members = (every.labels == label).nonzero().flatten()
-        members = members[torch.randperm(len(members), generator=generator)]
-        held_out[members[: round(len(members) * share)]] = True
+    held_out = held_out_mask(every.labels, share)
     return (
         Split(every.images[~held_out], every.labels[~held_out]),
         Split(every.images[held_out], every.labels[held_out]),
     )
+
+
+def held_out_mask(labels: Tensor, share: float) -> Tensor:
+    """Which samples to hold out, so that each class has the same share in both parts.
+
+    Args:
+        labels: The class of each sample.
+        share: The part of each class to hold out, between 0 and 1.
+
+    Returns:
+        Whether each is held out. The same input always gives the same answer.
+    """
+    generator = torch.Generator().manual_seed(_SPLIT_SEED)
+    held_out = torch.zeros(len(labels), dtype=torch.bool)
+    for label in sorted(set(labels.tolist())):
+        members = (labels == label).nonzero().flatten()
+        members = members[torch.randperm(len(members), generator=generator)]
+        held_out[members[: round(len(members) * share)]] = True
+    return held_out
 
 
 def _find_fashion_mnist(config: Config) -> None:
@@ -175,8 +248,12 @@ def _data_dir(config: Config) -> Path:
     return Path(config.data_dir or Path.home() / ".cache" / "kfp-pytorch")
 
 
-def _first(split: Split, count: int) -> Split:
-    return Split(split.images[:count], split.labels[:count])
+def _named_place(config: Config) -> str:
+    if not config.data_dir:
+        raise DataError(
+            f"the data set {config.dataset} lies somewhere: give its path or URI with --data-dir"
+        )
+    return config.data_dir
 
 
 def _described(train: Split, held_out: Split, classes: tuple[str, ...]) -> ImageData:

@@ -18,11 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.nn import functional
 
 from kfp_pytorch import __version__
 from kfp_pytorch.launcher.constants import MODEL_FORMAT
 from kfp_pytorch.training import storage
-from kfp_pytorch.training.data import ImageSpec, Split
+from kfp_pytorch.training.data import ImageSpec, Samples
+from kfp_pytorch.training.preprocess import AnySize
 from kfp_pytorch.training.storage import Folder
 
 FOLDER = "export"
@@ -31,10 +33,11 @@ SAMPLES = "samples.json"
 MODEL = "model.json"
 # One of each class for a few classes, and few of many classes: they travel in a message.
 MAX_SAMPLES = 16
+_THUMBNAIL = 8
 
 
 def write_export(
-    folder: Folder, model: nn.Module, spec: ImageSpec, held_out: Split
+    folder: Folder, model: nn.Module, spec: ImageSpec, held_out: Samples
 ) -> dict[str, Any]:
     """Exports a model that is on the CPU and in evaluation mode.
 
@@ -51,18 +54,14 @@ def write_export(
     Raises:
         StorageError: If the folder cannot be written to.
     """
-    example = torch.zeros(2, *spec.shape)
-    # A batch of one traces like any other only if the compiler is told so.
-    shapes = {"image": {0: Dim("batch", min=1)}}
-    with torch.no_grad():
-        program = torch.export.export(model, (example,), dynamic_shapes=shapes)
+    program = _trace(model, spec)
     with tempfile.TemporaryDirectory(prefix="kfp-pytorch-export-") as scratch:
         path = Path(scratch) / PROGRAM
         torch.export.save(program, path)
         content = path.read_bytes()
     # A pointer to files that are about to change would be worse than none.
     folder.remove(f"{FOLDER}/{MODEL}")
-    samples = _samples(torch.export.load(io.BytesIO(content)).module(), held_out, len(spec.classes))
+    samples = _samples(torch.export.load(io.BytesIO(content)).module(), held_out, spec)
     samples_content = json.dumps(samples, separators=(",", ":")).encode()
     storage.write(folder, f"{FOLDER}/{PROGRAM}", content)
     storage.write(folder, f"{FOLDER}/{SAMPLES}", samples_content)
@@ -85,10 +84,28 @@ def write_export(
     return {"export": {"path": FOLDER, "sha256": digest, "model": short}, "samples": samples}
 
 
-def _samples(program: nn.Module, held_out: Split, classes: int) -> list[dict[str, Any]]:
+def _trace(model: nn.Module, spec: ImageSpec) -> torch.export.ExportedProgram:
+    """The program of a model, with what comes before it where images are of any size."""
+    _channels, height, width = spec.shape
+    # A batch of one traces like any other only if the compiler is told so.
+    sizes = {0: Dim("batch", min=1)}
+    if spec.any_size:
+        model = AnySize(model, height).eval()
+        sizes |= {2: Dim("height", min=1), 3: Dim("width", min=1)}
+        # An example that is no square, and not of the size that results: such would be special.
+        height, width = height + 8, width + 24
+    example = torch.zeros(2, spec.shape[0], height, width)
+    with torch.no_grad():
+        return torch.export.export(model, (example,), dynamic_shapes={"image": sizes})
+
+
+def _samples(program: nn.Module, held_out: Samples, spec: ImageSpec) -> list[dict[str, Any]]:
     """Held-out images with what the exported program, not the model, answers."""
-    chosen = _one_of_each_class(held_out.labels, classes)
-    images = held_out.images[chosen]
+    chosen = _one_of_each_class(held_out.labels, len(spec.classes))
+    images = held_out.take(chosen, torch.device("cpu")).images
+    if spec.any_size:
+        # Thumbnails: they have to travel in a message of two kilobytes.
+        images = functional.interpolate(images.float(), (_THUMBNAIL,) * 2, mode="area").byte()
     with torch.no_grad():
         predictions = program(images.float()).argmax(dim=1)
     return [
@@ -103,9 +120,10 @@ def _one_of_each_class(labels: Tensor, classes: int) -> Tensor:
 
 
 def _short_form(spec: ImageSpec) -> dict[str, Any]:
+    shape = [-1, spec.shape[0], -1, -1] if spec.any_size else [-1, *spec.shape]
     return {
         "format": MODEL_FORMAT,
-        "inputs": [{"name": "image", "shape": [-1, *spec.shape], "datatype": "FP32"}],
+        "inputs": [{"name": "image", "shape": shape, "datatype": "FP32"}],
         "outputs": [{"name": "logits", "shape": [-1, len(spec.classes)], "datatype": "FP32"}],
         "classes": list(spec.classes),
         "versions": {"torch": torch.__version__},
@@ -113,9 +131,12 @@ def _short_form(spec: ImageSpec) -> dict[str, Any]:
 
 
 def _preprocessing(spec: ImageSpec, image_size: int) -> dict[str, Any]:
-    """What the program itself does to an image, for people and other runtimes to know."""
+    """What the program itself does to an image, in this order, for people and other runtimes."""
+    if spec.any_size:
+        image_size = spec.shape[-1]
     return {
         "in_program": True,
+        "crop": "the middle square, 7/8 of the shorter side" if spec.any_size else None,
         "values": list(spec.values),
         "mean": list(spec.mean),
         "std": list(spec.std),

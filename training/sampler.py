@@ -39,7 +39,15 @@ class DistributedBatchSampler:
         start: How many samples of that epoch are done.
     """
 
-    def __init__(self, samples: int, rank: int, world_size: int, batch_size: int, seed: int):
+    def __init__(
+        self,
+        samples: int,
+        rank: int,
+        world_size: int,
+        batch_size: int,
+        seed: int,
+        block: int = 1,
+    ) -> None:
         """Sets the sampler to the start of epoch 0.
 
         Args:
@@ -48,12 +56,15 @@ class DistributedBatchSampler:
             world_size: The number of ranks.
             batch_size: Samples in a batch of one rank.
             seed: What the orders of all epochs follow from.
+            block: How many neighbours stay together when samples are shuffled: those that are
+                cheaper to read together.
         """
         self.samples = samples
         self.rank = rank
         self.world_size = world_size
         self.batch_size = batch_size
         self.seed = seed
+        self.block = block
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
@@ -73,7 +84,8 @@ class DistributedBatchSampler:
         order = self.order()
         done = self.start
         for size in self._sizes():
-            own = order[done : done + size][rank :: self.world_size]
+            # In one piece, so that a rank gets neighbours together.
+            own = order[done : done + size].tensor_split(self.world_size)[rank]
             # The rest of a resumed epoch can be smaller than the number of ranks.
             yield Batch(own if len(own) else order[:1], len(own), size, done)
             done += size
@@ -81,7 +93,10 @@ class DistributedBatchSampler:
     def order(self) -> Tensor:
         """The order of all samples in this epoch, over all ranks."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        return torch.randperm(self.samples, generator=generator)
+        blocks = torch.randperm(-(-self.samples // self.block), generator=generator)
+        order = (blocks[:, None] * self.block + torch.arange(self.block)).flatten()
+        # The last block may be smaller.
+        return order[order < self.samples]
 
     def _sizes(self) -> list[int]:
         """Sizes of the global batches that are left.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import math
@@ -12,20 +13,21 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
 
-from kfp_pytorch.training import data, models, storage
+from kfp_pytorch.training import data, feed, models, optimizers, speed, storage
 from kfp_pytorch.training import state as job_state
 from kfp_pytorch.training.config import Config
-from kfp_pytorch.training.data import ImageData
+from kfp_pytorch.training.data import ImageData, Split, split_evenly
 from kfp_pytorch.training.distributed import World, on_main, share_buffers
 from kfp_pytorch.training.errors import DivergedError, Stopped
 from kfp_pytorch.training.export import write_export
+from kfp_pytorch.training.feed import Feed
 from kfp_pytorch.training.finite import Guard, open_guard
 from kfp_pytorch.training.instruments import Instruments
 from kfp_pytorch.training.metrics import Evaluation, History, LossMeter
 from kfp_pytorch.training.sampler import Batch, DistributedBatchSampler, evaluation_shards
 from kfp_pytorch.training.schedule import learning_rate, peak_rate
+from kfp_pytorch.training.speed import Speed
 from kfp_pytorch.training.state import Progress, State
 from kfp_pytorch.training.stopping import StopAgreement, StopRequest
 from kfp_pytorch.training.storage import Folder
@@ -37,6 +39,7 @@ CURVES = ("train_loss", "loss", "accuracy")
 # What the arguments of several jobs are compared by.
 RESULTS = ("accuracy", "loss")
 _SHOWN_IMAGES = 16
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Job:
         world: This rank.
         folder: Where everything is written.
         data: What it trains on and is judged by.
+        feed: The way of the data to the device.
+        speed: How steps compute.
         state: What changes, and is kept in checkpoints.
         replica: The model, wrapped so that gradients are averaged over ranks.
         sampler: This rank's batches.
@@ -61,6 +66,8 @@ class Job:
     world: World
     folder: Folder
     data: ImageData
+    feed: Feed
+    speed: Speed
     state: State
     replica: nn.Module
     sampler: DistributedBatchSampler
@@ -86,7 +93,7 @@ def train(config: Config, world: World, request: StopRequest) -> dict[str, Any]:
         TrainingError: If something cannot be done, with what to do about it.
     """
     job = set_up(config, world, request)
-    with job.telemetry:
+    with job.telemetry, contextlib.closing(job.feed):
         introduce(job)
         evaluation: dict[str, float] = {}
         while job.state.progress.epoch < config.epochs:
@@ -101,17 +108,13 @@ def set_up(config: Config, world: World, request: StopRequest) -> Job:
     folder = storage.open_folder(config.output)
     on_main(world, lambda: storage.check_writable(folder))
     images = data.load(config, world)
+    choices = speed.choose(config, world.device)
     # Equal weights on all ranks, then dropout of its own on each.
     torch.manual_seed(config.seed)
-    model = models.build(config.model, images.spec, config.image_size).to(world.device)
+    model = models.build(config.model, images.spec, config.image_size)
+    choices.place(model)
     torch.manual_seed(config.seed * 1_000_003 + world.rank)
-    optimizer = torch.optim.SGD(
-        model.parameters(),
-        lr=config.lr,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        nesterov=config.momentum > 0,
-    )
+    optimizer = optimizers.build(config, model, choices.fused)
     state = State(model, optimizer, LossMeter(world), Progress(), History())
     resumed = job_state.resume(folder, config, world, state)
     samples = len(images.train.labels)
@@ -120,24 +123,18 @@ def set_up(config: Config, world: World, request: StopRequest) -> Job:
         world=world,
         folder=folder,
         data=images,
+        feed=feed.open_feed(config, world, images),
+        speed=choices,
         state=state,
-        replica=replicate(model, world),
+        replica=speed.replicate(model, world, choices, config.batch_size // config.accumulate),
         sampler=DistributedBatchSampler(
-            samples, world.rank, world.size, config.batch_size, config.seed
+            samples, world.rank, world.size, config.batch_size, config.seed, images.block
         ),
         stop=StopAgreement(world, request),
         telemetry=Telemetry(config, world, folder, state.history, state.progress, resumed),
         instruments=Instruments(config, world, folder, model, images.spec.shape),
         guard=open_guard(world, model, optimizer, config.skip_bad_steps),
     )
-
-
-def replicate(model: nn.Module, world: World) -> nn.Module:
-    """The model as all ranks train it together."""
-    if world.size == 1:
-        return model
-    devices = [world.device] if world.device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
 
 
 def introduce(job: Job) -> None:
@@ -153,8 +150,9 @@ def introduce(job: Job) -> None:
         "parameters": sum(weight.numel() for weight in job.state.model.parameters()),
     }
     job.telemetry.note("run", about, RESULTS)
-    shown = train_split.images[:_SHOWN_IMAGES]
-    job.telemetry.images("train_images", job.state.progress.step, shown, job.data.spec.values)
+    shown = train_split.take(torch.arange(min(_SHOWN_IMAGES, len(train_split.labels))), _CPU)
+    step, values = job.state.progress.step, job.data.spec.values
+    job.telemetry.images("train_images", step, shown.images, values)
     LOG.info("training on %s as rank %s of %s", world.device, world.rank, world.size)
 
 
@@ -165,11 +163,11 @@ def train_epoch(job: Job) -> None:
     job.sampler.set_epoch(progress.epoch, progress.samples)
     clock, seen = time.perf_counter(), 0
     job.instruments.start()
-    for batch in job.sampler:
+    for batch, samples in job.feed.train(progress.epoch, job.sampler):
         if job.stop.reached():
             leave(job)
         job.instruments.before_step(progress.step + 1)
-        loss, rate = train_step(job, batch)
+        loss, rate = train_step(job, batch, samples)
         progress.step += 1
         job.instruments.after_step(progress.step)
         progress.samples += batch.global_size
@@ -182,23 +180,37 @@ def train_epoch(job: Job) -> None:
     check_finite(job)
 
 
-def train_step(job: Job, batch: Batch) -> tuple[Tensor, float]:
+def train_step(job: Job, batch: Batch, samples: Split) -> tuple[Tensor, float]:
     """One step of the optimizer: this rank's loss, on the device, and the learning rate."""
     progress, optimizer = job.state.progress, job.state.optimizer
     epochs_done = progress.epoch + progress.samples / job.sampler.samples
     rate = learning_rate(job.config, job.world.size, epochs_done)
     for group in optimizer.param_groups:
         group["lr"] = rate
-    images, labels = job.data.train.take(batch.indices, job.world.device)
-    logits = job.replica(images)
-    loss = functional.cross_entropy(logits, labels, label_smoothing=job.config.label_smoothing)
     optimizer.zero_grad(set_to_none=True)
     # Ranks are averaged alike, whatever their part of the last batch: so each is weighed by it.
-    weighed = loss * (batch.count * job.world.size / batch.global_size)
-    weighed.backward()  # type: ignore[no-untyped-call]
+    loss = backward(job, samples, batch.count * job.world.size / batch.global_size)
     job.instruments.after_backward()
     job.guard.step(progress.step + 1, loss)
     return loss, rate
+
+
+def backward(job: Job, samples: Split, weight: float) -> Tensor:
+    """Leaves a batch's gradients in the model, averaged over ranks; its loss, on the device."""
+    parts = job.config.accumulate if len(samples.labels) >= job.config.accumulate else 1
+    total = torch.zeros((), device=job.world.device)
+    for number, (images, labels) in enumerate(split_evenly(samples, parts)):
+        with speed.exchange(job.replica, wanted=number == parts - 1):
+            with job.speed.autocast():
+                logits = job.replica(images)
+                # A sum, as a mean over no label at all is not a number.
+                summed = functional.cross_entropy(
+                    logits, labels, label_smoothing=job.config.label_smoothing, reduction="sum"
+                )
+            loss = summed / len(samples.labels)
+            (loss * weight).backward()  # type: ignore[no-untyped-call]
+        total += loss.detach()
+    return total
 
 
 def report_training(job: Job, values: dict[str, float]) -> None:
@@ -247,12 +259,14 @@ def evaluate(job: Job) -> dict[str, float]:
     model.eval()
     evaluation = Evaluation(world, len(job.data.spec.classes))
     samples = len(job.data.held_out.labels)
-    for indices in evaluation_shards(samples, world.rank, world.size, job.config.batch_size):
+    shards = evaluation_shards(samples, world.rank, world.size, job.config.batch_size)
+    for images, labels in job.feed.held_out(shards):
         if job.stop.reached():
             leave(job)
-        if len(indices):
-            images, labels = job.data.held_out.take(indices, world.device)
-            evaluation.add(model(images), labels)
+        if len(labels):
+            with job.speed.autocast():
+                logits = model(images)
+            evaluation.add(logits, labels)
     result = evaluation.result()
     if not all(map(math.isfinite, result.values())):
         raise DivergedError(
@@ -294,7 +308,7 @@ def leave(job: Job) -> NoReturn:
 def finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
     """Writes metrics and the export, and puts together the result."""
     job.stop.settle()
-    model = job.state.model.eval().to("cpu")
+    model = job.state.model.eval().to("cpu").to(memory_format=torch.contiguous_format)
     spec, held_out = job.data.spec, job.data.held_out
 
     def write() -> dict[str, Any]:

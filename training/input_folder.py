@@ -1,0 +1,102 @@
+"""Images in folders named for their classes: `train/CLASS/x.jpg` and `val/CLASS/y.jpg`.
+
+Without those two the classes lie directly in the folder, and a fixed fifth of each is held out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from kfp_pytorch.training.distributed import World, on_main, once_a_node
+from kfp_pytorch.training.encoded import Labelled
+from kfp_pytorch.training.errors import DataError
+from kfp_pytorch.training.sources import IMAGE_SUFFIXES, Files, NameTable
+
+TRAIN, HELD_OUT = "train", "val"
+
+
+class FolderSource:
+    """Image files by number; see `sources.Source`."""
+
+    def __init__(self, files: Files, names: Sequence[str]) -> None:
+        self._files = files
+        self._names = NameTable(names)
+
+    def read(self, indices: Sequence[int]) -> list[bytes]:
+        """See `Source.read`."""
+        return self._files.read([(self._names[index], 0, None) for index in indices])
+
+    def name(self, index: int) -> str:
+        """See `Source.name`."""
+        return self._files.at(self._names[index])
+
+
+def find(uri: str, world: World) -> Labelled:
+    """Finds the images and classes of a folder.
+
+    Args:
+        uri: The folder, a path or an fsspec URI.
+        world: The ranks. Rank 0's list is everybody's: no two listings need agree in their order.
+
+    Returns:
+        All images with their classes.
+
+    Raises:
+        DataError: On all ranks, if there are no images, a class is judged but never trained on,
+            or another node has other files there.
+    """
+    files = Files(uri)
+    names = on_main(world, lambda: _images(files))
+    if files.local:
+        once_a_node(world, lambda: _check_same(files, names))
+    return _labelled(files, names)
+
+
+def _images(files: Files) -> list[str]:
+    found = [name for name in files.sizes() if name.lower().endswith(IMAGE_SUFFIXES)]
+    if not found:
+        raise DataError(
+            f"{files.uri} holds no images ({', '.join(IMAGE_SUFFIXES)}); give the folder above "
+            "train/ and val/, or the one above the classes, with --data-dir"
+        )
+    return found
+
+
+def _check_same(files: Files, names: list[str]) -> None:
+    """Finds out at the start that a node's own copy of the data is another one."""
+    here = set(_images(files))
+    for word, differing in (("lacks", set(names) - here), ("also has", here - set(names))):
+        if differing:
+            raise DataError(
+                f"{files.uri} on this node {word} {len(differing)} images, such as "
+                f"{min(differing)}, compared with rank 0's; give all nodes the same data"
+            )
+
+
+def _labelled(files: Files, names: list[str]) -> Labelled:
+    split = {name.partition("/")[0] for name in names} >= {TRAIN, HELD_OUT}
+    parts = [name.split("/") for name in names]
+    depth = 1 if split else 0
+    # Files beside the classes, such as a picture of the data set, are no samples.
+    kept = [row for row, path in enumerate(parts) if len(path) > depth + 1]
+    if split:
+        kept = [row for row in kept if parts[row][0] in (TRAIN, HELD_OUT)]
+    trained = {parts[row][depth] for row in kept if not split or parts[row][0] == TRAIN}
+    unknown = {parts[row][depth] for row in kept} - trained
+    if unknown or not trained:
+        problem = (
+            f"{HELD_OUT}/{min(unknown)} has no {TRAIN}/{min(unknown)}"
+            if unknown
+            else ("its images lie in no folder that names their class")
+        )
+        raise DataError(f"{files.uri}: {problem}; each class needs a folder of images to train on")
+    classes = tuple(sorted(trained))
+    number = {name: row for row, name in enumerate(classes)}
+    return Labelled(
+        source=FolderSource(files, [names[row] for row in kept]),
+        labels=torch.tensor([number[parts[row][depth]] for row in kept]),
+        held_out=torch.tensor([parts[row][0] == HELD_OUT for row in kept]) if split else None,
+        classes=classes,
+    )

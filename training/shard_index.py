@@ -1,0 +1,170 @@
+"""What is where in tar files of the WebDataset layout, so that any sample can be read by itself.
+
+In that layout files of one name up to its first dot make a sample: `0001.jpg` and `0001.cls`, the
+number of its class in digits. Finding them takes a pass over all shards. On an object store that
+is a download, so make it once:
+
+    python -m kfp_pytorch.training.shard_index FOLDER_OR_URI > shards.index.json
+
+and put the result beside the shards.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kfp_pytorch.training.errors import DataError
+from kfp_pytorch.training.sources import IMAGE_SUFFIXES, Files
+
+INDEX = "shards.index.json"
+LABEL_SUFFIX = ".cls"
+VERSION = 1
+# Shards that are read at a time by one process: their headers are far apart.
+_AT_A_TIME = 8
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One tar file.
+
+    Attributes:
+        name: Its path below the data set's place.
+        bytes: Its size.
+        keys: The name of each sample.
+        offsets: The first byte of each sample's image.
+        sizes: The bytes of each sample's image.
+        labels: The class of each sample.
+    """
+
+    name: str
+    bytes: int
+    keys: list[str]
+    offsets: list[int]
+    sizes: list[int]
+    labels: list[int]
+
+
+def read_index(files: Files) -> list[Shard] | None:
+    """The index that lies beside the shards, or None where there is none.
+
+    Raises:
+        DataError: If it is damaged, or is that of other shards.
+    """
+    sizes = files.sizes()
+    if INDEX not in sizes:
+        return None
+    try:
+        content = json.loads(files.read([(INDEX, 0, None)])[0])
+        if content["version"] != VERSION:
+            raise ValueError(f"version {content['version']}, and this program reads {VERSION}")
+        shards = [Shard(**each) for each in content["shards"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{files.at(INDEX)} cannot be used: {error!r}; make it anew") from error
+    there = {name: size for name, size in sizes.items() if name.endswith(".tar")}
+    known = {shard.name: shard.bytes for shard in shards}
+    if there != known:
+        differing = sorted(set(there.items()) ^ set(known.items()))
+        raise DataError(
+            f"{files.at(INDEX)} is not of these shards: {differing[0][0]} is another; make it anew"
+        )
+    return shards
+
+
+def shard_names(files: Files) -> dict[str, int]:
+    """The size of each shard by its name.
+
+    Raises:
+        DataError: If there are none.
+    """
+    sizes = files.sizes()
+    found = {name: size for name, size in sizes.items() if name.endswith(".tar")}
+    if not found:
+        packed = [name for name in sizes if name.endswith((".tar.gz", ".tgz", ".tar.zst"))]
+        hint = f"; {packed[0]} is compressed, and such a one cannot be read in parts" * bool(packed)
+        raise DataError(f"{files.uri} holds no .tar files{hint}; give their folder with --data-dir")
+    return found
+
+
+def index_shards(files: Files, sizes: dict[str, int]) -> list[Shard]:
+    """Finds the samples of shards.
+
+    Args:
+        files: Where they lie.
+        sizes: The size of each by its name.
+
+    Returns:
+        The shards, in the order of `sizes`.
+
+    Raises:
+        DataError: If one is damaged, or a sample in it lacks its image or its class.
+    """
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        return list(pool.map(lambda each: _index(files, *each), sizes.items()))
+
+
+def _index(files: Files, name: str, size: int) -> Shard:
+    shard = Shard(name, size, [], [], [], [])
+    try:
+        with files.open(name) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
+            for key, image, label in _samples(tar):
+                if image is None or label is None:
+                    lacking = "a class (.cls)" if label is None else "an image"
+                    raise ValueError(f"the sample {key} has no {lacking}")
+                shard.keys.append(key)
+                shard.offsets.append(image.offset_data)
+                shard.sizes.append(image.size)
+                shard.labels.append(label)
+    except (tarfile.TarError, ValueError, OSError) as error:
+        raise DataError(
+            f"the shard {files.at(name)} cannot be used: {error}; make it anew, in the layout of "
+            "WebDataset (KEY.jpg and KEY.cls side by side)"
+        ) from error
+    return shard
+
+
+def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo | None, int | None]]:
+    """Each sample's name, image and class: neighbours with one name up to its first dot."""
+    key, image, label = "", None, None
+    for member in tar:
+        # The list of all that was met is of no use, and grows.
+        tar.members = []
+        if not member.isfile():
+            continue
+        folder, _, base = member.name.rpartition("/")
+        stem, dot, rest = base.partition(".")
+        found = f"{folder}/{stem}" if folder else stem
+        suffix = (dot + rest).lower()
+        if found != key:
+            if key:
+                yield key, image, label
+            key, image, label = found, None, None
+        if suffix in IMAGE_SUFFIXES:
+            image = member
+        elif suffix == LABEL_SUFFIX:
+            label = _label(tar, member)
+    if key:
+        yield key, image, label
+
+
+def _label(tar: tarfile.TarFile, member: tarfile.TarInfo) -> int:
+    stream = tar.extractfile(member)
+    text = stream.read(32) if stream else b""
+    if not text.strip().isdigit():
+        raise ValueError(f"{member.name} holds {text!r}, which is no number of a class")
+    return int(text)
+
+
+def as_json(shards: Sequence[Shard]) -> dict[str, Any]:
+    """The content of an index file."""
+    return {"version": VERSION, "shards": [asdict(shard) for shard in shards]}
+
+
+if __name__ == "__main__":
+    place = Files(sys.argv[1])
+    json.dump(as_json(index_shards(place, shard_names(place))), sys.stdout)
