@@ -139,7 +139,7 @@ def _subject(account: str) -> str:
 
 
 class Transient(ApiError):
-    """429, 5xx or no answer at all: the same call may work in a moment."""
+    """429, 5xx, a redirection or no answer: the same call may work in a moment."""
 
 
 class Unreachable(Transient):
@@ -206,7 +206,8 @@ def _class_for(status: int, reason: str, words: str, said: Mapping[str, Any]) ->
     if status == 403:
         # Quotas and admission webhooks answer 403 as well; a role changes nothing about those.
         return Forbidden if _RBAC_WORDS.search(words) or not said else Refused
-    if status == 429 or status >= 500 or status == 408:
+    # The API server redirects nobody; a proxy that does so does not let us through to it.
+    if status == 429 or status >= 500 or status == 408 or 300 <= status < 400:
         return Transient
     return {401: Unauthorized, 410: Expired, 400: Refused, 413: Refused, 422: Refused}.get(
         status, ApiError

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher.api_errors import AlreadyExists, Conflict, KindAbsent, NotFound
+from kfp_pytorch.launcher.api_errors import AlreadyExists, Conflict, KindAbsent, NotFound, Refused
 from kfp_pytorch.launcher.constants import (
     ATTEMPT_ANNOTATION,
     MANAGED_BY_LABEL,
     PYTORCHJOB,
     RUN_ID_LABEL,
 )
-from kfp_pytorch.launcher.errors import JobFailed, NotOurs
+from kfp_pytorch.launcher.errors import InputError, JobFailed, NotOurs, StepError
 from kfp_pytorch.launcher.evidence import Object
 from kfp_pytorch.launcher.kube import Kube
 from kfp_pytorch.launcher.limits import Limits
+from kfp_pytorch.launcher.podview import some
 from kfp_pytorch.launcher.progress import say
 from kfp_pytorch.launcher.state import Phase, job_state
 from kfp_pytorch.launcher.stop import Stopper, Target
+
+_UNKNOWN = re.compile(r'unknown field "([^"]+)"')
+_IN_TEMPLATE = re.compile(r"^spec\.pytorchReplicaSpecs\.\w+\.template\.")
 
 
 @dataclass(frozen=True)
@@ -102,16 +107,32 @@ def _create(
     try:
         while True:
             try:
-                created = kube.create(PYTORCHJOB, job)
+                created = kube.create(PYTORCHJOB, job, unknown_fields="Strict")
                 target.uid = created["metadata"]["uid"]
                 return created
             except AlreadyExists:
                 return None
+            except Refused as error:
+                raise _unknown_fields(error) from error
             except KindAbsent as error:
                 _bear_absence(error, started, limits)
     finally:
         target.creating = False
         stopper.check()
+
+
+def _unknown_fields(error: Refused) -> StepError:
+    """A refusal for fields that the cluster does not know, as what it is: mostly a typing error."""
+    found = dict.fromkeys(_IN_TEMPLATE.sub("", path) for path in _UNKNOWN.findall(error.words))
+    if not found:
+        return error
+    fields = some(map(repr, found), 6)
+    return InputError(
+        f"The cluster's PyTorchJob has no field {fields}. Look for a typing error in "
+        "pod_template_patch, affinity, tolerations, env or the task's volumes; a field that is "
+        f"newer than the cluster must be left out.\nThe server said: {error.words}",
+        f"The cluster's PyTorchJob has no field {fields}",
+    )
 
 
 def _bear_absence(error: KindAbsent, started: float, limits: Limits) -> None:

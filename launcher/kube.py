@@ -81,12 +81,26 @@ class Kube:
         """Reads one object. Raises `NotFound` when it is not there."""
         return self._object(kind, "get", "GET", name, namespace)
 
-    def create(self, kind: Kind, obj: Object, namespace: str = "") -> Object:
+    def create(
+        self, kind: Kind, obj: Object, namespace: str = "", *, unknown_fields: str = ""
+    ) -> Object:
         """Creates an object. Raises `AlreadyExists` when there is one of its name.
 
         A try whose answer was lost may have worked; the next then meets `AlreadyExists`.
+
+        Args:
+            kind: Its kind.
+            obj: The object.
+            namespace: Its namespace.
+            unknown_fields: `Strict` has the server refuse fields that the kind does not have,
+                which it would else leave out without a word. Servers before 1.25 know nothing
+                of it.
+
+        Returns:
+            The object as it was made.
         """
-        return self._object(kind, "create", "POST", "", namespace, body=obj)
+        query = {"fieldValidation": unknown_fields}
+        return self._object(kind, "create", "POST", "", namespace, query=query, body=obj)
 
     def replace(self, kind: Kind, obj: Object, namespace: str = "") -> Object:
         """Replaces an object; raises `Conflict` when its resourceVersion is not the newest."""
@@ -291,6 +305,7 @@ class Kube:
         method: str,
         name: str,
         namespace: str,
+        query: Mapping[str, str] | None = None,
         body: Object | None = None,
         content: str = "application/json",
     ) -> Object:
@@ -299,7 +314,9 @@ class Kube:
         sent = name or ((body or {}).get("metadata") or {}).get("name", "")
 
         def attempt() -> Object:
-            answer = self._transport.json(call, method, path, body=body, content=content)
+            answer = self._transport.json(
+                call, method, path, query=query, body=body, content=content
+            )
             got = (answer.get("kind"), (answer.get("metadata") or {}).get("name"))
             if got[0] != kind.kind or (sent and got[1] != sent):
                 raise Unreachable(call, 200, "", f"the answer is a {got[0]} named {got[1]!r}")

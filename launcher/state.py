@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from kfp_pytorch.launcher.evidence import Object
 
+from kfp_pytorch.launcher.evidence import Object
 
 # runPolicy.managedBy of a job that the Training Operator itself runs.
 OPERATOR = "kubeflow.org/training-operator"
@@ -125,9 +125,7 @@ def _latest(conditions: list[Object]) -> str:
     return max((str(c.get("lastTransitionTime") or "") for c in conditions), default="")
 
 
-def _state(
-    phase: Phase, condition: Object, since: str, deleting: bool, status: Object
-) -> JobState:
+def _state(phase: Phase, condition: Object, since: str, deleting: bool, status: Object) -> JobState:
     return JobState(
         phase=phase,
         reason=str(condition.get("reason") or ""),

@@ -11,8 +11,10 @@ import urllib3
 from kfp_pytorch.launcher.api_errors import Call, Silent, Unreachable, error_from_status
 from kfp_pytorch.launcher.evidence import Object
 
-# A line longer than this is not kept whole: a log may be one endless line.
+# A line of a log that is longer is not kept whole: it may be endless.
 LONGEST_LINE = 64 * 1024
+# An event is one line that holds a whole object, at most a few MB.
+_LONGEST_EVENT = 64 * 1024 * 1024
 
 
 class LogStream:
@@ -21,6 +23,8 @@ class LogStream:
     Iterating raises `Unreachable` when the stream breaks, `Silent` when nothing comes for
     too long.
     """
+
+    _longest = LONGEST_LINE
 
     def __init__(self, call: Call, answer: urllib3.BaseHTTPResponse) -> None:
         self._call = call
@@ -46,8 +50,8 @@ class LogStream:
             for chunk in self._answer.stream(LONGEST_LINE, decode_content=False):
                 *whole, pending = (pending + chunk).split(b"\n")
                 yield from whole
-                if len(pending) > LONGEST_LINE:
-                    yield pending[:LONGEST_LINE]
+                if len(pending) > self._longest:
+                    yield pending[: self._longest]
                     pending = b""
             if pending:
                 yield pending
@@ -67,6 +71,8 @@ class WatchStream(LogStream):
     An ERROR event is raised as its error (`Expired` for 410). What is no event, such as a line
     that was cut off, is raised as `Unreachable`.
     """
+
+    _longest = _LONGEST_EVENT
 
     def __iter__(self) -> Iterator[tuple[str, Object]]:  # type: ignore[override]
         for line in self._lines():

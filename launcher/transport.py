@@ -63,33 +63,51 @@ def be_silent(_text: str) -> None:
     """Tells nobody."""
 
 
-class Transport:
-    """Sends requests to one API server; safe to use from several threads.
+@dataclass
+class _Known:
+    """What the transports to one server know of it together.
 
     Attributes:
-        credentials: The credentials as last read.
-        clock_offset: How far the server's clock is ahead of this machine's.
+        credentials: The credentials as last read, by whichever of them.
+        contacted: Whether the server has ever answered.
+        clock_offset: How far its clock is ahead of this machine's.
     """
+
+    credentials: Credentials
+    contacted: bool = False
+    clock_offset: timedelta = timedelta()
+
+
+class Transport:
+    """Sends requests to one API server; safe to use from several threads."""
 
     def __init__(
         self,
         load: Callable[[], Credentials],
         patience: Patience,
         notify: Callable[[str], None] = be_silent,
-        credentials: Credentials | None = None,
+        known: _Known | None = None,
     ) -> None:
         self._load = load
         self._patience = patience
         self._notify = notify
-        self._contacted = False
-        self._use(credentials or load())
-        self.clock_offset = timedelta()
+        self._known = known or _Known(load())
+        self._pooled = self._known.credentials
+        self._pool = _pool(self._pooled)
+
+    @property
+    def credentials(self) -> Credentials:
+        """The credentials as last read."""
+        return self._known.credentials
+
+    @property
+    def clock_offset(self) -> timedelta:
+        """How far the server's clock is ahead of this machine's."""
+        return self._known.clock_offset
 
     def sibling(self, patience: Patience) -> Transport:
         """Another transport to the same server, with its own sockets and patience."""
-        other = Transport(self._load, patience, self._notify, self.credentials)
-        other._contacted = self._contacted
-        return other
+        return Transport(self._load, patience, self._notify, self._known)
 
     def json(self, call: Call, method: str, path: str, **request: Any) -> Object:
         """Sends one request and returns the object in the answer. Arguments as in `send`."""
@@ -144,7 +162,7 @@ class Transport:
                 raise error
             # At once the first time: a rotated token is the usual cause.
             time.sleep(min(2.0 ** (login - 2), 4.0) if login else 0.0)
-            self._use(self._load())
+            self._known.credentials = self._load()
             login += 1
 
     def retried(self, attempt: Callable[[], T]) -> T:
@@ -176,7 +194,7 @@ class Transport:
 
     def _budget(self) -> float:
         limits = self._patience
-        return limits.blind if self._contacted else min(limits.blind, limits.first_contact)
+        return limits.blind if self._known.contacted else min(limits.blind, limits.first_contact)
 
     def _wait(self, error: Transient, pause: float) -> float:
         asked = min(error.retry_after, 4 * self._patience.longest_pause)
@@ -186,7 +204,7 @@ class Transport:
     def _once(
         self, call: Call, method: str, target: str, data: bytes | None, content: str, silence: float
     ) -> urllib3.BaseHTTPResponse:
-        who = self.credentials
+        who, pool = self._connected()
         headers = {"Accept": "application/json, */*", "User-Agent": "kfp-pytorch"}
         if who.authorization:
             headers["Authorization"] = who.authorization
@@ -195,7 +213,7 @@ class Transport:
         read = silence or self._patience.read
         limits = urllib3.Timeout(connect=self._patience.connect, read=read)
         try:
-            answer = self._pool.request(
+            answer = pool.request(
                 method,
                 who.server + target,
                 body=data,
@@ -211,18 +229,20 @@ class Transport:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             words = f"{type(error).__name__}: {error} ({who.server}, from {who.source})"
             raise Unreachable(call, 0, "", words) from error
-        self._contacted = True
+        self._known.contacted = True
         self._note_time(answer.headers.get("Date", ""))
         return answer
 
-    def _use(self, credentials: Credentials) -> None:
-        """Takes new credentials; a new pool too, for a certificate may have changed."""
-        self.credentials = credentials
-        self._pool = _pool(credentials)
+    def _connected(self) -> tuple[Credentials, urllib3.PoolManager]:
+        """The credentials, with a new pool for new ones: a certificate may have changed."""
+        who = self._known.credentials
+        if who is not self._pooled:
+            self._pooled, self._pool = who, _pool(who)
+        return who, self._pool
 
     def _note_time(self, date: str) -> None:
         try:
-            self.clock_offset = parsedate_to_datetime(date) - datetime.now(UTC)
+            self._known.clock_offset = parsedate_to_datetime(date) - datetime.now(UTC)
         except (TypeError, ValueError):
             return
 

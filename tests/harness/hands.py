@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from kfp_pytorch.launcher.constants import (
@@ -16,6 +17,9 @@ from kfp_pytorch.launcher.constants import (
     WORKFLOW,
     Kind,
 )
+from kfp_pytorch.launcher.credentials import Credentials
+from kfp_pytorch.launcher.kube import Kube, connect
+from kfp_pytorch.launcher.transport import Patience
 from kfp_pytorch.local.apiserver.core import DELETED, Api
 from kfp_pytorch.local.apiserver.errors import ApiError as Gone
 from kfp_pytorch.local.apiserver.faultactions import Action
@@ -24,8 +28,18 @@ from kfp_pytorch.local.apiserver.serve import ThreadedServer
 
 NAMESPACE = "default"
 JOBS = f"*/namespaces/{NAMESPACE}/pytorchjobs*"
+PATIENT = Patience(blind=30, first_contact=30, pause=0.05, longest_pause=0.2, logins=2)
+# For tests of a server that does not answer.
+IMPATIENT = replace(PATIENT, blind=1.8, connect=1.0, read=0.5)
 
 Object = dict[str, Any]
+
+
+def connected(server: ThreadedServer, patience: Patience = PATIENT) -> Kube:
+    def load() -> Credentials:
+        return Credentials(server.url, NAMESPACE, "a test", account="tester")
+
+    return connect(patience=patience, load_credentials=load)
 
 
 class Hands:

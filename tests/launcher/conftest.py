@@ -10,19 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.hands import NAMESPACE, Hands, bury
+from harness.hands import IMPATIENT, Hands, bury, connected
 
 from kfp_pytorch.launcher import progress
 from kfp_pytorch.launcher.constants import PYTORCHJOB
-from kfp_pytorch.launcher.credentials import Credentials
 from kfp_pytorch.launcher.identity import job_name
 from kfp_pytorch.launcher.inputs import parse_inputs
-from kfp_pytorch.launcher.kube import Kube, connect
+from kfp_pytorch.launcher.kube import Kube
 from kfp_pytorch.launcher.limits import Limits
 from kfp_pytorch.launcher.pytorchjob import longest_suffix
 from kfp_pytorch.launcher.steps.pytorch_job import Artifacts, train
 from kfp_pytorch.launcher.stop import Stopper
-from kfp_pytorch.launcher.transport import Patience
 from kfp_pytorch.local.apiserver.serve import ThreadedServer, start_in_thread
 
 MODEL_URI = "minio://mlpipeline/v2/artifacts/train/run-1/pytorch-job/abc/model"
@@ -44,9 +42,6 @@ QUICK = Limits(
     config_grace=0.3,
     gather=10.0,
 )
-PATIENT = Patience(blind=30, first_contact=30, pause=0.05, longest_pause=0.2, logins=2)
-# For tests of a server that does not answer.
-IMPATIENT = replace(PATIENT, blind=1.8, connect=1.0, read=0.5)
 
 
 @pytest.fixture(scope="session")
@@ -64,13 +59,6 @@ def server(shared_server: ThreadedServer) -> ThreadedServer:
     shared_server.set_clock(0)
     Hands(shared_server).reset()
     return shared_server
-
-
-def connected(server: ThreadedServer, patience: Patience = PATIENT) -> Kube:
-    def load() -> Credentials:
-        return Credentials(server.url, NAMESPACE, "a test", account="tester")
-
-    return connect(patience=patience, load_credentials=load)
 
 
 @pytest.fixture

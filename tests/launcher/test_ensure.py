@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.hands import connected
 
 from kfp_pytorch.launcher.api_errors import Refused
 from kfp_pytorch.launcher.constants import (
@@ -14,7 +17,10 @@ from kfp_pytorch.launcher.constants import (
     STEP_ID_LABEL,
 )
 from kfp_pytorch.launcher.errors import InputError, JobFailed, NotOurs, PermissionMissing
+from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.apiserver.faultactions import Answer, Forbidden, LostAnswer
+from kfp_pytorch.local.apiserver.registry import Registry, read_definitions
+from kfp_pytorch.local.apiserver.serve import start_in_thread
 
 
 def attempt(job: Any) -> str:
@@ -182,3 +188,46 @@ def test_the_job_has_no_owner_outside_of_a_workflow(step: Any, hands: Any) -> No
     assert "ownerReferences" not in hands.job(run.job)["metadata"]
     hands.success(run.job)
     run.succeeded()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "field"),
+    [
+        ({"pod_template_patch": {"spec": {"tolerationz": []}}}, "spec.tolerationz"),
+        (
+            {"affinity": {"nodeAffinity": {"requiredDuringScheduling": {}}}},
+            "spec.affinity.nodeAffinity.requiredDuringScheduling",
+        ),
+    ],
+)
+def test_a_typing_error_inside_an_input_is_named_and_nothing_is_made(
+    step: Any, hands: Any, strict_server: Any, inputs: Any, field: str
+) -> None:
+    run = step(on=connected(strict_server), output_uri="s3://bucket", num_nodes=2, **inputs)
+    words = run.failed(InputError)
+    assert f"no field '{field}'. Look for" in words
+    assert "The server said: " in words
+    assert len(run.error.short) < 200
+    assert strict_server.call(strict_server.api.list, PYTORCHJOB) == []
+
+
+def test_other_refusals_of_the_server_are_not_taken_for_typing_errors(
+    step: Any, hands: Any
+) -> None:
+    words = "PyTorchJob in version v1 cannot be handled as a PyTorchJob: json: cannot unmarshal"
+    hands.fault(Answer(400, "BadRequest", words), "create")
+    assert "cannot unmarshal" in step().failed(Refused)
+
+
+@pytest.fixture
+def strict_server(tmp_path: Path) -> Iterator[Any]:
+    """A server with the operator's own CRD."""
+    folder = Path(__file__).resolve().parents[3] / "shared" / "crds"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there")
+    wanted = f"{PYTORCHJOB.plural}.{PYTORCHJOB.group}"
+    definitions = [d for d in read_definitions(folder) if d["metadata"]["name"] == wanted]
+    registry = Registry(definitions)
+    server = start_in_thread(tmp_path, api=Api(registry))
+    yield server
+    server.stop()

@@ -214,3 +214,40 @@ def test_a_followed_log_gives_lines_as_they_come(kube: Any, hands: Any) -> None:
         assert next(lines) == f"2025-11-27T12:00:0{number}Z é{number}"
     hands.ended("j", 0)
     assert list(lines) == []
+
+
+def test_an_event_may_hold_an_object_of_any_size_that_there_is(kube: Any, hands: Any) -> None:
+    """Two templates with long arguments are more than a stream's buffer."""
+    big = JOB | {"metadata": JOB["metadata"] | {"annotations": {"note": "x" * 200_000}}}
+    stream = kube.watch(PYTORCHJOB, silence=20)
+    hands.server.call(hands.server.api.create, PYTORCHJOB, big)
+    kind, obj = next((k, o) for k, o in stream if k != "BOOKMARK")
+    assert (kind, obj["metadata"]["annotations"]) == ("ADDED", big["metadata"]["annotations"])
+    stream.close()
+
+
+@pytest.mark.parametrize("code", [301, 302, 307])
+def test_a_proxy_that_redirects_is_no_answer_of_the_server(
+    kube: Any, hands: Any, code: int
+) -> None:
+    hands.fault(Answer(code, body="<html>log in first</html>"), "get", CLAIMS, times=2)
+    assert kube.get(CLAIM, "kfp-pytorch")
+
+
+def test_credentials_that_one_connection_read_afresh_serve_its_siblings_too(
+    hands: Any, tmp_path: Path
+) -> None:
+    """A signal's DELETE must not begin with a 401 because the token was rotated an hour ago."""
+    token = tmp_path / "token"
+    token.write_text("old")
+    config = kubeconfig(hands.server.url, token_file=str(token))
+    environ = {"KUBECONFIG": str(write_kubeconfig(tmp_path / "rotating", config))}
+    kube = connect(load_credentials=lambda: load(environ))
+    sibling = kube.sibling(Patience())
+    sibling.get(CLAIM, "kfp-pytorch")
+    hands.fault(TokenExpired(), "get", CLAIMS, times=None)
+    token.write_text("new")
+    kube.get(CLAIM, "kfp-pytorch")
+    refused = sum(r.status == 401 for r in hands.server.requests)
+    sibling.get(CLAIM, "kfp-pytorch")
+    assert sum(r.status == 401 for r in hands.server.requests) == refused == 1
