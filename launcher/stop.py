@@ -96,10 +96,16 @@ class Target:
         """Whether the step's own pod is being deleted; False when that is not known in time."""
         if not self.pod_name:
             return False
+        deadline = time.monotonic() + within
         answer: queue.SimpleQueue[bool] = queue.SimpleQueue()
         threading.Thread(target=lambda: answer.put(self._pod_goes()), daemon=True).start()
+        if not self.uid:
+            # The DELETE will want it: ask for both at once.
+            with contextlib.suppress(StepError):
+                found = self._find()
+                self.uid = self.uid or found
         try:
-            return answer.get(timeout=within)
+            return answer.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             return False
 
