@@ -20,9 +20,12 @@ class Limits:
         silence: How long a watch may bring neither event nor bookmark; with the read that
             follows, an end is seen within five minutes.
         watch_life: After how long the server is asked to end a watch.
+        pods_life: The same for a watch of pods, which no silence ends: many servers send no
+            bookmarks, and what pods do is looked at anew with each change of the job.
         slow_beat: Time between reads of pods that nothing else has caused, where watches of
             them bring nothing.
-        log_silence: How long a followed log may bring nothing before it is opened anew.
+        log_silence: How long a followed log may bring nothing before it is opened anew; it
+            doubles up to `pods_life` while that brings nothing either.
         quick_beat: The same for pods and events while the job is not running whole; it doubles
             up to `remind`.
         remind: Time between progress lines while nothing changes.
@@ -42,6 +45,7 @@ class Limits:
     poll: float = 30.0
     silence: float = 290.0
     watch_life: float = 1800.0
+    pods_life: float = 3600.0
     slow_beat: float = 1500.0
     log_silence: float = 900.0
     quick_beat: float = 5.0

@@ -153,19 +153,21 @@ class LogFollower(threading.Thread):
 
     def run(self) -> None:
         """Follows the log, again after each end of a stream."""
-        pause = 1.0
+        pause, silence = 1.0, self._limits.log_silence
         while not self._closed:
             self._wake.clear()
             self._drained.clear()
             shown = self._unseen.last
             try:
                 self._previous()
-                self._follow()
+                self._follow(silence)
                 self._drained.set()
                 self._ended()
             except Silent:
                 # A rotated file, or nothing to say: a new stream tells.
-                pause = 0.0
+                quiet = self._unseen.last == shown
+                longer = min(2 * silence, self._limits.pods_life)
+                silence = longer if quiet else self._limits.log_silence
                 continue
             except Forbidden as error:
                 self.note = f"The log of {self._pod} could not be followed: {error.message}"
@@ -173,6 +175,7 @@ class LogFollower(threading.Thread):
             except StepError:
                 self._drained.set()
             moved = self._unseen.last != shown
+            silence = self._limits.log_silence if moved else silence
             pause = 1.0 if moved else min(2 * max(pause, 0.5), self._limits.slow_beat)
             self._wake.wait(pause)
 
@@ -197,9 +200,9 @@ class LogFollower(threading.Thread):
             # Another container writes a new log, perhaps by another clock.
             self._unseen = Unseen()
 
-    def _follow(self) -> None:
+    def _follow(self, silence: float) -> None:
         self._stream = stream = self._kube.follow_log(
-            self._pod, self._container, since=self._unseen.since, silence=self._limits.log_silence
+            self._pod, self._container, since=self._unseen.since, silence=silence
         )
         try:
             self._show(stream)

@@ -80,6 +80,7 @@ class Follower(threading.Thread, ABC):
         self._failures = 0
         self._version = ""
         self._expired = False
+        self._heard = time.monotonic()
 
     @abstractmethod
     def read(self) -> tuple[list[Object], str]:
@@ -99,8 +100,8 @@ class Follower(threading.Thread, ABC):
 
     @property
     def streaming(self) -> bool:
-        """Whether a watch is open."""
-        return self._stream is not None
+        """Whether a watch is open that has not been silent for long."""
+        return self._stream is not None and time.monotonic() - self._heard < self.limits.silence
 
     def run(self) -> None:
         """Reads and watches, until closed or blind for good."""
@@ -144,14 +145,18 @@ class Follower(threading.Thread, ABC):
         finally:
             self._close_stream()
         healthy = time.monotonic() - started >= _WHOLESOME and not silent
-        self._failures = 0 if healthy else self._failures + 1
+        if not self._wake.is_set():
+            # It broke, and was not told to look.
+            self._failures = 0 if healthy else self._failures + 1
         self._wake.wait(self.pause(self._failures, silent))
 
     def _watch(self, version: str) -> None:
         self._stream = stream = self.open(version)
+        self._heard = time.monotonic()
         if self._wake.is_set():
             return
         for kind, obj in stream:
+            self._heard = time.monotonic()
             self._expired = False
             seen = str((obj.get("metadata") or {}).get("resourceVersion") or "")
             self._version = seen or self._version
@@ -261,13 +266,14 @@ class PodsFollower(Follower):
             POD,
             labels=self._labels,
             resource_version=version,
-            silence=self.limits.silence,
-            lifetime=self.limits.watch_life,
+            # The server ends it first, if it is still there.
+            silence=1.1 * self.limits.pods_life,
+            lifetime=self.limits.pods_life,
         )
 
     def pause(self, failures: int, silent: bool) -> float:
-        """A server that sends no bookmarks would make a watch cost more than it brings."""
-        return self.limits.slow_beat if silent else _backoff(failures, self.limits.slow_beat)
+        """The job's state does not hang on it, so where watches break it looks but seldom."""
+        return 0.0 if silent else _backoff(failures, self.limits.slow_beat)
 
     def bears(self, error: ApiError) -> bool:
         """Reads alone will do."""

@@ -33,6 +33,7 @@ QUICK = Limits(
     poll=0.15,
     silence=0.5,
     watch_life=60.0,
+    pods_life=60.0,
     slow_beat=0.5,
     log_silence=2.0,
     quick_beat=0.2,
