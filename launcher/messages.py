@@ -6,8 +6,10 @@ knows nothing of this project: whatever does not read as ours counts as none.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +18,8 @@ from kfp_pytorch.launcher import podview
 from kfp_pytorch.launcher.evidence import Object
 
 VERSION = 1
+# A message of two kilobytes unpacks to far less, unless somebody means harm.
+_MAX_PIXELS = 1_000_000
 Curve = tuple[tuple[float, float], ...]
 """Points of a curve: step and value, by step."""
 
@@ -134,8 +138,8 @@ def _success(pod: str, said: Mapping[str, Any]) -> Success:
         curves=_curves(said.get("curves")),
         samples=tuple(
             sample
-            for sample in _list(said.get("samples"))
-            if isinstance(sample, dict) and {"instance", "prediction"} <= set(sample)
+            for sample in map(_unpacked, map(_object, _list(said.get("samples"))))
+            if {"instance", "prediction"} <= set(sample)
         ),
     )
 
@@ -175,6 +179,23 @@ def _curves(value: Any) -> dict[str, Curve]:
         if read:
             curves[name] = tuple(sorted(read, key=lambda point: point[0]))
     return curves
+
+
+def _unpacked(sample: dict[str, Any]) -> dict[str, Any]:
+    """A sample with its `instance` as nested lists; one that cannot be unpacked has none."""
+    if "packed" not in sample:
+        return sample
+    try:
+        content = base64.b64decode(sample["packed"], validate=True)
+        values: list[Any] = list(zlib.decompressobj().decompress(content, _MAX_PIXELS))
+        shape = [int(size) for size in sample["shape"]]
+        if math.prod(shape) != len(values) or min(shape, default=0) < 1:
+            return {}
+    except (TypeError, ValueError, KeyError, zlib.error):
+        return {}
+    for size in reversed(shape[1:]):
+        values = [values[start : start + size] for start in range(0, len(values), size)]
+    return {"instance": values, **{k: v for k, v in sample.items() if k not in ("packed", "shape")}}
 
 
 def _is_number(value: Any) -> bool:

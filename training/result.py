@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import os
 import re
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,7 +49,7 @@ def success_message(result: Mapping[str, Any], limit: int = TERMINATION_MESSAGE_
         "export": export,
     }
     curves = {name: points for name, points in result.get("curves", {}).items() if points}
-    samples = [sample for sample in result.get("samples", []) if _size(sample) < limit]
+    samples = [packed(sample) for sample in result.get("samples", [])]
     points = MAX_POINTS
     while True:
         extras = {
@@ -119,6 +121,39 @@ def write_message(text: str, environ: Mapping[str, str] = os.environ) -> None:
     path = Path(named or TERMINATION_LOG_PATH)
     if named or path.exists():
         path.write_bytes(text.encode())
+
+
+def packed(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """A held-out sample in its shortest form.
+
+    Args:
+        sample: An `instance`, nested lists of numbers, and its `prediction`.
+
+    Returns:
+        The sample as it is, or with `packed` and `shape` in place of `instance`: the values as
+        bytes, compressed, in base64. Only whole numbers from 0 to 255, as pixels are, can be
+        packed, and only where that is shorter.
+    """
+    try:
+        pixels = bytes(_flat(sample["instance"]))
+    except (TypeError, ValueError):
+        return dict(sample)
+    short = {
+        "packed": base64.b64encode(zlib.compress(pixels, 9)).decode(),
+        "shape": _shape(sample["instance"]),
+        "prediction": sample["prediction"],
+    }
+    return short if _size(short) < _size(sample) else dict(sample)
+
+
+def _flat(values: Any) -> list[Any]:
+    if not isinstance(values, list):
+        return [values]
+    return [value for each in values for value in _flat(each)]
+
+
+def _shape(values: Any) -> list[int]:
+    return [len(values), *_shape(values[0])] if isinstance(values, list) else []
 
 
 def _thinned(curve: list[Any], points: int) -> list[Any]:

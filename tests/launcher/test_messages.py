@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from typing import Any
 
 import pytest
@@ -112,6 +114,39 @@ def test_fields_of_wrong_types_are_left_out_and_the_rest_is_kept() -> None:
     assert success.metrics == {"accuracy": 0.5}
     assert (success.world_size, success.export, success.samples) == (0, None, ())
     assert success.curves == {"loss": ((0.0, 1.0), (1.0, 0.5))}
+
+
+def packed(pixels: bytes, shape: list[Any]) -> dict[str, Any]:
+    text = base64.b64encode(zlib.compress(pixels)).decode()
+    return {"packed": text, "shape": shape, "prediction": 7}
+
+
+def test_a_packed_sample_is_read_as_the_image_that_it_was() -> None:
+    message = {"version": 1, "status": "succeeded", "samples": [packed(bytes(range(6)), [1, 2, 3])]}
+    success = read_messages([pod("a", message)]).success
+    assert success is not None
+    assert success.samples == ({"instance": [[[0, 1, 2], [3, 4, 5]]], "prediction": 7},)
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        packed(b"abc", [2, 2]),
+        packed(b"abc", [0]),
+        packed(b"abc", []),
+        packed(b"abc", ["x"]),
+        packed(bytes(2_000_000), [2_000_000]),
+        {"packed": "no base64", "shape": [3], "prediction": 7},
+        {"packed": "YWJj", "shape": [3], "prediction": 7},
+        {"packed": 3, "shape": [3], "prediction": 7},
+        {"packed": "YWJj", "prediction": 7},
+    ],
+)
+def test_a_packed_sample_that_does_not_unpack_is_left_out(sample: dict[str, Any]) -> None:
+    message = {"version": 1, "status": "succeeded", "samples": [sample]}
+    success = read_messages([pod("a", message)]).success
+    assert success is not None
+    assert success.samples == ()
 
 
 json_values = st.recursive(

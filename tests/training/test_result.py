@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 
 import pytest
 
@@ -51,6 +53,22 @@ def test_digits_leave_room_for_samples_and_for_curves_from_end_to_end():
         assert len(curve) >= 12
         assert curve[0][0] == 0
         assert curve[-1][0] == 499
+
+
+def test_an_image_of_clothes_fits_as_packed_pixels():
+    image = [[[(17 * row * column) % 256 for column in range(28)] for row in range(28)]]
+    whole = {**result(), "samples": [{"instance": image, "prediction": 3}] * 10}
+    (sample, *_) = json.loads(success_message(whole))["samples"]
+    assert list(zlib.decompress(base64.b64decode(sample["packed"]))) == [
+        pixel for row in image[0] for pixel in row
+    ]
+    assert (sample["shape"], sample["prediction"]) == ([1, 28, 28], 3)
+
+
+def test_an_instance_of_other_numbers_than_pixels_travels_as_it_is():
+    for instance in ([[0.5, 2.0]], [[256, 1]], [[-1, 2]], "text"):
+        sample = {"instance": instance, "prediction": 3}
+        assert json.loads(success_message({**result(), "samples": [sample]}))["samples"] == [sample]
 
 
 def test_no_curve_has_more_than_64_points_however_much_room_there_is():
