@@ -31,5 +31,9 @@ class PeerLostError(TrainingError):
     """Another rank has gone, and training cannot go on without it."""
 
 
+class RankHungError(TrainingError):
+    """A rank makes no progress, and all others wait for it."""
+
+
 class Stopped(Exception):
     """All ranks agreed to stop; what they had done is saved."""

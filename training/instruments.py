@@ -18,6 +18,7 @@ from kfp_pytorch.training.flops import image_flops, peak_flops, utilisation
 from kfp_pytorch.training.profiling import Profiler
 from kfp_pytorch.training.steptimes import StepTimer
 from kfp_pytorch.training.storage import Folder
+from kfp_pytorch.training.watchdog import Heartbeat
 
 
 class Instruments:
@@ -30,6 +31,7 @@ class Instruments:
         folder: Folder,
         model: nn.Module,
         shape: tuple[int, ...],
+        heartbeat: Heartbeat,
     ) -> None:
         """Gets ready.
 
@@ -39,8 +41,10 @@ class Instruments:
             folder: The job's folder.
             model: The model, unwrapped.
             shape: Channels, height and width of an image as the model gets it.
+            heartbeat: What is told how far this rank is.
         """
         self._world = world
+        self._heartbeat = heartbeat
         self._model = model
         self._flops = image_flops(model, shape) if _knows_peak(world.device) else 0.0
         self._timer = StepTimer(world.device)
@@ -49,13 +53,15 @@ class Instruments:
         request = profiling.parse(config.profile_steps, config.profile_ranks)
         self._profiler = Profiler(request, world, folder)
 
-    def start(self) -> None:
-        """Says that a row of steps begins."""
+    def start(self, step: int) -> None:
+        """Says that a row of steps begins, with this one."""
         self._timer.start()
+        self._heartbeat.waiting(step)
 
     def before_step(self, step: int) -> None:
         """Says that a step's samples are there, and it begins to compute."""
         self._timer.mark(steptimes.DATA)
+        self._heartbeat.computing(step)
         self._profiler.before(step)
 
     def after_backward(self) -> None:
@@ -66,6 +72,15 @@ class Instruments:
         """Says that a step has ended."""
         self._timer.mark(steptimes.OPTIMIZER)
         self._profiler.after(step)
+        self._heartbeat.waiting(step + 1)
+
+    def evaluating(self, step: int, batch: int) -> None:
+        """Says how many batches of an evaluation are done."""
+        self._heartbeat.evaluating(step, batch)
+
+    def rest(self) -> None:
+        """Says that neither steps nor an evaluation are under way."""
+        self._heartbeat.rest()
 
     def read(self, values: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
         """What was measured since the last report.

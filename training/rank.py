@@ -8,9 +8,10 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
-from kfp_pytorch.training.errors import PeerLostError, Stopped, TrainingError
+from kfp_pytorch.training.errors import PeerLostError, RankHungError, Stopped, TrainingError
 from kfp_pytorch.training.outcome import Failure, failure_record, leave, write_result
 from kfp_pytorch.training.stopping import StopRequest
 
@@ -59,10 +60,13 @@ def _train(arguments: list[str], request: StopRequest) -> None:
     # These imports take seconds, so they come after the signal handler.
     from kfp_pytorch.training import config, distributed
     from kfp_pytorch.training.train import train
+    from kfp_pytorch.training.watchdog import Heartbeat, watched
 
     settings = config.parse(arguments)
     with distributed.joined(settings.collective_timeout, _lost) as world:
-        result = train(settings, world, request)
+        heartbeat = Heartbeat()
+        with watched(heartbeat, world, settings.rank_timeout, _hung):
+            result = train(settings, world, request, heartbeat)
         # Every node's entry point writes the message: rank 0's pod may be gone when it is read.
         result = distributed.from_main(world, result)
         if world.local_rank == 0:
@@ -71,9 +75,18 @@ def _train(arguments: list[str], request: StopRequest) -> None:
 
 def _lost(rank: int) -> None:
     """Ends this rank because another has gone: the main thread may wait for it for ever."""
-    error = PeerLostError(f"rank {rank} has gone; its own error is the one to look for")
+    _leave_with(PeerLostError(f"rank {rank} has gone; its own error is the one to look for"))
+
+
+def _hung(error: RankHungError) -> None:
+    """Ends this rank because it or another hangs: its main thread will not end it."""
+    _leave_with(error)
+
+
+def _leave_with(error: TrainingError) -> NoReturn:
+    """Ends this process from another thread, with a code that lets the job start again."""
     _record(error, EXIT_PEER_LOST)
-    LOG.error("%s", error)
+    LOG.error("%s", error, exc_info=error if error.__traceback__ else None)
     leave(EXIT_PEER_LOST)
 
 

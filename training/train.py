@@ -32,6 +32,7 @@ from kfp_pytorch.training.state import Progress, State
 from kfp_pytorch.training.stopping import StopAgreement, StopRequest
 from kfp_pytorch.training.storage import Folder
 from kfp_pytorch.training.telemetry import Telemetry
+from kfp_pytorch.training.watchdog import Heartbeat
 
 LOG = logging.getLogger("kfp_pytorch.training")
 # The curves that the termination message has room for.
@@ -77,13 +78,16 @@ class Job:
     guard: Guard
 
 
-def train(config: Config, world: World, request: StopRequest) -> dict[str, Any]:
+def train(
+    config: Config, world: World, request: StopRequest, heartbeat: Heartbeat | None = None
+) -> dict[str, Any]:
     """Trains, evaluates and exports a model.
 
     Args:
         config: What to do.
         world: This rank among all.
         request: Whether somebody asked this process to stop.
+        heartbeat: What is told how far this rank is, for a watchdog to look at.
 
     Returns:
         What the termination message reports, on all ranks.
@@ -92,7 +96,7 @@ def train(config: Config, world: World, request: StopRequest) -> dict[str, Any]:
         Stopped: If a rank was asked to stop; a checkpoint was written.
         TrainingError: If something cannot be done, with what to do about it.
     """
-    job = set_up(config, world, request)
+    job = set_up(config, world, request, heartbeat or Heartbeat())
     with job.telemetry, contextlib.closing(job.feed):
         introduce(job)
         evaluation: dict[str, float] = {}
@@ -103,7 +107,7 @@ def train(config: Config, world: World, request: StopRequest) -> dict[str, Any]:
         return finish(job, evaluation or evaluate(job))
 
 
-def set_up(config: Config, world: World, request: StopRequest) -> Job:
+def set_up(config: Config, world: World, request: StopRequest, heartbeat: Heartbeat) -> Job:
     """Loads data, model and the newest checkpoint."""
     folder = storage.open_folder(config.output)
     on_main(world, lambda: storage.check_writable(folder))
@@ -132,7 +136,7 @@ def set_up(config: Config, world: World, request: StopRequest) -> Job:
         ),
         stop=StopAgreement(world, request),
         telemetry=Telemetry(config, world, folder, state.history, state.progress, resumed),
-        instruments=Instruments(config, world, folder, model, images.spec.shape),
+        instruments=Instruments(config, world, folder, model, images.spec.shape, heartbeat),
         guard=open_guard(world, model, optimizer, config.skip_bad_steps),
     )
 
@@ -162,7 +166,7 @@ def train_epoch(job: Job) -> None:
     job.replica.train()
     job.sampler.set_epoch(progress.epoch, progress.samples)
     clock, seen = time.perf_counter(), 0
-    job.instruments.start()
+    job.instruments.start(progress.step + 1)
     for batch, samples in job.feed.train(progress.epoch, job.sampler):
         if job.stop.reached():
             leave(job)
@@ -178,6 +182,7 @@ def train_epoch(job: Job) -> None:
             report_training(job, {"lr": rate, "samples_per_second": seen / seconds})
             seen = 0
     check_finite(job)
+    job.instruments.rest()
 
 
 def train_step(job: Job, batch: Batch, samples: Split) -> tuple[Tensor, float]:
@@ -260,14 +265,16 @@ def evaluate(job: Job) -> dict[str, float]:
     evaluation = Evaluation(world, len(job.data.spec.classes))
     samples = len(job.data.held_out.labels)
     shards = evaluation_shards(samples, world.rank, world.size, job.config.batch_size)
-    for images, labels in job.feed.held_out(shards):
+    for number, (images, labels) in enumerate(job.feed.held_out(shards), 1):
         if job.stop.reached():
             leave(job)
         if len(labels):
             with job.speed.autocast():
                 logits = model(images)
             evaluation.add(logits, labels)
+        job.instruments.evaluating(job.state.progress.step, number)
     result = evaluation.result()
+    job.instruments.rest()
     if not all(map(math.isfinite, result.values())):
         raise DivergedError(
             f"the loss on held-out samples is {result['loss']} after step "
@@ -297,6 +304,7 @@ def finish_epoch(job: Job, evaluation: dict[str, float]) -> None:
 
 def leave(job: Job) -> NoReturn:
     """Writes a checkpoint, and ends this run on all ranks."""
+    job.instruments.rest()
     check_finite(job)
     job_state.save(job.folder, job.config, job.world, job.state)
     raise Stopped(

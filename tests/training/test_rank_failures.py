@@ -1,0 +1,70 @@
+"""How one rank's end, of whatever kind, ends all others quickly and is the one that is told."""
+
+from __future__ import annotations
+
+import runpy
+import signal
+from pathlib import Path
+
+import pytest
+
+FAULTS = runpy.run_path(str(Path(__file__).with_name("faults.py")))
+LONG = ("--epochs=2000", "--log-every=5")
+GONE = 138
+
+
+@pytest.fixture
+def running(start_ranks, tmp_path):
+    """Two ranks in the middle of training."""
+
+    def start(*arguments, size=2):
+        ranks = start_ranks(size, *LONG, *arguments, f"--output={tmp_path / 'job'}")
+        ranks.await_output("step=10 ")
+        return ranks
+
+    return start
+
+
+def test_an_exception_of_one_rank_is_recorded_before_the_others_miss_it(running):
+    ranks = running()
+    ranks.send(1, FAULTS["RAISE"])
+    assert ranks.exit_codes() == [GONE, 1]
+    first = ranks.error(1)
+    assert (first["type"], first["message"]) == ("ValueError", "a fault of the test's own")
+    assert "raise_here" in first["traceback"]
+    assert ranks.error(0)["time"] >= first["time"]
+
+
+def test_a_rank_that_leaves_without_a_word_is_missed(running):
+    ranks = running()
+    ranks.send(1, FAULTS["LEAVE"])
+    assert ranks.exit_codes() == [GONE, 3]
+
+
+def test_a_rank_that_hangs_says_where_and_those_that_wait_for_it_do_not_claim_to(running):
+    ranks = running("--rank-timeout=2")
+    ranks.send(1, FAULTS["HANG"])
+    assert ranks.exit_codes() == [GONE, GONE]
+    hung = ranks.error(1)
+    assert hung["type"] == "RankHungError"
+    assert "no progress for 2 seconds at step" in hung["message"]
+    assert "in hang_here" in hung["traceback"]
+    assert ranks.error(0)["type"] == "PeerLostError"
+    assert ranks.error(0)["time"] >= hung["time"]
+
+
+def test_a_rank_that_is_frozen_is_named_by_one_that_waits_for_it(running):
+    ranks = running("--rank-timeout=2")
+    ranks.send(1, signal.SIGSTOP)
+    ranks.processes[0].join(60)
+    assert ranks.processes[0].exitcode == GONE
+    error = ranks.error(0)
+    assert error["type"] == "RankHungError"
+    assert "rank 1 makes no progress at step" in error["message"]
+
+
+def test_a_rank_alone_that_hangs_ends_itself(running):
+    ranks = running("--rank-timeout=2", size=1)
+    ranks.send(0, FAULTS["HANG"])
+    assert ranks.exit_codes() == [GONE]
+    assert "in hang_here" in ranks.error(0)["traceback"]

@@ -1,0 +1,215 @@
+"""Finds a rank that hangs, and says where.
+
+A rank that hangs makes all others wait for it in the next exchange, until that times out with a
+word about the exchange and none about the cause. So each rank says how far it is, a thread looks
+whether it still moves, and tells the others through the store that ranks met at. If nothing moves
+for too long, the rank that is furthest behind is the one that hangs: it ends itself, with the place
+where its main thread stands as the traceback. If it cannot even do that, the others do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from types import TracebackType
+from typing import NamedTuple
+
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from kfp_pytorch.training.distributed import World
+from kfp_pytorch.training.errors import RankHungError
+
+# How long a rank that finds itself hanging is given to say so itself.
+_GRACE_SECONDS = 5.0
+_MOST_INTERVAL = 10.0
+# Where ranks wait for each other: the modules that exchange, or read what was exchanged.
+_EXCHANGES = (
+    "torch.distributed",
+    "torch.autograd",
+    *(f"kfp_pytorch.training.{name}" for name in ("stopping", "distributed", "metrics", "finite")),
+)
+_STORE_TIMEOUT = timedelta(seconds=5)
+WAITING_FOR_DATA, COMPUTING, EVALUATING = range(3)
+_NAMES = {WAITING_FOR_DATA: "waiting for data", COMPUTING: "computing", EVALUATING: "evaluating"}
+
+
+class Place(NamedTuple):
+    """How far a rank is; a rank that is behind has the smaller place.
+
+    Attributes:
+        step: The step that it is at.
+        phase: What it does there.
+        batch: Of an evaluation, how many batches are done.
+    """
+
+    step: int
+    phase: int
+    batch: int = 0
+
+    def __str__(self) -> str:
+        return f"at step {self.step}, {_NAMES[self.phase]}"
+
+
+class Heartbeat:
+    """How far this rank is, as the training loop says and the watchdog reads.
+
+    Attributes:
+        place: Where it is; None while it does what may take any time, such as compiling.
+    """
+
+    def __init__(self) -> None:
+        self.place: Place | None = None
+        self._warm = False
+
+    def waiting(self, step: int) -> None:
+        """Says that a step waits for its data."""
+        self.place = Place(step, WAITING_FOR_DATA) if self._warm else None
+
+    def computing(self, step: int) -> None:
+        """Says that a step is computed. The first one may compile, and take any time."""
+        self.place = Place(step, COMPUTING) if self._warm else None
+        self._warm = True
+
+    def evaluating(self, step: int, batch: int) -> None:
+        """Says that some batches of an evaluation are done."""
+        self.place = Place(step, EVALUATING, batch)
+
+    def rest(self) -> None:
+        """Says that what comes may take any time."""
+        self.place = None
+
+
+@contextlib.contextmanager
+def watched(
+    heartbeat: Heartbeat, world: World, seconds: float, on_hang: Callable[[RankHungError], None]
+) -> Iterator[None]:
+    """A context in which a rank that hangs is found; all ranks are in it together.
+
+    Args:
+        heartbeat: How far this rank is.
+        world: This rank.
+        seconds: How long it may stand still; 0 watches nothing.
+        on_hang: Called in a thread with what to tell. It must end this process.
+    """
+    if not seconds:
+        yield
+        return
+    watchdog = Watchdog(heartbeat, world, seconds, on_hang)
+    try:
+        yield
+    finally:
+        watchdog.close()
+
+
+class Watchdog:
+    """The thread that looks; see the module."""
+
+    def __init__(
+        self,
+        heartbeat: Heartbeat,
+        world: World,
+        seconds: float,
+        on_hang: Callable[[RankHungError], None],
+    ) -> None:
+        """Starts to watch; see `watched`."""
+        self._heartbeat = heartbeat
+        self._world = world
+        self._seconds = seconds
+        self._interval = min(seconds / 10, _MOST_INTERVAL)
+        self._on_hang = on_hang
+        self._store = _own_store(world)
+        self._main = threading.main_thread().ident
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends watching."""
+        self._closed.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        # Looks are counted rather than time, in which this process may have been frozen as a whole.
+        before, silent = None, 0
+        while not self._closed.wait(self._interval):
+            place = self._heartbeat.place
+            silent = silent + 1 if place is not None and place is before else 0
+            before = place
+            self._tell(place)
+            if place is not None and silent * self._interval >= self._seconds:
+                self._judge(place)
+
+    def _judge(self, place: Place) -> None:
+        """Ends this process: as the one that hangs, or as one that waits for it."""
+        rank, behind = min(self._ask().items(), key=lambda item: item[1], default=(-1, place))
+        stands = _traceback_of(self._main)
+        last = behind >= place
+        if not last or _is_exchange(stands):
+            # For another rank, that is given the time to say so.
+            self._closed.wait(_GRACE_SECONDS)
+        if self._heartbeat.place is not place:
+            return
+        if last:
+            what = (
+                f"no progress for {self._seconds:g} seconds {place}; the traceback is where this "
+                "rank stands; if it only needs longer, raise --rank-timeout"
+            )
+        else:
+            what = (
+                f"rank {rank} makes no progress {behind} and cannot say why; this rank has waited "
+                f"for it for {self._seconds:g} seconds {place}"
+            )
+        self._on_hang(RankHungError(what).with_traceback(stands))
+
+    def _tell(self, place: Place | None) -> None:
+        if self._store is not None:
+            with contextlib.suppress(dist.DistError):
+                self._store.set(_key(self._world.rank), json.dumps(place))
+
+    def _ask(self) -> dict[int, Place]:
+        """How far the ranks are that are doing what should not take long."""
+        places: dict[int, Place] = {}
+        if self._store is None:
+            return places
+        with contextlib.suppress(dist.DistError):
+            for rank in range(self._world.size):
+                if self._store.check([_key(rank)]):
+                    place = json.loads(self._store.get(_key(rank)))
+                    places |= {rank: Place(*place)} if place else {}
+        return places
+
+
+def _key(rank: int) -> str:
+    return f"kfp-pytorch/heartbeat/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{rank}"
+
+
+def _own_store(world: World) -> TCPStore | None:
+    """A connection of the thread's own to the store that the ranks met at."""
+    if world.size == 1:
+        return None
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=_STORE_TIMEOUT)
+
+
+def _traceback_of(thread: int | None) -> TracebackType | None:
+    """Where a thread stands, in the form of a traceback."""
+    frame = sys._current_frames().get(thread or 0)
+    found: TracebackType | None = None
+    while frame is not None:
+        found = TracebackType(found, frame, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    return found
+
+
+def _is_exchange(stands: TracebackType | None) -> bool:
+    """Whether a thread stands where ranks wait for each other."""
+    while stands is not None and stands.tb_next is not None:
+        stands = stands.tb_next
+    module = str(stands.tb_frame.f_globals.get("__name__")) if stands is not None else ""
+    return module.startswith(_EXCHANGES)
