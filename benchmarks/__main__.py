@@ -1,0 +1,38 @@
+"""Measures all that this machine can.
+
+    python -m benchmarks
+
+The launcher needs no accelerator; training over GPUs is measured where there are some.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+from benchmarks import launcher
+
+
+def main() -> None:
+    """Runs every benchmark that finds what it needs here."""
+    launcher.main([])
+    gpus = _gpus()
+    if gpus:
+        command = [sys.executable, "-m", "benchmarks.parallel", "--gpus", str(gpus)]
+        subprocess.run(command, check=True)
+    else:
+        print("no GPU is here: training over several was not measured", file=sys.stderr)
+
+
+def _gpus() -> int:
+    if not shutil.which("nvidia-smi"):
+        return 0
+    told = subprocess.run(
+        ["nvidia-smi", "--list-gpus"], stdout=subprocess.PIPE, text=True, check=False
+    )
+    return sum(line.startswith("GPU ") for line in told.stdout.splitlines())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,327 @@
+"""One API server for a whole run of the benchmark, and a scripted operator and kubelet.
+
+Each measurement has a namespace of its own, and says how jobs there go (`Play`). What the server
+is asked is counted by namespace too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kfp_pytorch.launcher.constants import CLAIM, POD, PYTORCHJOB, WORKFLOW
+from kfp_pytorch.local.apiserver.core import ADDED, DELETED
+from kfp_pytorch.local.apiserver.errors import ApiError
+from kfp_pytorch.local.apiserver.faults import Request
+from kfp_pytorch.local.apiserver.registry import NAMESPACE
+from kfp_pytorch.local.apiserver.serve import (
+    ThreadedServer,
+    kubeconfig,
+    start_in_thread,
+    write_kubeconfig,
+)
+
+T = TypeVar("T")
+Object = dict[str, Any]
+FOREVER = float("inf")
+# So long after its pods have ended does an operator write the end of a job.
+_LATE = (0.05, 0.5)
+_A_DAY = 86400.0
+_TRACEBACK = "Traceback (most recent call last):\n" + "  File train.py, line 1\n" * 8
+
+
+@dataclass(frozen=True)
+class Play:
+    """How the jobs of a namespace go.
+
+    Attributes:
+        runs: Draws the seconds that a job runs; `FOREVER` until `Cluster.finish`.
+        fails: Draws whether a job fails.
+        line_every: Seconds between two lines of the first pod's log; 0 for none.
+    """
+
+    runs: Callable[[], float]
+    fails: Callable[[], bool] = lambda: False
+    line_every: float = 0.0
+
+
+@dataclass
+class Cluster:
+    """The server with its script.
+
+    Attributes:
+        server: The API server.
+        plays: How jobs go, by namespace.
+        created: When each job was created, by job name, in seconds of the monotonic clock.
+        ended: When the last word on each job was written, likewise.
+        failed: The jobs whose last word was Failed.
+    """
+
+    server: ThreadedServer
+    plays: dict[str, Play] = field(default_factory=dict)
+    created: dict[str, float] = field(default_factory=dict)
+    ended: dict[str, float] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+    _endings: dict[str, asyncio.Event] = field(default_factory=dict)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def stage(self, namespace: str, play: Play) -> None:
+        """Makes a namespace with a claim, in which jobs go like this."""
+        claim = {
+            "metadata": {"name": "kfp-pytorch", "namespace": namespace},
+            "spec": {
+                "accessModes": ["ReadWriteMany"],
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        }
+        self.plays[namespace] = play
+
+        def make() -> None:
+            self.server.api.create(NAMESPACE, {"metadata": {"name": namespace}})
+            self.server.api.create(CLAIM, claim)
+            self._endings[namespace] = asyncio.Event()
+
+        self.server.call(make)
+
+    def finish(self, namespace: str) -> None:
+        """Lets all jobs of a namespace come to their end now."""
+        self.server.call(self._endings[namespace].set)
+
+    def kubeconfig(self, namespace: str) -> Path:
+        """The path of a kubeconfig whose context is a namespace."""
+        path = self.server.kubeconfig.with_name(f"kubeconfig-{namespace}")
+        if not path.exists():
+            write_kubeconfig(path, kubeconfig(self.server.url, namespace=namespace))
+        return path
+
+    def workflow(self, namespace: str, name: str) -> str:
+        """Makes the Workflow object of a run; returns its uid."""
+        obj = {"metadata": {"name": name, "namespace": namespace}}
+        made = self.server.call(self.server.api.create, WORKFLOW, obj)
+        return str(made["metadata"]["uid"])
+
+    def step_pod(self, namespace: str, name: str, workflow: str, workflow_uid: str) -> str:
+        """Makes the pod that a step runs in; returns its uid."""
+        owner = {
+            "apiVersion": WORKFLOW.api_version,
+            "kind": WORKFLOW.kind,
+            "name": workflow,
+            "uid": workflow_uid,
+        }
+        metadata = {
+            "name": name,
+            "namespace": namespace,
+            "labels": {"pipeline/runid": workflow},
+            "ownerReferences": [owner],
+        }
+        obj = {"metadata": metadata, "spec": {"containers": [{"name": "main", "image": "python"}]}}
+        made = self.server.call(self.server.api.create, POD, obj)
+        return str(made["metadata"]["uid"])
+
+    def requests(self, namespace: str, since: float = 0.0) -> list[Request]:
+        """What the server was asked about a namespace since a time of the monotonic clock."""
+        part = f"/namespaces/{namespace}/"
+        return [r for r in self.server.requests if r.time >= since and part in r.path]
+
+    async def run(self) -> None:
+        """Plays the operator and the kubelet."""
+        burying = asyncio.create_task(self._bury())
+        try:
+            async for change, job in self.server.api.watch(PYTORCHJOB):
+                if change == ADDED and job["metadata"]["namespace"] in self.plays:
+                    self.created[job["metadata"]["name"]] = time.monotonic()
+                    task = asyncio.create_task(self._play(job))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+        finally:
+            burying.cancel()
+
+    async def _bury(self) -> None:
+        async for change, pod in self.server.api.watch(POD):
+            if change != DELETED and pod["metadata"].get("deletionTimestamp"):
+                where = (pod["metadata"]["namespace"], pod["metadata"]["name"])
+                with contextlib.suppress(ApiError):
+                    self.server.api.delete(POD, *where, grace=0)
+
+    async def _play(self, job: Object) -> None:
+        namespace = job["metadata"]["namespace"]
+        play = self.plays[namespace]
+        # A launcher that was stopped has deleted its job: the script ends there.
+        with contextlib.suppress(ApiError):
+            await asyncio.sleep(0.05)
+            self.conditions(job, "Created")
+            await asyncio.sleep(0.05)
+            pods = [
+                self._pod(job, role, index) async for role, index in _bit_by_bit(_replicas(job))
+            ]
+            async for pod in _bit_by_bit(pods):
+                self._status(pod, "Running", {"running": {"startedAt": _now()}})
+            self.conditions(job, "Created", "Running")
+            await self._running(pods[0], namespace, play)
+            await self._end(job, pods, fails=play.fails())
+
+    async def _running(self, pod: Object, namespace: str, play: Play) -> None:
+        seconds, told = play.runs(), self._endings[namespace].wait()
+        writer = asyncio.create_task(self._write_log(pod, play.line_every))
+        try:
+            await asyncio.wait_for(told, None if seconds == FOREVER else seconds)
+        except TimeoutError:
+            return
+        finally:
+            writer.cancel()
+
+    async def _end(self, job: Object, pods: list[Object], *, fails: bool) -> None:
+        async for number, pod in _bit_by_bit(enumerate(pods)):
+            self._status(pod, *_ending(fails=fails, rank=number))
+        await asyncio.sleep(random.uniform(*_LATE))
+        if fails:
+            self.failed.add(job["metadata"]["name"])
+        self.conditions(job, "Created", "Running=False", "Failed" if fails else "Succeeded")
+        self.ended[job["metadata"]["name"]] = time.monotonic()
+
+    def conditions(self, job: Object, *types: str) -> None:
+        """Writes a job's conditions, such as `Running` or `Running=False`."""
+        written = [_condition(words) for words in types]
+
+        def change(obj: Object) -> None:
+            obj["status"] = {**(obj.get("status") or {}), "conditions": written}
+
+        metadata = job["metadata"]
+        where = (metadata["namespace"], metadata["name"])
+        self.server.api.mutate(PYTORCHJOB, *where, change, "status")
+
+    def _pod(self, job: Object, role: str, index: int) -> Object:
+        metadata = job["metadata"]
+        obj = {
+            "metadata": {
+                "name": f"{metadata['name']}-{role.lower()}-{index}",
+                "namespace": metadata["namespace"],
+                "labels": {
+                    "training.kubeflow.org/job-name": metadata["name"],
+                    "training.kubeflow.org/replica-type": role.lower(),
+                    "training.kubeflow.org/replica-index": str(index),
+                },
+                "ownerReferences": [
+                    {
+                        "apiVersion": PYTORCHJOB.api_version,
+                        "kind": PYTORCHJOB.kind,
+                        "name": metadata["name"],
+                        "uid": metadata["uid"],
+                        "controller": True,
+                        "blockOwnerDeletion": True,
+                    }
+                ],
+            },
+            "spec": job["spec"]["pytorchReplicaSpecs"][role]["template"]["spec"]
+            | {"nodeName": f"node-{index % 64}"},
+        }
+        return self.server.api.create(POD, obj)
+
+    def _status(self, pod: Object, phase: str, state: Object) -> None:
+        container = {
+            "name": "pytorch",
+            "image": "train:1",
+            "imageID": "",
+            "ready": phase == "Running",
+            "restartCount": 0,
+            "state": state,
+        }
+
+        def change(obj: Object) -> None:
+            obj["status"] = {**obj["status"], "phase": phase, "containerStatuses": [container]}
+
+        metadata = pod["metadata"]
+        where = (metadata["namespace"], metadata["name"])
+        self.server.api.mutate(POD, *where, change, "status")
+
+    async def _write_log(self, pod: Object, every: float) -> None:
+        metadata = pod["metadata"]
+        name = f"{metadata['namespace']}_{metadata['name']}_{metadata['uid']}"
+        path = self.server.log_root / name / "pytorch" / "0.log"
+        path.parent.mkdir(parents=True)
+        step = 0
+        with path.open("a", buffering=1) as file:
+            while True:
+                stamp = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+                file.write(f"{stamp} stdout F step={step} loss={1 / (1 + step):.4f} lr=0.001\n")
+                step += 1
+                await asyncio.sleep(every or _A_DAY)
+
+
+@contextmanager
+def cluster(folder: Path, *, bookmark_every: float = 60.0) -> Iterator[Cluster]:
+    """Runs the server with its script, in a thread of this process.
+
+    Args:
+        folder: For its kubeconfig and logs.
+        bookmark_every: Seconds between two bookmarks of a watch.
+    """
+    # A server that ends while it is asked says so, at length.
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
+    started = Cluster(start_in_thread(folder, bookmark_every_s=bookmark_every))
+    playing = started.server.run(started.run())
+    try:
+        yield started
+    finally:
+        playing.cancel()
+        started.server.stop()
+
+
+async def _bit_by_bit(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items, with time for the server's other work after some of them."""
+    for number, item in enumerate(items):
+        if number % 16 == 15:
+            await asyncio.sleep(0)
+        yield item
+
+
+def _replicas(job: Object) -> Iterator[tuple[str, int]]:
+    for role, spec in job["spec"]["pytorchReplicaSpecs"].items():
+        for index in range(spec["replicas"]):
+            yield role, index
+
+
+def _ending(*, fails: bool, rank: int) -> tuple[str, Object]:
+    error = {
+        "rank": rank,
+        "time": 1764230000.5 + rank,
+        "type": "ValueError",
+        "message": "the loss is not a number",
+        "traceback": _TRACEBACK,
+    }
+    told: Object = {"version": 1, "status": "succeeded", "metrics": {"loss": 0.03}}
+    if fails:
+        told = {"version": 1, "status": "failed", "error": error}
+    state = {
+        "exitCode": int(fails),
+        "reason": "Error" if fails else "Completed",
+        "message": json.dumps(told),
+        "startedAt": _now(),
+        "finishedAt": _now(),
+    }
+    return "Failed" if fails else "Succeeded", {"terminated": state}
+
+
+def _condition(words: str) -> Object:
+    kind, _, value = words.partition("=")
+    return {
+        "type": kind,
+        "status": value or "True",
+        "reason": f"PyTorchJob{kind}",
+        "message": f"PyTorchJob is {kind}.",
+        "lastTransitionTime": _now(),
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,31 @@
+"""How every benchmark shows its figures: one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+
+
+def show(figure: str, value: float, unit: str, against: str) -> None:
+    """Prints one figure.
+
+    Args:
+        figure: Its name.
+        value: What was measured.
+        unit: Its unit.
+        against: The limit or the peer that it is held against, and how it was measured.
+    """
+    row = {"figure": figure, "value": round(value, 4), "unit": unit, "against": against}
+    print(json.dumps(row, ensure_ascii=False), flush=True)
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """The smallest of the values that a part of them (0 to 1) does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-len(ordered) * round(part * 1000) // 1000) - 1)]
+
+
+def machine() -> str:
+    """The machine in a few words, with how busy it has been in the last minute."""
+    return f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"

@@ -1,0 +1,77 @@
+"""Everything that is measured of the launcher, on one local API server over HTTP.
+
+    python -m benchmarks.launcher [PART ...]
+
+prints one JSON object a figure: {"figure", "value", "unit", "against"}. The API server is real in
+all that a client sees; the operator and the kubelet follow a script. Without PART, all of it is
+measured, which takes about ten minutes, most of which is waiting.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from benchmarks import (
+    launcher_cost,
+    launcher_crowd,
+    launcher_detection,
+    launcher_overhead,
+    launcher_size,
+    launcher_stop,
+)
+from benchmarks.cluster import Cluster, cluster
+from benchmarks.steps import command
+
+Part = Callable[[Cluster, Path], None]
+
+
+def at_once(*parts: Part) -> Part:
+    """Parts that mostly wait, and so may be measured at the same time."""
+
+    def together(server: Cluster, folder: Path) -> None:
+        with ThreadPoolExecutor(len(parts)) as pool:
+            for done in [pool.submit(part, server, folder) for part in parts]:
+                done.result()
+
+    return together
+
+
+PARTS: dict[str, Part] = {
+    "overhead": launcher_overhead.overhead,
+    "detection": launcher_detection.watched,
+    "hours": at_once(launcher_detection.polled, launcher_detection.silent, launcher_cost.costs),
+    "stops": launcher_stop.stops,
+    "size": launcher_size.size,
+    "crowd": launcher_crowd.crowd,
+}
+
+
+def main(names: list[str]) -> None:
+    """Measures the parts that are named, or all.
+
+    Args:
+        names: Names of `PARTS`.
+
+    Raises:
+        SystemExit: There is no such part.
+    """
+    unknown = set(names) - set(PARTS)
+    if unknown:
+        raise SystemExit(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    # Compiling a component is none of what is measured.
+    command("embedded")
+    bookmarks = 60.0 / launcher_cost.FACTOR
+    with (
+        tempfile.TemporaryDirectory(prefix="kfp-pytorch-bench-") as folder,
+        cluster(Path(folder), bookmark_every=bookmarks) as server,
+    ):
+        for name in names or PARTS:
+            PARTS[name](server, Path(folder))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,132 @@
+"""How soon a launcher knows that its job has ended, by whatever way it can still see it."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.cluster import Cluster, Play
+from benchmarks.figures import machine, percentile, show
+from benchmarks.steps import scaled
+from benchmarks.worker import Order
+from kfp_pytorch.local import guarded
+from kfp_pytorch.local.apiserver.faultactions import Action, Answer
+from kfp_pytorch.local.apiserver.faults import Fault
+from kfp_pytorch.local.apiserver.watchfaults import EndWatch, SilentWatch
+
+JOBS = 200
+SILENT_JOBS = 60
+# A silent watch is given up after 5 minutes, which pass ten times as fast here.
+SILENT_SCALE = 10.0
+
+
+def watched(cluster: Cluster, folder: Path) -> None:
+    """The usual way: with a watch that works."""
+    seconds = _detect(cluster, folder, "watched", JOBS, Play(_soon, _fails, line_every=0.2))
+    against = f"limit 1; {_words(seconds)}; two launchers at a time; {machine()}"
+    show("detection_p99_s", percentile(seconds, 0.99), "s", against)
+
+
+def polled(cluster: Cluster, folder: Path) -> None:
+    """With nothing left but polls: no watch of the job or its pods, and no log."""
+    seconds = []
+    for name, action in (("refused", Answer(500)), ("cut", EndWatch(0))):
+        _break(cluster, name, action)
+        # Long enough for the pauses between polls to have grown to their longest.
+        play = Play(lambda: random.uniform(40.0, 100.0), _fails)
+        seconds += _detect(cluster, folder, name, JOBS // 2, play, at_once=JOBS // 4)
+    against = f"limit 35; every watch refused, then cut at once; {_words(seconds)}; {machine()}"
+    show("detection_poll_p99_s", percentile(seconds, 0.99), "s", against)
+
+
+def silent(cluster: Cluster, folder: Path) -> None:
+    """With watches that are open and say nothing, and no log."""
+    _break(cluster, "silent", SilentWatch())
+    limits = scaled(SILENT_SCALE)
+    play = Play(lambda: random.uniform(5.0, 65.0), _fails)
+    at_once = SILENT_JOBS // 2
+    found = _detect(cluster, folder, "silent", SILENT_JOBS, play, at_once=at_once, limits=limits)
+    seconds = [s * SILENT_SCALE for s in found]
+    against = (
+        f"limit 300; limits and result scaled by {SILENT_SCALE:.0f}; {_words(seconds)}; {machine()}"
+    )
+    show("detection_silent_max_s", max(seconds), "s", against)
+
+
+def _soon() -> float:
+    return random.uniform(0.1, 0.6)
+
+
+def _fails() -> bool:
+    """Every third job fails: then the launcher explains why, and deletes it, before it returns."""
+    return random.random() < 1 / 3
+
+
+def _break(cluster: Cluster, namespace: str, watch: Action) -> None:
+    where = f"*/namespaces/{namespace}"
+    cluster.server.faults.add(
+        Fault(watch, "watch", f"{where}/*", times=None),
+        # A log that ends would tell, too.
+        Fault(Answer(500), "get", f"{where}/pods/*/log", times=None),
+    )
+
+
+def _detect(
+    cluster: Cluster,
+    folder: Path,
+    namespace: str,
+    jobs: int,
+    play: Play,
+    *,
+    at_once: int = 1,
+    limits: Mapping[str, float] | None = None,
+) -> list[float]:
+    """Runs jobs in two processes; returns the seconds from each one's end to its launcher's."""
+    cluster.stage(namespace, play)
+    workers = []
+    for number in range(2):
+        order = Order(
+            namespace,
+            str(cluster.kubeconfig(namespace)),
+            str(folder / f"{namespace}-{number}"),
+            [f"{namespace}-{number}-{i}" for i in range(jobs // 2)],
+            at_once,
+            limits or {},
+        )
+        workers.append(start(order))
+    seconds = []
+    for job, (at, error) in ((j, how) for worker in workers for j, how in finish(worker).items()):
+        if bool(error) != (job in cluster.failed):
+            raise RuntimeError(f"the launcher of {job} ended with {error or 'success'!r}")
+        seconds.append(at - cluster.ended[job])
+    return seconds
+
+
+def start(order: Order) -> subprocess.Popen[str]:
+    """Starts a worker with an order."""
+    path = Path(order.folder)
+    path.mkdir(parents=True)
+    (path / "order.json").write_text(json.dumps(asdict(order)))
+    command = [sys.executable, "-m", "benchmarks.worker", str(path / "order.json")]
+    return guarded.popen(command, stdout=subprocess.PIPE)
+
+
+def finish(worker: subprocess.Popen[str]) -> dict[str, tuple[float, str]]:
+    """Waits for a worker; by job, when its launcher returned, and the error's words.
+
+    Raises:
+        RuntimeError: The worker itself failed.
+    """
+    text, _ = worker.communicate()
+    if worker.returncode:
+        raise RuntimeError(f"a worker ended with {worker.returncode}")
+    return {job: (how["at"], how["error"]) for job, how in json.loads(text).items()}
+
+
+def _words(seconds: list[float]) -> str:
+    return f"{len(seconds)} jobs, median {percentile(seconds, 0.5):.2f}, most {max(seconds):.2f}"

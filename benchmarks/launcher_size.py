@@ -1,0 +1,134 @@
+"""A job with hundreds of workers: how long each part of the launcher's work on it takes.
+
+    python -m benchmarks.launcher_size ORDER.json
+
+is the launcher itself, with a stop-watch around its parts.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks import worker
+from benchmarks.cluster import Cluster, Play
+from benchmarks.figures import machine, show
+from benchmarks.worker import Order
+from kfp_pytorch.launcher import gather, wait
+from kfp_pytorch.launcher.steps import pytorch_job as step
+from kfp_pytorch.local import guarded
+
+WORKERS = 512
+# What a launcher does one after the other, and what of it is the waiting itself.
+PARTS = {
+    "manifest": (step, "manifest"),
+    "create": (step, "ensure"),
+    "evidence": (gather.Gatherer, "look_for_causes"),
+    "evidence of a success": (gather.Gatherer, "look_again"),
+    "diagnosis": (step, "diagnose"),
+    "messages": (step, "read_messages"),
+    "report": (step, "render"),
+    "artifacts": (step, "write_outputs"),
+}
+
+
+def size(cluster: Cluster, folder: Path) -> None:
+    """Measures one job that succeeds, and one of which every pod fails."""
+    for name, fails in (("large", False), ("large-fails", True)):
+        cluster.stage(name, Play(lambda: 3.0, lambda fails=fails: fails, line_every=1.0))
+        told = _run(cluster, folder, name)
+        if bool(told["error"]) != fails:
+            raise RuntimeError(told["error"])
+        _show(cluster, told, "failed" if fails else "succeeded")
+
+
+def _run(cluster: Cluster, folder: Path, name: str) -> dict[str, Any]:
+    inputs = {"num_nodes": WORKERS + 1}
+    kubeconfig = str(cluster.kubeconfig(name))
+    order = Order(name, kubeconfig, str(folder / name), [name], inputs=inputs)
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(asdict(order)))
+    process = guarded.popen([sys.executable, "-m", __name__, str(path)], stdout=subprocess.PIPE)
+    text, _ = process.communicate()
+    return json.loads(text.splitlines()[-1])
+
+
+def _show(cluster: Cluster, told: dict[str, Any], how: str) -> None:
+    spans, job = told["spans"], told["job"]
+    parts = {part: round(seconds, 3) for part, seconds in spans.items()}
+    slowest = max(parts, key=lambda part: parts[part])
+    words = (
+        f"{WORKERS} workers, {how}; first state {told['first_state']:.2f} s after the create; "
+        f"{told['cpu']:.2f} s of CPU while waiting, in which each pod changed 4 times; "
+        f"seconds of each part: {json.dumps(parts)}; the slowest: {slowest}"
+    )
+    if told["error"]:
+        lines = told["error"].count("\n") + 1
+        words += f"; the message has {lines} lines, {len(told['error'])} characters"
+    after = told["at"] - cluster.ended[job]
+    show(
+        f"large_job_{how}_s", after, "s", f"from the job's end to the return; {words}; {machine()}"
+    )
+
+
+def main() -> None:
+    """Is the launcher: prints what it took."""
+    spans: dict[str, float] = defaultdict(float)
+    for part, (owner, name) in PARTS.items():
+        setattr(owner, name, _timed(getattr(owner, name), part, spans))
+    seen: dict[str, float] = {}
+    _note_waiting(seen)
+    order = Order(**json.loads(Path(sys.argv[1]).read_text()))
+    told = worker.carry_out(order)
+    ((job, returned),) = told.items()
+    result = {
+        "job": job,
+        "at": returned.at,
+        "error": returned.error,
+        "spans": spans,
+        "first_state": seen["first"] - seen["begun"],
+        "cpu": seen["cpu"],
+    }
+    print(json.dumps(result))
+
+
+def _timed(fn: Callable[..., Any], part: str, spans: dict[str, float]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    def timed(*arguments: Any, **keywords: Any) -> Any:
+        began = time.monotonic()
+        try:
+            return fn(*arguments, **keywords)
+        finally:
+            spans[part] += time.monotonic() - began
+
+    return timed
+
+
+def _note_waiting(seen: dict[str, float]) -> None:
+    run, saw = wait.Wait.run, gather.Gatherer.saw_job
+
+    def noted_run(self: wait.Wait) -> wait.End:
+        seen["begun"], cpu = time.monotonic(), time.process_time()
+        try:
+            return run(self)
+        finally:
+            seen["cpu"] = time.process_time() - cpu
+
+    def noted_saw(self: gather.Gatherer, job: Any, state: Any, previous: Any) -> None:
+        if (job.get("status") or {}).get("conditions"):
+            seen.setdefault("first", time.monotonic())
+        saw(self, job, state, previous)
+
+    wait.Wait.run, gather.Gatherer.saw_job = noted_run, noted_saw
+
+
+if __name__ == "__main__":
+    main()

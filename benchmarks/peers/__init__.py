@@ -1,0 +1,151 @@
+"""The waits of the public SDKs, each in an environment of its own on the benchmark's server.
+
+Their packages do not go together with each other, so uv makes an environment for each and throws
+it away. The scripts beside this module run there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cluster import FOREVER, Cluster, Play
+from benchmarks.steps import cpu_s, until
+from kfp_pytorch.launcher.constants import POD, PYTORCHJOB, TRAINJOB
+from kfp_pytorch.local import guard, guarded
+from kfp_pytorch.local.apiserver.faults import Request
+from kfp_pytorch.local.apiserver.registry import CLUSTER_TRAINING_RUNTIME
+
+HERE = Path(__file__).parent
+NAME = "merely-runs"
+_RUNTIME = "torch-distributed"
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A public SDK.
+
+    Attributes:
+        script: The name of its script, and of its namespace.
+        package: What to install.
+        call: What it calls.
+        an_hour: The requests that its source makes in an hour, for where it cannot be installed.
+    """
+
+    script: str
+    package: str
+    call: str
+    an_hour: int
+
+
+PEERS = (
+    Peer("kubeflow_training", "kubeflow-training==1.9.4", "wait_for_job_conditions", 240),
+    Peer("kubeflow_trainer", "kubeflow==0.5.0", "wait_for_job_status", 7200),
+)
+
+
+class Waiting:
+    """A peer that waits for a job which merely runs.
+
+    Args:
+        peer: The peer.
+        cluster: The server.
+        factor: How much faster than usual its pauses pass.
+    """
+
+    def __init__(self, peer: Peer, cluster: Cluster, factor: float) -> None:
+        self.peer = peer
+        self._cluster = cluster
+        self.namespace = peer.script.replace("_", "-")
+        cluster.stage(self.namespace, Play(lambda: FOREVER))
+        cluster.server.call(_make_job, cluster, self.namespace)
+        script = str(HERE / f"{peer.script}.py")
+        uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") or "uv"
+        words = [uv, "run", "--quiet", "--no-project", "--python", sys.executable]
+        words += ["--with", peer.package, "python", script]
+        words += [str(cluster.kubeconfig(self.namespace)), self.namespace, NAME, str(factor)]
+        self._process = guarded.popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def begun(self) -> bool:
+        """Whether it could be installed, and waits."""
+        assert self._process.stdout is not None
+        if self._process.stdout.readline().strip() != "waiting":
+            self.stop()
+            return False
+        until(self.requests, 30.0)
+        return True
+
+    def requests(self, since: float = 0.0) -> list[Request]:
+        """What it asked the server."""
+        ours = self._cluster.requests(self.namespace, since)
+        if self.peer.script != "kubeflow_trainer":
+            return ours
+        runtimes = f"/{CLUSTER_TRAINING_RUNTIME.plural}/"
+        server = self._cluster.server
+        return ours + [r for r in server.requests if r.time >= since and runtimes in r.path]
+
+    def cpu_s(self) -> float:
+        """The CPU time that its Python has used, in seconds."""
+        for pid in guard.descendants(self._process.pid):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if words[1:2] == [str(HERE / f"{self.peer.script}.py").encode()]:
+                return cpu_s(pid)
+        raise RuntimeError(f"{self.peer.package} ended early: {self.error()}")
+
+    def error(self) -> str:
+        """The last line of what it wrote to stderr; ends it."""
+        self._process.terminate()
+        _, text = self._process.communicate()
+        return next(reversed(text.splitlines()), "no reason was given")
+
+    def stop(self) -> None:
+        """Ends it."""
+        self._process.terminate()
+        self._process.wait()
+
+
+def _make_job(cluster: Cluster, namespace: str) -> None:
+    api = cluster.server.api
+    metadata = {"name": NAME, "namespace": namespace}
+    containers = [{"name": "pytorch", "image": "train:1"}]
+    replica = {"replicas": 1, "template": {"spec": {"containers": containers}}}
+    if namespace == "kubeflow-training":
+        # The SDK's model of a job knows none without a run policy.
+        spec = {"pytorchReplicaSpecs": {"Master": replica}, "runPolicy": {}}
+        api.create(PYTORCHJOB, {"metadata": metadata, "spec": spec})
+        return
+    api.create(CLUSTER_TRAINING_RUNTIME, _runtime())
+    api.create(TRAINJOB, {"metadata": metadata, "spec": {"runtimeRef": {"name": _RUNTIME}}})
+    labels = {
+        "jobset.sigs.k8s.io/jobset-name": NAME,
+        "jobset.sigs.k8s.io/replicatedjob-name": "node",
+        "batch.kubernetes.io/job-completion-index": "0",
+    }
+    node = {"containers": [{"name": "node", "image": "train:1"}]}
+    api.create(POD, {"metadata": metadata | {"labels": labels}, "spec": node})
+
+
+def _runtime() -> Object:
+    node = {"spec": {"containers": [{"name": "node", "image": "train:1"}]}}
+    job = {
+        "name": "node",
+        "template": {
+            "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+            "spec": {"template": node},
+        },
+    }
+    labels = {"trainer.kubeflow.org/framework": "torch"}
+    return {
+        "metadata": {"name": _RUNTIME, "labels": labels},
+        "spec": {
+            "mlPolicy": {"numNodes": 1, "torch": {"numProcPerNode": 1}},
+            "template": {"spec": {"replicatedJobs": [job]}},
+        },
+    }

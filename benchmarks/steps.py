@@ -1,0 +1,217 @@
+"""Launcher steps as processes of their own, started with the very command that KFP starts."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from benchmarks.cluster import Cluster
+from kfp_pytorch.launcher.limits import Limits
+from kfp_pytorch.local import guard, guarded
+
+Object = dict[str, Any]
+T = TypeVar("T")
+_ARTIFACTS = {"model": "Model", "metrics": "Metrics", "curves": "HTML", "report": "Markdown"}
+_SCALED = (
+    "acknowledge", "kind_absent", "blind", "poll", "silence", "watch_life", "slow_beat",
+    "log_silence", "quick_beat", "remind", "deletion", "pull_grace", "config_grace", "gather",
+)  # fmt: skip
+
+
+@functools.cache
+def command(form: str) -> list[str]:
+    """The command of the component `pytorch_job`, nothing to install.
+
+    Args:
+        form: `embedded`, with the launcher's source inside, as on a cluster; or `image`.
+    """
+    # Compiling needs all of kfp; what only measures does not.
+    from kfp import dsl
+
+    from kfp_pytorch.cli.packages import compile_pipeline
+    from kfp_pytorch.components import pytorch_job
+    from kfp_pytorch.components.forms import image_form
+
+    @dsl.pipeline(name="benchmark")
+    def one_job():  # KFP reads the annotations, which are strings here
+        pytorch_job(image="train:1")
+
+    spec = compile_pipeline("benchmark", one_job).spec
+    words = _command_of(image_form(spec, "this"))
+    # The image form installs nothing; its last word is the source.
+    return words if form == "image" else [*words[:-1], _command_of(spec)[-1]]
+
+
+def _command_of(spec: Object) -> list[str]:
+    found = spec["deploymentSpec"]["executors"]["exec-pytorch-job"]["container"]["command"]
+    return list(found)
+
+
+def scaled(factor: float) -> dict[str, float]:
+    """The launcher's own limits, made shorter by a factor: an hour passes in 3600 / factor s."""
+    usual = asdict(Limits())
+    return {name: usual[name] / factor for name in _SCALED}
+
+
+class Step:
+    """One launcher step.
+
+    Args:
+        cluster: Where its job runs.
+        namespace: The namespace of its pod and its job.
+        folder: For what it writes.
+        form: As for `command`.
+        limits: What differs from the launcher's own limits.
+        inputs: Inputs of the component.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        folder: Path,
+        *,
+        form: str = "embedded",
+        limits: Mapping[str, float] | None = None,
+        **inputs: Any,
+    ) -> None:
+        self.name = f"step-{uuid.uuid4().hex[:8]}"
+        self._folder = folder / self.name
+        self._folder.mkdir(parents=True)
+        run = f"run-{self.name}"
+        uid = cluster.step_pod(namespace, self.name, run, cluster.workflow(namespace, run))
+        log = self._folder / "termination-log"
+        log.touch()
+        environ = os.environ | {
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PYTHONUNBUFFERED": "1",
+            "TMPDIR": str(self._folder),
+            "KUBECONFIG": str(cluster.kubeconfig(namespace)),
+            "KFP_POD_NAME": self.name,
+            "KFP_POD_UID": uid,
+            "KFP_PYTORCH_TERMINATION_LOG": str(log),
+        }
+        given = {"image": "train:1", "name": self.name, "namespace": namespace} | inputs
+        words = [*command(form)[:-1], _with_limits(command(form)[-1], limits)]
+        words += ["--executor_input", json.dumps(self._executor_input(given))]
+        words += ["--function_to_execute", "pytorch_job"]
+        with (self._folder / "log").open("w") as output:
+            self._process = guarded.popen(
+                words, grace=30.0, env=environ, stdout=output, stderr=subprocess.STDOUT
+            )
+
+    def _executor_input(self, given: Object) -> Object:
+        root = f"minio://mlpipeline/{self.name}"
+        files = self._folder / "outputs"
+        artifacts = {
+            name: {
+                "artifacts": [
+                    {
+                        "name": name,
+                        "uri": f"{root}/{name}",
+                        "type": {"schemaTitle": f"system.{kind}"},
+                        "metadata": {},
+                        "customPath": str(files / name),
+                    }
+                ]
+            }
+            for name, kind in _ARTIFACTS.items()
+        }
+        return {
+            "inputs": {"parameterValues": given},
+            "outputs": {
+                "parameters": {"storage_uri": {"outputFile": str(files / "storage_uri")}},
+                "artifacts": artifacts,
+                "outputFile": str(files / "executor_output.json"),
+            },
+        }
+
+    @property
+    def log(self) -> str:
+        """What it has written."""
+        return (self._folder / "log").read_text(errors="replace")
+
+    @functools.cached_property
+    def pid(self) -> int:
+        """The process of the step's own Python, once it is there."""
+        return until(self._python, 30.0)
+
+    def _python(self) -> int | None:
+        for pid in guard.descendants(self._process.pid):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if b"kfp.dsl.executor_main" in words and b"-ec" not in words:
+                    return pid
+        return None
+
+    def terminate(self) -> float:
+        """Sends SIGTERM; returns when, in seconds of the monotonic clock."""
+        now = time.monotonic()
+        os.kill(self.pid, signal.SIGTERM)
+        return now
+
+    def wait(self, within: float) -> int:
+        """Waits for its end; returns the exit code."""
+        return self._process.wait(within)
+
+    def stop(self) -> None:
+        """Ends it, whatever it does."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
+
+    def rss_mb(self) -> float:
+        """Its resident memory in MB."""
+        return rss_mb(self.pid)
+
+    def cpu_s(self) -> float:
+        """The CPU time that it has used, in seconds."""
+        return cpu_s(self.pid)
+
+
+def rss_mb(pid: int) -> float:
+    """The resident memory of a process in MB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise ProcessLookupError(pid)
+
+
+def cpu_s(pid: int) -> float:
+    """The CPU time that a process has used, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def until(find: Callable[[], T | None], within: float) -> T:
+    """What `find` gives, once it gives something."""
+    deadline = time.monotonic() + within
+    while not (found := find()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"it did not come about within {within} s")
+        time.sleep(0.002)
+    return found
+
+
+def _with_limits(source: str, limits: Mapping[str, float] | None) -> str:
+    """A component's source that gives its launcher other limits."""
+    if not limits:
+        return source
+    at = source.index("\ndef pytorch_job(") + 1
+    lines = [
+        "import functools as _functools",
+        "import kfp_pytorch.launcher.steps.pytorch_job as _step",
+        f"_step.Limits = _functools.partial(_step.Limits, **{dict(limits)!r})",
+    ]
+    return source[:at] + "\n".join(lines) + "\n\n\n" + source[at:]

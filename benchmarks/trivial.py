@@ -1,0 +1,34 @@
+"""Pipelines whose steps do nothing but take their time. KFP reads the annotations here."""
+
+from kfp import dsl
+
+WORKED = "worked for "
+
+
+@dsl.component(base_image="python:3.12-slim")
+def work(seconds: float):
+    """Works for so long, and says how long it was."""
+    import time
+
+    began = time.monotonic()
+    time.sleep(seconds)
+    print("worked for", time.monotonic() - began)
+
+
+def steps(number: int) -> None:
+    """Puts steps into a pipeline, one after the other."""
+    task = work(seconds=0.1)
+    for _ in range(number - 1):
+        task = work(seconds=0.1).after(task)
+
+
+@dsl.pipeline(name="few-steps")
+def few():
+    """Two steps."""
+    steps(2)
+
+
+@dsl.pipeline(name="many-steps")
+def many():
+    """Eight steps."""
+    steps(8)
