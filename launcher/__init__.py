@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 __all__ = ["run_step"]
@@ -19,6 +20,8 @@ def run_step(name: str, /, **inputs: Any) -> Any:
     Returns:
         What the step's `run` returns.
     """
+    # A signal waits until its handler is there: a job of an earlier try may be alive.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     from kfp_pytorch.launcher import runner
 
     return runner.run_step(name, **inputs)

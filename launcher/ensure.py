@@ -65,7 +65,6 @@ def ensure(
         SystemExit: A signal came.
     """
     started, attempt = time.monotonic(), 1
-    stopper.expect(target)
     while True:
         job = _create(kube, build(attempt), target, stopper, limits)
         if job is not None:

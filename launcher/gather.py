@@ -12,7 +12,7 @@ from datetime import datetime
 from kfp_pytorch.launcher import podview
 from kfp_pytorch.launcher.api_errors import Forbidden, NotFound
 from kfp_pytorch.launcher.constants import EVENT, POD, PYTORCH_CONTAINER
-from kfp_pytorch.launcher.errors import StepError
+from kfp_pytorch.launcher.errors import CannotObserve, StepError
 from kfp_pytorch.launcher.evidence import Evidence, Object, TimelineEntry
 from kfp_pytorch.launcher.kube import Kube
 from kfp_pytorch.launcher.limits import Limits
@@ -127,6 +127,10 @@ class Gatherer:
         events = self.evidence.events
         return str(events[-1].get("message") or "") if events else ""
 
+    def lingering(self) -> str:
+        """What keeps a pod alive whose training has ended; or empty."""
+        return next((podview.lingering(pod) for pod in podview.in_order(self.pods())), "")
+
     def read_logs(self, found: Iterable[Crash]) -> None:
         """Reads the ends of the logs of containers that crashed, while they are there."""
         deadline = time.monotonic() + self._limits.gather
@@ -145,12 +149,22 @@ class Gatherer:
         for name in names:
             self._read_events(name)
 
-    def look_again(self) -> None:
-        """Reads once more what the end of the job may have changed."""
+    def look_again(self, patient: Kube | None = None) -> None:
+        """Reads once more what the end of the job may have changed.
+
+        Args:
+            patient: Reads the pods for as long as a server may be out of sight; None for a brief
+                try, after which what was seen before has to do.
+
+        Raises:
+            CannotObserve: The patience was over.
+        """
         deadline = time.monotonic() + self._limits.gather
         try:
-            fresh = self.saw_pods(self._kube.list(POD, labels=self.labels))
+            fresh = self.saw_pods((patient or self._kube).list(POD, labels=self.labels))
         except StepError as error:
+            if patient is not None and isinstance(error, CannotObserve):
+                raise
             self.note(f"The pods could not be read at the end: {error.short}")
             fresh = []
         if time.monotonic() < deadline:

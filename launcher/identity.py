@@ -147,6 +147,11 @@ def label_value(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:NAME_LIMIT].strip("-._")
 
 
+def own_pod_name(environ: Mapping[str, str] = os.environ) -> str:
+    """The name of the step's own pod, where KFP puts it; empty outside of one."""
+    return environ.get(constants.KFP_POD_NAME_ENV, "")
+
+
 def whoami(kube: Kube, environ: Mapping[str, str] = os.environ) -> Step:
     """Finds out who this step is, from its own pod.
 
@@ -157,10 +162,7 @@ def whoami(kube: Kube, environ: Mapping[str, str] = os.environ) -> Step:
     Returns:
         What could be learned; outside of a pod, or where the pod may not be read, little.
     """
-    name, uid = (
-        environ.get(constants.KFP_POD_NAME_ENV, ""),
-        environ.get(constants.KFP_POD_UID_ENV, ""),
-    )
+    name, uid = own_pod_name(environ), environ.get(constants.KFP_POD_UID_ENV, "")
     if not name:
         return Step()
     try:

@@ -116,6 +116,21 @@ def restarts(pod: Object) -> int:
     return sum(count for count in counts if isinstance(count, int))
 
 
+def lingering(pod: Object) -> str:
+    """Say which containers keep a pod alive that has trained to its end, or return an empty text."""
+    done = any(
+        end.container == PYTORCH_CONTAINER and end.exit_code == 0 and end.current
+        for end in ends(pod)
+    )
+    alive = [str(s.get("name")) for s in statuses(pod) if dig(s, "state", "running") is not None]
+    if not done or not alive:
+        return ""
+    return (
+        f"{name(pod)} has trained to its end, but its container {some(alive)} runs on and keeps "
+        "the job running"
+    )
+
+
 def container(pod: Object, wanted: str = PYTORCH_CONTAINER) -> Object:
     """Return a container's spec by name, or an empty object."""
     found = [*each(pod, "spec", "containers"), *each(pod, "spec", "initContainers")]

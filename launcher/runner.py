@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
-from pathlib import Path
 from typing import Any
 
 from kfp_pytorch.launcher import stop
-from kfp_pytorch.launcher.constants import TERMINATION_LOG_ENV, TERMINATION_LOG_PATH
 from kfp_pytorch.launcher.errors import StepError
-from kfp_pytorch.launcher.progress import complain
-
-# The kubelet keeps 4,096 bytes; KFP's own pods have several containers.
-_MESSAGE_BYTES = 1024
+from kfp_pytorch.launcher.progress import complain, leave_word
 
 
 def run_step(name: str, /, **inputs: Any) -> Any:
@@ -37,9 +31,12 @@ def run_step(name: str, /, **inputs: Any) -> Any:
     stopper = stop.current()
     stopper.install()
     step = importlib.import_module(f"kfp_pytorch.launcher.steps.{name}")
+    if not getattr(step, "HAS_TARGET", False):
+        stopper.forget()
     try:
         result = step.run(**inputs)
     except StepError as error:
+        stopper.settle()
         stopper.check()
         report_failure(name, error)
         # No `from`: a traceback would push the message off the last lines.
@@ -55,13 +52,5 @@ def report_failure(name: str, error: StepError) -> None:
         name: The step's name.
         error: What ended it.
     """
-    path = Path(os.environ.get(TERMINATION_LOG_ENV) or TERMINATION_LOG_PATH)
-    text = f"{name}: {error.short}".encode()[:_MESSAGE_BYTES].decode("utf-8", "ignore")
-    try:
-        # The kubelet makes the file; outside of a pod there is none, and none is wanted.
-        with path.open("r+", encoding="utf-8") as file:
-            file.write(text)
-            file.truncate()
-    except OSError:
-        pass
+    leave_word(f"{name}: {error.short}")
     complain(f"\n{name} failed.\n{error.message}")

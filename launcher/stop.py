@@ -25,7 +25,7 @@ from kfp_pytorch.launcher.constants import EXIT_TERMINATED, POD, Kind
 from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.evidence import Object
 from kfp_pytorch.launcher.kube import Kube
-from kfp_pytorch.launcher.progress import complain
+from kfp_pytorch.launcher.progress import complain, leave_word
 from kfp_pytorch.launcher.transport import Patience
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -156,6 +156,7 @@ class Stopper:
         self._leave = leave
         self._grace = grace
         self._target: Target | None = None
+        self._told = threading.Event()
         self._asked = threading.Event()
         self._done = threading.Event()
         self._installed = False
@@ -163,6 +164,7 @@ class Stopper:
     def install(self) -> None:
         """Takes over the signals, if this is the main thread; elsewhere Python allows it not."""
         if self._installed or threading.current_thread() is not threading.main_thread():
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             return
         self._installed = True
         awake, wake = socket.socketpair()
@@ -172,14 +174,21 @@ class Stopper:
             signal.signal(number, lambda _number, _frame: None)
         # Kept alive by the thread: a closed socket would wake nobody.
         threading.Thread(target=self._listen, args=(awake, wake), daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def expect(self, target: Target) -> None:
         """From now on this object, once it is, must not outlive the step."""
         self._target = target
+        self._told.set()
 
     def forget(self) -> None:
-        """Nothing is to be deleted any more."""
+        """Nothing is to be deleted, or not any more."""
         self._target = None
+        self._told.set()
+
+    def settle(self) -> None:
+        """The step has come to an end: nothing more is to be expected than what was."""
+        self._told.set()
 
     def check(self) -> None:
         """Goes no further once a signal came: waits for the end of what it caused.
@@ -195,10 +204,13 @@ class Stopper:
         """Does what a signal does."""
         self._asked.set()
         started, words = time.monotonic(), "Stopped by a signal"
+        # While a step is imported and reads its inputs: an earlier try's job may be alive.
+        self._told.wait(self._grace)
         target = self._target
         if target is not None:
             words += f"; {self._end(target, started)}"
         self._done.set()
+        leave_word(f"{words}.")
         complain(f"{words}.")
         self._leave(EXIT_TERMINATED)
 

@@ -291,20 +291,21 @@ class Wait:
     def _tell(self) -> None:
         assert self._state is not None  # noqa: S101 - set by __init__
         state, running = self._state, self._gatherer.running()
+        phase, whole = self._clocks.phase, running >= self._expected
         pods = f"{running} of {self._expected} pods run"
-        words = self._gatherer.words() if running < self._expected else ""
+        words = self._gatherer.words() if phase is Phase.QUEUED or not whole else ""
         if state.deleting:
             self._progress.tell("being deleted", pods)
-        elif state.phase in (Phase.RUNNING, Phase.RESTARTING):
-            whole = running >= self._expected
-            self._progress.tell(state.phase.value, "" if whole else f"{pods}; {words}")
-        elif state.phase is Phase.UNACKNOWLEDGED:
+        elif phase in (Phase.RUNNING, Phase.RESTARTING):
+            about = "" if whole else "; ".join(filter(None, (pods, words)))
+            self._progress.tell(phase.value, about or self._gatherer.lingering())
+        elif phase is Phase.UNACKNOWLEDGED:
             # It takes a moment, which is no news.
             if self._clocks.acknowledge > self._limits.quick_beat:
                 self._progress.tell("created", "the operator has not acknowledged it yet")
         else:
-            about = words if state.phase is Phase.QUEUED else "; ".join(filter(None, (pods, words)))
-            self._progress.tell(state.phase.value, about or state.message)
+            about = words if phase is Phase.QUEUED else "; ".join(filter(None, (pods, words)))
+            self._progress.tell(phase.value, about or state.message)
 
     def _look_around(self) -> None:
         """Reads what no watch brings, often at first and ever more seldom while nothing moves."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from kfp_pytorch.launcher.ensure import Ensured, ensure
 from kfp_pytorch.launcher.errors import CannotObserve, InputError, JobFailed, StepError
 from kfp_pytorch.launcher.evidence import Object
 from kfp_pytorch.launcher.gather import Gatherer
-from kfp_pytorch.launcher.identity import Identity, Step, identify, whoami
+from kfp_pytorch.launcher.identity import Identity, Step, identify, own_pod_name, whoami
 from kfp_pytorch.launcher.inputs import PyTorchJobInputs, parse_inputs
 from kfp_pytorch.launcher.kube import Kube, connect
 from kfp_pytorch.launcher.limits import Limits
@@ -30,6 +31,9 @@ from kfp_pytorch.launcher.pytorchjob import longest_suffix, manifest
 from kfp_pytorch.launcher.report import render
 from kfp_pytorch.launcher.stop import Stopper, Target, delete_quietly
 from kfp_pytorch.launcher.wait import End, Wait, announce
+
+# A signal finds out here what must not outlive the step, however early it comes.
+HAS_TARGET = True
 
 
 class ModelArtifact(Artifact, Protocol):
@@ -90,39 +94,64 @@ def train(
     Returns:
         The model's `storage_uri`.
     """
+    suffix, uri, spec = longest_suffix(inputs), outputs.model.uri, asdict(inputs)
+    # The run's id is a label only: the job is known, and may be deleted, before it is.
+    known = identify(inputs.name, uri, suffix, "", spec)
+    keep = inputs.cleanup == "never"
+    target = Target(kube, PYTORCHJOB, known.name, known.owns, own_pod_name(), keep)
+    stopper.expect(target)
     step = whoami(kube)
-    suffix = longest_suffix(inputs)
-    identity = identify(inputs.name, outputs.model.uri, suffix, step.run_id, asdict(inputs))
+    identity = identify(inputs.name, uri, suffix, step.run_id, spec)
     check_claims(kube, inputs)
 
-    def build(attempt: int) -> Object:
-        return _build(inputs, identity, step, kube, attempt)
-
-    keep = inputs.cleanup == "never"
-    target = Target(kube, PYTORCHJOB, identity.name, identity.owns, step.pod_name, keep)
-    ensured = ensure(kube, build, target, stopper, limits)
-    announce(ensured, kube.namespace)
-    gatherer = Gatherer(kube, ensured.job, limits)
-    gatherer.note(step.note)
-    gatherer.note(_other_inputs(ensured, identity))
-    submitted = build(ensured.attempt)
+    build = partial(_build, inputs, identity, step, kube)
     try:
-        end = Wait(kube, ensured, limits, gatherer).run()
-        if end.cause:
-            raise _failure(end, gatherer, inputs, outputs, submitted)
+        ensured = ensure(kube, build, target, stopper, limits)
+        announce(ensured, kube.namespace)
+        gatherer = Gatherer(kube, ensured.job, limits)
+        gatherer.note(step.note)
+        gatherer.note(_other_inputs(ensured, identity))
+        submitted = build(ensured.attempt)
+        _follow(kube, ensured, limits, gatherer, inputs, outputs, submitted)
     except CannotObserve as error:
         stopper.forget()
-        raise CannotObserve(
-            f"{error.message}\nPyTorchJob {kube.namespace}/{identity.name} was left as it is: it "
-            "may still run. The next try of this step takes it up."
-        ) from error
+        raise _left_alone(error, target) from error
     except BaseException:
         _end(kube, target, inputs, stopper, succeeded=False)
         raise
-    gatherer.look_again()
     storage_uri = _hand_on(outputs, gatherer, inputs, submitted)
     _end(kube, target, inputs, stopper, succeeded=True)
     return storage_uri
+
+
+def _follow(
+    kube: Kube,
+    ensured: Ensured,
+    limits: Limits,
+    gatherer: Gatherer,
+    inputs: PyTorchJobInputs,
+    outputs: Artifacts,
+    submitted: Object,
+) -> None:
+    """Waits for the job's end, and reads what it left."""
+    end = Wait(kube, ensured, limits, gatherer).run()
+    if end.cause:
+        raise _failure(end, gatherer, inputs, outputs, submitted)
+    # The pods' messages are the result: a server that is away at the very end is waited for.
+    gatherer.look_again(kube)
+
+
+def _left_alone(error: CannotObserve, target: Target) -> CannotObserve:
+    job = f"PyTorchJob {target.kube.namespace}/{target.name}"
+    if not target.uid:
+        return CannotObserve(
+            f"{error.message}\nWhether {job} was made is not known: look for it when the cluster "
+            "answers again. The next try of this step takes it up."
+        )
+    return CannotObserve(
+        f"{error.message}\n{job} was left as it is: it may still run. The next try of this step "
+        "takes it up."
+    )
 
 
 def check_claims(kube: Kube, inputs: PyTorchJobInputs) -> None:
@@ -185,8 +214,9 @@ def _failure(
         # On a cluster it goes with the step; a local run keeps it.
         text = render(evidence, inputs, submitted, outcome, diagnosis.message)
         Path(outputs.report.path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        say(f"the report could not be written: {error}")
+    except Exception as error:
+        # Whatever is odd about the evidence must not take the place of the diagnosis.
+        say(f"the report could not be written: {type(error).__name__}: {error}")
     return JobFailed(diagnosis.message, diagnosis.short)
 
 
@@ -211,6 +241,10 @@ def _end(
 ) -> None:
     """Deletes the job where `cleanup` says so; nothing that goes wrong here changes the outcome."""
     stopper.check()
+    if not target.uid:
+        # None was made, or the one that is there is another's.
+        stopper.forget()
+        return
     wanted = {"always": True, "on_failure": not succeeded, "never": False}[inputs.cleanup]
     if wanted:
         try:

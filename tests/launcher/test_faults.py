@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kfp_pytorch.launcher.api_errors import Unauthorized
+from kfp_pytorch.launcher.constants import PYTORCHJOB
 from kfp_pytorch.launcher.credentials import Credentials
 from kfp_pytorch.launcher.errors import CannotObserve, JobFailed, PermissionMissing
 from kfp_pytorch.launcher.kube import connect
@@ -15,6 +17,7 @@ from kfp_pytorch.launcher.transport import Patience
 from kfp_pytorch.local.apiserver.faultactions import (
     Answer,
     Forbidden,
+    LostAnswer,
     Reset,
     Stall,
     status,
@@ -258,3 +261,69 @@ def _not_found() -> str:
     import json
 
     return json.dumps(status(404, "NotFound", "pytorchjobs not found") | {"details": {"name": "x"}})
+
+
+def test_a_server_that_is_away_when_the_job_has_succeeded_loses_no_result(
+    step: Any, hands: Any
+) -> None:
+    hands.fault(EndWatch(), "watch", "*/pods", times=None)
+    run = runs(step, hands, gather=0.2, slow_beat=60)
+    hands.until(lambda: hands.count("get", "/log"))
+    hands.fault(Answer(503), "list", "*/pods", times=30)
+    hands.success(run.job, metrics={"accuracy": 1.0})
+    run.succeeded()
+    assert run.outputs.metrics.metadata == {"accuracy": 1.0}
+
+
+def test_a_create_that_is_never_answered_says_that_a_job_may_be_there(
+    step: Any, hands: Any, impatient: Any
+) -> None:
+    hands.fault(LostAnswer("reset"), "create")
+    hands.fault(Answer(503), "create", times=None)
+    words = step(on=impatient).failed(CannotObserve)
+    assert "Whether PyTorchJob default/pytorch-job-" in words
+    assert len(hands.jobs()) == 1
+
+
+def test_a_report_that_cannot_be_made_does_not_hide_why_the_job_failed(
+    step: Any, hands: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> str:
+        raise TypeError("what is this?")
+
+    monkeypatch.setattr("kfp_pytorch.launcher.steps.pytorch_job.render", broken)
+    run = runs(step, hands)
+    hands.set_conditions(run.job, "Failed: it broke")
+    assert "it broke" in run.failed(JobFailed)
+
+
+def test_an_operator_that_goes_silent_at_the_end_leaves_the_job_to_be_looked_at_again(
+    step: Any, hands: Any
+) -> None:
+    run = runs(step, hands, settle=0.5)
+    hands.ended(run.job, 0)
+    words = run.failed(CannotObserve)
+    assert "has not said how" in words
+    assert "left as it is" in words
+    assert len(hands.jobs()) == 1
+
+
+def test_a_deletion_that_never_comes_to_its_end_is_not_waited_for_for_ever(
+    step: Any, hands: Any
+) -> None:
+    run = runs(step, hands, deletion=0.5)
+    hands.change_job(run.job, lambda job: job["metadata"].update(finalizers=["test/hold"]))
+    hands.delete(PYTORCHJOB, run.job)
+    assert "was deleted while it ran" in run.failed(JobFailed)
+
+
+def test_pods_are_an_acknowledgement_though_no_condition_is_written(
+    step: Any, hands: Any, told: list[str]
+) -> None:
+    run = step(limits={"acknowledge": 1.0, "remind": 0.3})
+    hands.running(run.job)
+    hands.until(lambda: [line for line in told if line.startswith("still")])
+    time.sleep(1.2)
+    assert run.going, run.error
+    hands.success(run.job)
+    run.succeeded()

@@ -25,22 +25,54 @@ outputs = {
     name: SimpleNamespace(path=f"{given['folder']}/{name}", uri=f"minio://b/{name}", metadata={})
     for name in ("model", "metrics", "curves", "report")
 }
-run_step("pytorch_job", image="train:1", **outputs, **given["inputs"])
+run_step(given["step"], **outputs, **given["inputs"])
+"""
+# The signal is there as soon as one can come that is not simply deadly.
+SIGNALLED_BEFORE_ITS_IMPORTS = """
+import os, signal
+blocked = signal.pthread_sigmask
+def mask(how, numbers):
+    old = blocked(how, numbers)
+    if how == signal.SIG_BLOCK:
+        signal.pthread_sigmask = blocked
+        os.kill(os.getpid(), signal.SIGTERM)
+    return old
+signal.pthread_sigmask = mask
 """
 
 
 class Step:
     """The step as KFP runs it: a process whose output is piped."""
 
-    def __init__(self, hands: Any, folder: Any, environ: dict[str, str], **inputs: Any) -> None:
+    def __init__(
+        self,
+        hands: Any,
+        folder: Any,
+        environ: dict[str, str],
+        program: str = "",
+        name: str = "pytorch_job",
+        **inputs: Any,
+    ) -> None:
         self.hands = hands
+        self._log = folder / "termination-log"
+        self._log.write_text("")
+        given = {"folder": str(folder), "step": name, "inputs": inputs}
+        settings = {
+            "KUBECONFIG": str(hands.server.kubeconfig),
+            "KFP_PYTORCH_TERMINATION_LOG": str(self._log),
+        }
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, json.dumps({"folder": str(folder), "inputs": inputs})],
-            env=os.environ | {"KUBECONFIG": str(hands.server.kubeconfig)} | environ,
+            [sys.executable, "-c", program + PROGRAM, json.dumps(given)],
+            env=os.environ | settings | environ,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    @property
+    def message(self) -> str:
+        """What the UI shows at the node."""
+        return self._log.read_text()
 
     def signal(self, number: int = signal.SIGTERM) -> Step:
         self.process.send_signal(number)
@@ -69,6 +101,7 @@ def process(hands: Any, tmp_path: Any) -> Iterator[Callable[..., Step]]:
     started: list[Step] = []
 
     def start(environ: dict[str, str] | None = None, **inputs: Any) -> Step:
+        inputs = inputs if "name" in inputs else {"image": "train:1"} | inputs
         started.append(Step(hands, tmp_path, environ or {}, **inputs))
         return started[-1]
 
@@ -201,3 +234,43 @@ def test_a_launcher_killed_and_restarted_adopts_its_job(process: Any, hands: Any
     hands.success(first.job()["metadata"]["name"])
     assert second.exit()[0] == 0
     assert [job["metadata"]["uid"] for job in hands.jobs()] == [uid]
+
+
+def test_a_signal_during_the_imports_deletes_the_job_of_an_earlier_try(
+    process: Any, hands: Any
+) -> None:
+    first = process().runs()
+    first.process.kill()
+    first.process.communicate()
+    again = process(program=SIGNALLED_BEFORE_ITS_IMPORTS)
+    code, stderr = again.exit()
+    assert code == 143
+    assert "deleted" in stderr
+    hands.until(lambda: hands.jobs() == [])
+
+
+def test_a_signal_during_the_imports_of_a_step_without_a_job_ends_it_at_once(process: Any) -> None:
+    code, stderr = process(program=SIGNALLED_BEFORE_ITS_IMPORTS, name="metric_gate").exit()
+    assert code == 143
+    assert stderr == "Stopped by a signal.\n"
+
+
+def test_a_signal_before_the_inputs_are_found_bad_still_ends_in_143(process: Any) -> None:
+    assert process(program=SIGNALLED_BEFORE_ITS_IMPORTS, num_nodes=-1).exit()[0] == 143
+
+
+def test_terminate_and_drain_are_told_apart_at_the_node_too(process: Any, hands: Any) -> None:
+    said = []
+    for drained in (False, True):
+        environ = own_pod(hands)
+        step = process(environ).runs()
+        if drained:
+            hands.delete(POD, "step")
+        step.signal().exit()
+        said.append(step.message)
+        hands.reset()
+    name = "PyTorchJob default/pytorch-job-"
+    assert said[0].startswith(f"Stopped by a signal; {name}")
+    assert said[0].endswith(" deleted.")
+    assert said[1].startswith(f"Stopped by a signal; this pod is being deleted, so {name}")
+    assert said[1].endswith(" is left for a retry of the step to adopt.")

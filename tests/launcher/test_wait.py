@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.hands import container, end
 
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
 from kfp_pytorch.launcher.errors import JobFailed
@@ -349,3 +350,17 @@ def test_the_timeline_tells_queue_start_run_and_end(step: Any, hands: Any, told:
     report = Path(run.outputs.report.path).read_text()
     order = [report.index(word) for word in ("queued", "created", "running", "succeeded")]
     assert order == sorted(order)
+
+
+def test_a_sidecar_that_keeps_the_job_alive_is_named_while_it_does(
+    step: Any, hands: Any, told: list[str]
+) -> None:
+    run = step()
+    hands.set_conditions(run.job, "Created", "Running")
+    proxy = container("istio-proxy", running={"startedAt": "2025-11-27T12:00:00Z"})
+    done = container(terminated=end(0))
+    hands.pod(run.job, phase="Running", containerStatuses=[done, proxy])
+    hands.until(lambda: [line for line in told if "istio-proxy runs on" in line])
+    assert run.going, run.error
+    hands.success(run.job)
+    run.succeeded()
