@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
@@ -61,8 +62,7 @@ def run_to_resume(runs: Path, pipeline: str, arguments: dict[str, Any]) -> Run:
             f"There is no run of {pipeline} to resume in {runs}. Start one without --resume."
         )
     last = found[-1]
-    summary = runs / last.name / SUMMARY_FILE
-    if summary.is_file() and json.loads(summary.read_text())["status"] == "succeeded":
+    if _read(runs / last.name / SUMMARY_FILE).get("status") == "succeeded":
         raise click.ClickException(
             f"The last run of {pipeline}, {last.name}, succeeded. Start another without --resume."
         )
@@ -71,11 +71,20 @@ def run_to_resume(runs: Path, pipeline: str, arguments: dict[str, Any]) -> Run:
 
 def _recorded(runs: Path) -> list[Run]:
     files = sorted(runs.glob(f"*/{RUN_FILE}"), key=lambda path: path.stat().st_mtime)
-    return [Run(**json.loads(path.read_text(encoding="utf-8"))) for path in files]
+    return [Run(**found) for found in map(_read, files) if found]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Returns what a file holds; nothing if a full disk or a kill kept it from being written."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
 @contextmanager
-def log(folder: Path) -> Iterator[IO[str]]:
+def log(folder: Path) -> Iterator[FileIO]:
     """Opens a run's log, and keeps others from the run as long as a process of it lives.
 
     Args:
@@ -89,7 +98,8 @@ def log(folder: Path) -> Iterator[IO[str]]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOG_FILE).open("a", encoding="utf-8")
+        # Without a buffer: what a full disk does not take is lost, and closing raises nothing.
+        file = (folder / LOG_FILE).open("ab", buffering=0)
     except OSError as error:
         raise click.ClickException(f"Cannot write {folder}: {error.strerror or error}") from None
     with file:
@@ -98,7 +108,7 @@ def log(folder: Path) -> Iterator[IO[str]]:
         yield file
 
 
-def _lock(file: IO[str], name: str) -> None:
+def _lock(file: FileIO, name: str) -> None:
     deadline = time.monotonic() + _LOCK_WITHIN_S
     while True:
         try:

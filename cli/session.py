@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import http
 import json
 import os
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+import click
 
 from kfp_pytorch.cli import runs, summary
 from kfp_pytorch.cli.follow import Follower, Progress
@@ -73,7 +77,7 @@ def run(package: Package, wanted: Run, target: Target, progress: Progress) -> di
 
 
 def _run(
-    package: Package, wanted: Run, target: Target, progress: Progress, log: IO[str]
+    package: Package, wanted: Run, target: Target, progress: Progress, log: FileIO
 ) -> dict[str, Any]:
     folder = target.root / "runs" / wanted.name
     place = summary.Place(folder, target.claims)
@@ -81,7 +85,10 @@ def _run(
 
     def told(status: str) -> dict[str, Any]:
         result = summary.summarise(package, follower.finish(), place, status)
-        (folder / runs.SUMMARY_FILE).write_text(json.dumps(result), encoding="utf-8")
+        try:
+            (folder / runs.SUMMARY_FILE).write_text(json.dumps(result), encoding="utf-8")
+        except OSError as error:
+            click.echo(f"The summary could not be kept: {error}", err=True)
         return result
 
     try:
@@ -92,7 +99,7 @@ def _run(
     return told("succeeded" if code == 0 else "failed")
 
 
-def _follow(wanted: Run, target: Target, follower: Follower, log: IO[str]) -> int:
+def _follow(wanted: Run, target: Target, follower: Follower, log: FileIO) -> int:
     """Runs kfp.local under a guard to its end; returns its exit code."""
     folder = target.root / "runs" / wanted.name
     setting = _setting(wanted, target, folder)
@@ -108,14 +115,20 @@ def _follow(wanted: Run, target: Target, follower: Follower, log: IO[str]) -> in
     )
     try:
         for line in process.stdout or ():
-            log.write(line)
             follower.take(line)
+            _keep(log, line)
         return process.wait()
     except BaseException:
         process.terminate()
         # Read on, or a runner that still has something to say never ends.
         process.communicate()
         raise
+
+
+def _keep(log: FileIO, line: str) -> None:
+    """Writes a line into the run's log; a disk that is full ends no run."""
+    with contextlib.suppress(OSError):
+        log.write(line.encode())
 
 
 def _setting(wanted: Run, target: Target, folder: Path) -> step.Setting:

@@ -161,10 +161,15 @@ def _cannot_start(pods: list[Object], ends: list[Ended]) -> Iterator[Finding]:
             yield Finding(
                 CANNOT_START,
                 f"{end.pod}: container {end.container!r} {known.words} ({end.reason}): "
-                f"{end.message.strip()}",
+                f"{_without_runtime(end.message)}",
                 known.advice,
             )
             return
+
+
+def _without_runtime(words: str) -> str:
+    """Leave out the container runtime's account of its own layers: the reason comes last."""
+    return words.rpartition("unable to start container process: ")[2].strip()
 
 
 def _unscheduled(pods: list[Object]) -> Iterator[Finding]:

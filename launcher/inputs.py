@@ -217,6 +217,8 @@ def _nproc(value: Any, gpus: int) -> str:
     word = default if checks.unset(value) else checks.rendered("nproc_per_node", value).strip()
     if word in ("auto", "cpu", "gpu"):
         return word
+    if not word.lstrip("+-").isdecimal():
+        raise InputError(f"nproc_per_node is {word!r}; it must be a number, auto, cpu or gpu.")
     return str(checks.integer("nproc_per_node", word, default=1, minimum=1, maximum=4096))
 
 

@@ -77,11 +77,21 @@ _HINTS = (
         "The container's user may not write there; output_uri is writable: KFP_PYTORCH_OUTPUT.",
     ),
     Hint(
-        re.compile(r"NoCredentials|Unable to locate credentials|AccessDenied|InvalidAccessKeyId"),
+        re.compile(
+            r"NoCredentials|Unable to locate credentials|AccessDenied|InvalidAccessKeyId"
+            r"|SignatureDoesNotMatch|access key ID you provided does not exist"
+            r"|request signature we calculated does not match"
+        ),
         "The bucket refuses: name the Secret with its credentials as output_secret.",
     ),
+    Hint(
+        re.compile(r"NoSuchBucket|bucket does not exist"),
+        "Create the bucket, or correct its name in output_uri; AWS_ENDPOINT_URL says on which "
+        "server it is.",
+    ),
 )
-_FIX_PROGRAM = "Correct the program or its arguments and run again; the traceback is below."
+_FIX_PROGRAM = "Correct the program or its arguments and run again."
+_TRACEBACK_BELOW = "Correct the program or its arguments and run again; the traceback is below."
 
 
 @dataclass(frozen=True)
@@ -150,9 +160,7 @@ def find(evidence: Evidence, found: list[Error], logs: Mapping[str, str]) -> Ite
     if found and not found[0].lost_peers:
         first = found[0]
         words = f"{first.type}: {first.message}" if first.message else first.type
-        yield Finding(
-            EXCEPTION, f"{_who(first)} raised {words}", _advice(f"{words}\n{first.traceback}")
-        )
+        yield Finding(EXCEPTION, f"{_who(first)} raised {words}", _advice(words, first.traceback))
     everything = "\n".join([*logs.values(), *(f"{e.message}\n{e.traceback}" for e in found)])
     if _LOST_PEERS.search(everything) or _ADDRESS.search(everything):
         yield _collective(evidence, found, everything)
@@ -167,8 +175,9 @@ def _who(error: Error) -> str:
     return f"Rank {error.rank} ({error.pod})" if error.rank is not None else error.pod
 
 
-def _advice(words: str) -> str:
-    return next((hint.advice for hint in _HINTS if hint.pattern.search(words)), _FIX_PROGRAM)
+def _advice(words: str, traceback: str) -> str:
+    known = (h.advice for h in _HINTS if h.pattern.search(f"{words}\n{traceback}"))
+    return next(known, _TRACEBACK_BELOW if traceback else _FIX_PROGRAM)
 
 
 def _collective(evidence: Evidence, found: list[Error], text: str) -> Finding:

@@ -66,7 +66,9 @@ def _expect(found: Any, kind: type, where: str) -> Any:
     if found is None:
         return kind()
     if not isinstance(found, kind):
-        raise InputError(f"{where} is of another type than what it would change: {found!r}.")
+        words: dict[type, str] = {dict: "an object", list: "a list"}
+        changed = "a list" if isinstance(found, list) else f"{found!r}"
+        raise InputError(f"{where} is {words[kind]}, and what it would change is {changed}.")
     return found
 
 

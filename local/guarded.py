@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from kfp_pytorch.local import guard
 
@@ -70,9 +70,9 @@ def popen(
     to_all: bool = False,
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
-    stdin: int | IO[str] | None = subprocess.DEVNULL,
-    stdout: int | IO[str] | None = None,
-    stderr: int | IO[str] | None = None,
+    stdin: int | IO[Any] | None = subprocess.DEVNULL,
+    stdout: int | IO[Any] | None = None,
+    stderr: int | IO[Any] | None = None,
 ) -> subprocess.Popen[str]:
     """Start a command under a guard of this process.
 

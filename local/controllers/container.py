@@ -203,7 +203,10 @@ class Container:
             watching.cancel()
         self.state.ready = self.state.started = False
         reason = "OOMKilled" if self._out_of_memory else "Error" if code else "Completed"
-        return self._terminated(code, reason, started_at, self._last_words(code, launch.log))
+        words = self._last_words(code, launch.log)
+        if not words and process.lost:
+            words = f"the end of this container's log is lost: {process.lost}"
+        return self._terminated(code, reason, started_at, words)
 
     def _not_started(self, message: str) -> Object:
         self._event("Warning", "Failed", f"Error: {message}")

@@ -50,11 +50,14 @@ class Process:
         pid: The process id of its guard; the command is below it.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, report: asyncio.StreamReader) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, report: asyncio.StreamReader, log: LogFile
+    ) -> None:
         self.pid = process.pid
+        self._log = log
         self._process = process
         self._report = report
-        self._log: asyncio.Task[None] | None = None
+        self._copying: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, launch: Launch) -> Process:
@@ -84,8 +87,8 @@ class Process:
             raise StartError(_words(launch.command[0], error)) from error
         finally:
             os.close(writer)
-        started = cls(process, report)
-        started._log = asyncio.create_task(_copy(process, log))
+        started = cls(process, report, log)
+        started._copying = asyncio.create_task(_copy(process, log))
         first = await started._line()
         if "errno" in first:
             await started.wait()
@@ -93,12 +96,17 @@ class Process:
             raise StartError(_words(launch.command[0], why))
         return started
 
+    @property
+    def lost(self) -> str:
+        """Why a part of its log could not be written; empty if all of it was."""
+        return str(self._log.error.strerror) if self._log.error else ""
+
     async def wait(self) -> int:
         """Wait until nothing of it is left; returns its exit code, 128 + N after signal N."""
         last = await self._line()
         code = await self._process.wait()
-        if self._log is not None:
-            await self._log
+        if self._copying is not None:
+            await self._copying
         if "signal" in last:
             return 128 + int(last["signal"])
         # Without a last word the guard itself was killed, and the command with it.
@@ -145,7 +153,12 @@ class LogFile:
 
     Args:
         path: The file; it is made anew.
+
+    Attributes:
+        error: Why a part of it is lost; None if none is.
     """
+
+    error: OSError | None = None
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,8 +183,10 @@ class LogFile:
         seconds, nanoseconds = divmod(time.time_ns(), 10**9)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
         head = f"{stamp}.{nanoseconds:09d}Z stdout ".encode() + tag + b" "
-        with contextlib.suppress(OSError):
+        try:
             self._file.write(b"".join(head + line + b"\n" for line in lines))
+        except OSError as error:
+            self.error = error
 
 
 def tail(path: Path, lines: int, size: int) -> str:

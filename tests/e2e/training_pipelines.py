@@ -46,3 +46,46 @@ def dying(epochs: int = 8):
         restart_policy="Never",
         key=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
     ).set_retry(2)
+
+
+@dsl.pipeline(name="anything")
+def anything(
+    name: str = "anything",
+    image: str = "train",
+    command: list[Any] = ["python", "-c", "pass"],  # noqa: B006
+    args: list[Any] = [],  # noqa: B006
+    env: dict[str, Any] = {},  # noqa: B006
+    hyperparameters: dict[str, Any] = {},  # noqa: B006
+    num_nodes: int = 1,
+    nproc_per_node: str = "",
+    memory: str = "",
+    shm_size: str = "",
+    output_uri: str = "pvc://kfp-pytorch",
+    resume_from: str = "",
+    labels: dict[str, Any] = {},  # noqa: B006
+    start_timeout: int = 60,
+    ttl_seconds: int = 3600,
+    restart_policy: str = "Never",
+    cleanup: str = "on_failure",
+    pod_template_patch: dict[str, Any] = {},  # noqa: B006
+):
+    pytorch_job(
+        name=name,
+        image=image,
+        command=command,
+        args=args,
+        env=env,
+        hyperparameters=hyperparameters,
+        num_nodes=num_nodes,
+        nproc_per_node=nproc_per_node,
+        memory=memory,
+        shm_size=shm_size,
+        output_uri=output_uri,
+        resume_from=resume_from,
+        labels=labels,
+        start_timeout=start_timeout,
+        ttl_seconds=ttl_seconds,
+        restart_policy=restart_policy,
+        cleanup=cleanup,
+        pod_template_patch=pod_template_patch,
+    )

@@ -117,7 +117,7 @@ def test_numbers_among_arguments_are_rendered_and_null_is_named_by_its_place() -
         ({"num_nodes": "two"}, "num_nodes must be a whole number"),
         ({"num_nodes": True}, "num_nodes must be a whole number"),
         ({"nproc_per_node": "0"}, "nproc_per_node is 0; it must be from 1"),
-        ({"nproc_per_node": "many"}, "nproc_per_node must be a whole number"),
+        ({"nproc_per_node": "many"}, "it must be a number, auto, cpu or gpu"),
         ({"gpus_per_node": -1}, "gpus_per_node is -1"),
         ({"gpu_resource": "gpu"}, "write it with its domain"),
         ({"memory": "16GB"}, "no quantity"),

@@ -313,7 +313,7 @@ def test_a_patch_may_take_away_by_null_and_by_delete() -> None:
         ({"containers": [{"name": "pytorch", "$patch": "delete"}]}, "must stay"),
         ({"containers": [{"image": "x"}]}, "must be an object with 'name'"),
         ({"containers": [{"name": "side"}]}, "'side' has no image"),
-        ({"containers": {"name": "x"}}, "another type"),
+        ({"containers": {"name": "x"}}, "what it would change is a list"),
         ({"containers": "x"}, "where an object or a list is expected"),
         ({"volumes": ["x"]}, "must be an object with 'name'"),
         ({"containers": [{"name": "pytorch", "$patch": "merge"}]}, "only delete is known"),
