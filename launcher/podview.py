@@ -117,7 +117,7 @@ def restarts(pod: Object) -> int:
 
 
 def lingering(pod: Object) -> str:
-    """Say which containers keep a pod alive that has trained to its end, or return an empty text."""
+    """Say which containers keep a pod alive that has trained to its end; empty if none does."""
     done = any(
         end.container == PYTORCH_CONTAINER and end.exit_code == 0 and end.current
         for end in ends(pod)
