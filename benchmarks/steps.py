@@ -23,10 +23,6 @@ from kfp_pytorch.local import guard, guarded
 Object = dict[str, Any]
 T = TypeVar("T")
 _ARTIFACTS = {"model": "Model", "metrics": "Metrics", "curves": "HTML", "report": "Markdown"}
-_SCALED = (
-    "acknowledge", "kind_absent", "blind", "poll", "silence", "watch_life", "slow_beat",
-    "log_silence", "quick_beat", "remind", "deletion", "pull_grace", "config_grace", "gather",
-)  # fmt: skip
 
 
 @functools.cache
@@ -60,8 +56,7 @@ def _command_of(spec: Object) -> list[str]:
 
 def scaled(factor: float) -> dict[str, float]:
     """The launcher's own limits, made shorter by a factor: an hour passes in 3600 / factor s."""
-    usual = asdict(Limits())
-    return {name: usual[name] / factor for name in _SCALED}
+    return {name: seconds / factor for name, seconds in asdict(Limits()).items() if seconds}
 
 
 class Step:

@@ -7,6 +7,7 @@ carry their times, and those that were shown are dropped by time and number.
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -177,7 +178,8 @@ class LogFollower(threading.Thread):
             moved = self._unseen.last != shown
             silence = self._limits.log_silence if moved else silence
             pause = 1.0 if moved else min(2 * max(pause, 0.5), self._limits.slow_beat)
-            self._wake.wait(pause)
+            # Many launchers may have lost their streams at once.
+            self._wake.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311
 
     def _previous(self) -> None:
         """Shows what the container before the last restart said after the stream broke."""

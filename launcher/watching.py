@@ -31,6 +31,8 @@ from kfp_pytorch.launcher.streams import WatchStream
 
 # A stream that lived for less is counted as broken, however politely it ended.
 _WHOLESOME = 5.0
+# Over how long many launchers spread whose watches end at once.
+_SPREAD = 0.4
 # How long the server may take to tell what it remembers, in seconds.
 _HISTORY = 2.0
 _CHANGES = ("ADDED", "MODIFIED", "DELETED")
@@ -281,8 +283,13 @@ class PodsFollower(Follower):
 
 
 def _backoff(failures: int, longest: float) -> float:
-    """0 at first, then 0.1 s, and four times as much each time, with jitter."""
+    """A moment at first, then 0.1 s, and four times as much each time, with jitter.
+
+    A server that restarts breaks the watches of all launchers at once: they must not come back in
+    step.
+    """
     if failures == 0:
-        return 0.0
+        return min(longest, _SPREAD) * random.random()  # noqa: S311
     grown = 0.1 * 4.0 ** min(failures - 1, 10)
-    return float(min(longest, grown) * random.uniform(0.9, 1.0))  # noqa: S311
+    shortest = 0.5 if grown < longest else 0.9
+    return float(min(longest, grown) * random.uniform(shortest, 1.0))  # noqa: S311

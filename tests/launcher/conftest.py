@@ -85,10 +85,13 @@ class Output:
 class Run:
     """One try of the step, in a thread of its own."""
 
-    def __init__(self, kube: Kube, folder: Path, limits: Limits, **inputs: Any) -> None:
+    def __init__(
+        self, kube: Kube, folder: Path, limits: Limits, *, task: str = "abc", **inputs: Any
+    ) -> None:
         self.inputs = parse_inputs(**{"image": "train:1", "start_timeout": 0} | inputs)
         names = ("model", "metrics", "curves", "report")
-        uris = {name: MODEL_URI.replace("/model", f"/{name}") for name in names}
+        model_uri = MODEL_URI.replace("/abc/", f"/{task}/")
+        uris = {name: model_uri.replace("/model", f"/{name}") for name in names}
         self.outputs = Artifacts(
             **{n: Output(str(folder / n), uris[n], {}) for n in names}  # type: ignore[arg-type]
         )
@@ -98,7 +101,7 @@ class Run:
         self.error: BaseException | None = None
         self.ended_at = 0.0
         self._kube, self._limits = kube, limits
-        self.job = job_name(self.inputs.name, MODEL_URI, longest_suffix(self.inputs))
+        self.job = job_name(self.inputs.name, model_uri, longest_suffix(self.inputs))
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -151,7 +154,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def step(kube: Kube, hands: Hands, tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    """`step(limits…, inputs…)`: starts a try of the step."""
+    """`step(limits…, inputs…)`: starts a try of the step; of another one with `task`."""
     runs: list[Run] = []
 
     def start(limits: dict[str, float] | None = None, on: Kube | None = None, **inputs: Any) -> Run:
