@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
+from pathlib import Path
 
 from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -28,8 +29,7 @@ def main(arguments: list[str]) -> int:
     try:
         run.main(arguments)
     except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        write_agent_failure(_of_rank(rank, failure))
+        write_agent_failure(_first_of(error))
         return 1
     except SignalException:
         return 1
@@ -41,7 +41,20 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _of_rank(rank: int, failure: ProcessFailure) -> Failure:
+def _first_of(error: ChildFailedError) -> Failure:
+    """The failure that only the agent can tell of, or else the first one."""
+    # A rank that was killed, or left by itself, has no record of its own. It goes before those
+    # that missed it, and may be seen a little after them: the agent keeps whole seconds.
+    silent = {rank: f for rank, f in error.failures.items() if not Path(f.error_file).is_file()}
+    if not silent:
+        rank, failure = error.get_first_failure()
+        # The record tells more, and has to be the one that is found.
+        return _of_rank(rank, failure, failure.timestamp + 1.0)
+    rank = min(silent, key=lambda rank: silent[rank].timestamp)
+    return _of_rank(rank, silent[rank], silent[rank].timestamp - 1.0)
+
+
+def _of_rank(rank: int, failure: ProcessFailure, seen: float) -> Failure:
     signal_name = failure.signal_name() if failure.exitcode < 0 else ""
     if signal_name == "SIGKILL":
         message = "the process was killed by SIGKILL; out of memory is the usual reason"
@@ -49,9 +62,6 @@ def _of_rank(rank: int, failure: ProcessFailure) -> Failure:
         message = f"the process was ended by {signal_name}"
     else:
         message = f"the process left with exit code {failure.exitcode}"
-    # The agent looks a little later, and keeps whole seconds. A rank that was killed has no
-    # record of its own, and goes before those that missed it; else a record tells more.
-    seen = failure.timestamp + (-1.0 if signal_name else 1.0)
     return Failure(rank, seen, signal_name or "ExitCode", message, "", failure.exitcode)
 
 

@@ -6,8 +6,10 @@ import json
 from dataclasses import asdict
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from kfp_pytorch.training import __main__ as entry_point
+from kfp_pytorch.training import agent
 from kfp_pytorch.training.outcome import Failure, failure_record, first_failure
 
 
@@ -80,3 +82,13 @@ def test_an_agent_that_left_nothing_is_a_failure_all_the_same(conclude):
     code, error = conclude()
     assert code == 1
     assert "log" in error["message"]
+
+
+def test_of_ranks_that_ended_in_one_second_the_one_without_a_record_of_its_own_is_told(tmp_path):
+    record = tmp_path / "error.json"
+    record.write_text(failure_record(Failure(0, 100.3, "PeerLostError", "rank 1 has gone")))
+    missed = ProcessFailure(local_rank=0, pid=1, exitcode=138, error_file=str(record))
+    left = ProcessFailure(local_rank=1, pid=2, exitcode=3, error_file=str(tmp_path / "none"))
+    told = agent._first_of(ChildFailedError("ranks", {0: missed, 1: left}))
+    assert (told.rank, told.exit_code) == (1, 3)
+    assert told.time < left.timestamp
