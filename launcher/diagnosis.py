@@ -10,7 +10,7 @@ from kfp_pytorch.launcher.evidence import Evidence, Object
 from kfp_pytorch.launcher.findings import Finding
 from kfp_pytorch.launcher.log_findings import Error
 from kfp_pytorch.launcher.messages import read_messages
-from kfp_pytorch.launcher.podview import some
+from kfp_pytorch.launcher.podview import counted, some
 
 SHORT = 200
 _TRACEBACK_LINES = 40
@@ -32,12 +32,37 @@ class Diagnosis:
     short: str
 
 
-def diagnose(evidence: Evidence, cause: str) -> Diagnosis:
+# What ends a wait, besides the job's own failure, and what to do about it where nothing else that
+# was seen tells more.
+_ENDS = {
+    "lost": "A person, a controller or a namespace's clean-up deleted it: ask who may. Start the "
+    "step again: training goes on from its last checkpoint.",
+    "deletion": "Its finalizers or a pod on a node that is gone hold it up: look with kubectl get "
+    "pytorchjob -o yaml and kubectl get pods -o wide, then start the step again.",
+    "acknowledge": "Check that the operator runs (kubectl get pods -A -l "
+    "app.kubernetes.io/name=training-operator) and watches this namespace.",
+    "queue": "Look at its Workload (kubectl get workloads), or raise queue_timeout.",
+    "start": "See why its pods do not run (kubectl describe pods -l "
+    "training.kubeflow.org/job-name), or raise start_timeout.",
+    "run": "Raise timeout if training takes longer; a retry of the step goes on from the last "
+    "checkpoint. If it hung, the last lines of its log say where.",
+}
+# These outrank a limit: they are why it is over. What an earlier restart was about is not.
+_PRESENT = frozenset(
+    {
+        *(findings.CANNOT_START, findings.UNSCHEDULABLE, findings.VOLUME, findings.VOLUME + 3),
+        *(findings.NO_PODS, findings.STUCK_INIT, findings.SIDECAR, findings.QUEUED),
+    }
+)
+
+
+def diagnose(evidence: Evidence, cause: str, why: str = "failed") -> Diagnosis:
     """Say why a job did not succeed.
 
     Args:
         evidence: What was seen of it.
         cause: What ended the wait, as a sentence, such as a failed condition or a limit.
+        why: `failed`, `lost`, `trouble`, or the name of the limit that is over.
 
     Returns:
         The diagnosis. Nothing in the evidence, however odd, makes this raise.
@@ -48,15 +73,28 @@ def diagnose(evidence: Evidence, cause: str) -> Diagnosis:
     found = [*findings.find(evidence), *log_findings.find(evidence, errors, logs)]
     found.sort(key=lambda finding: -finding.weight)
     cause = cause.strip() or "The job did not succeed"
-    head = found[0] if found else Finding(0, cause.rstrip("."), "What was seen of it is below.")
+    found = _led_by(found, cause, why)
+    head, others = found[0], found[1:]
+    told = any(finding.headline == cause.rstrip(".") for finding in found)
     parts = [
         f"{_clip(head.headline)}.\nWhat to do: {head.advice}",
-        _section("What was seen", _seen(evidence, cause, found[1:], errors)),
+        _section("What was seen", _seen(evidence, "" if told else cause, others, errors)),
         _traceback(errors),
         _log_tail(logs, errors, evidence),
         _section("What the launcher could not do", [f"- {note}" for note in evidence.notes]),
     ]
     return Diagnosis("\n\n".join(part for part in parts if part), _short(head.headline))
+
+
+def _led_by(found: list[Finding], cause: str, why: str) -> list[Finding]:
+    """Put what ended the wait where it belongs among the findings: first is the likeliest cause."""
+    own = Finding(0, cause.rstrip("."), _ENDS.get(why, "What was seen of it is below."))
+    if why in ("lost", "deletion", "acknowledge"):
+        return [own, *(f for f in found if f.weight != findings.SILENT_OPERATOR)]
+    if why in ("queue", "start", "run"):
+        first = [finding for finding in found if finding.weight in _PRESENT]
+        return [*first, own, *(finding for finding in found if finding not in first)]
+    return found or [own]
 
 
 def _logs(evidence: Evidence) -> dict[str, str]:
@@ -84,10 +122,10 @@ def _section(title: str, lines: list[str]) -> str:
 
 
 def _seen(evidence: Evidence, cause: str, others: list[Finding], errors: list[Error]) -> list[str]:
-    lines = [f"- {cause}"]
+    lines = [f"- {cause}"] if cause else []
     failed = podview.condition(evidence.job, "Failed")
     words = str(failed.get("message") or "")
-    if failed.get("status") == "True" and words not in cause:
+    if failed.get("status") == "True" and cause and words not in cause:
         lines.append(f"- The job is Failed ({failed.get('reason')}): {words}")
     lines += [f"- {_clip(finding.headline)}" for finding in others]
     lines += _pods(evidence, errors)
@@ -102,7 +140,9 @@ def _pods(evidence: Evidence, errors: list[Error]) -> list[str]:
         states.setdefault(_state(pod), []).append(_named(pod))
     lines = [f"- {some(names)}: {state}" for state, names in states.items()]
     gone = len(evidence.past_pods)
-    return lines + ([f"- {gone} earlier pods of the same names are gone"] if gone else [])
+    return lines + (
+        [f"- {counted(gone, 'earlier pod')} of the same names, now gone"] if gone else []
+    )
 
 
 def _first_to_fail_first(evidence: Evidence, errors: list[Error]) -> list[Object]:
@@ -129,7 +169,7 @@ def _state(pod: Object) -> str:
         parts.append(f"{end.container} {end.reason} {podview.exit_words(end.exit_code)}{when}")
     parts += [f"{name} waits: {reason}" for name, reason, _ in podview.waiting(pod)]
     restarts = podview.restarts(pod)
-    return ", ".join(parts) + (f", {restarts} restarts" if restarts else "")
+    return ", ".join(parts) + (f", {counted(restarts, 'restart')}" if restarts else "")
 
 
 def _events(evidence: Evidence) -> Iterator[str]:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher import podview
+from kfp_pytorch.launcher import podview, waiting
 from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER
 from kfp_pytorch.launcher.evidence import Evidence, Object
-from kfp_pytorch.launcher.podview import Ended, some
+from kfp_pytorch.launcher.podview import Ended, counted, some
 
 # How likely a finding is the cause rather than a consequence. A container killed for memory or a
 # node that went away makes every other rank fail with words about lost connections.
@@ -21,6 +21,7 @@ UNSCHEDULABLE = 75
 VOLUME = 73
 NO_PODS = 72
 DEADLINE = 66
+KILLED = 67
 COLLECTIVE = 65
 EXIT_CODE = 60
 STUCK_INIT = 58
@@ -77,6 +78,8 @@ _INIT_ADVICE = (
     "The operator adds this container to workers. Where its image cannot be pulled, an "
     "administrator gives another by the operator's flag --pytorch-init-container-image."
 )
+# SIGBUS, SIGKILL and SIGSEGV: nobody ends like this who only lost its peers.
+_KILLED = (135, 137, 139)
 _START_ERRORS = ("StartError", "ContainerCannotRun")
 _DISRUPTIONS = re.compile(
     r"Evicted|Preempt|NodeLost|NodeShutdown|Shutdown|Terminated|UnexpectedAdmissionError|OutOf"
@@ -91,7 +94,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     yield from _killed_for_memory(pods, ends)
     yield from _disrupted(pods)
     yield from _cannot_start(pods, ends)
-    yield from _unscheduled(pods)
+    yield from _unscheduled(pods, evidence.events)
     yield from _volumes(evidence)
     yield from _no_pods(evidence)
     yield from _stuck_init(evidence)
@@ -132,11 +135,19 @@ def _disrupted(pods: list[Object]) -> Iterator[Finding]:
         yield Finding(
             DISRUPTED,
             f"{podview.name(pod)} was taken off {node} ({reason}): {words or 'no words with it'}",
-            "The cluster did this, not the program. Retry the step (set_retry): training goes on "
-            "from its last checkpoint. If it recurs, give memory and cpu what the pod needs, or a "
-            "priority class through pod_template_patch.",
+            f"The cluster did this, not the program. Retry the step (set_retry): training goes on "
+            f"from its last checkpoint.{_against(f'{reason} {words}')}",
         )
         return
+
+
+def _against(words: str) -> str:
+    """Say what keeps a pod from being taken off a node again, where something does."""
+    if "Preempt" in words:
+        return " If it recurs, give it a priority class through pod_template_patch."
+    if "Evicted" in words or "low on resource" in words:
+        return " If it recurs, set memory to what it needs, and mind what it writes to local disk."
+    return ""
 
 
 def _cannot_start(pods: list[Object], ends: list[Ended]) -> Iterator[Finding]:
@@ -172,7 +183,7 @@ def _without_runtime(words: str) -> str:
     return words.rpartition("unable to start container process: ")[2].strip()
 
 
-def _unscheduled(pods: list[Object]) -> Iterator[Finding]:
+def _unscheduled(pods: list[Object], events: list[Object]) -> Iterator[Finding]:
     found: dict[str, list[str]] = {}
     for pod in pods:
         scheduled = podview.condition(pod, "PodScheduled")
@@ -181,20 +192,30 @@ def _unscheduled(pods: list[Object]) -> Iterator[Finding]:
             found.setdefault(words, []).append(podview.name(pod))
     for words, names in found.items():
         claim = re.search(r"persistentvolumeclaim|unbound|volume", words, re.IGNORECASE)
+        scaling = waiting.autoscaler_words(events)
         yield Finding(
             VOLUME + 3 if claim else UNSCHEDULABLE,
             f"No node takes {some(names)} ({len(names)} of {len(pods)} pods). The scheduler says: "
-            f"{words}",
+            f"{words.rstrip('.')}" + (f"; {scaling}" if scaling else ""),
             _scheduling_advice(words),
         )
 
 
+_GANG = re.compile(r"in gang|pod ?group", re.IGNORECASE)
+_GANG_ADVICE = (
+    "The gang scheduler starts all pods together or none: ask for less, use fewer nodes, or wait "
+    "with a longer start_timeout until the cluster has room for all of them at once."
+)
+
+
 def _scheduling_advice(words: str) -> str:
+    if _GANG.search(words):
+        return _GANG_ADVICE
     if re.search(r"persistentvolumeclaim .* not found", words):
         return "Create the claim in the job's namespace, or correct output_uri."
     if "unbound" in words or "volume" in words:
         return "The claim is not bound or lies elsewhere: look at it with kubectl describe pvc."
-    gpu = re.search(r"Insufficient (\S+)", words)
+    gpu = re.search(r"Insufficient ([\w./-]*\w)", words)
     if gpu:
         return (
             f"Ask for less {gpu[1]}, use fewer nodes, or wait with a longer start_timeout until "
@@ -251,6 +272,11 @@ def _no_pods(evidence: Evidence) -> Iterator[Finding]:
             )
             return
         reason = str(event.get("reason") or "")
+        if not evidence.pods and _GANG.search(words):
+            yield Finding(
+                NO_PODS, f"The job's pods are not let in ({reason}): {words}", _GANG_ADVICE
+            )
+            return
         if re.search(r"denied the request|is forbidden|FailedCreate", f"{words} {reason}"):
             yield Finding(
                 NO_PODS,
@@ -287,11 +313,15 @@ def _exit_codes(evidence: Evidence, ends: list[Ended]) -> Iterator[Finding]:
     own = [end for end in ends if end.container in (PYTORCH_CONTAINER, "")]
     if not own:
         return
-    first = own[0]
+    together = [end for end in own if end.finished_at == own[0].finished_at]
+    # Of those that ended in one second, a rank that was killed is why others lost their peer.
+    first = next((end for end in together if end.exit_code in _KILLED), own[0])
     others = len({end.pod for end in own} - {first.pod})
     restarts = sum(map(podview.restarts, evidence.pods.values()))
-    again = f", after {restarts} restarts over all pods" if restarts else ""
-    also = f"; so did {others} more" if others else ""
+    again = f", after {counted(restarts, 'restart')} over all pods" if restarts else ""
+    also = f"; {counted(others, 'more pod')} failed too" if others else ""
+    left = any(log.strip() for log in evidence.logs.values()) or first.message.strip()
+    seen = "Its last log lines are below." if left else "It left no log that could be read."
     hints = {
         137: "Something outside killed it: the node ran out of memory, or the pod was deleted.",
         139: "It crashed in native code: check that torch, CUDA and extensions fit together.",
@@ -300,28 +330,19 @@ def _exit_codes(evidence: Evidence, ends: list[Ended]) -> Iterator[Finding]:
         126: "Check command: that file may not be executed.",
     }
     yield Finding(
-        EXIT_CODE,
+        KILLED if first.exit_code in _KILLED else EXIT_CODE,
         f"{first.pod} ended with {podview.exit_words(first.exit_code)}{again}{also}",
-        hints.get(first.exit_code, "Its last log lines are below."),
+        hints.get(first.exit_code, seen),
     )
 
 
 def _sidecars(evidence: Evidence) -> Iterator[Finding]:
     for pod in podview.in_order(evidence.pods.values()):
-        done = any(
-            end.container == PYTORCH_CONTAINER and end.exit_code == 0 and end.current
-            for end in podview.ends(pod)
-        )
-        running = [
-            str(status.get("name"))
-            for status in podview.statuses(pod)
-            if podview.dig(status, "state", "running") is not None
-        ]
-        if done and running:
+        words = podview.lingering(pod)
+        if words:
             yield Finding(
                 SIDECAR,
-                f"{podview.name(pod)} has trained to its end, but its container {some(running)} "
-                "runs on and keeps the job running",
+                words,
                 "Keep that container out of training pods: a mesh's proxy with istio_injection "
                 "off, another one by the annotation of whoever injects it.",
             )
@@ -340,9 +361,10 @@ def _job(evidence: Evidence) -> Iterator[Finding]:
     conditions = podview.each(evidence.job, "status", "conditions")
     suspended = podview.dig(evidence.job, "spec", "runPolicy", "suspend") is True
     if suspended:
+        said = waiting.words((), evidence.events)
         yield Finding(
             QUEUED,
-            "The job is suspended: it still waits in its queue",
+            "The job is suspended: it still waits in its queue" + (f" ({said})" if said else ""),
             "Look at its Workload (kubectl get workloads), or raise queue_timeout.",
         )
     elif evidence.job and not conditions and not evidence.pods:

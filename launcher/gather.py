@@ -9,15 +9,15 @@ import time
 from collections.abc import Iterable
 from datetime import datetime
 
-from kfp_pytorch.launcher import podview
+from kfp_pytorch.launcher import podview, waiting
 from kfp_pytorch.launcher.api_errors import Forbidden, NotFound
 from kfp_pytorch.launcher.constants import EVENT, POD, PYTORCH_CONTAINER
 from kfp_pytorch.launcher.errors import CannotObserve, StepError
 from kfp_pytorch.launcher.evidence import Evidence, Object, TimelineEntry
 from kfp_pytorch.launcher.kube import Kube
 from kfp_pytorch.launcher.limits import Limits
-from kfp_pytorch.launcher.pods import Crash, belongs_to, crashes, runs_or_ran, waiting_words
-from kfp_pytorch.launcher.state import JobState, Phase
+from kfp_pytorch.launcher.pods import Crash, belongs_to, crashes, runs_or_ran
+from kfp_pytorch.launcher.state import JobState, Phase, job_state
 from kfp_pytorch.launcher.transport import Patience
 
 JOB_NAME_LABEL = "training.kubeflow.org/job-name"
@@ -120,12 +120,7 @@ class Gatherer:
 
     def words(self) -> str:
         """Why pods do not run yet, in the cluster's words; or empty."""
-        for pod in podview.in_order(self.pods()):
-            words = "" if runs_or_ran(pod) else waiting_words(pod)
-            if words:
-                return f"{podview.name(pod)}: {words}"
-        events = self.evidence.events
-        return str(events[-1].get("message") or "") if events else ""
+        return waiting.words(self.pods(), self.evidence.events)
 
     def lingering(self) -> str:
         """What keeps a pod alive whose training has ended; or empty."""
@@ -147,7 +142,9 @@ class Gatherer:
         stuck = [p for p in podview.in_order(self.pods()) if not runs_or_ran(p)]
         names = [self._name, *(podview.name(p) for p in stuck[:_PODS_WITH_EVENTS])]
         for name in names:
-            self._read_events(name)
+            self._read_events(f"involvedObject.name={name}")
+        if job_state(self.evidence.job).phase is Phase.QUEUED:
+            self._read_events(f"involvedObject.kind={waiting.WORKLOAD}")
 
     def look_again(self, patient: Kube | None = None) -> None:
         """Reads once more what the end of the job may have changed.
@@ -178,7 +175,7 @@ class Gatherer:
         failed = [c.pod for c in sorted(self._crashes)][:_PODS_WITH_EVENTS]
         self.read_events()
         for name in dict.fromkeys(failed):
-            self._read_events(name)
+            self._read_events(f"involvedObject.name={name}")
 
     def note(self, words: str) -> None:
         """Notes a thing once."""
@@ -212,18 +209,21 @@ class Gatherer:
         if text.strip():
             self.evidence.logs[crash.pod] = text[-_TAIL_BYTES:]
 
-    def _read_events(self, name: str) -> None:
+    def _read_events(self, fields: str) -> None:
         if not self._may_read_events:
             return
         try:
-            found = self._kube.list(EVENT, fields=f"involvedObject.name={name}")
+            found = self._kube.list(EVENT, fields=fields)
         except Forbidden as error:
             self._may_read_events = False
             self.note(f"Events could not be read: {error.message}")
             return
         except StepError as error:
-            self.note(f"The events of {name} could not be read: {error.short}")
+            self.note(f"The events with {fields} could not be read: {error.short}")
             return
+        if waiting.WORKLOAD in fields:
+            # Those of other jobs in the namespace come with them.
+            found = [event for event in found if waiting.is_workload_of(event, self._name)]
         known = {podview.dig(e, "metadata", "uid"): e for e in self.evidence.events}
         known |= {podview.dig(e, "metadata", "uid"): _lean(e) for e in found}
         self.evidence.events = sorted(known.values(), key=_event_time)[-_MOST_EVENTS:]

@@ -27,12 +27,14 @@ _LOST_PEERS = re.compile(
 )
 _OPERATION = re.compile(r"OpType=(\w+).{0,300}?ran for (\d+) milliseconds", re.DOTALL)
 _GLOO = re.compile(r"Timed out waiting (\d+)ms for (\w+) operation")
-_WAITED = re.compile(r"\[[Rr]ank ?(\d+)\][^\n]{0,200}?(?:Watchdog caught|[Tt]ime[d ]*out)")
+_WAITED = re.compile(r"[\[ ][Rr]ank ?(\d+)\][^\n]{0,200}?(?:Watchdog caught|[Tt]ime[d ]*out)")
+_AT = re.compile(r"\[Rank (\d+)\] Watchdog caught[^\n]{0,80}?SeqNum=(\d+)")
+_PEER = re.compile(r"(?:closed|reset) by (?:remote )?peer \[?([\da-f.:]+)\]?")
 _MISSING = re.compile(
     r"[Rr]anks? \[?([\d, ]+?)\]? failed to pass monitoredBarrier"
     r"|missing ranks?:? \[?([\d, ]+)"
 )
-_JOINED = re.compile(r"(\d+)/(\d+) clients joined")
+_JOINED = re.compile(r"(\d+)/(\d+) (?:clients|workers) joined")
 _ADDRESS = re.compile(
     r"(?:host not found|not known|failed to connect|connect\(\) timed out|Connection refused)"
     r"[^\n]{0,120}?\[?([a-z0-9][\w.-]*)[\],: ]+(\d{4,5})"
@@ -193,7 +195,7 @@ def _collective(evidence: Evidence, found: list[Error], text: str) -> Finding:
     elif address:
         what = f"The rendezvous at {address[1]}:{address[2]} could not be reached"
     else:
-        what = "A rank lost the connection to another one"
+        what = f"A rank lost the connection to {_peer(evidence, text) or 'another one'}"
     if missing:
         pods = some(dict.fromkeys(_pod_of(evidence.job, rank) for rank in missing))
         ranks = some(map(str, missing), 8)
@@ -224,7 +226,25 @@ def missing_ranks(job: Object, found: list[Error], text: str) -> list[int]:
     waited |= {error.rank for error in found if error.lost_peers and error.rank is not None}
     everyone = set(range(_world_size(job)))
     missing = everyone - waited
+    if waited and not missing:
+        return _behind(text)
     return sorted(missing) if waited and len(missing) < len(everyone) / 2 + 1 else []
+
+
+def _behind(text: str) -> list[int]:
+    """Return the ranks that were at an earlier operation than others when all had waited."""
+    at: dict[int, int] = {}
+    for rank, number in _AT.findall(text):
+        at[int(rank)] = min(int(number), at.get(int(rank), int(number)))
+    first, last = min(at.values(), default=0), max(at.values(), default=0)
+    return sorted(rank for rank, number in at.items() if number == first) if first < last else []
+
+
+def _peer(evidence: Evidence, text: str) -> str:
+    """Return the pod whose address a message about a lost peer names, or an empty string."""
+    pods = {str(podview.dig(p, "status", "podIP")): p for p in evidence.pods.values()}
+    found = (pods.get(address) for address in _PEER.findall(text))
+    return next((podview.name(pod) for pod in found if pod), "")
 
 
 def _world_size(job: Object) -> int:

@@ -162,6 +162,11 @@ def moment(written: Any) -> datetime | None:
         return None
 
 
+def counted(count: int, what: str) -> str:
+    """Say how many: `1 restart`, `2 restarts`."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def some(names: Iterable[str], most: int = 3) -> str:
     """Join names for a sentence: the first few, then a count."""
     listed = list(names)

@@ -39,12 +39,12 @@ class End:
     Attributes:
         state: The job's last known state.
         cause: Why the step fails, in a sentence; empty when the job succeeded.
-        exists: Whether the job may still be there.
+        why: What that is, for a diagnosis: `failed`, `lost`, `trouble` or the limit's name.
     """
 
     state: JobState
     cause: str = ""
-    exists: bool = True
+    why: str = "failed"
 
 
 class Wait:
@@ -108,9 +108,9 @@ class Wait:
         assert self._state is not None  # noqa: S101 - set by __init__
         state, now = self._state, time.monotonic()
         if state.phase.ended:
-            return End(state, self._cause_of(state), exists=not self._lost)
+            return End(state, self._cause_of(state))
         if self._lost:
-            return End(state, self._lost, exists=False)
+            return End(state, self._lost, "lost")
         if self._error is not None:
             raise self._error
         cause = self._verdict(now)
@@ -119,10 +119,11 @@ class Wait:
             return None
         if not self._looked_twice(now):
             return None
-        if self._clocks.exceeded() == "settle":
+        limit = self._clocks.exceeded() or "trouble"
+        if limit == "settle":
             # What was trained may be whole: it is not for the launcher to call it a failure.
             raise CannotObserve(f"{cause}. Check that the operator runs.")
-        return End(state, cause)
+        return End(state, cause, limit)
 
     def _verdict(self, now: float) -> str:
         """Why the job is to be given up, by what was seen of it; or empty."""
@@ -161,8 +162,7 @@ class Wait:
         ran = f"{self._gatherer.running()} of {self._expected} pods ran"
         return {
             "acknowledge": f"{job} was not acknowledged by the Training Operator within "
-            f"{age(limits.acknowledge)}: it has no condition at all. Check that the operator "
-            "runs (`kubectl get pods -A | grep training-operator`) and watches this namespace.",
+            f"{age(limits.acknowledge)}: it has neither a condition nor a pod",
             "queue": f"{job} was still queued after {age(limits.queue)} (queue_timeout){tail}",
             "start": f"{job} did not start within {age(limits.start)} (start_timeout); {ran}{tail}",
             "run": f"{job} still ran after {age(limits.run)} (timeout){tail}",

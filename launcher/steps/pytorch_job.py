@@ -208,7 +208,7 @@ def _failure(
     """Explains a failure while everything that explains it is still there."""
     gatherer.look_for_causes()
     evidence = gatherer.evidence
-    diagnosis = diagnose(evidence, end.cause)
+    diagnosis = diagnose(evidence, end.cause, end.why)
     outcome = read_messages([*evidence.pods.values(), *evidence.past_pods])
     try:
         # On a cluster it goes with the step; a local run keeps it.

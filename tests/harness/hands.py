@@ -146,10 +146,11 @@ class Hands:
                 stamp, _, text = line.partition(" ")
                 file.write(f"{stamp} stdout F {text}\n")
 
-    def event(self, about: str, reason: str, message: str) -> None:
+    def event(self, about: str, reason: str, message: str, kind: str = "PyTorchJob") -> None:
         obj = {
             "metadata": {"name": f"{about}.{time.monotonic_ns():x}", "namespace": NAMESPACE},
-            "involvedObject": {"name": about, "namespace": NAMESPACE},
+            "involvedObject": {"kind": kind, "name": about, "namespace": NAMESPACE},
+            "type": "Warning",
             "reason": reason,
             "message": message,
             "lastTimestamp": "2025-11-27T12:00:00Z",

@@ -56,6 +56,52 @@ def test_a_collective_that_timed_out_names_the_rank_that_was_missing() -> None:
     assert "Look at the missing ranks first" in found.message
 
 
+def test_the_rank_that_lags_behind_is_named_where_all_of_them_waited() -> None:
+    line = (
+        "[E ProcessGroupNCCL.cpp:458] [Rank {}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum={}, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800251 milliseconds"
+    )
+    logs = {"j-master-0": line.format(0, 96120), "j-worker-0": line.format(1, 64088)}
+    found = of(pod(0, 134), pod(1, 134), logs=logs)
+    assert "missing: rank 1 (j-worker-0)" in first_line(found)
+
+
+def test_what_newer_versions_say_of_the_watchdog_counts_as_waiting() -> None:
+    line = (
+        "[rank0]:[E626 06:24:44 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 0] "
+        "Exception (either an error or timeout) detected by watchdog at work: 808, last enqueued "
+        "NCCL work: 811, last completed NCCL work: 807.\n"
+        "[rank0]: torch.distributed.DistBackendError: NCCL communicator was aborted on rank 0."
+    )
+    found = of(pod(0, 134), pod(1, code=0), logs={"j-master-0": line})
+    assert "missing: rank 1 (j-worker-0)" in first_line(found)
+
+
+def test_a_peer_that_closed_the_connection_is_named_by_its_address() -> None:
+    gone = pod(1, code=0)
+    gone["status"]["podIP"] = "10.0.3.7"
+    log = (
+        "RuntimeError: [gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.3.7]:28048"
+    )
+    found = of(pod(0), gone, logs={"j-master-0": log})
+    assert first_line(found) == "A rank lost the connection to j-worker-0."
+
+
+def test_a_rank_that_was_killed_is_why_others_lost_their_peer() -> None:
+    log = "RuntimeError: Connection closed by peer [10.0.3.7]:28048"
+    found = of(pod(0, 1), pod(1, 137), logs={"j-master-0": log})
+    assert first_line(found) == (
+        "j-worker-0 ended with exit code 137 (SIGKILL); 1 more pod failed too."
+    )
+
+
+@pytest.mark.parametrize("who", ["clients", "workers"])
+def test_processes_that_never_came_are_counted(who: str) -> None:
+    log = f"torch.distributed.DistStoreError: Timed out after 61 seconds waiting. 3/4 {who} joined."
+    found = of(pod(0), logs={"j-master-0": log})
+    assert first_line(found) == "Only 3 of 4 processes came to the rendezvous."
+
+
 def test_the_barrier_s_own_words_about_missing_ranks() -> None:
     log = "RuntimeError: [Rank 0]: Ranks 5, 9 failed to pass monitoredBarrier in 1800000 ms"
     found = of(pod(0), logs={"j-master-0": log}, nproc=4)

@@ -1,0 +1,68 @@
+"""Why a job does not run yet, in the words of the scheduler, the queue or the autoscaler. No I/O.
+
+Kueue tells its reasons on the job's Workload, `pytorchjob-JOB-HASH` (pkg/controller/jobframework).
+Volcano makes a PodGroup of the job's own name, and no pod comes before that is let in. The cluster
+autoscaler tells on pods, with events of type Normal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kfp_pytorch.launcher import podview
+from kfp_pytorch.launcher.evidence import Object
+from kfp_pytorch.launcher.pods import runs_or_ran, waiting_words
+
+WORKLOAD = "Workload"
+_SCALES_UP = "TriggeredScaleUp"
+_DOES_NOT = "NotTriggerScaleUp"
+# Normal events that say nothing of why something has to wait.
+_TELLING = frozenset({"Pending", "Preempted", "Suspended", "Stopped", "Inadmissible"})
+
+
+def is_workload_of(event: Object, job: str) -> bool:
+    """Whether an event is about the Workload that Kueue made of a job."""
+    about = event.get("involvedObject") or event.get("regarding") or {}
+    name = str(podview.dig(about, "name") or "")
+    return podview.dig(about, "kind") == WORKLOAD and name.startswith(f"pytorchjob-{job}-")
+
+
+def words(pods: Iterable[Object], events: list[Object]) -> str:
+    """Says why pods do not run yet, or are not there yet.
+
+    Args:
+        pods: The job's pods as last seen.
+        events: The events about it, oldest first.
+
+    Returns:
+        The cluster's own words with the name of the first pod that waits; or an empty string.
+    """
+    stuck = [pod for pod in podview.in_order(pods) if not runs_or_ran(pod)]
+    for pod in stuck:
+        said = waiting_words(pod)
+        if said:
+            more = f" and {len(stuck) - 1} more" if len(stuck) > 1 else ""
+            scaling = autoscaler_words(events)
+            return f"{podview.name(pod)}{more}: {said}" + (f"; {scaling}" if scaling else "")
+    return autoscaler_words(events) or next(filter(None, map(_telling, reversed(events))), "")
+
+
+def autoscaler_words(events: list[Object]) -> str:
+    """Says what the cluster autoscaler last told about the pods; or an empty string."""
+    for event in reversed(events):
+        if event.get("reason") == _SCALES_UP:
+            return f"the autoscaler is adding nodes ({_message(event)})"
+        if event.get("reason") == _DOES_NOT:
+            return f"the autoscaler adds no node ({_message(event)})"
+    return ""
+
+
+def _telling(event: Object) -> str:
+    reason = str(event.get("reason") or "")
+    if event.get("type") == "Normal" and reason not in _TELLING:
+        return ""
+    return f"{reason}: {_message(event)}" if reason else _message(event)
+
+
+def _message(event: Object) -> str:
+    return " ".join(str(event.get("message") or event.get("note") or "").split())
