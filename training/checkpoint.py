@@ -1,8 +1,11 @@
 """Checkpoints: complete or absent, whatever happens while one is written.
 
-    checkpoints/step-00000026/state.pt     weights, optimizer, random states
-    checkpoints/step-00000026/meta.json    written last: what is in it, its size and its sha256
-    checkpoints/latest                     the newest one's name, written after that
+    checkpoints/step-00000026/__0_0.distcp   what rank 0 wrote of the tensors; one such file a rank
+    checkpoints/step-00000026/.metadata      which tensor lies where
+    checkpoints/step-00000026/meta.json      written last: what was carried on beside the tensors,
+                                             and the size and sha256 of each file
+    checkpoints/latest                       the newest one's name, written after that
+    checkpoints/best                         the name of the one with the lowest held-out loss
 
 A folder with no `meta.json` is an attempt that was cut short.
 """
@@ -12,98 +15,103 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from kfp_pytorch.training import storage
 from kfp_pytorch.training.errors import CheckpointError, StorageError
-from kfp_pytorch.training.storage import Folder
+from kfp_pytorch.training.storage import Folder, LocalFolder
 
 LOG = logging.getLogger("kfp_pytorch.training")
 FORMAT = "kfp-pytorch-checkpoint"
-VERSION = 1
+VERSION = 2
 FOLDER = "checkpoints"
 LATEST = "latest"
-STATE = "state.pt"
+BEST = "best"
 META = "meta.json"
 _PREFIX = "step-"
+_HASHED_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read.
+    """A checkpoint that is there, complete and undamaged.
 
     Attributes:
-        state: Tensors, and the plain values beside them.
-        meta: What the checkpoint says of itself: format, version, step, and what was given.
-        uri: Where it lies.
+        folder: The job's folder that it is in.
+        meta: What it says of itself: format, version, step, files, and what else was written.
     """
 
-    state: dict[str, Any]
+    folder: Folder
     meta: dict[str, Any]
-    uri: str
+
+    @property
+    def step(self) -> int:
+        """The number of steps that were done."""
+        return int(self.meta["step"])
+
+    @property
+    def place(self) -> str:
+        """Where in the job's folder its files lie."""
+        return place(self.step)
+
+    @property
+    def uri(self) -> str:
+        """Where it lies."""
+        return f"{self.folder.uri}/{self.place}"
 
 
-def save(folder: Folder, step: int, state: dict[str, Any], about: dict[str, Any]) -> str:
-    """Writes a checkpoint, then lets `latest` point to it.
+def place(step: int) -> str:
+    """Where in a job's folder the checkpoint of a step lies."""
+    return f"{FOLDER}/{_PREFIX}{step:08d}"
+
+
+def complete(
+    folder: Folder, step: int, about: dict[str, Any], files: dict[str, dict[str, Any]]
+) -> None:
+    """Makes a checkpoint of files that are all written, and lets `latest` point to it.
 
     Args:
         folder: The job's folder.
         step: The number of steps that are done.
-        state: Tensors and plain values, such as `torch.load(weights_only=True)` reads.
-        about: Finite, plain values that a person or a later run may want to know without
-            reading the state.
-
-    Returns:
-        The checkpoint's name.
+        about: Finite, plain values: what a later run or a person needs beside the tensors.
+        files: Size and sha256 of each file at `place(step)`, by name.
 
     Raises:
         StorageError: If it cannot be written. Older checkpoints stay as they are.
     """
-    name = f"{_PREFIX}{step:08d}"
-    # A step that is saved again, after a resume, must not mix with what lies there.
-    folder.remove(f"{FOLDER}/{name}/{META}")
-    with folder.writer(f"{FOLDER}/{name}/{STATE}") as file:
-        torch.save(state, file)
-        file.flush()
-        size, digest = _fingerprint(Path(file.name))
-    meta = {
-        **about,
-        "format": FORMAT,
-        "version": VERSION,
-        "step": step,
-        "files": {STATE: {"bytes": size, "sha256": digest}},
-    }
-    storage.write(folder, f"{FOLDER}/{name}/{META}", _json(meta))
-    storage.write(folder, f"{FOLDER}/{LATEST}", name.encode())
-    return name
+    meta = {**about, "format": FORMAT, "version": VERSION, "step": step, "files": files}
+    content = json.dumps(meta, indent=1, allow_nan=False).encode()
+    storage.write(folder, f"{place(step)}/{META}", content)
+    storage.write(folder, f"{FOLDER}/{LATEST}", Path(place(step)).name.encode())
 
 
-def prune(folder: Folder, keep: int) -> None:
-    """Deletes all but the newest checkpoints, and what cut-short attempts left behind.
+def prune(folder: Folder, keep: int, losses: dict[int, float] | None = None) -> None:
+    """Deletes all but the newest checkpoints and the best, and what cut-short attempts left.
 
     Args:
         folder: The job's folder.
-        keep: How many to keep.
+        keep: How many of the newest to keep.
+        losses: The loss on held-out samples, by step. The complete checkpoint of the lowest one
+            is kept too, and `best` names it.
     """
     names = _step_names(folder)
     whole = [name for name in names if META in folder.names(f"{FOLDER}/{name}")]
-    for name in set(names) - set(whole[-keep:]):
-        # Without its description first, so that a half deleted one is not taken for whole.
-        folder.remove(f"{FOLDER}/{name}/{META}")
-        folder.remove(f"{FOLDER}/{name}")
+    judged = {name: losses[_step(name)] for name in whole if losses and _step(name) in losses}
+    best = sorted(judged, key=lambda name: judged[name])[:1]
+    if best:
+        storage.write(folder, f"{FOLDER}/{BEST}", best[0].encode())
+    for name in {*names} - {*whole[-keep:], *best}:
+        _delete(folder, name)
 
 
 def discard_after(folder: Folder, step: int) -> None:
     """Deletes what lies after the checkpoint that a run goes on from: it could not be read."""
     for name in _step_names(folder):
-        if int(name.removeprefix(_PREFIX)) > step:
-            folder.remove(f"{FOLDER}/{name}/{META}")
-            folder.remove(f"{FOLDER}/{name}")
+        if _step(name) > step:
+            _delete(folder, name)
 
 
 def clear(folder: Folder) -> None:
@@ -112,7 +120,7 @@ def clear(folder: Folder) -> None:
 
 
 def newest(folder: Folder, must_match: dict[str, Any]) -> Checkpoint | None:
-    """Reads the newest checkpoint that can be read.
+    """Finds the newest checkpoint that is complete and undamaged.
 
     Args:
         folder: A job's folder.
@@ -125,16 +133,15 @@ def newest(folder: Folder, must_match: dict[str, Any]) -> Checkpoint | None:
         CheckpointError: If a checkpoint is of another kind or another model, or if there are
             some and none can be read.
     """
-    names = _step_names(folder)
     problems = []
-    for name in reversed(names):
+    for name in reversed(_step_names(folder)):
         try:
             meta = _read_meta(folder, name)
             if meta is None:
                 continue
-            where = f"{folder.uri}/{FOLDER}/{name}"
-            _check_ours(meta, must_match, where)
-            return Checkpoint(_read_state(folder, name, meta), meta, where)
+            _check_ours(meta, must_match, f"{folder.uri}/{FOLDER}/{name}")
+            _check_whole(folder, f"{FOLDER}/{name}", meta)
+            return Checkpoint(folder, {**meta, "step": _step(name)})
         except _UnreadableError as error:
             LOG.warning("the checkpoint %s cannot be read, an older one is tried: %s", name, error)
             problems.append(f"{name}: {error}")
@@ -172,6 +179,16 @@ def _step_names(folder: Folder) -> list[str]:
     return sorted(name for name in names if name.removeprefix(_PREFIX).isdigit())
 
 
+def _step(name: str) -> int:
+    return int(name.removeprefix(_PREFIX))
+
+
+def _delete(folder: Folder, name: str) -> None:
+    # Without its description first, so that a half deleted one is not taken for whole.
+    folder.remove(f"{FOLDER}/{name}/{META}")
+    folder.remove(f"{FOLDER}/{name}")
+
+
 def _read_meta(folder: Folder, name: str) -> dict[str, Any] | None:
     try:
         meta = json.loads(folder.read(f"{FOLDER}/{name}/{META}"))
@@ -203,31 +220,34 @@ def _check_ours(meta: dict[str, Any], must_match: dict[str, Any], where: str) ->
             )
 
 
-def _read_state(folder: Folder, name: str, meta: dict[str, Any]) -> dict[str, Any]:
-    expected = (meta.get("files") or {}).get(STATE) or {}
+def _check_whole(folder: Folder, where: str, meta: dict[str, Any]) -> None:
+    """Makes sure that each file is there and is what was written.
+
+    An object store keeps checksums itself, so there the sizes are enough.
+    """
+    files = meta.get("files")
+    if not isinstance(files, dict) or not files:
+        raise _UnreadableError(f"{META} names no files")
     try:
-        with folder.local(f"{FOLDER}/{name}/{STATE}") as path:
-            size, digest = _fingerprint(path)
-            if size != expected.get("bytes"):
-                raise _UnreadableError(f"{STATE} has {size} bytes, not {expected.get('bytes')}")
-            if digest != expected.get("sha256"):
-                raise _UnreadableError(f"{STATE} is not what was written: its sha256 differs")
-            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, StorageError) as error:
-        raise _UnreadableError(f"{STATE}: {error}") from error
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"{folder.uri}/{FOLDER}/{name}/{STATE} holds more than tensors and plain values, "
-            "so reading it could run code; it is refused"
-        ) from error
-    return state
+        sizes = folder.sizes(where)
+        for name, facts in files.items():
+            if name not in sizes:
+                raise _UnreadableError(f"{name} is missing")
+            if sizes[name] != facts["bytes"]:
+                raise _UnreadableError(f"{name} has {sizes[name]} bytes, not {facts['bytes']}")
+        if isinstance(folder, LocalFolder):
+            _check_digests({folder.path / where / name: files[name]["sha256"] for name in files})
+    except (OSError, StorageError, KeyError, TypeError) as error:
+        raise _UnreadableError(str(error)) from error
 
 
-def _fingerprint(path: Path) -> tuple[int, str]:
+def _check_digests(expected: dict[Path, str]) -> None:
+    with ThreadPoolExecutor(_HASHED_AT_ONCE) as threads:
+        for path, found in zip(expected, threads.map(_digest, expected), strict=True):
+            if found != expected[path]:
+                raise _UnreadableError(f"{path.name} is not what was written: its sha256 differs")
+
+
+def _digest(path: Path) -> str:
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return path.stat().st_size, digest
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, indent=1, allow_nan=False).encode()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -17,12 +17,12 @@ from kfp_pytorch.training.errors import ConfigError
 DATASETS = ("digits", "fashion-mnist", "imagefolder", "shards", "synthetic")
 DEFAULT_OUTPUT = "kfp-pytorch-output"
 _FROM_ONE = (
-    *("epochs", "batch_size", "log_every", "checkpoint_every", "keep_checkpoints"),
+    *("epochs", "batch_size", "log_every", "checkpoint_every", "keep"),
     *("shuffle_block", "prefetch", "accumulate"),
 )
 _FROM_ZERO = (
     *("image_size", "max_train_samples", "seed", "warmup_epochs", "weight_decay"),
-    *("skip_corrupt", "skip_bad_steps", "rank_timeout"),
+    *("skip_corrupt", "skip_bad_steps", "rank_timeout", "checkpoint_every_steps"),
 )
 
 
@@ -76,7 +76,10 @@ class Config:
         profile_steps: Steps to trace as FIRST:LAST, counted from 1; empty for none.
         profile_ranks: The ranks to trace with commas between them, or `all`.
         checkpoint_every: Epochs between two checkpoints.
-        keep_checkpoints: How many checkpoints to keep.
+        checkpoint_every_steps: Steps between two checkpoints, beside those after epochs; 0 for
+            none.
+        keep: How many of the newest checkpoints to keep, beside the one with the lowest loss on
+            held-out samples.
         resume: `auto` goes on from the newest checkpoint, `never` deletes what is there.
         collective_timeout: Seconds that a rank waits for the others before it gives up.
         output: The job's folder, a path or an fsspec URI.
@@ -119,7 +122,8 @@ class Config:
     profile_steps: str = ""
     profile_ranks: str = "0"
     checkpoint_every: int = 1
-    keep_checkpoints: int = 2
+    checkpoint_every_steps: int = 0
+    keep: int = 2
     resume: str = "auto"
     collective_timeout: float = 300.0
     output: str = DEFAULT_OUTPUT

@@ -1,23 +1,29 @@
-"""What a job carries from one process to the next: collected for a checkpoint, and restored."""
+"""What a job carries from one process to the next: taken for a checkpoint, and put back."""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_state_dict,
+)
 
-from kfp_pytorch.training import checkpoint, models
+from kfp_pytorch.training import tensor_files
 from kfp_pytorch.training.checkpoint import Checkpoint
-from kfp_pytorch.training.config import Config
-from kfp_pytorch.training.distributed import World, gather, on_main
+from kfp_pytorch.training.distributed import World, gather
+from kfp_pytorch.training.errors import CheckpointError
 from kfp_pytorch.training.metrics import History, LossMeter
-from kfp_pytorch.training.schedule import peak_rate
-from kfp_pytorch.training.storage import Folder, open_folder
+from kfp_pytorch.training.tensor_files import Tensors
 
-LOG = logging.getLogger("kfp_pytorch.training")
-# With another value of these a checkpoint's weights or position would mean something else.
-_IDENTITY = ("dataset", "model", "image_size", "max_train_samples", "seed")
+# Optimizer state under the weights' names, not their numbers, so that another plan can load it.
+_BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
+_SHOWN_NAMES = 5
 
 
 @dataclass
@@ -35,120 +41,161 @@ class Progress:
     step: int = 0
 
 
+class Position(Protocol):
+    """Data that knows where it is."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is, in plain values; the same on all ranks."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from there."""
+
+
 @dataclass
 class State:
-    """What changes while a job trains, and so is kept in its checkpoints."""
+    """What changes while a job trains, and so is kept in its checkpoints.
 
-    model: models.Classifier
+    Attributes:
+        model: The model, or what this rank holds of it.
+        optimizer: Over the model's weights.
+        meter: The training loss since the last report.
+        progress: How far the job is.
+        history: What was reported.
+        data: Where the data is, if `progress` does not say it.
+    """
+
+    model: nn.Module
     optimizer: torch.optim.Optimizer
     meter: LossMeter
     progress: Progress
     history: History
+    data: Position | None = None
 
 
-def save(folder: Folder, config: Config, world: World, state: State) -> None:
-    """Writes a checkpoint from rank 0 while the others wait; then deletes old ones.
+def tensors(state: State, world: World) -> Tensors:
+    """What is kept in tensors: they change as training goes on.
+
+    The options of the optimizer are not among them: they are those that a run is told.
 
     Args:
-        folder: The job's folder.
-        config: What the run was told.
-        world: This rank; all ranks call this together.
-        state: What to keep.
-
-    Raises:
-        StorageError: On all ranks, if rank 0 cannot write.
+        state: The state of a job.
+        world: This rank.
     """
-    content = {
-        "model": state.model.state_dict(),
-        "optimizer": state.optimizer.state_dict(),
-        "random": gather(world, _random_state(world)),
-        "meter": state.meter.state(),
+    random = {str(world.rank): _random_state(world)}
+    if not state.progress.step:
+        # An optimizer that has taken no step has no state, and asking for it would make it step.
+        model, _ = get_state_dict(state.model, ())
+        return {"model": model, "random": random}
+    model, optimizer = get_state_dict(state.model, state.optimizer, options=_BY_NAME)
+    return {"model": model, "optimizer": _only_tensors(optimizer), "random": random}
+
+
+def plain(state: State, meter: list[float]) -> dict[str, Any]:
+    """What is kept as plain values, the same on all ranks.
+
+    Args:
+        state: The state of a job.
+        meter: Sum and count of its meter.
+    """
+    return {
         "progress": asdict(state.progress),
+        "meter": meter,
         "history": state.history.curves,
-    }
-    about = {
-        **{key: getattr(config, key) for key in _IDENTITY},
-        "arguments": asdict(config),
-        "world_size": world.size,
-        "global_batch": config.batch_size * world.size,
-        "learning_rate": peak_rate(config, world.size),
-        "epoch": state.progress.epoch,
-        "versions": {"torch": torch.__version__},
+        "data": state.data.state_dict() if state.data else None,
     }
 
-    def write() -> str:
-        name = checkpoint.save(folder, state.progress.step, content, about)
-        checkpoint.prune(folder, config.keep_checkpoints)
-        return name
 
-    name = on_main(world, write)
-    LOG.info("wrote the checkpoint %s", name)
-
-
-def resume(folder: Folder, config: Config, world: World, state: State) -> bool:
-    """Goes on from the job's newest checkpoint, or from that of the job named to start from.
+def restore(
+    state: State, found: Checkpoint, world: World, seed: int, group: dist.ProcessGroup | None
+) -> None:
+    """Puts back what a checkpoint has; all ranks call this together.
 
     Args:
-        folder: The job's folder.
-        config: What the run was told.
-        world: This rank; all ranks call this together.
         state: What is overwritten.
-
-    Returns:
-        Whether there was a checkpoint.
+        found: The checkpoint.
+        world: This rank.
+        seed: The run's seed.
+        group: All ranks, or None for one process alone.
 
     Raises:
-        CheckpointError: On all ranks, if what is there cannot be used.
+        CheckpointError: On all ranks, if the checkpoint is of another model, optimizer or data.
+        StorageError: On all ranks, if it cannot be read.
     """
-    found = on_main(world, lambda: _find(folder, config))
-    if found is None:
-        return False
-    content = found.state
-    models.load_weights(state.model, content["model"])
-    state.optimizer.load_state_dict(content["optimizer"])
-    state.meter.restore(content["meter"])
-    state.progress.__dict__.update(content["progress"])
-    state.history.curves.update(content["history"])
-    if len(content["random"]) == world.size:
-        _set_random_state(world, content["random"][world.rank])
+    index = tensor_files.read_index(found.folder, found.place, found.meta["files"])
+    saved = frozenset(index.state_dict_metadata)
+    stepped = any(name.startswith("optimizer.") for name in saved)
+    model, optimizer = get_state_dict(
+        state.model, state.optimizer if stepped else (), options=_BY_NAME
+    )
+    wanted: Tensors = {"model": model}
+    if stepped:
+        wanted["optimizer"] = _only_tensors(optimizer)
+    _check_names(wanted, saved, world, found.uri)
+    random = _random_state(world)
+    same_ranks = found.meta.get("world_size") == world.size
+    same_ranks = same_ranks and all(f"random.{world.rank}.{device}" in saved for device in random)
+    if same_ranks:
+        wanted["random"] = {str(world.rank): random}
+    tensor_files.read(found.folder, found.place, index, wanted, group)
+    set_state_dict(
+        state.model,
+        state.optimizer if stepped else (),
+        model_state_dict=model,
+        optim_state_dict={**optimizer, **wanted.get("optimizer", {})},
+        options=_BY_NAME,
+    )
+    _restore_plain(state, found.meta["carried"])
+    if same_ranks:
+        _set_random_state(world, random)
     else:
         # There are other ranks now: what they draw has to differ from what was drawn before.
-        torch.manual_seed(config.seed * 1_000_003 + world.rank + state.progress.step)
-    _say_what_changed(found, config, world)
-    return True
+        torch.manual_seed(seed * 1_000_003 + world.rank + state.progress.step)
 
 
-def _find(folder: Folder, config: Config) -> Checkpoint | None:
-    identity = {key: getattr(config, key) for key in _IDENTITY}
-    if config.resume == "never":
-        checkpoint.clear(folder)
-    found = checkpoint.newest(folder, identity)
-    if found is not None:
-        checkpoint.discard_after(folder, found.meta["step"])
-    elif config.resume_from:
-        found = checkpoint.newest_of_other(open_folder(config.resume_from), identity)
-    return found
+def _restore_plain(state: State, carried: dict[str, Any]) -> None:
+    state.meter.restore(carried["meter"])
+    state.progress.__dict__.update(carried["progress"])
+    curves = carried["history"].items()
+    state.history.curves.update({name: [(s, v) for s, v in points] for name, points in curves})
+    if state.data is not None:
+        state.data.load_state_dict(carried["data"] or {})
 
 
-def _say_what_changed(found: Checkpoint, config: Config, world: World) -> None:
-    LOG.info("going on from %s, at step %s", found.uri, found.meta["step"])
-    here = {
-        "global_batch": config.batch_size * world.size,
-        "learning_rate": peak_rate(config, world.size),
-    }
-    for name, value in here.items():
-        if found.meta.get(name) != value:
-            LOG.warning("%s was %s in the checkpoint, and is %s", name, found.meta[name], value)
+def _only_tensors(values: dict[str, Any]) -> Tensors:
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
-def _random_state(world: World) -> dict[str, torch.Tensor]:
+def _check_names(wanted: Tensors, saved: frozenset[str], world: World, where: str) -> None:
+    """Refuses a checkpoint whose tensors are not those of the model and the optimizer.
+
+    A stage of a pipeline wants only some of them: what counts is what all ranks want together.
+    """
+    ours = {f"{part}.{name}" for part, values in wanted.items() for name in values}
+    wanted_here = set().union(*gather(world, ours))
+    kept = {name for name in saved if not name.startswith("random.")}
+    missing, extra = sorted(wanted_here - kept), sorted(kept - wanted_here)
+    if missing or extra:
+        raise CheckpointError(
+            f"{where} does not fit the model and the optimizer: missing {_some(missing)}; "
+            f"unknown {_some(extra)}"
+        )
+
+
+def _some(names: list[str]) -> str:
+    if not names:
+        return "none"
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return ", ".join(names[:_SHOWN_NAMES]) + more
+
+
+def _random_state(world: World) -> dict[str, Tensor]:
     states = {"cpu": torch.get_rng_state()}
     if world.device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(world.device)
     return states
 
 
-def _set_random_state(world: World, states: dict[str, torch.Tensor]) -> None:
+def _set_random_state(world: World, states: dict[str, Tensor]) -> None:
     torch.set_rng_state(states["cpu"])
-    if world.device.type == "cuda" and "cuda" in states:
+    if world.device.type == "cuda":
         torch.cuda.set_rng_state(states["cuda"], world.device)

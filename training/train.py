@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kfp_pytorch.training import data, feed, models, optimizers, speed, storage
-from kfp_pytorch.training import state as job_state
+from kfp_pytorch.training.checkpoints import Checkpoints
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.data import ImageData, Split, split_evenly
 from kfp_pytorch.training.distributed import World, on_main, share_buffers
@@ -61,6 +61,7 @@ class Job:
         telemetry: Where reports go.
         instruments: What measures how steps are computed.
         guard: What takes the optimizer's steps, but for those that are no finite numbers.
+        checkpoints: What writes the state, and put it back at the start.
     """
 
     config: Config
@@ -76,6 +77,7 @@ class Job:
     telemetry: Telemetry
     instruments: Instruments
     guard: Guard
+    checkpoints: Checkpoints
 
 
 def train(
@@ -97,7 +99,7 @@ def train(
         TrainingError: If something cannot be done, with what to do about it.
     """
     job = set_up(config, world, request, heartbeat or Heartbeat())
-    with job.telemetry, contextlib.closing(job.feed):
+    with job.telemetry, contextlib.closing(job.feed), contextlib.closing(job.checkpoints):
         introduce(job)
         evaluation: dict[str, float] = {}
         while job.state.progress.epoch < config.epochs:
@@ -120,7 +122,8 @@ def set_up(config: Config, world: World, request: StopRequest, heartbeat: Heartb
     torch.manual_seed(config.seed * 1_000_003 + world.rank)
     optimizer = optimizers.build(config, model, choices.fused)
     state = State(model, optimizer, LossMeter(world), Progress(), History())
-    resumed = job_state.resume(folder, config, world, state)
+    checkpoints = Checkpoints(folder, config, world, state)
+    resumed = checkpoints.resume()
     samples = len(images.train.labels)
     return Job(
         config=config,
@@ -138,6 +141,7 @@ def set_up(config: Config, world: World, request: StopRequest, heartbeat: Heartb
         telemetry=Telemetry(config, world, folder, state.history, state.progress, resumed),
         instruments=Instruments(config, world, folder, model, images.spec.shape, heartbeat),
         guard=open_guard(world, model, optimizer, config.skip_bad_steps),
+        checkpoints=checkpoints,
     )
 
 
@@ -181,6 +185,10 @@ def train_epoch(job: Job) -> None:
             seconds, clock = time.perf_counter() - clock, time.perf_counter()
             report_training(job, {"lr": rate, "samples_per_second": seen / seconds})
             seen = 0
+        job.checkpoints.check()
+        if job.checkpoints.due(progress.step):
+            save(job)
+            job.instruments.start(progress.step + 1)
     check_finite(job)
     job.instruments.rest()
 
@@ -297,16 +305,21 @@ def finish_epoch(job: Job, evaluation: dict[str, float]) -> None:
     if job.stop.settle() and not last:
         leave(job)
     if last or progress.epoch % config.checkpoint_every == 0:
-        job_state.save(job.folder, config, job.world, job.state)
-        job.telemetry.saved()
+        save(job)
     on_main(job.world, lambda: job.telemetry.flush(**summary(job, evaluation)))
+
+
+def save(job: Job) -> None:
+    """Has a checkpoint written while training goes on, unless training has diverged."""
+    job.instruments.rest()
+    check_finite(job)
+    job.checkpoints.save(job.telemetry.saved)
 
 
 def leave(job: Job) -> NoReturn:
     """Writes a checkpoint, and ends this run on all ranks."""
-    job.instruments.rest()
-    check_finite(job)
-    job_state.save(job.folder, job.config, job.world, job.state)
+    save(job)
+    job.checkpoints.wait()
     raise Stopped(
         f"asked to stop at step {job.state.progress.step}; a checkpoint was written, and a new "
         "start goes on from it"
@@ -316,6 +329,7 @@ def leave(job: Job) -> NoReturn:
 def finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
     """Writes metrics and the export, and puts together the result."""
     job.stop.settle()
+    job.checkpoints.wait()
     model = job.state.model.eval().to("cpu").to(memory_format=torch.contiguous_format)
     spec, held_out = job.data.spec, job.data.held_out
 

@@ -1,32 +1,45 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import pickle
 import random
 import resource
-import signal
+import runpy
 import time
+from pathlib import Path
 
 import fsspec
 import pytest
 import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from kfp_pytorch.training import checkpoint
+from kfp_pytorch.training import checkpoint, tensor_files
 from kfp_pytorch.training.errors import CheckpointError, StorageError
 from kfp_pytorch.training.storage import open_folder
 
+SAVING_PROCESS = Path(__file__).with_name("saving_process.py")
+FORKS = multiprocessing.get_context("forkserver")
 ABOUT = {"model": "small_cnn"}
 
 
-def save(folder, step, model="small_cnn"):
-    return checkpoint.save(folder, step, {"weight": torch.full((64,), step)}, {"model": model})
+def save(folder, step, size=64):
+    def commit(files):
+        checkpoint.complete(folder, step, ABOUT, files)
+
+    tensors = {"model": {"weight": torch.full((size,), step)}}
+    tensor_files.write(folder, checkpoint.place(step), tensors, None, commit)
 
 
-def newest_step(folder):
+def newest_step(folder, size=64):
     found = checkpoint.newest(folder, ABOUT)
     assert found is not None
-    assert found.state["weight"][0] == found.meta["step"]
-    return found.meta["step"]
+    weight = torch.zeros(size, dtype=torch.int64)
+    index = tensor_files.read_index(folder, found.place, found.meta["files"])
+    tensor_files.read(folder, found.place, index, {"model": {"weight": weight}}, None)
+    assert set(weight.tolist()) == {found.step}
+    return found.step
 
 
 @pytest.fixture(params=["path", "object store"])
@@ -63,13 +76,17 @@ def test_one_that_was_cut_short_is_as_good_as_none(folder):
     assert newest_step(folder) == 1
 
 
-@pytest.mark.parametrize("damage", [b"", b"random bytes", None])
+@pytest.mark.parametrize("damage", [b"", b"random bytes", "cut short", "of the same size", "gone"])
 def test_a_damaged_one_is_skipped_with_a_warning(tmp_path, caplog, damage):
     folder = open_folder(str(tmp_path))
     save(folder, 1)
     save(folder, 2)
-    path = tmp_path / "checkpoints" / "step-00000002" / "state.pt"
-    path.write_bytes(path.read_bytes()[:-100] if damage is None else damage)
+    path = tmp_path / "checkpoints" / "step-00000002" / "__0_0.distcp"
+    whole = path.read_bytes()
+    changed = {"cut short": whole[:-100], "of the same size": whole[:-1] + b"?"}
+    path.write_bytes(changed.get(damage, damage if isinstance(damage, bytes) else b""))
+    if damage == "gone":
+        path.unlink()
     assert newest_step(folder) == 1
     assert "step-00000002 cannot be read" in caplog.text
     checkpoint.discard_after(folder, 1)
@@ -115,7 +132,7 @@ def test_a_full_disk_fails_with_the_path_and_leaves_the_older_one(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
-        with pytest.raises(StorageError, match=r"step-00000002/state\.pt: File too large"):
+        with pytest.raises(StorageError, match=r"cannot write .*step-00000002: File too large"):
             save(folder, 2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -123,35 +140,75 @@ def test_a_full_disk_fails_with_the_path_and_leaves_the_older_one(tmp_path):
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_a_state_holds_no_code(tmp_path):
+def test_the_best_is_kept_beside_the_newest_and_named(folder):
+    losses = {1: 0.5, 2: 0.3, 3: 0.4, 4: 0.6, 9: 0.1}
+    for step in (1, 2, 3, 4):
+        save(folder, step)
+        checkpoint.prune(folder, keep=1, losses=losses)
+    assert folder.names("checkpoints") == ["best", "latest", "step-00000002", "step-00000004"]
+    assert folder.read("checkpoints/best") == b"step-00000002"
+
+
+class Malicious:
+    def __reduce__(self):
+        return os.system, ("touch /tmp/kfp-pytorch-was-here",)
+
+
+def test_an_index_that_would_run_code_is_refused(tmp_path):
     folder = open_folder(str(tmp_path))
-    checkpoint.save(folder, 1, {"weight": os.system}, ABOUT)
-    with pytest.raises(CheckpointError, match="could run code"):
-        checkpoint.newest(folder, ABOUT)
+    save(folder, 1)
+    found = checkpoint.newest(folder, ABOUT)
+    index = tmp_path / "checkpoints" / "step-00000001" / ".metadata"
+    index.write_bytes(pickle.dumps(Malicious()))
+    with pytest.raises(CheckpointError, match=r"names posix\.system.*could run code"):
+        tensor_files.read_index(folder, found.place, found.meta["files"])
+
+
+def test_an_index_that_points_outside_of_its_checkpoint_is_refused(tmp_path):
+    folder = open_folder(str(tmp_path))
+    save(folder, 1)
+    found = checkpoint.newest(folder, ABOUT)
+    with pytest.raises(CheckpointError, match=r"points to '__0_0\.distcp', which is no file of"):
+        tensor_files.read_index(folder, found.place, {"other": {}})
+
+
+@pytest.mark.parametrize("content", [b"", b"random bytes", pickle.dumps({"a": 1})])
+def test_an_index_that_is_none_is_refused(tmp_path, content):
+    (tmp_path / ".metadata").write_bytes(content)
+    with pytest.raises(CheckpointError, match="is no index of tensors"):
+        tensor_files.read_index(open_folder(str(tmp_path)), ".", {})
+
+
+def test_an_object_in_the_place_of_a_tensor_is_refused_unread(tmp_path):
+    folder = open_folder(str(tmp_path))
+    written = {}
+    hidden = {"model": {"weight": Malicious()}}
+    tensor_files.write(folder, "somewhere", hidden, None, written.update)
+    index = tensor_files.read_index(folder, "somewhere", written)
+    with pytest.raises(CheckpointError, match=r"'model\.weight'; reading it could run code"):
+        tensor_files.read(folder, "somewhere", index, {"model": {"weight": torch.zeros(2)}}, None)
+
+
+def test_tensors_are_those_that_other_programs_of_torch_read(tmp_path):
+    save(open_folder(str(tmp_path)), 7)
+    dcp_to_torch_save(tmp_path / "checkpoints" / "step-00000007", tmp_path / "plain.pt")
+    assert torch.load(tmp_path / "plain.pt", weights_only=True)["model"]["weight"][0] == 7
 
 
 def test_kill_9_while_saving_always_leaves_one_that_loads(tmp_path):
     folder = open_folder(str(tmp_path))
-    state = {"weight": torch.zeros(400_000)}
     chance = random.Random(0)
     last = 0
     for _ in range(30):
-        saved, said = os.pipe()
-        process = os.fork()
-        if process == 0:
-            step = last
-            while True:
-                step += 1
-                checkpoint.save(folder, step, {**state, "step": step}, ABOUT)
-                checkpoint.prune(folder, keep=2)
-                os.write(said, b".")
-        os.read(saved, 1)
+        names = {"folder": str(tmp_path), "size": 100_000, "first": last + 1}
+        process = FORKS.Process(target=runpy.run_path, args=(str(SAVING_PROCESS), names))
+        process.start()
+        while not (tmp_path / f"saved-{last + 1}").exists():
+            assert process.is_alive()
+            time.sleep(0.005)
         time.sleep(chance.uniform(0, 0.05))
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
-        os.close(saved)
-        os.close(said)
-        found = checkpoint.newest(folder, ABOUT)
-        assert found is not None
-        assert found.state["step"] == found.meta["step"] > last
-        last = found.meta["step"]
+        process.kill()
+        process.join()
+        step = newest_step(folder, 100_000)
+        assert step > last
+        last = step

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from harness.s3 import BUCKET
 
-from kfp_pytorch.training import checkpoint
+from kfp_pytorch.training import checkpoint, tensor_files
 from kfp_pytorch.training.errors import StorageError
 from kfp_pytorch.training.storage import check_writable, open_folder, write
 
@@ -31,12 +33,17 @@ def test_a_checkpoint_comes_back_and_older_ones_go(client, s3):
     client()
     folder = open_folder(f"s3://{BUCKET}/checkpoints-come-back")
     for step in (1, 2, 3):
-        checkpoint.save(folder, step, {"weights": torch.full((4,), float(step))}, {"model": "m"})
-    # What an upload that was cut short leaves: a state without its description.
-    write(folder, "checkpoints/step-00000004/state.pt", b"half")
+        weights = {"weights": torch.full((4,), float(step))}
+        done = functools.partial(checkpoint.complete, folder, step, {"model": "m"})
+        tensor_files.write(folder, checkpoint.place(step), weights, None, done)
+    # What an upload that was cut short leaves: tensors without their description.
+    write(folder, "checkpoints/step-00000004/__0_0.distcp", b"half")
     found = checkpoint.newest(folder, {"model": "m"})
-    assert found.meta["step"] == 3
-    assert found.state["weights"].tolist() == [3.0] * 4
+    assert found.step == 3
+    index = tensor_files.read_index(folder, found.place, found.meta["files"])
+    read = {"weights": torch.zeros(4)}
+    tensor_files.read(folder, found.place, index, read, None)
+    assert read["weights"].tolist() == [3.0] * 4
     checkpoint.prune(folder, keep=1)
     assert folder.names("checkpoints") == ["latest", "step-00000003"]
     assert folder.read("checkpoints/latest") == b"step-00000003"

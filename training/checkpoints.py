@@ -1,0 +1,276 @@
+"""A job's checkpoints: copied aside while training waits, written while it goes on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.tensor import DTensor
+
+from kfp_pytorch.training import checkpoint, tensor_files
+from kfp_pytorch.training import state as job_state
+from kfp_pytorch.training.checkpoint import Checkpoint
+from kfp_pytorch.training.config import Config
+from kfp_pytorch.training.distributed import World, on_main, share_buffers
+from kfp_pytorch.training.errors import StorageError
+from kfp_pytorch.training.schedule import peak_rate
+from kfp_pytorch.training.state import State
+from kfp_pytorch.training.storage import Folder, open_folder
+from kfp_pytorch.training.tensor_files import Files, Tensors
+
+LOG = logging.getLogger("kfp_pytorch.training")
+# With another value of these a checkpoint's weights or position would mean something else.
+_IDENTITY = (
+    "dataset",
+    "model",
+    "image_size",
+    "max_train_samples",
+    "seed",
+    "shuffle_block",
+    "optimizer",
+)
+# A rank that has gone is noticed at once; one whose storage is slow may take its time.
+_WRITE_TIMEOUT = timedelta(hours=6)
+# What another node wrote may be seen here only when a network file system looks again.
+_SEEN_AFTER = 90.0
+
+
+class Checkpoints:
+    """Writes a job's checkpoints, one at a time, and finds the one to go on from.
+
+    Attributes:
+        stalled: Seconds for which the last `save` kept training waiting. The first one also makes
+            the memory that the state is copied to.
+        wrote: Seconds that the last complete one took to be written, in its thread.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        config: Config,
+        world: World,
+        state: State,
+    ) -> None:
+        """Gets ready; all ranks do so together.
+
+        Args:
+            folder: The job's folder.
+            config: What the run was told.
+            world: This rank.
+            state: What is kept, and put back.
+        """
+        self._folder = folder
+        self._config = config
+        self._world = world
+        self._state = state
+        # A group of its own: what the thread exchanges must not meet what training exchanges.
+        self.group: dist.ProcessGroup | None = None
+        if world.size > 1:
+            self.group = dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT)  # type: ignore[assignment]
+        self._staging = Staging(world.device)
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._pending: Future[None] | None = None
+        self._newest_step: int | None = None
+        self.stalled = 0.0
+        self.wrote = 0.0
+
+    def resume(self) -> bool:
+        """Goes on from the job's newest checkpoint, or from that of the job named to start from.
+
+        All ranks call this together.
+
+        Returns:
+            Whether there was a checkpoint.
+
+        Raises:
+            CheckpointError: On all ranks, if what is there cannot be used.
+        """
+        where = on_main(self._world, self._find)
+        if where is None:
+            return False
+        uri, meta = where
+        found = Checkpoint(open_folder(uri), meta)
+        job_state.restore(self._state, found, self._world, self._config.seed, self.group)
+        if uri == self._folder.uri:
+            self._newest_step = found.step
+        self._say_what_changed(found)
+        return True
+
+    def due(self, step: int) -> bool:
+        """Whether a checkpoint is to be written after this step, whatever the epoch."""
+        every = self._config.checkpoint_every_steps
+        return bool(every) and step % every == 0
+
+    def save(self, then: Callable[[], None] = lambda: None) -> None:
+        """Copies the state aside, and lets a thread write it; all ranks call this together.
+
+        It waits for a checkpoint that is still being written. The same step is not saved twice.
+
+        Args:
+            then: Called in the thread when the checkpoint is complete.
+
+        Raises:
+            StorageError: If that one could not be written.
+        """
+        step = self._state.progress.step
+        if step == self._newest_step:
+            return
+        clock = time.perf_counter()
+        self.wait()
+        share_buffers(self._world, self._state.model)
+        carried = job_state.plain(self._state, self._state.meter.state())
+        copied = self._staging.copy(job_state.tensors(self._state, self._world))
+        about = {**self._about(), "carried": carried}
+        losses = dict(self._state.history.curves.get("loss", []))
+        self._newest_step = step
+        self.stalled = time.perf_counter() - clock
+        self._pending = self._thread.submit(self._write, step, copied, about, losses)
+        self._pending.add_done_callback(lambda done: then() if not done.exception() else None)
+
+    def check(self) -> None:
+        """Raises what went wrong with the last checkpoint, without waiting for it.
+
+        Raises:
+            StorageError: If it could not be written.
+        """
+        if self._pending is not None and self._pending.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Waits until the last checkpoint is complete.
+
+        Raises:
+            StorageError: If it could not be written.
+        """
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
+
+    def close(self) -> None:
+        """Ends the thread when it is done with what it writes."""
+        self._thread.shutdown(wait=False)
+
+    def _write(
+        self, step: int, tensors: Tensors, about: dict[str, Any], losses: dict[int, float]
+    ) -> None:
+        clock = time.perf_counter()
+        folder, place = self._folder, checkpoint.place(step)
+
+        def commit(files: Files) -> None:
+            _await_files(folder, place, files)
+            checkpoint.complete(folder, step, about, files)
+            checkpoint.prune(folder, self._config.keep, losses)
+
+        tensor_files.write(folder, place, tensors, self.group, commit)
+        self.wrote = time.perf_counter() - clock
+        if self._world.is_main:
+            words = "wrote the checkpoint %s in %.2f s, for which training waited %.3f s"
+            LOG.info(words, f"{folder.uri}/{place}", self.wrote, self.stalled)
+
+    def _find(self) -> tuple[str, dict[str, Any]] | None:
+        config, folder = self._config, self._folder
+        identity = {key: getattr(config, key) for key in _IDENTITY}
+        if config.resume == "never":
+            checkpoint.clear(folder)
+        found = checkpoint.newest(folder, identity)
+        if found is not None:
+            checkpoint.discard_after(folder, found.step)
+        elif config.resume_from:
+            found = checkpoint.newest_of_other(open_folder(config.resume_from), identity)
+        return (found.folder.uri, found.meta) if found else None
+
+    def _about(self) -> dict[str, Any]:
+        """What a checkpoint says of the run that wrote it."""
+        config, world = self._config, self._world
+        return {
+            **{key: getattr(config, key) for key in _IDENTITY},
+            "arguments": asdict(config),
+            "world_size": world.size,
+            "global_batch": config.batch_size * world.size,
+            "learning_rate": peak_rate(config, world.size),
+            "epoch": self._state.progress.epoch,
+            "versions": {"torch": torch.__version__},
+        }
+
+    def _say_what_changed(self, found: Checkpoint) -> None:
+        LOG.info("going on from %s, at step %s", found.uri, found.step)
+        here = self._about()
+        for name in ("global_batch", "learning_rate"):
+            if found.meta.get(name) != here[name]:
+                was, now = found.meta.get(name), here[name]
+                LOG.warning("%s was %s in the checkpoint, and is %s", name, was, now)
+
+
+class Staging:
+    """Memory of the CPU that a state is copied to, again and again.
+
+    It is made for the first copy, and pinned where there is a GPU, so that later ones go at the
+    speed of the bus.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._stager = DefaultStager(
+            StagingOptions(
+                use_pinned_memory=self._cuda,
+                use_shared_memory=False,
+                use_async_staging=False,
+                use_non_blocking_copy=self._cuda,
+            )
+        )
+        self._copied: Tensors | None = None
+
+    @torch.no_grad()
+    def copy(self, tensors: Tensors) -> Tensors:
+        """Copies tensors, and waits until that is done.
+
+        Args:
+            tensors: Tensors by name, on any device.
+
+        Returns:
+            Their copies; the next call overwrites them.
+        """
+        parts = dict(_parts(tensors))
+        copies = dict(_parts(self._copied or {}))
+        if {n: (p.shape, p.dtype) for n, p in parts.items()} != {
+            n: (p.shape, p.dtype) for n, p in copies.items()
+        }:
+            self._copied = self._stager.stage(tensors)  # type: ignore[assignment]
+            return self._copied  # type: ignore[return-value]
+        for name, part in parts.items():
+            copies[name].copy_(part, non_blocking=self._cuda)
+        if self._cuda:
+            torch.cuda.current_stream().synchronize()
+        return self._copied  # type: ignore[return-value]
+
+
+def _parts(tensors: Tensors, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """What this rank holds of each tensor, with its full name."""
+    for name, value in tensors.items():
+        if isinstance(value, dict):
+            yield from _parts(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value.to_local() if isinstance(value, DTensor) else value
+
+
+def _await_files(folder: Folder, place: str, files: Files) -> None:
+    """Makes sure that what all ranks wrote is in one place, and whole."""
+    wanted = {name: facts["bytes"] for name, facts in files.items()}
+    deadline = time.monotonic() + _SEEN_AFTER
+    while wanted.items() - folder.sizes(place).items():
+        if time.monotonic() > deadline:
+            lacking = ", ".join(sorted(dict(wanted.items() - folder.sizes(place).items())))
+            raise StorageError(
+                f"{folder.uri}/{place} lacks what other ranks wrote ({lacking}); give a folder "
+                "with --output that all nodes share"
+            )
+        time.sleep(1)
