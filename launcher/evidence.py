@@ -16,7 +16,8 @@ class TimelineEntry:
 
     Attributes:
         time: When it happened, in UTC; the cluster's time where it gives one.
-        what: A word such as `created`, `queued`, `running`, `restarted` or `succeeded`.
+        what: A word such as `created`, `queued`, `admitted`, `scheduled`, `running`,
+            `restarted`, `ended` or `succeeded`.
         detail: The reason or message that came with it, or an empty string.
     """
 

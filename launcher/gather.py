@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from datetime import datetime
 
 from kfp_pytorch.launcher import podview, waiting
 from kfp_pytorch.launcher.api_errors import Forbidden, NotFound
 from kfp_pytorch.launcher.constants import EVENT, POD, PYTORCH_CONTAINER
 from kfp_pytorch.launcher.errors import CannotObserve, StepError
-from kfp_pytorch.launcher.evidence import Evidence, Object, TimelineEntry
+from kfp_pytorch.launcher.evidence import Evidence, Object
 from kfp_pytorch.launcher.kube import Kube
 from kfp_pytorch.launcher.limits import Limits
 from kfp_pytorch.launcher.pods import Crash, belongs_to, crashes, runs_or_ran
 from kfp_pytorch.launcher.state import JobState, Phase, job_state
+from kfp_pytorch.launcher.timeline import Timeline
 from kfp_pytorch.launcher.transport import Patience
 
 JOB_NAME_LABEL = "training.kubeflow.org/job-name"
@@ -29,16 +29,6 @@ _READS_A_POD = 5
 _PODS_WITH_EVENTS = 5
 _MOST_EVENTS = 200
 _MOST_PAST_PODS = 50
-_MOST_ENTRIES = 500
-
-_WORDS = {
-    Phase.QUEUED: "queued",
-    Phase.STARTING: "created",
-    Phase.RUNNING: "running",
-    Phase.RESTARTING: "restarted",
-    Phase.SUCCEEDED: "succeeded",
-    Phase.FAILED: "failed",
-}
 
 
 class Gatherer:
@@ -46,6 +36,7 @@ class Gatherer:
 
     Attributes:
         evidence: What was seen.
+        timeline: Enters what happened into the evidence.
         living: The names of the pods that were there when last seen.
     """
 
@@ -62,6 +53,7 @@ class Gatherer:
         self._may_read_events = True
         self._event_keys: set[str] = set()
         self.evidence = Evidence(job=job)
+        self.timeline = Timeline(self.evidence, self._kube.now)
         self.living: set[str] = set()
 
     @property
@@ -72,12 +64,7 @@ class Gatherer:
     def saw_job(self, job: Object, state: JobState, previous: JobState | None) -> None:
         """Keeps the job, and its change of state in the timeline."""
         self.evidence.job = _lean(job)
-        if previous is not None and previous.phase is state.phase:
-            return
-        word = _WORDS.get(state.phase)
-        if word:
-            detail = ": ".join(filter(None, (state.reason, state.message)))
-            self._enter(podview.moment(state.since) if state.since else None, word, detail)
+        self.timeline.saw_job(job, state, previous)
         if state.warning:
             self.note(state.warning)
 
@@ -89,7 +76,9 @@ class Gatherer:
         """
         ours = [pod for pod in pods if belongs_to(pod, self._uid)]
         self.living = {str(pod["metadata"]["name"]) for pod in ours}
-        return [crash for pod in ours for crash in self._keep(pod)]
+        found = [crash for pod in ours for crash in self._keep(pod)]
+        self.timeline.saw_pods(ours)
+        return found
 
     def saw_pod(self, kind: str, pod: Object) -> list[Crash]:
         """Keeps what an event showed.
@@ -108,7 +97,10 @@ class Gatherer:
                 return self._keep(pod)
             return []
         self.living.add(name)
-        return self._keep(pod)
+        found = self._keep(pod)
+        if podview.dig(pod, "spec", "nodeName"):
+            self.timeline.saw_pods(self.pods())
+        return found
 
     def pods(self) -> list[Object]:
         """The pods that were there when last seen."""
@@ -190,6 +182,7 @@ class Gatherer:
         pods[name] = _lean(pod)
         fresh = [crash for crash in crashes(pod) if crash not in self._crashes]
         self._crashes.update(fresh)
+        self.timeline.saw_crashes(pod, fresh)
         return fresh
 
     def _read_log(self, crash: Crash) -> None:
@@ -227,10 +220,6 @@ class Gatherer:
         known = {podview.dig(e, "metadata", "uid"): e for e in self.evidence.events}
         known |= {podview.dig(e, "metadata", "uid"): _lean(e) for e in found}
         self.evidence.events = sorted(known.values(), key=_event_time)[-_MOST_EVENTS:]
-
-    def _enter(self, when: datetime | None, what: str, detail: str) -> None:
-        entry = TimelineEntry(when or self._kube.now(), what, detail)
-        self.evidence.timeline = [*self.evidence.timeline, entry][-_MOST_ENTRIES:]
 
 
 def _event_time(event: Object) -> str:

@@ -105,7 +105,9 @@ def _metrics(outcome: Outcome) -> str:
 def _timeline(evidence: Evidence) -> str:
     if not evidence.timeline:
         return ""
-    start = evidence.timeline[0].time
+    # What happened before an adoption is learned later than the adoption itself.
+    entries = sorted(evidence.timeline, key=lambda entry: entry.time)
+    start = entries[0].time
     rows = [
         (
             entry.time.strftime("%Y-%m-%d %H:%M:%S"),
@@ -113,7 +115,7 @@ def _timeline(evidence: Evidence) -> str:
             entry.what,
             entry.detail,
         )
-        for entry in evidence.timeline
+        for entry in entries
     ]
     return f"## Timeline\n\n{_table(('Time (UTC)', 'After', 'What', 'Detail'), rows)}"
 

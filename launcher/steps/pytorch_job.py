@@ -207,6 +207,8 @@ def _failure(
 ) -> JobFailed:
     """Explains a failure while everything that explains it is still there."""
     gatherer.look_for_causes()
+    if end.why != "failed":
+        gatherer.timeline.enter("given up", end.cause)
     evidence = gatherer.evidence
     diagnosis = diagnose(evidence, end.cause, end.why)
     outcome = read_messages([*evidence.pods.values(), *evidence.past_pods])

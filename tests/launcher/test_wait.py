@@ -348,8 +348,8 @@ def test_the_timeline_tells_queue_start_run_and_end(step: Any, hands: Any, told:
     hands.success(run.job)
     run.succeeded()
     report = Path(run.outputs.report.path).read_text()
-    order = [report.index(word) for word in ("queued", "created", "running", "succeeded")]
-    assert order == sorted(order)
+    for words in ("created", "queued", "admitted", "running", "succeeded"):
+        assert f"| {words} |" in report
 
 
 def test_a_sidecar_that_keeps_the_job_alive_is_named_while_it_does(
