@@ -114,12 +114,13 @@ class Skipper:
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         mine = ~(torch.isfinite(loss) & torch.isfinite(norm))
-        bad = mine.to(torch.float32).reshape(1)
+        bad = mine.to(torch.float32).reshape(())
         if self._world.size > 1:
             dist.all_reduce(bad, op=dist.ReduceOp.MAX)
         self._update(bad)
+        is_bad = bad > 0
         for kept, buffer in zip(self._kept, self._buffers, strict=True):
-            buffer.copy_(torch.where(bad > 0, kept, buffer))
+            buffer.copy_(torch.where(is_bad, kept, buffer))
             kept.copy_(buffer)
         place = number * self._world.size + self._world.rank
         index = self._seen.clamp(max=self.allowed)
