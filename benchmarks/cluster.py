@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import random
@@ -73,7 +74,7 @@ class Cluster:
     ended: dict[str, float] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
     _endings: dict[str, asyncio.Event] = field(default_factory=dict)
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     def stage(self, namespace: str, play: Play) -> None:
         """Makes a namespace with a claim, in which jobs go like this."""
@@ -131,18 +132,21 @@ class Cluster:
     def requests(self, namespace: str, since: float = 0.0) -> list[Request]:
         """What the server was asked about a namespace since a time of the monotonic clock."""
         part = f"/namespaces/{namespace}/"
-        return [r for r in self.server.requests if r.time >= since and part in r.path]
+        recent = itertools.takewhile(lambda r: r.time >= since, reversed(self.server.requests))
+        return [r for r in recent if part in r.path][::-1]
 
     async def run(self) -> None:
         """Plays the operator and the kubelet."""
         burying = asyncio.create_task(self._bury())
         try:
             async for change, job in self.server.api.watch(PYTORCHJOB):
-                if change == ADDED and job["metadata"]["namespace"] in self.plays:
-                    self.created[job["metadata"]["name"]] = time.monotonic()
-                    task = asyncio.create_task(self._play(job))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+                metadata = job["metadata"]
+                if change == DELETED and metadata["uid"] in self._tasks:
+                    # Its log would be written for ever.
+                    self._tasks.pop(metadata["uid"]).cancel()
+                if change == ADDED and metadata["namespace"] in self.plays:
+                    self.created[metadata["name"]] = time.monotonic()
+                    self._tasks[metadata["uid"]] = asyncio.create_task(self._play(job))
         finally:
             burying.cancel()
 

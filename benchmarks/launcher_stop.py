@@ -42,7 +42,7 @@ def _stopped(cluster: Cluster, folder: Path) -> float:
         life = 0.0 if random.random() < EARLY else random.uniform(0, LONGEST_LIFE)
         time.sleep(max(0.0, created + life - time.monotonic()))
         told = step.terminate()
-        return until(lambda: _deleted(cluster, step), 30.0) - told
+        return until(lambda: _deleted(cluster, step, told), 30.0) - told
     finally:
         step.stop()
 
@@ -51,6 +51,6 @@ def _created(cluster: Cluster, step: Step) -> float | None:
     return next((at for job, at in [*cluster.created.items()] if job.startswith(step.name)), None)
 
 
-def _deleted(cluster: Cluster, step: Step) -> float | None:
-    asked = (r for r in cluster.requests(NAMESPACE) if r.verb == "delete")
+def _deleted(cluster: Cluster, step: Step, since: float) -> float | None:
+    asked = (r for r in cluster.requests(NAMESPACE, since) if r.verb == "delete")
     return next((r.time for r in asked if f"/pytorchjobs/{step.name}" in r.path), None)

@@ -195,7 +195,7 @@ def until(find: Callable[[], T | None], within: float) -> T:
     while not (found := find()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"it did not come about within {within} s")
-        time.sleep(0.002)
+        time.sleep(0.01)
     return found
 
 
