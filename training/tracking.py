@@ -7,6 +7,7 @@ job that is started again goes on with its run, and no point of a curve comes tw
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import json
 import logging
@@ -26,7 +27,7 @@ LOG = logging.getLogger("kfp_pytorch.training")
 URI_ENV = "MLFLOW_TRACKING_URI"
 RUN_FILE = "mlflow.json"
 _USER_ENV, _PASSWORD_ENV = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
-_SECRET_ENVS = (_PASSWORD_ENV, "MLFLOW_TRACKING_TOKEN")
+_TOKEN_ENV = "MLFLOW_TRACKING_TOKEN"  # noqa: S105 - a name, not a secret
 # mlflow waits 120 seconds and tries 7 times, prints addresses, and tells its makers of its use.
 _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -255,10 +256,13 @@ def _known(folder: Folder) -> str:
 
 
 def _secrets(uri: str) -> list[str]:
-    """What must not get into a log, the longest first."""
-    found = {uri, *(os.environ.get(name, "") for name in _SECRET_ENVS)}
-    password = urllib.parse.urlsplit(uri).password or ""
-    found |= {password, urllib.parse.unquote(password)}
+    """What must not get into a log, the longest first: a server may repeat what it was sent."""
+    parts = urllib.parse.urlsplit(uri)
+    user = urllib.parse.unquote(parts.username or "") or os.environ.get(_USER_ENV, "")
+    password = urllib.parse.unquote(parts.password or "") or os.environ.get(_PASSWORD_ENV, "")
+    found = {uri, parts.password or "", password, os.environ.get(_TOKEN_ENV, "")}
+    if password:
+        found.add(base64.b64encode(f"{user}:{password}".encode()).decode())
     return sorted(found - {""}, key=len, reverse=True)
 
 
