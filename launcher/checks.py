@@ -129,7 +129,9 @@ def choice(name: str, value: Any, choices: Sequence[str]) -> str:
     """
     word = text(name, value, choices[0])
     if word not in choices:
-        raise InputError(f"{name} is {word!r}; it must be one of {', '.join(choices)}.")
+        raise InputError(
+            f"{name} is {word!r}; it must be one of {', '.join(c for c in choices if c)}."
+        )
     return word
 
 

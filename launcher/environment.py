@@ -34,7 +34,13 @@ _OPERATORS = (
     "PET_NNODES",
     "PET_NPROC_PER_NODE",
 )
-_SOURCES = ("secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef")
+# What each source of a variable's value cannot do without.
+_REFERENCES = {
+    "secretKeyRef": ("name", "key"),
+    "configMapKeyRef": ("name", "key"),
+    "fieldRef": ("fieldPath",),
+    "resourceFieldRef": ("resource",),
+}
 
 
 def merged(env: Any, of_task: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
@@ -61,13 +67,24 @@ def merged(env: Any, of_task: Iterable[Mapping[str, Any]]) -> tuple[dict[str, An
 
 def _variable(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
-        if len(value) != 1 or next(iter(value)) not in _SOURCES:
+        if len(value) != 1 or next(iter(value)) not in _REFERENCES:
             raise InputError(
                 f"env[{name!r}] must be a string, a number, true or false, or an object with one "
-                f"of {', '.join(_SOURCES)}."
+                f"of {', '.join(_REFERENCES)}."
             )
+        _check_reference(name, *next(iter(value.items())))
         return {"name": name, "valueFrom": value}
     return {"name": name, "value": literal(checks.rendered(f"env[{name!r}]", value))}
+
+
+def _check_reference(name: str, source: str, reference: Any) -> None:
+    where = f"env[{name!r}].{source}"
+    wanted = _REFERENCES[source]
+    for key in wanted:
+        if not checks.text(f"{where}.{key}", checks.mapping(where, reference).get(key)):
+            raise InputError(f"{where} lacks {key}; it needs {' and '.join(wanted)}.")
+    if "name" in wanted:
+        checks.dns_subdomain(f"{where}.name", reference["name"])
 
 
 def _check_name(name: str) -> None:

@@ -184,7 +184,7 @@ def _program(inputs: dict[str, Any], settings: task_config.TaskSettings) -> dict
         "image": image,
         "name": _name(inputs.get("name")),
         "namespace": checks.dns_label("namespace", inputs.get("namespace")),
-        "command": checks.strings("command", inputs.get("command")),
+        "command": _command(inputs.get("command")),
         "args": checks.strings("args", inputs.get("args"))
         + _options(inputs.get("hyperparameters")),
         "env": environment.merged(inputs.get("env"), settings.env),
@@ -194,9 +194,25 @@ def _program(inputs: dict[str, Any], settings: task_config.TaskSettings) -> dict
     }
 
 
+def _command(value: Any) -> tuple[str, ...]:
+    command = checks.strings("command", value)
+    if command and not command[0].strip():
+        raise InputError(
+            f"command[0] is {command[0]!r}, which names no program; leave command out for the "
+            "image's own."
+        )
+    return command
+
+
 def _options(value: Any) -> tuple[str, ...]:
     """Render an object as `--key=value` arguments: a value may then begin with a dash."""
     options = checks.mapping("hyperparameters", value)
+    for key in options:
+        if not re.fullmatch(r"[^\s=-][^\s=]*", checks.printable("hyperparameters", key)):
+            raise InputError(
+                f"hyperparameters has the key {key!r}; it becomes --KEY=VALUE, so write it without "
+                "dashes before it, and without blanks and '='."
+            )
     return tuple(
         f"--{key}={checks.rendered(f'hyperparameters[{key!r}]', item)}"
         for key, item in options.items()

@@ -20,6 +20,9 @@ SCHEMES = ("pvc", "s3", "gs", "minio")
 _KSERVE_SCHEMES = ("pvc", "s3", "gs", "hdfs", "webhdfs", "http", "https", "hf", "oci", "file")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
+# What file systems take for one name.
+_PART_BYTES = 255
+
 
 @dataclass(frozen=True)
 class Location:
@@ -104,8 +107,9 @@ def relative(path: str, name: str) -> str:
         The path with no slash at either end.
 
     Raises:
-        InputError: If a part is `.` or `..`, begins or ends with a blank, or holds a control
-            character; or if it is a KFP placeholder that nothing filled in.
+        InputError: If a part is `.` or `..`, begins or ends with a blank, holds a control
+            character or is too long for a folder; or if it is a KFP placeholder that nothing
+            filled in.
     """
     if "{{" in path:
         raise InputError(
@@ -118,6 +122,11 @@ def relative(path: str, name: str) -> str:
             raise InputError(
                 f"{name} has the path {path!r}; {part!r} cannot be a folder's name here: no '.', "
                 "'..', backslash or control character, and no blank at its ends."
+            )
+        if len(part.encode()) > _PART_BYTES:
+            raise InputError(
+                f"{name} has the path {path[:40]!r}…; a folder's name has at most {_PART_BYTES} "
+                f"bytes, and this one has {len(part.encode())}."
             )
     return "/".join(parts)
 

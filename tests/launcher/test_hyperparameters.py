@@ -26,3 +26,16 @@ def test_numbers_are_written_the_same_way_every_time_and_come_after_the_args():
 def test_what_is_no_single_value_is_refused_by_its_name(value):
     with pytest.raises(InputError, match=r"hyperparameters\['lr'\]"):
         parse_inputs(image="i", hyperparameters={"lr": value})
+
+
+@pytest.mark.parametrize("key", ["--lr", "-l", "", "a b", "a=b", "a\n", "\t"])
+def test_a_key_that_would_become_another_argument_is_refused(key):
+    with pytest.raises(InputError, match=r"hyperparameters has the key .*without dashes"):
+        parse_inputs(image="i", hyperparameters={key: 1})
+
+
+@pytest.mark.parametrize(
+    "key", ["model.lr", "batch-size", "batch_size", "+optimizer/name", "größe"]
+)
+def test_keys_of_other_programs_are_let_through(key):
+    assert parse_inputs(image="i", hyperparameters={key: 1}).args == (f"--{key}=1",)

@@ -89,7 +89,7 @@ inputs_strategy = st.fixed_dictionaries(
     optional={
         "name": st.text(character, max_size=5).map(lambda s: f"a{s}"),
         "namespace": word,
-        "command": st.lists(scalar, max_size=3),
+        "command": st.lists(scalar, max_size=3).filter(lambda c: not c or str(c[0]).strip()),
         "args": st.lists(scalar, max_size=3),
         "env": st.dictionaries(
             variable, scalar | st.just({"fieldRef": {"fieldPath": "metadata.name"}}), max_size=3
