@@ -158,7 +158,7 @@ def _failure(pod: str, said: Mapping[str, Any]) -> Failure:
 
 
 def _metrics(value: Any) -> dict[str, float]:
-    return {name: float(n) for name, n in _object(value).items() if _is_number(n)}
+    return {name: _float(n) for name, n in _object(value).items() if _is_number(n)}
 
 
 def _export(value: Any) -> Export | None:
@@ -172,7 +172,7 @@ def _curves(value: Any) -> dict[str, Curve]:
     curves = {}
     for name, points in _object(value).items():
         read = [
-            (float(point[0]), float(point[1]))
+            (_float(point[0]), _float(point[1]))
             for point in _list(points)
             if isinstance(point, list) and len(point) == 2 and all(map(_is_number, point))
         ]
@@ -202,8 +202,17 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def _float(number: float) -> float:
+    """A number as a float; JSON's whole numbers have no end, and one too large is infinite."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
 def _number(value: Any, default: float) -> float:
-    return float(value) if _is_number(value) and math.isfinite(value) else default
+    number = _float(value) if _is_number(value) else math.nan
+    return number if math.isfinite(number) else default
 
 
 def _object(value: Any) -> dict[str, Any]:

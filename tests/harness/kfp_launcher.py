@@ -95,7 +95,8 @@ class Launcher:
             path.parent.mkdir(parents=True, exist_ok=True)
 
     def _execute(self) -> int:
-        text = json_format.MessageToJson(self._with_defaults(), indent=None)
+        # Sorted, as Go writes maps.
+        text = json_format.MessageToJson(self._with_defaults(), indent=None, sort_keys=True)
         words = [self._filled(word.replace("{{$}}", text)) for word in self.command]
         child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         for line in child.stdout or ():

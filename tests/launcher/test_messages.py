@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import zlib
 from typing import Any
 
@@ -114,6 +115,18 @@ def test_fields_of_wrong_types_are_left_out_and_the_rest_is_kept() -> None:
     assert success.metrics == {"accuracy": 0.5}
     assert (success.world_size, success.export, success.samples) == (0, None, ())
     assert success.curves == {"loss": ((0.0, 1.0), (1.0, 0.5))}
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_whole_number_that_no_float_can_be_is_infinite(sign: int) -> None:
+    huge = sign * 10**400
+    message = {"metrics": {"steps": huge, "loss": 1}, "curves": {"loss": [[0, huge], [1, 1]]}}
+    said = {"version": 1, "status": "succeeded", "world_size": huge, **message}
+    success = read_messages([pod("a", said)]).success
+    assert success is not None
+    assert success.metrics == {"steps": sign * math.inf, "loss": 1.0}
+    assert success.curves["loss"][0] == (0.0, sign * math.inf)
+    assert success.world_size == 0
 
 
 def packed(pixels: bytes, shape: list[Any]) -> dict[str, Any]:
