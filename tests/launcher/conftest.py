@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.forked import Forker
 from harness.hands import IMPATIENT, Hands, bury, connected
 
 from kfp_pytorch.launcher import progress
@@ -136,6 +137,14 @@ class Run:
 @pytest.fixture
 def hands(server: ThreadedServer) -> Hands:
     return Hands(server)
+
+
+@pytest.fixture(scope="session")
+def forker(shared_server: ThreadedServer) -> Iterator[Forker]:
+    """Starts steps in processes of their own."""
+    started = Forker(shared_server.kubeconfig)
+    yield started
+    started.close()
 
 
 @pytest.fixture

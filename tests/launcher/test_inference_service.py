@@ -53,7 +53,10 @@ def test_a_trained_model_becomes_a_service_of_our_own_format(
     assert len(predictor["annotations"][SPEC_HASH_LABEL]) == 16
 
 
-WORDS = st.text(st.characters(categories=["Ll", "Lu", "Nd"], codec="ascii"), min_size=1, max_size=8)
+# 'null' and 'None' are what KFP makes of an input that nobody set.
+WORDS = st.text(
+    st.characters(categories=["Ll", "Lu", "Nd"], codec="ascii"), min_size=1, max_size=8
+).filter(lambda word: word.lower() not in ("null", "none"))
 SCALARS = st.one_of(WORDS, st.integers(-9, 9), st.booleans(), st.sampled_from([1e-05, 3.0, ""]))
 INPUTS = st.fixed_dictionaries(
     {"service_name": WORDS},
@@ -79,7 +82,7 @@ INPUTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(inputs=INPUTS, uri=st.sampled_from([URI, "gs://bucket/model", "s3://bucket/a b"]))
 def test_every_service_that_the_inputs_can_make_is_valid(
     check_crd: Callable[[str, Object], None], inputs: Object, uri: str

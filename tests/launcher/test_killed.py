@@ -97,13 +97,6 @@ class Theatre:
             self._playing.cancel()
 
 
-@pytest.fixture(scope="module")
-def forker(shared_server: Any) -> Iterator[Forker]:
-    started = Forker(shared_server.kubeconfig)
-    yield started
-    started.close()
-
-
 @pytest.fixture
 def theatre(hands: Any, forker: Forker, tmp_path: Path) -> Iterator[Theatre]:
     made = Theatre(hands, forker, tmp_path)

@@ -130,7 +130,7 @@ inputs_strategy = st.fixed_dictionaries(
 )
 
 
-@settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=200)
+@settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=80)
 @given(inputs_strategy)
 def test_every_manifest_that_the_inputs_can_make_is_valid_and_has_no_unknown_field(
     check_crd: Check, inputs: dict[str, Any]
