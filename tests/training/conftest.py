@@ -21,7 +21,10 @@ import pytest
 # torch is imported once, in the server that ranks are forked from, and not by each rank.
 RANK_PROCESS = Path(__file__).with_name("rank_process.py")
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["kfp_pytorch.training.train", "torch._dynamo"])
+_IMPORTED = ("train", "rank", "tensorboard", "tracking", "watchdog")
+FORKS.set_forkserver_preload(
+    [*(f"kfp_pytorch.training.{name}" for name in _IMPORTED), "torch._dynamo"]
+)
 
 
 def free_port() -> int:
