@@ -28,10 +28,7 @@ def start(job: str, arguments: Mapping[str, Value], results: Iterable[str]) -> S
     Returns:
         The summary to write.
     """
-    infos = [
-        api_pb2.HParamInfo(name=name, type=_type(value))
-        for name, value in sorted(arguments.items())
-    ]
+    infos = [api_pb2.HParamInfo(name=name, type=_type(value)) for name, value in arguments.items()]
     metrics = [
         api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=tag) for tag in results
     ]
