@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kfp_pytorch.training.augment import View, show
+from kfp_pytorch.training.augment import View, show, show_many
 
 # The label of an image that could not be decoded: the training loss leaves it out.
 LEFT_OUT = -100
@@ -78,10 +78,11 @@ def on_gpu(contents: Sequence[Tensor], view_of: ViewOf, size: int, device: torch
     rest = [place for place in range(len(contents)) if images.get(place) is None]
     by_cpu = on_cpu([contents[p] for p in rest], lambda i, *hw: view_of(rest[i], *hw), size)
     batch = _empty(len(contents), size, device)
-    for place, image in images.items():
-        if image is not None:
-            view = view_of(place, image.shape[1], image.shape[2])
-            batch[place].copy_(show(image, view, size))
+    done = [(place, image) for place, image in images.items() if image is not None]
+    if done:
+        views = [view_of(place, image.shape[1], image.shape[2]) for place, image in done]
+        shown = show_many([image for _, image in done], views, size)
+        batch[torch.tensor([place for place, _ in done]).to(device)] = shown
     for row, place in enumerate(rest):
         batch[place].copy_(by_cpu.images[row])
     return Decoded(batch, [(rest[row], reason) for row, reason in by_cpu.failures])

@@ -78,6 +78,8 @@ def find(uri: str, world: World, block: int) -> Labelled:
     shards = on_main(world, lambda: read_index(files)) or _index_together(files, world)
     named = on_main(world, lambda: _class_names(files))
     labels = torch.tensor([label for shard in shards for label in shard.labels])
+    if not len(labels):
+        raise DataError(f"the shards in {files.uri} hold no samples; make them anew")
     classes = named or tuple(str(number) for number in range(int(labels.max()) + 1))
     if int(labels.max()) >= len(classes):
         raise DataError(

@@ -1,15 +1,16 @@
 """The exported form of what held-out images go through: raw images of any size in.
 
 `torch.export` cannot cut a window whose place depends on the image's size without forbidding some
-sizes. A product with two matrices can: each row of a matrix holds the weights with which the
-pixels of a column (or row) make one pixel of the result. These are the weights of an antialiased
-bilinear resize, so the result is that of `augment.centre_view` and `augment.show`.
+sizes. A product with two matrices of weights can, and gives what `augment.centre_view` and
+`augment.show` give.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+
+from kfp_pytorch.training.augment import resize_weights
 
 
 class AnySize(nn.Module):
@@ -31,32 +32,14 @@ class AnySize(nn.Module):
         height, width = image.shape[-2:]
         short = torch.sym_min(height, width)
         side = (short * 7 + 7) // 8
-        rows = resize_weights(height, (height - side) // 2, side, self.size, image.device)
-        columns = resize_weights(width, (width - side) // 2, side, self.size, image.device)
+        rows = self._weights(height, side, image)
+        columns = self._weights(width, side, image)
         # Where training decodes, values are rounded to whole numbers, too.
         shown = (rows @ image.float() @ columns.T).round()
         logits: Tensor = self.classifier(shown)
         return logits
 
-
-def resize_weights(pixels: int, start: int, length: int, size: int, device: torch.device) -> Tensor:
-    """The weights that cut `length` of a row's pixels out from `start` on and resize them.
-
-    Args:
-        pixels: The row's length.
-        start: The first pixel of the cut.
-        length: The pixels of the cut.
-        size: The pixels of the result.
-        device: Where the weights are wanted.
-
-    Returns:
-        A matrix of [size, pixels], each row of which adds up to one.
-    """
-    scale = length / size
-    # The middle of each pixel of the result, in pixels of the cut, and how far it looks.
-    centres = (torch.arange(size, device=device, dtype=torch.float32) + 0.5) * scale
-    reach = torch.sym_max(scale, 1.0)
-    places = torch.arange(pixels, device=device, dtype=torch.float32) + 0.5 - start
-    weights = (1 - (places[None] - centres[:, None]).abs() / reach).clamp(min=0)
-    weights = weights * ((places > 0) & (places < length))
-    return weights / weights.sum(dim=1, keepdim=True)
+    def _weights(self, pixels: int, side: int | torch.SymInt, image: Tensor) -> Tensor:
+        start = torch.full((1,), (pixels - side) // 2, dtype=torch.float32, device=image.device)
+        length = torch.full((1,), side, dtype=torch.float32, device=image.device)
+        return resize_weights(pixels, start, length, self.size)[0]

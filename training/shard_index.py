@@ -133,7 +133,7 @@ def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo | None
     key, image, label = "", None, None
     for member in tar:
         # The list of all that was met is of no use, and grows.
-        tar.members = []
+        tar.members = []  # type: ignore[attr-defined]
         if not member.isfile():
             continue
         folder, _, base = member.name.rpartition("/")

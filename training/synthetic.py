@@ -31,7 +31,8 @@ class RandomSamples:
 
     def take(self, indices: Tensor, device: torch.device) -> Split:
         """See `Samples.take`: a few batches are made once, and given again and again."""
-        if not self._made or len(indices) > len(self._made[0].labels):
+        enough = self._made and len(indices) <= len(self._made[0].labels)
+        if not enough or self._made[0].labels.device != device:
             self._made = [self._make(len(indices), device) for _ in range(_KEPT)]
         self._next = (self._next + 1) % _KEPT
         images, labels = self._made[self._next]

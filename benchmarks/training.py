@@ -1,0 +1,214 @@
+"""The training program's throughput on image models, against a plain loop on the same cards.
+
+    python -m benchmarks.training one --baseline LOOP.py
+    python -m benchmarks.training scaling --gpus 4 --baseline LOOP.py
+
+LOOP.py is a plain loop on random images; it is called under torchrun with MODE MODEL BATCH, MODE
+being amp (bf16 autocast alone) or opt (compiled and so on), and prints a line of JSON with
+img_s_gpu. What is measured of this project is the program itself, as a pod runs it: the rates are
+those that it reports, each over 30 steps, after 30 steps of warming up; the median of three counts.
+
+    python -m benchmarks.training input
+
+measures reading alone: images a second from JPEG files to batches on the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import jpegs
+from benchmarks.figures import show
+from benchmarks.program import training_rates
+from kfp_pytorch.training import data, feed
+from kfp_pytorch.training.config import Config
+from kfp_pytorch.training.distributed import World
+from kfp_pytorch.training.sampler import DistributedBatchSampler
+
+RESNET, VIT = "resnet50", "vit_b_16"
+# Images a GPU's batch, of each model.
+BATCHES = {RESNET: 512, VIT: 256}
+STEPS, REPORTS = 30, 3
+AMP_BATCH = 256
+
+
+def main() -> None:
+    """Runs what was asked for and prints one figure a line."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("what", nargs="+", choices=("one", "jpeg", "input", "scaling"))
+    parser.add_argument("--baseline", type=Path, help="the plain loop to compare with")
+    parser.add_argument("--gpus", type=int, default=4)
+    parser.add_argument("--images", type=int, default=16_384, help="distinct JPEG files")
+    parser.add_argument("--workers", type=int, nargs="*", default=[4, 8, -1])
+    parser.add_argument("--tiny", action="store_true", help="only try out that it runs")
+    arguments = parser.parse_args()
+    bench = Bench(arguments.baseline, arguments.tiny)
+    if "one" in arguments.what:
+        bench.one_gpu()
+    if "scaling" in arguments.what:
+        bench.scaling(arguments.gpus)
+    if {"jpeg", "input"} & set(arguments.what):
+        with tempfile.TemporaryDirectory(prefix="kfp-pytorch-jpegs-") as folder:
+            made = jpegs.make(Path(folder), arguments.images, links=4)
+            if "jpeg" in arguments.what:
+                bench.jpeg(made)
+            if "input" in arguments.what:
+                bench.input(made, arguments.workers)
+
+
+class Bench:
+    """What was measured so far, so that nothing is measured twice."""
+
+    def __init__(self, baseline: Path | None, tiny: bool) -> None:
+        """Measures nothing yet.
+
+        Args:
+            baseline: The plain loop.
+            tiny: Whether to train next to nothing, on small images.
+        """
+        self._baseline = baseline
+        self._tiny = tiny
+        self._synthetic: dict[tuple[str, tuple[int, ...]], float] = {}
+        self._card = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+
+    def one_gpu(self) -> None:
+        """Each model on one GPU, right after or before the plain loop on the same GPU."""
+        for model, name in ((RESNET, "resnet50_ratio_opt_512"), (VIT, "vit_ratio_opt")):
+            batch = BATCHES[model]
+            theirs = self.plain("opt", model, batch)
+            self.compare(name, self.synthetic(model), theirs, f"opt, batch {batch}")
+        theirs = self.plain("amp", RESNET, AMP_BATCH)
+        self.compare(
+            "resnet50_ratio_amp", self.synthetic(RESNET), theirs, f"amp, batch {AMP_BATCH}"
+        )
+
+    def scaling(self, gpus: int) -> None:
+        """Images a second of several GPUs over those of as many alone."""
+        every = range(gpus)
+        # Half of the GPUs train one model, each by itself, and half the other.
+        models = [RESNET if gpu < gpus / 2 else VIT for gpu in every]
+        with ThreadPoolExecutor(gpus) as pool:
+            alone = list(pool.map(lambda gpu: self.synthetic(models[gpu], [gpu]), every))
+        for model, name in ((RESNET, "resnet50_scaling"), (VIT, "vit_scaling")):
+            mean = statistics.mean(alone[gpu] for gpu in every if models[gpu] == model)
+            together = self.synthetic(model, every)
+            against = f"{mean:.0f} images/s on one GPU, {together:.0f} a GPU on {gpus}"
+            show(f"{name}_{gpus}", together / mean, "ratio", f"{against}; {gpus} x {self._card}")
+
+    def jpeg(self, folder: Path) -> None:
+        """Training from files over training from random images, decoded here and there."""
+        synthetic = self.synthetic(RESNET)
+        rates = {}
+        for decode in ("cpu", "gpu") if torch.cuda.is_available() else ("cpu",):
+            rates[decode] = self.program(
+                RESNET, f"--dataset=imagefolder --data-dir={folder} --decode={decode}".split()
+            )
+            against = f"{rates[decode]:.0f} of {synthetic:.0f} images/s, {self.machine()}"
+            show(f"jpeg_ratio_decoded_by_{decode}", rates[decode] / synthetic, "ratio", against)
+        best = max(rates, key=lambda decode: rates[decode])
+        show("jpeg_ratio", rates[best] / synthetic, "ratio", f"decoded by {best}, {self.machine()}")
+
+    def input(self, folder: Path, workers: Sequence[int]) -> None:
+        """A row for each way of decoding and number of workers: images a second, read alone."""
+        cuda = torch.cuda.is_available()
+        world = World(0, 0, 1, torch.device("cuda", 0) if cuda else torch.device("cpu"))
+        for decode in ("cpu", "gpu") if cuda else ("cpu",):
+            for count in workers:
+                config = Config(
+                    dataset="imagefolder",
+                    data_dir=str(folder),
+                    batch_size=16 if self._tiny else BATCHES[RESNET],
+                    workers=count,
+                    decode=decode,
+                )
+                rate = reading_rate(config, world, batches=4 if self._tiny else 20)
+                name = f"input_{decode}_{'all' if count < 0 else count}_workers"
+                show(name, rate, "images/s", f"500 x 400 JPEGs to 224 x 224; {self.machine()}")
+
+    def synthetic(self, model: str, gpus: Sequence[int] = (0,)) -> float:
+        """Images a second and GPU of the program, on random images."""
+        key = (model, tuple(gpus))
+        if key not in self._synthetic:
+            self._synthetic[key] = self.program(model, ["--dataset=synthetic"], gpus)
+        return self._synthetic[key]
+
+    def program(self, model: str, arguments: Sequence[str], gpus: Sequence[int] = (0,)) -> float:
+        """Images a second and GPU of the program, as it reports them itself."""
+        batch, every = (8, 2) if self._tiny else (BATCHES[model], STEPS)
+        options = [
+            *(f"--model={model}", f"--batch-size={batch}", f"--log-every={every}", "--epochs=1"),
+            # Labels have nothing to do with images here: a usual rate would diverge.
+            *("--lr=0.001", f"--image-size={32 if self._tiny else 0}"),
+            *arguments,
+        ]
+        print(f"# GPUs {list(gpus)}: training {' '.join(options)}", flush=True)
+        # The first report has the compiler's time in it.
+        rates = training_rates(options, gpus, REPORTS + 1)[1:]
+        return statistics.median(rates) / len(gpus)
+
+    def plain(self, mode: str, model: str, batch: int) -> float:
+        """Images a second of the plain loop on one GPU."""
+        if self._baseline is None:
+            raise SystemExit("give the plain loop with --baseline")
+        run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command = [*run, "--nproc-per-node=1", str(self._baseline), mode, model, str(batch)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        print(f"# {done.stdout.strip()}", flush=True)
+        result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        return float(result["img_s_gpu"])
+
+    def compare(self, figure: str, ours: float, theirs: float, what: str) -> None:
+        """Prints a ratio to the plain loop."""
+        name = self._baseline.name if self._baseline else ""
+        against = f"{name} {what}: {theirs:.0f} images/s, ours {ours:.0f}; {self._card}"
+        show(figure, ours / theirs, "ratio", against)
+
+    def machine(self) -> str:
+        """The card and the cores beside it."""
+        from kfp_pytorch.training.launch import usable_cores
+
+        return f"{self._card}, {usable_cores()} cores"
+
+
+def reading_rate(config: Config, world: World, batches: int) -> float:
+    """Images a second that reach the device while nothing else uses it."""
+    images = data.load(config, world)
+    sampler = DistributedBatchSampler(
+        len(images.train.labels), 0, 1, config.batch_size, seed=0, block=images.block
+    )
+    with closing(feed.open_feed(config, world, images)) as source:
+        supply: Iterator[Any] = source.train(0, sampler)
+        # What workers made ahead while they started would be counted as if it took no time.
+        for _ in range(batches // 2):
+            next(supply)
+        _wait(world)
+        start = time.perf_counter()
+        for _ in range(batches):
+            next(supply)
+        _wait(world)
+        seconds = time.perf_counter() - start
+        for _ in supply:
+            break
+    return batches * config.batch_size / seconds
+
+
+def _wait(world: World) -> None:
+    if world.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()
