@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from dataclasses import asdict, dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,19 @@ from kfp_pytorch.training.checkpoints import Checkpoints
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.data import ImageData, Split, split_evenly
 from kfp_pytorch.training.distributed import World, on_main, share_buffers
-from kfp_pytorch.training.errors import DivergedError, Stopped
+from kfp_pytorch.training.errors import DivergedError
 from kfp_pytorch.training.export import write_export
 from kfp_pytorch.training.feed import Feed
 from kfp_pytorch.training.finite import Guard, open_guard
 from kfp_pytorch.training.instruments import Instruments
+from kfp_pytorch.training.lifecycle import (
+    check_finite,
+    leave,
+    report_training,
+    save,
+    save_if_due,
+    summary,
+)
 from kfp_pytorch.training.metrics import Evaluation, History, LossMeter
 from kfp_pytorch.training.sampler import Batch, DistributedBatchSampler, evaluation_shards
 from kfp_pytorch.training.schedule import learning_rate, peak_rate
@@ -78,6 +86,18 @@ class Job:
     instruments: Instruments
     guard: Guard
     checkpoints: Checkpoints
+
+    def batch_of(self, step: int, rank: int) -> str:
+        """What a rank computed in a recent step of this epoch, for a person to look at."""
+        progress, sampler = self.state.progress, self.sampler
+        done = sum(1 for batch in sampler.of_rank(rank) if batch.start < progress.samples)
+        index = done - 1 - (progress.step - step)
+        batch = next(itertools.islice(sampler.of_rank(rank), index, None))
+        number = batch.start // (sampler.batch_size * sampler.world_size)
+        return (
+            f"epoch {progress.epoch}, batch {number}, rank {rank}, samples "
+            f"{batch.indices[:8].tolist()} and on"
+        )
 
 
 def train(
@@ -185,10 +205,7 @@ def train_epoch(job: Job) -> None:
             seconds, clock = time.perf_counter() - clock, time.perf_counter()
             report_training(job, {"lr": rate, "samples_per_second": seen / seconds})
             seen = 0
-        job.checkpoints.check()
-        if job.checkpoints.due(progress.step):
-            save(job)
-            job.instruments.start(progress.step + 1)
+        save_if_due(job)
     check_finite(job)
     job.instruments.rest()
 
@@ -224,44 +241,6 @@ def backward(job: Job, samples: Split, weight: float) -> Tensor:
             (loss * weight).backward()  # type: ignore[no-untyped-call]
         total += loss.detach()
     return total
-
-
-def report_training(job: Job, values: dict[str, float]) -> None:
-    """Reports the training loss since the last report, unless training has diverged."""
-    check_finite(job)
-    loss = job.state.meter.take()
-    if loss is not None:
-        progress = job.state.progress
-        if job.guard.allowed:
-            values = {**values, "skipped_steps": job.guard.count}
-        values, details = job.instruments.read({"train_loss": loss, **values})
-        job.telemetry.report(progress.epoch + 1, progress.step, values, details)
-
-
-def check_finite(job: Job) -> None:
-    """Stops before a loss that is not finite gets into a checkpoint; or says what was skipped."""
-    bad, allowed = job.guard.found(), job.guard.allowed
-    for number, (step, rank) in enumerate(bad, job.guard.count - len(bad) + 1):
-        what = f"the loss of step {step} is not a finite number: {batch_of(job, step, rank)}"
-        if number > allowed:
-            after = f", and {allowed} steps were skipped before" if allowed else ""
-            raise DivergedError(
-                f"{what}{after}; try a lower --lr than {job.config.lr} or a longer "
-                "--warmup-epochs, and look at these samples"
-            )
-        LOG.warning("skipped step %s of at most %s: %s", number, allowed, what)
-
-
-def batch_of(job: Job, step: int, rank: int) -> str:
-    """What a rank computed in a recent step of this epoch, for a person to look at."""
-    progress, sampler = job.state.progress, job.sampler
-    done = sum(1 for batch in sampler.of_rank(rank) if batch.start < progress.samples)
-    index = done - 1 - (progress.step - step)
-    batch = next(itertools.islice(sampler.of_rank(rank), index, None))
-    return (
-        f"epoch {progress.epoch}, batch {batch.start // (sampler.batch_size * sampler.world_size)},"
-        f" rank {rank}, samples {batch.indices[:8].tolist()} and on"
-    )
 
 
 @torch.no_grad()
@@ -309,23 +288,6 @@ def finish_epoch(job: Job, evaluation: dict[str, float]) -> None:
     on_main(job.world, lambda: job.telemetry.flush(**summary(job, evaluation)))
 
 
-def save(job: Job) -> None:
-    """Has a checkpoint written while training goes on, unless training has diverged."""
-    job.instruments.rest()
-    check_finite(job)
-    job.checkpoints.save(job.telemetry.saved)
-
-
-def leave(job: Job) -> NoReturn:
-    """Writes a checkpoint, and ends this run on all ranks."""
-    save(job)
-    job.checkpoints.wait()
-    raise Stopped(
-        f"asked to stop at step {job.state.progress.step}; a checkpoint was written, and a new "
-        "start goes on from it"
-    )
-
-
 def finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
     """Writes metrics and the export, and puts together the result."""
     job.stop.settle()
@@ -341,17 +303,3 @@ def finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
     exported = on_main(job.world, write)
     curves = {name: job.state.history.curves.get(name, []) for name in CURVES}
     return {**summary(job, evaluation), **exported, "curves": curves}
-
-
-def summary(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
-    """The state of things in a few numbers."""
-    losses = job.state.history.curves.get("train_loss")
-    metrics = dict(evaluation)
-    if losses:
-        metrics["train_loss"] = losses[-1][1]
-    return {
-        "metrics": metrics,
-        "world_size": job.world.size,
-        "step": job.state.progress.step,
-        "epoch": job.state.progress.epoch,
-    }

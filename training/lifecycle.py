@@ -1,0 +1,105 @@
+"""What every training loop does around its steps: report, check, save, stop, sum up."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NoReturn, Protocol
+
+from kfp_pytorch.training.checkpoints import Checkpoints
+from kfp_pytorch.training.config import Config
+from kfp_pytorch.training.distributed import World
+from kfp_pytorch.training.errors import DivergedError, Stopped
+from kfp_pytorch.training.finite import Guard
+from kfp_pytorch.training.instruments import Instruments
+from kfp_pytorch.training.state import State
+from kfp_pytorch.training.telemetry import Telemetry
+
+LOG = logging.getLogger("kfp_pytorch.training")
+
+
+class Running(Protocol):
+    """What a loop works with, whatever it trains; see `train.Job` and `language.Job`."""
+
+    @property
+    def config(self) -> Config: ...  # noqa: D102
+    @property
+    def world(self) -> World: ...  # noqa: D102
+    @property
+    def state(self) -> State: ...  # noqa: D102
+    @property
+    def telemetry(self) -> Telemetry: ...  # noqa: D102
+    @property
+    def instruments(self) -> Instruments: ...  # noqa: D102
+    @property
+    def guard(self) -> Guard: ...  # noqa: D102
+    @property
+    def checkpoints(self) -> Checkpoints: ...  # noqa: D102
+
+    def batch_of(self, step: int, rank: int) -> str:
+        """What a rank computed in a recent step, for a person to look at."""
+
+
+def report_training(job: Running, values: dict[str, float]) -> None:
+    """Reports the training loss since the last report, unless training has diverged."""
+    check_finite(job)
+    loss = job.state.meter.take()
+    if loss is not None:
+        progress = job.state.progress
+        if job.guard.allowed:
+            values = {**values, "skipped_steps": job.guard.count}
+        values, details = job.instruments.read({"train_loss": loss, **values})
+        job.telemetry.report(progress.epoch + 1, progress.step, values, details)
+
+
+def check_finite(job: Running) -> None:
+    """Stops before a loss that is not finite gets into a checkpoint; or says what was skipped."""
+    bad, allowed = job.guard.found(), job.guard.allowed
+    for number, (step, rank) in enumerate(bad, job.guard.count - len(bad) + 1):
+        what = f"the loss of step {step} is not a finite number: {job.batch_of(step, rank)}"
+        if number > allowed:
+            after = f", and {allowed} steps were skipped before" if allowed else ""
+            raise DivergedError(
+                f"{what}{after}; try a lower --lr than {job.config.lr} or a longer "
+                "--warmup-epochs, and look at these samples"
+            )
+        LOG.warning("skipped step %s of at most %s: %s", number, allowed, what)
+
+
+def save(job: Running) -> None:
+    """Has a checkpoint written while training goes on, unless training has diverged."""
+    job.instruments.rest()
+    check_finite(job)
+    job.checkpoints.save(job.telemetry.saved)
+
+
+def save_if_due(job: Running) -> None:
+    """Saves after a step where it is time to; raises what went wrong with the last checkpoint."""
+    step = job.state.progress.step
+    job.checkpoints.check()
+    if job.checkpoints.due(step):
+        save(job)
+        job.instruments.start(step + 1)
+
+
+def leave(job: Running) -> NoReturn:
+    """Writes a checkpoint, and ends this run on all ranks."""
+    save(job)
+    job.checkpoints.wait()
+    raise Stopped(
+        f"asked to stop at step {job.state.progress.step}; a checkpoint was written, and a new "
+        "start goes on from it"
+    )
+
+
+def summary(job: Running, evaluation: dict[str, float]) -> dict[str, Any]:
+    """The state of things in a few numbers."""
+    losses = job.state.history.curves.get("train_loss")
+    metrics = dict(evaluation)
+    if losses:
+        metrics["train_loss"] = losses[-1][1]
+    return {
+        "metrics": metrics,
+        "world_size": job.world.size,
+        "step": job.state.progress.step,
+        "epoch": job.state.progress.epoch,
+    }
