@@ -198,7 +198,7 @@ class _Files:
         self.written[PurePath(new_path).name] = self.written.pop(PurePath(path).name)
 
     def mkdir(self, _path: Any) -> None:
-        self._folder.make(self._place)
+        """Does nothing yet: ranks would make the folder while the first one still clears it."""
 
     def explained(self, action: str) -> AbstractContextManager[None]:
         return self._folder.explained(action, self._place)
@@ -226,10 +226,11 @@ class _Committing(filesystem.FileSystemWriter):
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         super().set_up_storage_writer(is_coordinator, *args, **kwargs)
         if is_coordinator:
-            # No rank writes before it was told what by this one.
+            # No rank writes before this one has told it what.
             self._folder.remove(self._place)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        self._folder.make(self._place)
         results = super().write_data(plan, planner).wait()
         ours = _RankFiles(metadata.MetadataIndex(""), 0, self.fs.written)
         future: Future[list[WriteResult]] = Future()
