@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import subprocess
 import sys
@@ -65,8 +66,14 @@ KNOWN_AT_ONCE = [
 ]
 
 
+compiled_once = functools.cache(packages.find_one)
+
+
 @pytest.mark.parametrize(("given", "value", "way_out"), KNOWN_AT_ONCE)
-def test_what_cannot_work_is_refused_before_a_cluster_is_started(tmp_path, given, value, way_out):
+def test_what_cannot_work_is_refused_before_a_cluster_is_started(
+    tmp_path, monkeypatch, given, value, way_out
+):
+    monkeypatch.setattr(packages, "find_one", compiled_once)
     root = tmp_path / "root"
     arguments = ["run", PIPELINE, "--local", "--json", "--root", str(root), *options(given)]
     ended = CliRunner().invoke(main, arguments)

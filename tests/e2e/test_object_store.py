@@ -14,6 +14,9 @@ from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher.constants import PYTORCHJOB, Kind
 from kfp_pytorch.local import client, lifecycle
 
+# One story with several trainings, on a machine that may be busy.
+pytestmark = pytest.mark.timeout(600)
+
 SECRET = Kind("", "v1", "Secret", "secrets")
 ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
 QUICK = {"epochs": 2, "num_nodes": 1, "min_accuracy": 0.3}
@@ -114,6 +117,7 @@ def test_another_job_starts_from_a_folder_in_the_bucket_and_leaves_it(
     assert checkpoint
 
 
+@pytest.mark.slow
 def test_keys_that_the_bucket_refuses_fail_the_step_with_the_place_and_no_job(
     package, where, secrets, cluster
 ):

@@ -19,9 +19,12 @@ from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher.constants import PYTORCHJOB
 from kfp_pytorch.local import lifecycle
 
+# One story with several trainings, on a machine that may be busy.
+pytestmark = pytest.mark.timeout(600)
+
 PIPELINES = Path(__file__).with_name("training_pipelines.py")
 COMMAND = [sys.executable, "-m", "kfp_pytorch.cli", "run"]
-EPOCHS = 8
+EPOCHS = 6
 CURVES = ("train_loss", "loss", "accuracy")
 
 
@@ -104,6 +107,7 @@ def test_killed_and_interrupted_in_mid_training_a_run_still_ends_as_if_nothing_h
     same_as(Path(summary["artifacts"]["checkpoints"]).parent, uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_retried_step_goes_on_from_the_checkpoint_of_the_job_that_failed(where, uninterrupted):
     package = packages.find_one(f"{PIPELINES}:dying").spec
     made = run(image_form(package, THIS_PYTHON), where, epochs=EPOCHS)

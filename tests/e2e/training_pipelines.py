@@ -24,7 +24,7 @@ sys.exit(process.wait())
 
 
 @dsl.pipeline(name="trained")
-def trained(epochs: int = 8, args: list[Any] = [], output_uri: str = "pvc://kfp-pytorch"):  # noqa: B006
+def trained(epochs: int = 6, args: list[Any] = [], output_uri: str = "pvc://kfp-pytorch"):  # noqa: B006
     pytorch_job(
         name="trained",
         image="train",
@@ -37,7 +37,7 @@ def trained(epochs: int = 8, args: list[Any] = [], output_uri: str = "pvc://kfp-
 
 
 @dsl.pipeline(name="dying")
-def dying(epochs: int = 8):
+def dying(epochs: int = 6):
     pytorch_job(
         name="dying",
         image="train",
