@@ -21,14 +21,12 @@ from pathlib import Path
 from types import FrameType
 
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
-from kfp_pytorch.training import config, outcome
+from kfp_pytorch.training import config, outcome, places
 from kfp_pytorch.training.errors import TrainingError
 from kfp_pytorch.training.launch import RANK_MODULE, agent_arguments, threads_per_process
-from kfp_pytorch.training.outcome import Failure
+from kfp_pytorch.training.outcome import EXIT_USAGE, Failure
 from kfp_pytorch.training.result import failure_message, success_message, write_message
 from kfp_pytorch.training.storage import open_folder
-
-EXIT_USAGE = 2
 
 
 def main(arguments: list[str]) -> int:
@@ -42,6 +40,7 @@ def main(arguments: list[str]) -> int:
     """
     try:
         settings = config.parse(arguments)
+        places.check_data(settings)
         open_folder(settings.output)
         agent = agent_arguments(os.environ)
     except TrainingError as error:

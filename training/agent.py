@@ -5,6 +5,7 @@ It is `python -m torch.distributed.run` but for that record. One process a node.
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 import traceback
@@ -12,7 +13,11 @@ from pathlib import Path
 
 from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.multiprocessing.errors import (
+    ChildFailedError,
+    ProcessFailure,
+    error_handler,
+)
 
 from kfp_pytorch.training.outcome import Failure, leave, write_agent_failure
 
@@ -26,6 +31,8 @@ def main(arguments: list[str]) -> int:
     Returns:
         The exit code: 0 if all ranks ended well, 1 otherwise.
     """
+    # It says at each failure that nothing is set which would copy the ranks' records.
+    logging.getLogger(error_handler.__name__).setLevel(logging.CRITICAL)
     try:
         run.main(arguments)
     except ChildFailedError as error:

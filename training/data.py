@@ -16,6 +16,7 @@ from torch import Tensor
 from kfp_pytorch.training.config import DATASETS, Config
 from kfp_pytorch.training.distributed import World, once_a_node
 from kfp_pytorch.training.errors import DataError
+from kfp_pytorch.training.places import fashion_mnist_root
 
 HELD_OUT_SHARE = 0.2
 # The split is part of the data set, so it does not change with --seed.
@@ -229,7 +230,7 @@ def _find_fashion_mnist(config: Config) -> None:
             _read_fashion_mnist(config, train=train, download=config.download)
     except Exception as error:
         # torchvision meets damaged files with whatever its parsing stumbles over.
-        where = _data_dir(config) / "FashionMNIST" / "raw"
+        where = fashion_mnist_root(config) / "FashionMNIST" / "raw"
         raise DataError(
             f"fashion-mnist cannot be read from {where}: {type(error).__name__} {error}; put its "
             "four files there unpacked, give the folder above FashionMNIST with --data-dir, or "
@@ -241,11 +242,7 @@ def _read_fashion_mnist(config: Config, train: bool, download: bool = False):  #
     # torchvision takes seconds to import, and digits do not need it.
     from torchvision.datasets import FashionMNIST
 
-    return FashionMNIST(str(_data_dir(config)), train=train, download=download)
-
-
-def _data_dir(config: Config) -> Path:
-    return Path(config.data_dir or Path.home() / ".cache" / "kfp-pytorch")
+    return FashionMNIST(str(fashion_mnist_root(config)), train=train, download=download)
 
 
 def _named_place(config: Config) -> str:

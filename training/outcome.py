@@ -20,6 +20,8 @@ FOLDER_ENV = "KFP_PYTORCH_OUTCOME_DIR"
 RANKS_FOLDER = "ranks"
 RESULT_FILE = "result.json"
 AGENT_FILE = "agent.json"
+# Of a container whose arguments or environment cannot work; a new start would not help.
+EXIT_USAGE = 2
 _ATTEMPT = re.compile(r"attempt_(\d+)")
 
 

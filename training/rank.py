@@ -11,8 +11,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
-from kfp_pytorch.training.errors import PeerLostError, RankHungError, Stopped, TrainingError
-from kfp_pytorch.training.outcome import Failure, failure_record, leave, write_result
+from kfp_pytorch.training.errors import (
+    ConfigError,
+    PeerLostError,
+    RankHungError,
+    Stopped,
+    TrainingError,
+)
+from kfp_pytorch.training.outcome import EXIT_USAGE, Failure, failure_record, leave, write_result
 from kfp_pytorch.training.stopping import StopRequest
 
 # The operator's restart policy `ExitCode` starts this rank's pod again (128 and above): whether
@@ -29,7 +35,7 @@ def main(arguments: list[str]) -> int:
 
     Returns:
         The exit code: 0 if training finished, 143 if it was asked to stop and saved its work,
-        138 if another rank has gone, 1 if it failed.
+        2 for arguments that cannot work, 138 if another rank has gone, 1 if it failed.
     """
     # Before the seconds that torch takes to import: a signal in them must not kill this rank
     # while the others go on.
@@ -45,9 +51,10 @@ def main(arguments: list[str]) -> int:
         LOG.info("%s", stopped)
         return EXIT_TERMINATED
     except TrainingError as error:
-        _record(error)
+        code = EXIT_USAGE if isinstance(error, ConfigError) else 1
+        _record(error, code)
         LOG.error("%s", error)
-        return 1
+        return code
     except Exception as error:
         code = EXIT_PEER_LOST if _is_lost_connection(error) else 1
         _record(error, code)

@@ -92,3 +92,29 @@ def test_of_ranks_that_ended_in_one_second_the_one_without_a_record_of_its_own_i
     told = agent._first_of(ChildFailedError("ranks", {0: missed, 1: left}))
     assert (told.rank, told.exit_code) == (1, 3)
     assert told.time < left.timestamp
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--dataset=nope"], "'nope'"),
+        (["--epochs=0"], "--epochs is 0"),
+        (["--dataset=imagefolder"], "--data-dir"),
+        (["--dataset=shards", "--data-dir=/not/here"], "'/not/here'"),
+        (["--dataset=fashion-mnist", "--data-dir=/not/here"], "/not/here/FashionMNIST/raw"),
+    ],
+)
+def test_what_cannot_work_is_told_before_torch_starts(tmp_path, monkeypatch, arguments, named):
+    termination = tmp_path / "termination"
+    termination.touch()
+    monkeypatch.setenv("KFP_PYTORCH_TERMINATION_LOG", str(termination))
+    monkeypatch.setattr(entry_point, "_run_agent", lambda *_: pytest.fail("the agent was started"))
+    assert entry_point.main([*arguments, f"--output={tmp_path}"]) == 2
+    assert named in json.loads(termination.read_text())["error"]["message"]
+
+
+def test_an_unknown_model_ends_a_rank_with_the_code_of_bad_arguments(start_ranks, tmp_path):
+    ranks = start_ranks(1, "--model=resnet9999", f"--output={tmp_path / 'job'}")
+    assert ranks.exit_codes() == [2]
+    assert ranks.error(0)["exit_code"] == 2
+    assert "'resnet9999'" in ranks.error(0)["message"]
