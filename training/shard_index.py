@@ -115,7 +115,7 @@ def _index(files: Files, name: str, size: int) -> Shard:
             for key, image, label in _samples(tar):
                 if image is None or label is None:
                     lacking = "a class (.cls)" if label is None else "an image"
-                    raise ValueError(f"the sample {key} has no {lacking}")
+                    raise ValueError(f"the sample {key} lacks {lacking}")
                 shard.keys.append(key)
                 shard.offsets.append(image.offset_data)
                 shard.sizes.append(image.size)

@@ -1,0 +1,56 @@
+"""What a rank does to compare gradients in parts, exchanged once, with those of one process.
+
+Run by `runpy` with `environ` given to it. It ends with an error where they differ.
+"""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from kfp_pytorch.training import speed
+from kfp_pytorch.training import train as training
+from kfp_pytorch.training.config import Config
+from kfp_pytorch.training.data import Split
+from kfp_pytorch.training.distributed import ALONE, World
+
+SIZES = (7, 6)
+
+
+def gradients(world, samples, weight, accumulate):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+    config = Config(accumulate=accumulate, batch_size=8)
+    chosen = speed.choose(config, world.device)
+    replica = speed.replicate(model, world, chosen, config.batch_size)
+    job = SimpleNamespace(config=config, world=world, replica=replica, speed=chosen)
+    for _ in range(3):
+        model.zero_grad()
+        training.backward(job, samples, weight)
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+def main(rank):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    generator = torch.Generator().manual_seed(1)
+    images = torch.rand(sum(SIZES), 3, 2, 2, generator=generator)
+    labels = torch.randint(5, (sum(SIZES),), generator=generator)
+    expected = gradients(ALONE, Split(images, labels), 1.0, 1)
+    part = slice(SIZES[0]) if rank == 0 else slice(SIZES[0], None)
+    world = World(rank, rank, 2, torch.device("cpu"))
+    weight = SIZES[rank] * 2 / sum(SIZES)
+    for accumulate in (1, 3):
+        found = gradients(world, Split(images[part], labels[part]), weight, accumulate)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    os.environ.update(globals()["environ"])
+    main(int(os.environ["RANK"]))
