@@ -59,6 +59,7 @@ class Checkpoints:
         config: Config,
         world: World,
         state: State,
+        data_ranks: int = 0,
     ) -> None:
         """Gets ready; all ranks do so together.
 
@@ -67,11 +68,13 @@ class Checkpoints:
             config: What the run was told.
             world: This rank.
             state: What is kept, and put back.
+            data_ranks: How many parts a global batch has; by default there is one for each rank.
         """
         self._folder = folder
         self._config = config
         self._world = world
         self._state = state
+        self._data_ranks = data_ranks or world.size
         # A group of its own: what the thread exchanges must not meet what training exchanges.
         self.group: dist.ProcessGroup | None = None
         if world.size > 1:
@@ -104,6 +107,10 @@ class Checkpoints:
             self._newest_step = found.step
         self._say_what_changed(found)
         return True
+
+    def newest(self) -> Checkpoint | None:
+        """The job's newest checkpoint, for one rank to read all of it."""
+        return checkpoint.newest(self._folder, {})
 
     def due(self, step: int) -> bool:
         """Whether a checkpoint is to be written after this step, whatever the epoch."""
@@ -195,8 +202,8 @@ class Checkpoints:
             **{key: getattr(config, key) for key in _IDENTITY},
             "arguments": asdict(config),
             "world_size": world.size,
-            "global_batch": config.batch_size * world.size,
-            "learning_rate": peak_rate(config, world.size),
+            "global_batch": config.batch_size * self._data_ranks,
+            "learning_rate": peak_rate(config, self._data_ranks),
             "epoch": self._state.progress.epoch,
             "versions": {"torch": torch.__version__},
         }

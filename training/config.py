@@ -15,6 +15,20 @@ from kfp_pytorch.training import profiling
 from kfp_pytorch.training.errors import ConfigError
 
 DATASETS = ("digits", "fashion-mnist", "imagefolder", "shards", "synthetic")
+TEXT = "text"
+LANGUAGE_PREFIX = "lm-"
+# What suits a language model, where nothing else was asked for.
+LANGUAGE_DEFAULTS: dict[str, Any] = {
+    "dataset": TEXT,
+    "optimizer": "adamw",
+    "epochs": 1,
+    "batch_size": 16,
+    "lr": 1e-3,
+    "lr_scaling": "none",
+    "warmup_epochs": 0.05,
+    "weight_decay": 0.1,
+    "label_smoothing": 0.0,
+}
 DEFAULT_OUTPUT = "kfp-pytorch-output"
 _FROM_ONE = (
     *("epochs", "batch_size", "log_every", "checkpoint_every", "keep"),
@@ -23,6 +37,7 @@ _FROM_ONE = (
 _FROM_ZERO = (
     *("image_size", "max_train_samples", "seed", "warmup_epochs", "weight_decay"),
     *("skip_corrupt", "skip_bad_steps", "rank_timeout", "checkpoint_every_steps"),
+    *("max_steps", "seq_len", "clip_norm"),
 )
 
 
@@ -31,9 +46,12 @@ class Config:
     """The arguments of a training run.
 
     Attributes:
-        dataset: One of `DATASETS`.
-        model: `small_cnn`, or the name of a classification model of torchvision.
+        dataset: One of `DATASETS`; `text` for a language model.
+        model: `small_cnn`, the name of a classification model of torchvision, or a language model:
+            `lm-tiny`, `lm-10m`, `lm-125m`, `lm-1.4b` or `lm-7b`.
         epochs: How often to go through the data.
+        max_steps: Of a language model: steps after which training ends, if the epochs have not
+            ended before; 0 for no such limit.
         batch_size: Samples in a batch of one process; the global batch is this times the
             number of processes.
         lr: The learning rate of one process.
@@ -45,6 +63,14 @@ class Config:
         label_smoothing: Label smoothing of the training loss, from 0 to below 1.
         image_size: Height and width to which images are resized; 0 leaves those in memory as they
             are, and takes 224 for those in files.
+        text_files: Files and folders with text for a language model; by default the sources of
+            Python's standard library.
+        seq_len: Bytes that a language model reads at once; 0 takes the model's own.
+        parallelism: How ranks share a language model: ways out of ddp, fsdp2, tp and pp with their
+            sizes, such as `fsdp2=2,tp=2`; one may go without a size. Image models take ddp.
+        recompute: What backward of a language model computes again rather than keep: `none`,
+            `selective` or `full`.
+        clip_norm: The largest global norm of a language model's gradients; 0 for no limit.
         data_dir: The folder of a data set that does not come with a package; for imagefolder and
             shards a path or an fsspec URI.
         download: Whether to download a data set that is not in `data_dir`.
@@ -89,6 +115,7 @@ class Config:
     dataset: str = "digits"
     model: str = "small_cnn"
     epochs: int = 15
+    max_steps: int = 0
     batch_size: int = 64
     lr: float = 0.05
     lr_scaling: str = "linear"
@@ -98,6 +125,11 @@ class Config:
     weight_decay: float = 1e-4
     label_smoothing: float = 0.1
     image_size: int = 0
+    text_files: tuple[str, ...] = ()
+    seq_len: int = 0
+    parallelism: str = "ddp"
+    recompute: str = "none"
+    clip_norm: float = 1.0
     data_dir: str = ""
     download: bool = False
     max_train_samples: int = 0
@@ -130,7 +162,7 @@ class Config:
     resume_from: str = ""
 
     def __post_init__(self) -> None:
-        _one_of("dataset", self.dataset, DATASETS)
+        self._check_model()
         _one_of("lr-scaling", self.lr_scaling, ("linear", "none"))
         _one_of("resume", self.resume, ("auto", "never"))
         _one_of("optimizer", self.optimizer, ("sgd", "adamw"))
@@ -154,10 +186,30 @@ class Config:
         _above_zero("lr", self.lr)
         _below_one("momentum", self.momentum)
         _below_one("label_smoothing", self.label_smoothing)
-        if not self.model:
-            raise ConfigError("--model is empty; give small_cnn or a model of torchvision")
         if not self.output.strip():
             raise ConfigError(f"--output is empty; give a folder, or set {OUTPUT_ENV}")
+
+    @property
+    def is_language_model(self) -> bool:
+        """Whether it is a language model that is trained, not an image classifier."""
+        return self.model.startswith(LANGUAGE_PREFIX)
+
+    def _check_model(self) -> None:
+        """Refuses what the kind of model cannot be trained with."""
+        if not self.model:
+            raise ConfigError("--model is empty; give small_cnn or a model of torchvision")
+        _one_of("recompute", self.recompute, ("none", "selective", "full"))
+        if self.is_language_model:
+            _one_of(f"dataset of {self.model}", self.dataset, (TEXT,))
+            if self.skip_bad_steps:
+                raise ConfigError("--skip-bad-steps is for image models; leave it away")
+            return
+        _one_of("dataset", self.dataset, DATASETS)
+        if self.parallelism.partition("=")[0] != "ddp" or "," in self.parallelism:
+            raise ConfigError(
+                f"--parallelism is {self.parallelism!r}; image models take ddp alone, and language "
+                f"models such as --model {LANGUAGE_PREFIX}tiny all ways"
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """The arguments by name."""
@@ -179,7 +231,11 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     """
     output = environ.get(OUTPUT_ENV, "").strip() or DEFAULT_OUTPUT
     parser = _parser(output, environ.get(RESUME_FROM_ENV, "").strip())
-    return Config(**vars(parser.parse_args(arguments)))
+    parsed = parser.parse_args(arguments)
+    if parsed.model.startswith(LANGUAGE_PREFIX):
+        parser.set_defaults(**LANGUAGE_DEFAULTS)
+        parsed = parser.parse_args(arguments)
+    return Config(**{**vars(parsed), "text_files": tuple(parsed.text_files)})
 
 
 class _Parser(argparse.ArgumentParser):
@@ -192,7 +248,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser(output: str, resume_from: str) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m kfp_pytorch.training",
-        description="Trains an image classifier on every process of the job.",
+        description="Trains an image classifier or a language model on all processes of the job.",
         allow_abbrev=False,
     )
     helps = _attribute_helps()
@@ -201,7 +257,9 @@ def _parser(output: str, resume_from: str) -> argparse.ArgumentParser:
         flag = "--" + field.name.replace("_", "-")
         default = defaults.get(field.name, field.default)
         text = f"{helps[field.name]} (default: {default!r})".replace("%", "%%")
-        if isinstance(field.default, bool):
+        if isinstance(field.default, tuple):
+            parser.add_argument(flag, dest=field.name, default=default, help=text, nargs="*")
+        elif isinstance(field.default, bool):
             action = argparse.BooleanOptionalAction
             parser.add_argument(flag, dest=field.name, default=default, help=text, action=action)
         else:

@@ -12,6 +12,7 @@ import io
 import json
 import platform
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,23 +55,52 @@ def write_export(
     Raises:
         StorageError: If the folder cannot be written to.
     """
-    program = _trace(model, spec)
+    return publish(
+        folder,
+        _trace(model, spec),
+        lambda program: _samples(program, held_out, spec),
+        _short_form(spec),
+        _preprocessing(spec, getattr(model, "image_size", 0)),
+    )
+
+
+def publish(
+    folder: Folder,
+    program: torch.export.ExportedProgram,
+    sample: Callable[[nn.Module], list[dict[str, Any]]],
+    short: dict[str, Any],
+    preprocessing: dict[str, Any],
+) -> dict[str, Any]:
+    """Writes a program with its samples and its description.
+
+    Args:
+        folder: The job's folder.
+        program: What will be served.
+        sample: Gives samples with the answers of the program, as it was read back.
+        short: The short form of `model.json`.
+        preprocessing: What the program does to its input.
+
+    Returns:
+        See `write_export`.
+
+    Raises:
+        StorageError: If the folder cannot be written to.
+    """
     with tempfile.TemporaryDirectory(prefix="kfp-pytorch-export-") as scratch:
         path = Path(scratch) / PROGRAM
         torch.export.save(program, path)
         content = path.read_bytes()
     # A pointer to files that are about to change would be worse than none.
     folder.remove(f"{FOLDER}/{MODEL}")
-    samples = _samples(torch.export.load(io.BytesIO(content)).module(), held_out, spec)
+    samples = sample(torch.export.load(io.BytesIO(content)).module())
     samples_content = json.dumps(samples, separators=(",", ":")).encode()
     storage.write(folder, f"{FOLDER}/{PROGRAM}", content)
     storage.write(folder, f"{FOLDER}/{SAMPLES}", samples_content)
-    short = _short_form(spec)
     full = {
         **short,
         "version": 1,
         "program": PROGRAM,
-        "preprocessing": _preprocessing(spec, getattr(model, "image_size", 0)),
+        "preprocessing": preprocessing,
         "versions": {
             **short["versions"],
             "python": platform.python_version(),

@@ -18,6 +18,13 @@ from kfp_pytorch.training.distributed import World
 _NONE = 2**62
 
 
+class Steps(Protocol):
+    """What takes a step: an optimizer, or what limits gradients before it."""
+
+    def step(self) -> object:
+        """Updates the weights."""
+
+
 class Guard(Protocol):
     """Takes the optimizer's steps, and knows which were bad.
 
@@ -65,7 +72,7 @@ class Stopper:
 
     allowed = 0
 
-    def __init__(self, world: World, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, world: World, optimizer: Steps) -> None:
         self.count = 0
         self._world = world
         self._optimizer = optimizer

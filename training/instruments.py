@@ -6,15 +6,15 @@ which has waited for the loss already.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from kfp_pytorch.training import profiling, steptimes, usage
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import World
-from kfp_pytorch.training.flops import image_flops, peak_flops, utilisation
+from kfp_pytorch.training.flops import peak_flops, utilisation
 from kfp_pytorch.training.profiling import Profiler
 from kfp_pytorch.training.steptimes import StepTimer
 from kfp_pytorch.training.storage import Folder
@@ -30,7 +30,7 @@ class Instruments:
         world: World,
         folder: Folder,
         model: nn.Module,
-        shape: tuple[int, ...],
+        flops: Callable[[], float],
         heartbeat: Heartbeat,
     ) -> None:
         """Gets ready.
@@ -40,13 +40,14 @@ class Instruments:
             world: This rank.
             folder: The job's folder.
             model: The model, unwrapped.
-            shape: Channels, height and width of an image as the model gets it.
+            flops: Counts the operations of forward and backward that one sample asks for.
             heartbeat: What is told how far this rank is.
         """
         self._world = world
         self._heartbeat = heartbeat
         self._model = model
-        self._flops = image_flops(model, shape) if _knows_peak(world.device) else 0.0
+        self._flops = flops() if _knows_peak(world.device) else 0.0
+        self._norm: Tensor | None = None
         self._timer = StepTimer(world.device)
         if world.size > 1:
             self._timer.watch_exchange(model)
@@ -67,6 +68,10 @@ class Instruments:
     def after_backward(self) -> None:
         """Says that all gradients of a step are there."""
         self._timer.mark(steptimes.COMPUTE)
+
+    def gradient_norm(self, norm: Tensor) -> None:
+        """Takes in the norm of a step's gradients, where the step knows it and drops them."""
+        self._norm = norm
 
     def after_step(self, step: int) -> None:
         """Says that a step has ended."""
@@ -107,6 +112,8 @@ class Instruments:
 
     def _gradient_norm(self) -> float:
         """The norm of the last step's gradients, which are averaged over ranks by now."""
+        if self._norm is not None:
+            return self._norm.item()
         gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
         return torch.nn.utils.get_total_norm(gradients).item()
 

@@ -66,10 +66,13 @@ def main(arguments: list[str]) -> int:
 def _train(arguments: list[str], request: StopRequest) -> None:
     # These imports take seconds, so they come after the signal handler.
     from kfp_pytorch.training import config, distributed
-    from kfp_pytorch.training.train import train
     from kfp_pytorch.training.watchdog import Heartbeat, watched
 
     settings = config.parse(arguments)
+    if settings.is_language_model:
+        from kfp_pytorch.training.language import train
+    else:
+        from kfp_pytorch.training.train import train
     with distributed.joined(settings.collective_timeout, _lost) as world:
         heartbeat = Heartbeat()
         with watched(heartbeat, world, settings.rank_timeout, _hung):

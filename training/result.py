@@ -30,15 +30,16 @@ def success_message(result: Mapping[str, Any], limit: int = TERMINATION_MESSAGE_
     """The message of a training that finished.
 
     Args:
-        result: What the ranks report: metrics, world_size, export, samples and curves.
+        result: What the ranks report: metrics, world_size, samples, curves, and export, or in its
+            place in `no_export` why there is none.
         limit: The size that it must keep to, in bytes of UTF-8.
 
     Returns:
         JSON of at most `limit` bytes. Metrics and export are always whole but for the class
         names, which are left out if they are long; then curves and samples are thinned.
     """
-    export = dict(result["export"])
-    classes = export["model"].get("classes", [])
+    export = dict(result.get("export") or {})
+    classes = export.get("model", {}).get("classes", [])
     if _size(classes) > limit * _CLASSES_SHARE:
         export["model"] = {k: v for k, v in export["model"].items() if k != "classes"}
     message: dict[str, Any] = {
@@ -46,7 +47,7 @@ def success_message(result: Mapping[str, Any], limit: int = TERMINATION_MESSAGE_
         "status": "succeeded",
         "metrics": {name: _rounded(value, 6) for name, value in _finite(result["metrics"])},
         "world_size": result["world_size"],
-        "export": export,
+        **({"export": export} if export else {"no_export": result["no_export"]}),
     }
     curves = {name: points for name, points in result.get("curves", {}).items() if points}
     samples = [packed(sample) for sample in result.get("samples", [])]

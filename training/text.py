@@ -117,6 +117,9 @@ class TextBatches(Iterator[Tensor]):
     Its state is a plain dictionary: a run goes on with the very next window, also on another number
     of ranks or with another batch size.
 
+    Attributes:
+        windows: How many there are in an epoch.
+
     Args:
         text: What is read.
         seq_len: Bytes a window, in tokens.
@@ -144,8 +147,8 @@ class TextBatches(Iterator[Tensor]):
             )
         if not 0 <= data_rank < data_ranks:
             raise ConfigError(f"part {data_rank} of a batch in {data_ranks} parts does not exist")
-        self._windows = text.windows(seq_len)
-        if self._windows < 1:
+        self.windows = text.windows(seq_len)
+        if self.windows < 1:
             raise ConfigError(
                 f"the text has {len(text.data)} bytes, fewer than the {seq_len + 1} of one window; "
                 "give more text or a shorter sequence"
@@ -160,7 +163,7 @@ class TextBatches(Iterator[Tensor]):
     @property
     def epoch(self) -> float:
         """How often the whole text was read, with its part of the current time."""
-        return self._seen / self._windows
+        return self._seen / self.windows
 
     def __next__(self) -> Tensor:
         """Return the next batch: int64, windows by one byte more than the sequence."""
@@ -173,10 +176,10 @@ class TextBatches(Iterator[Tensor]):
 
     def _window_at(self, place: int) -> Tensor:
         """Return the number of the window at a place of the endless row."""
-        epoch, index = divmod(place, self._windows)
+        epoch, index = divmod(place, self.windows)
         if self._order is None or self._order[0] != epoch:
             generator = torch.Generator().manual_seed(_order_seed(self._seed, epoch))
-            self._order = epoch, torch.randperm(self._windows, generator=generator)
+            self._order = epoch, torch.randperm(self.windows, generator=generator)
         return self._order[1][index]
 
     def state_dict(self) -> dict[str, Any]:

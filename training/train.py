@@ -23,6 +23,7 @@ from kfp_pytorch.training.errors import DivergedError
 from kfp_pytorch.training.export import write_export
 from kfp_pytorch.training.feed import Feed
 from kfp_pytorch.training.finite import Guard, open_guard
+from kfp_pytorch.training.flops import image_flops
 from kfp_pytorch.training.instruments import Instruments
 from kfp_pytorch.training.lifecycle import (
     check_finite,
@@ -159,7 +160,9 @@ def set_up(config: Config, world: World, request: StopRequest, heartbeat: Heartb
         ),
         stop=StopAgreement(world, request),
         telemetry=Telemetry(config, world, folder, state.history, state.progress, resumed),
-        instruments=Instruments(config, world, folder, model, images.spec.shape, heartbeat),
+        instruments=Instruments(
+            config, world, folder, model, lambda: image_flops(model, images.spec.shape), heartbeat
+        ),
         guard=open_guard(world, model, optimizer, config.skip_bad_steps),
         checkpoints=checkpoints,
     )

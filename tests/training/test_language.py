@@ -1,0 +1,129 @@
+"""A language model in the loop: stopped and resumed, split over ranks, exported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from kfp_pytorch.training import language, language_export
+from kfp_pytorch.training.config import parse
+from kfp_pytorch.training.distributed import ALONE
+from kfp_pytorch.training.errors import CheckpointError, ConfigError, Stopped
+from kfp_pytorch.training.result import success_message
+from kfp_pytorch.training.stopping import StopRequest
+from kfp_pytorch.training.transformer import TransformerConfig
+
+TEXT = Path(language.__file__).with_name("language.py")
+SMALL = ("--model=lm-tiny", "--seq-len=16", "--max-steps=12", "--log-every=3")
+
+
+class StopAt(StopRequest):
+    """Asks to stop once it was looked at so many times: at that step, that is."""
+
+    def __init__(self, looks):
+        self.looks = looks
+
+    @property
+    def requested(self):
+        self.looks -= 1
+        return self.looks < 0
+
+
+def run(output, *arguments, stop_at=10**9, text=TEXT):
+    torch.set_num_threads(1)
+    given = [*SMALL, "--batch-size=8", f"--output={output}", f"--text-files={text}", *arguments]
+    return language.train(parse(given), ALONE, StopAt(stop_at))
+
+
+def newest(output):
+    dcp_to_torch_save(max((output / "checkpoints").glob("step-*")), output / "newest.pt")
+    return torch.load(output / "newest.pt", weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    output = tmp_path_factory.mktemp("whole")
+    return output, run(output)
+
+
+def test_a_run_stopped_anywhere_and_resumed_is_bit_for_bit_one_that_was_not(whole, tmp_path):
+    for looks in (0, 4, 5):
+        with pytest.raises(Stopped):
+            run(tmp_path, stop_at=looks)
+    parts = run(tmp_path)
+    assert parts["metrics"] == whole[1]["metrics"]
+    assert parts["curves"] == whole[1]["curves"]
+    expected, found = newest(whole[0]), newest(tmp_path)
+    for part in ("model", "optimizer"):
+        for name, value in expected[part].items():
+            assert torch.equal(found[part][name], value), name
+
+
+def test_it_learns_and_its_export_says_the_next_byte(whole):
+    output, result = whole
+    losses = [value for _, value in result["curves"]["train_loss"]]
+    assert losses[-1] < losses[0]
+    program = torch.export.load(output / "export" / "model.pt2").module()
+    samples = json.loads((output / "export" / "samples.json").read_text())
+    for sample in samples:
+        logits = program(torch.tensor([sample["instance"]]))
+        assert logits.shape == (1, 256)
+        assert int(logits.argmax()) == sample["prediction"]
+    assert len(samples) == 4
+    assert json.loads(success_message(result))["export"]["model"]["inputs"][0]["name"] == "tokens"
+
+
+def test_a_model_that_is_too_large_for_one_process_says_why_it_is_not_exported(whole):
+    large = TransformerConfig(dim=4096, layers=32, heads=32, hidden=11008)
+    exported = language_export.write_export(None, large, None, None)
+    message = json.loads(success_message({**whole[1], **exported}))
+    assert "export" not in message
+    assert "its weights are in the newest checkpoint" in message["no_export"]
+
+
+def test_other_text_is_refused(tmp_path):
+    with pytest.raises(Stopped):
+        run(tmp_path, stop_at=2)
+    with pytest.raises(CheckpointError, match="read text with sha256"):
+        run(tmp_path, text=Path(__file__))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model=lm-huge"], "no model called 'huge'"),
+        (["--dataset=digits"], "dataset of lm-tiny"),
+        (["--parallelism=fsdp3"], "'fsdp3' is none of"),
+        (["--parallelism=tp=2"], "needs 2 ranks; there are 1"),
+        (["--text-files=/no/such/file"], "cannot be read"),
+        (["--seq-len=4096"], "lower --seq-len"),
+    ],
+)
+def test_what_cannot_work_is_said(tmp_path, arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        run(tmp_path, *arguments)
+
+
+def test_an_image_model_takes_no_other_plan_than_ddp():
+    with pytest.raises(ConfigError, match="image models take ddp alone"):
+        parse(["--parallelism=fsdp2"])
+
+
+def test_a_model_sharded_over_two_ranks_goes_on_in_one_as_if_nothing_had_been(
+    whole, start_ranks, tmp_path
+):
+    arguments = (*SMALL, "--parallelism=fsdp2", f"--output={tmp_path / 'job'}")
+    arguments = (*arguments, f"--text-files={TEXT}")
+    first = start_ranks(2, *arguments, "--batch-size=4", "--max-steps=6", name="first")
+    assert first.exit_codes() == [0, 0], first.output() + first.output(1)
+    assert first.result()["step"] == 6
+    names = {path.name for path in (tmp_path / "job" / "checkpoints" / "step-00000006").iterdir()}
+    assert names == {"__0_0.distcp", "__1_0.distcp", ".metadata", "meta.json"}
+    second = run(tmp_path / "job", "--parallelism=fsdp2")
+    # The rate of the first six steps was that of a shorter training.
+    assert second["step"] == 12
+    assert second["metrics"]["loss"] == pytest.approx(whole[1]["metrics"]["loss"], rel=0.03)

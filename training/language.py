@@ -1,0 +1,339 @@
+"""The training loop of language models, under any plan. It reads from top to bottom."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kfp_pytorch.training import language_export, speed, storage
+from kfp_pytorch.training.checkpoints import Checkpoints
+from kfp_pytorch.training.config import LANGUAGE_PREFIX, Config
+from kfp_pytorch.training.distributed import World, on_main
+from kfp_pytorch.training.errors import ConfigError, DivergedError
+from kfp_pytorch.training.finite import Guard, Stopper
+from kfp_pytorch.training.instruments import Instruments
+from kfp_pytorch.training.lifecycle import leave, report_training, save, save_if_due, summary
+from kfp_pytorch.training.metrics import History, LossMeter
+from kfp_pytorch.training.parallel import StepOptions, Trainable, build
+from kfp_pytorch.training.plan import ParallelPlan
+from kfp_pytorch.training.schedule import learning_rate, peak_rate
+from kfp_pytorch.training.state import Progress, State
+from kfp_pytorch.training.stopping import StopAgreement, StopRequest
+from kfp_pytorch.training.storage import Folder
+from kfp_pytorch.training.telemetry import Telemetry
+from kfp_pytorch.training.text import ByteText, TextBatches, files_in, standard_library
+from kfp_pytorch.training.transformer import TransformerConfig, preset
+from kfp_pytorch.training.watchdog import Heartbeat
+
+LOG = logging.getLogger("kfp_pytorch.training")
+# The curves that the termination message has room for.
+CURVES = ("train_loss", "loss")
+# Global batches of held-out text that an evaluation looks at, at most.
+_MOST_EVALUATED = 200
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a training run works with.
+
+    Attributes:
+        config: What it was told.
+        world: This rank.
+        folder: Where everything is written.
+        shape: The model's shape.
+        batches: This rank's part of the text that it trains on.
+        held_out: The text that it is judged by.
+        trainable: The model with its optimizer.
+        state: What changes, and is kept in checkpoints.
+        stop: Whether the ranks agreed to stop.
+        telemetry: Where reports go.
+        instruments: What measures how steps are computed.
+        guard: What takes the optimizer's steps, and finds those that are no finite numbers.
+        checkpoints: What writes the state, and put it back at the start.
+    """
+
+    config: Config
+    world: World
+    folder: Folder
+    shape: TransformerConfig
+    batches: TextBatches
+    held_out: ByteText
+    trainable: Trainable
+    state: State
+    stop: StopAgreement
+    telemetry: Telemetry
+    instruments: Instruments
+    guard: Guard
+    checkpoints: Checkpoints
+
+    @property
+    def is_over(self) -> bool:
+        """Whether training is done."""
+        return self.state.progress.epoch >= self.config.epochs or self._has_reached_limit
+
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether the text was read once more, or training ends within the epoch."""
+        return self.batches.epoch >= self.state.progress.epoch + 1 or self._has_reached_limit
+
+    @property
+    def _has_reached_limit(self) -> bool:
+        return 0 < self.config.max_steps <= self.state.progress.step
+
+    def windows(self) -> int:
+        """Windows of a batch that this rank has the loss of: none before a pipeline's end."""
+        ranks_a_stage = self.world.size // self.trainable.plan.pp
+        at_end = self.world.rank // ranks_a_stage == self.trainable.plan.pp - 1
+        return self.config.batch_size if at_end else 0
+
+    def batch_of(self, step: int, rank: int) -> str:
+        """What a rank computed in a recent step, for a person to look at."""
+        part = self.trainable.plan.data_rank(rank)
+        place = f"part {part} of the global batch of step {step}"
+        return f"epoch {self.batches.epoch:.3f}, rank {rank}, {place}"
+
+
+@dataclass(frozen=True)
+class _Limited:
+    """The optimizer's step, after the gradients' norm was limited."""
+
+    trainable: Trainable
+    instruments: Instruments
+
+    def step(self) -> None:
+        self.instruments.gradient_norm(self.trainable.clip_and_step())
+
+
+def train(
+    config: Config, world: World, request: StopRequest, heartbeat: Heartbeat | None = None
+) -> dict[str, Any]:
+    """Trains, evaluates and exports a language model.
+
+    Args:
+        config: What to do.
+        world: This rank among all.
+        request: Whether somebody asked this process to stop.
+        heartbeat: What is told how far this rank is, for a watchdog to look at.
+
+    Returns:
+        What the termination message reports, on all ranks.
+
+    Raises:
+        Stopped: If a rank was asked to stop; a checkpoint was written.
+        TrainingError: If something cannot be done, with what to do about it.
+    """
+    job = set_up(config, world, request, heartbeat or Heartbeat())
+    with job.telemetry, contextlib.closing(job.checkpoints):
+        introduce(job)
+        evaluation: dict[str, float] = {}
+        while not job.is_over:
+            train_epoch(job)
+            evaluation = evaluate(job)
+            finish_epoch(job, evaluation)
+        return finish(job, evaluation or evaluate(job))
+
+
+def set_up(config: Config, world: World, request: StopRequest, heartbeat: Heartbeat) -> Job:
+    """Reads the text, lays out the model, and goes on from the newest checkpoint."""
+    folder = storage.open_folder(config.output)
+    on_main(world, lambda: storage.check_writable(folder))
+    shape = preset(config.model.removeprefix(LANGUAGE_PREFIX))
+    shape = dataclasses.replace(shape, seq_len=config.seq_len or shape.seq_len)
+    text, held_out = read_text(config, shape.seq_len)
+    plan = ParallelPlan.parse(config.parallelism, world.size)
+    # Over one rank nothing is split, so a job that shrinks to one can go on.
+    plan = plan if world.size > 1 else ParallelPlan()
+    batches = TextBatches(
+        text,
+        shape.seq_len,
+        config.batch_size,
+        plan.data_rank(world.rank),
+        plan.data_ranks,
+        config.seed,
+    )
+    torch.manual_seed(config.seed * 1_000_003 + world.rank)
+    trainable = build(shape, plan, world.device, step_options(config, world.device))
+    state = State(
+        trainable.model, trainable.optimizer, LossMeter(world), Progress(), History(), batches
+    )
+    checkpoints = Checkpoints(folder, config, world, state, plan.data_ranks)
+    resumed = checkpoints.resume()
+    instruments = Instruments(
+        *(config, world, folder, trainable.model),
+        lambda: float(shape.flops_per_token * shape.seq_len),
+        heartbeat,
+    )
+    return Job(
+        config=config,
+        world=world,
+        folder=folder,
+        shape=shape,
+        batches=batches,
+        held_out=held_out,
+        trainable=trainable,
+        state=state,
+        stop=StopAgreement(world, request),
+        telemetry=Telemetry(config, world, folder, state.history, state.progress, resumed),
+        instruments=instruments,
+        guard=Stopper(world, _Limited(trainable, instruments)),
+        checkpoints=checkpoints,
+    )
+
+
+def read_text(config: Config, seq_len: int) -> tuple[ByteText, ByteText]:
+    """The text to train on, and that to be judged by: its end, of one window at least."""
+    paths = [Path(name) for name in config.text_files]
+    files = [f for path in paths for f in (files_in(path) if path.is_dir() else [path])]
+    text, held_out = ByteText.read(files or standard_library()).split()
+    if held_out.windows(seq_len) < 1:
+        raise ConfigError(
+            f"the twentieth of the text that is held out has {len(held_out.data)} bytes, fewer "
+            f"than the {seq_len + 1} of one window; give more --text-files or a lower --seq-len"
+        )
+    return text, held_out
+
+
+def step_options(config: Config, device: torch.device) -> StepOptions:
+    """How steps compute, by what was asked for and what there is."""
+    choices = speed.choose(config, device)
+    return StepOptions(
+        learning_rate=config.lr,
+        weight_decay=config.weight_decay,
+        clip_norm=config.clip_norm,
+        microbatches=config.accumulate,
+        bf16=choices.dtype is not None,
+        compile=choices.compile,
+        recompute=config.recompute,  # type: ignore[arg-type]
+        seed=config.seed,
+    )
+
+
+def introduce(job: Job) -> None:
+    """Says what will be done."""
+    config, plan = job.config, job.trainable.plan
+    about = {
+        **dataclasses.asdict(config),
+        "world_size": job.world.size,
+        "plan": str(plan),
+        "global_batch": config.batch_size * plan.data_ranks,
+        "learning_rate": peak_rate(config, plan.data_ranks),
+        "windows": job.batches.windows,
+        "held_out_windows": job.held_out.windows(job.shape.seq_len),
+        "parameters": job.shape.parameters,
+    }
+    job.telemetry.note("run", about, ("loss",))
+    LOG.info("training %s on %s as rank %s of %s", plan, *_where(job.world))
+
+
+def train_epoch(job: Job) -> None:
+    """Takes the steps that are left in the current epoch."""
+    progress, seen = job.state.progress, 0
+    global_batch = job.config.batch_size * job.trainable.plan.data_ranks
+    clock = time.perf_counter()
+    job.instruments.start(progress.step + 1)
+    while not job.epoch_is_over:
+        if job.stop.reached():
+            leave(job)
+        loss, rate = train_step(job)
+        progress.step += 1
+        job.instruments.after_step(progress.step)
+        progress.samples += global_batch
+        seen += global_batch
+        job.state.meter.add(loss, job.windows())
+        if progress.step % job.config.log_every == 0:
+            seconds, clock = time.perf_counter() - clock, time.perf_counter()
+            report_training(job, {"lr": rate, "samples_per_second": seen / seconds})
+            seen = 0
+        save_if_due(job)
+    job.instruments.rest()
+
+
+def train_step(job: Job) -> tuple[Tensor, float]:
+    """One step of the optimizer: this rank's loss, on the device, and the learning rate."""
+    rate = learning_rate(job.config, job.trainable.plan.data_ranks, epochs_done(job))
+    for group in job.trainable.optimizer.param_groups:
+        group["lr"] = rate
+    batch = next(job.batches).to(job.world.device, non_blocking=True)
+    job.instruments.before_step(job.state.progress.step + 1)
+    loss = job.trainable.forward_backward(batch)
+    job.instruments.after_backward()
+    job.guard.step(job.state.progress.step + 1, loss)
+    return loss, rate
+
+
+def epochs_done(job: Job) -> float:
+    """How far training is, as a part of all epochs: by text, or by steps if these end it."""
+    config = job.config
+    by_steps = job.state.progress.step / config.max_steps if config.max_steps else 0.0
+    return max(job.batches.epoch, by_steps * config.epochs)
+
+
+@torch.no_grad()
+def evaluate(job: Job) -> dict[str, float]:
+    """The mean loss on held-out text over all ranks, in nats a byte."""
+    plan, config, seq_len = job.trainable.plan, job.config, job.shape.seq_len
+    batches = TextBatches(
+        *(job.held_out, seq_len, config.batch_size),
+        *(plan.data_rank(job.world.rank), plan.data_ranks),
+    )
+    whole = job.held_out.windows(seq_len) // (config.batch_size * plan.data_ranks)
+    meter = LossMeter(job.world)
+    for number in range(1, min(max(whole, 1), _MOST_EVALUATED) + 1):
+        if job.stop.reached():
+            leave(job)
+        loss = job.trainable.evaluate(next(batches).to(job.world.device))
+        meter.add(loss, job.windows())
+        job.instruments.evaluating(job.state.progress.step, number)
+    job.instruments.rest()
+    result = meter.take()
+    if result is None or not result < float("inf"):
+        raise DivergedError(
+            f"the loss on held-out text is {result} after step {job.state.progress.step}; try a "
+            f"lower --lr than {config.lr}"
+        )
+    return {"loss": result}
+
+
+def finish_epoch(job: Job, evaluation: dict[str, float]) -> None:
+    """Reports the epoch, has a checkpoint written, and stops if that was asked."""
+    progress = job.state.progress
+    # What is left of the training loss belongs to the epoch that ends.
+    report_training(job, {})
+    if job.batches.epoch >= progress.epoch + 1:
+        progress.epoch, progress.samples = progress.epoch + 1, 0
+    job.telemetry.report(progress.epoch, progress.step, evaluation)
+    # After the last epoch only the export is left, which is not worth another start.
+    if job.stop.settle() and not job.is_over:
+        leave(job)
+    if job.is_over or progress.epoch % job.config.checkpoint_every == 0:
+        save(job)
+    on_main(job.world, lambda: job.telemetry.flush(**summary(job, evaluation)))
+
+
+def finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
+    """Writes metrics and the export, and puts together the result."""
+    job.stop.settle()
+    save(job)
+    job.checkpoints.wait()
+
+    def write() -> dict[str, Any]:
+        job.telemetry.finished()
+        job.telemetry.flush(**summary(job, evaluation))
+        newest = job.checkpoints.newest()
+        return language_export.write_export(job.folder, job.shape, newest, job.held_out)
+
+    exported = on_main(job.world, write)
+    curves = {name: job.state.history.curves.get(name, []) for name in CURVES}
+    return {**summary(job, evaluation), **exported, "curves": curves}
+
+
+def _where(world: World) -> tuple[torch.device, int, int]:
+    return world.device, world.rank, world.size
