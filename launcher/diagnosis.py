@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,6 +19,10 @@ _TRACEBACK_LINES = 40
 _LOG_LINES = 25
 _LINE = 500
 _EVENTS = 6
+# The reason of the kubelet's events of a container that it will start again only later.
+_BACK_OFF = "BackOff"
+# Words of them that tell a pull from a restart; pods and containers come after.
+_SAME_BACK_OFF = 3
 
 
 @dataclass(frozen=True)
@@ -173,13 +179,23 @@ def _state(pod: Object) -> str:
 
 
 def _events(evidence: Evidence) -> Iterator[str]:
-    told: set[tuple[str, str]] = set()
+    # The same trouble comes again in near-equal words, and at each pod: its last event is enough.
+    last: dict[tuple[str, str], Object] = {}
+    count: Counter[tuple[str, str]] = Counter()
     for event in reversed(evidence.events):
-        key = str(event.get("reason") or ""), findings.event_words(event)
-        if event.get("type") == "Normal" or key in told or len(told) >= _EVENTS:
+        if event.get("type") == "Normal":
             continue
-        told.add(key)
-        yield f"event {key[0]} of {findings.event_object(event)}: {key[1][:_LINE]}"
+        reason = str(event.get("reason") or "")
+        words = findings.event_words(event)
+        if reason == _BACK_OFF:
+            words = " ".join(words.split()[:_SAME_BACK_OFF])
+        last.setdefault((reason, words), event)
+        count[reason, words] += 1
+    for (reason, words), event in itertools.islice(last.items(), _EVENTS):
+        times = count[reason, words]
+        more = f" (the last of {times} such events)" if times > 1 else ""
+        said = findings.event_words(event)[:_LINE]
+        yield f"event {reason} of {findings.event_object(event)}: {said}{more}"
 
 
 def _traceback(errors: list[Error]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from kfp_pytorch.launcher import podview, waiting
 from kfp_pytorch.launcher.api_errors import Forbidden, NotFound
-from kfp_pytorch.launcher.constants import EVENT, POD, PYTORCH_CONTAINER
+from kfp_pytorch.launcher.constants import EVENT, EXIT_TERMINATED, POD, PYTORCH_CONTAINER
 from kfp_pytorch.launcher.errors import CannotObserve, StepError
 from kfp_pytorch.launcher.evidence import Evidence, Object
 from kfp_pytorch.launcher.kube import Kube
@@ -29,6 +29,8 @@ _READS_A_POD = 5
 _PODS_WITH_EVENTS = 5
 _MOST_EVENTS = 200
 _MOST_PAST_PODS = 50
+# The operator's restart policy `ExitCode` makes a pod anew whose container ended with this or more.
+RETRIED_FROM = 128
 
 
 class Gatherer:
@@ -55,6 +57,11 @@ class Gatherer:
         self.evidence = Evidence(job=job)
         self.timeline = Timeline(self.evidence, self._kube.now)
         self.living: set[str] = set()
+
+    @property
+    def retried(self) -> int:
+        """How many ends the policy `ExitCode` starts again, but for those that were asked for."""
+        return sum(c.code >= RETRIED_FROM and c.code != EXIT_TERMINATED for c in self._crashes)
 
     @property
     def labels(self) -> str:

@@ -67,6 +67,7 @@ class Crash:
         container: The container's name.
         number: How often the container had ended before.
         restarted: Whether its successor has been started, so that its log is the previous one.
+        code: What it ended with; -1 if that is not known.
     """
 
     pod: str
@@ -74,6 +75,7 @@ class Crash:
     container: str
     number: int
     restarted: bool = field(default=False, compare=False)
+    code: int = field(default=-1, compare=False)
 
 
 @dataclass
@@ -134,10 +136,17 @@ def crashes(pod: Object) -> Iterator[Crash]:
         last = dig(status, "lastState", "terminated") or {}
         uid = str(metadata.get("uid", ""))
         if now and now.get("exitCode") != 0:
-            yield Crash(metadata["name"], uid, name, restarts)
+            yield Crash(metadata["name"], uid, name, restarts, code=_code(now))
         if last and last.get("exitCode") != 0:
             started = bool(dig(status, "state", "running") or now)
-            yield Crash(metadata["name"], uid, name, restarts - 1, restarted=started)
+            yield Crash(
+                metadata["name"], uid, name, restarts - 1, restarted=started, code=_code(last)
+            )
+
+
+def _code(end: Object) -> int:
+    code = end.get("exitCode")
+    return code if isinstance(code, int) else -1
 
 
 def container_statuses(pod: Object) -> list[Object]:

@@ -160,7 +160,14 @@ def _gpus(pod: Object) -> str:
 
 def _state(pod: Object) -> str:
     phase = str(podview.dig(pod, "status", "phase") or "unknown")
-    ends = [f"{end.reason} {podview.exit_words(end.exit_code)}" for end in podview.ends(pod)]
+    first = {str(status.get("name") or "") for status in podview.statuses(pod, init=True)}
+    ends = [
+        f"{f'{end.container}: ' if end.container in first else ''}"
+        f"{end.reason} {podview.exit_words(end.exit_code)}"
+        for end in podview.ends(pod)
+        # An init container that did its work tells nothing.
+        if end.container not in first or end.exit_code != 0
+    ]
     return "; ".join([phase, *ends])
 
 

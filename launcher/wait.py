@@ -130,6 +130,12 @@ class Wait:
         trouble = self._troubles.fatal(self._gatherer.pods(), now)
         if trouble is not None:
             return str(trouble)
+        most, retried = self._limits.restarts, self._gatherer.retried
+        if 0 < most <= retried:
+            return (
+                f"the pods of PyTorchJob {self._name} failed and were started again {retried} "
+                f"times, which is backoff_limit ({most})"
+            )
         self._clocks.count(now)
         limit = self._clocks.exceeded()
         return self._cause_of_limit(limit) if limit else ""

@@ -84,6 +84,8 @@ def train_and_serve(
         },
         num_nodes=num_nodes,
         gpus_per_node=gpus_per_node,
+        # What cannot work ends with a code below 128, and is not tried again.
+        restart_policy="ExitCode",
         output_uri=output_uri,
         output_secret=output_secret,
         key=run,

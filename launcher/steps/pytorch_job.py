@@ -73,7 +73,13 @@ def run(
         StepError: The cluster did not let it come about; the message says how.
     """
     checked = parse_inputs(**inputs)
-    limits = Limits(queue=checked.queue_timeout, start=checked.start_timeout, run=checked.timeout)
+    limits = Limits(
+        queue=checked.queue_timeout,
+        start=checked.start_timeout,
+        run=checked.timeout,
+        # The operator does not count pods that it makes anew.
+        restarts=checked.backoff_limit if checked.restart_policy == "ExitCode" else 0,
+    )
     kube = connect(checked.namespace, notify=say)
     outputs = Artifacts(model, metrics, curves, report)
     return train(kube, checked, outputs, limits, stop.current())

@@ -384,3 +384,12 @@ objects = st.dictionaries(st.sampled_from(["metadata", "spec", "status", "reason
 def test_no_evidence_however_odd_raises(job: Any, pod: Any, event: Any, log: str) -> None:
     evidence = Evidence(job=job, pods={"p": pod}, past_pods=[pod], events=[event], logs={"p": log})
     diagnose(evidence, "It failed.")
+
+
+def test_events_of_one_trouble_are_told_once_with_their_number() -> None:
+    words = "Back-off restarting failed container pytorch in pod {}"
+    events = [event(f"j-worker-{i}", "BackOff", words.format(f"j-worker-{i}")) for i in range(4)]
+    events.append(event("j-worker-0", "BackOff", 'Back-off pulling image "nope"'))
+    message = of(events=events).message
+    assert message.count("event BackOff of") == 2
+    assert "in pod j-worker-3 (the last of 4 such events)" in message

@@ -5,6 +5,8 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from kfp_pytorch.launcher.evidence import Evidence, TimelineEntry
 from kfp_pytorch.launcher.inputs import parse_inputs
 from kfp_pytorch.launcher.messages import Outcome, Success
@@ -120,3 +122,19 @@ def test_of_hundreds_of_pods_those_with_trouble_are_shown() -> None:
     assert "| j-worker-400 |" in text
     assert "And 471 more pods" in text
     assert len(text) < 20_000
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [
+        (0, "Succeeded; Completed exit code 0"),
+        (1, "Succeeded; Completed exit code 0; wait-first: "),
+    ],
+)
+def test_an_init_container_is_named_and_only_when_it_failed(code: int, state: str) -> None:
+    worker = pod("worker", 0, ends=[("state", 0, "Completed")])
+    ended = {"terminated": {"exitCode": code, "reason": "Completed"}}
+    worker["status"]["initContainerStatuses"] = [{"name": "wait_first", "state": ended}]
+    row = next(line for line in report(Evidence({}, {"p": worker})).splitlines() if "gpu-1" in line)
+    assert state.replace("wait-first", "wait\\_first") in row
+    assert row.count("exit code") == 1 + code

@@ -11,6 +11,8 @@ from harness.hands import container, end
 
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
 from kfp_pytorch.launcher.errors import JobFailed
+from kfp_pytorch.launcher.gather import Gatherer
+from kfp_pytorch.launcher.limits import Limits
 from kfp_pytorch.local.apiserver.faultactions import LostAnswer
 from kfp_pytorch.local.apiserver.watchfaults import SilentWatch
 
@@ -364,3 +366,26 @@ def test_a_sidecar_that_keeps_the_job_alive_is_named_while_it_does(
     assert run.going, run.error
     hands.success(run.job)
     run.succeeded()
+
+
+def test_kills_that_the_operator_does_not_count_end_the_job_at_the_backoff_limit(
+    step: Any, hands: Any
+) -> None:
+    run = step({"restarts": 2}, num_nodes=2, restart_policy="ExitCode")
+    hands.running(run.job)
+    hands.set_conditions(run.job, "Created", "Running")
+    hands.ended(run.job, 138)
+    hands.ended(run.job, 137, role="worker")
+    assert "started again 2 times, which is backoff_limit (2)" in run.failed(JobFailed)
+    assert not hands.jobs(), "the operator would go on with it"
+
+
+def test_of_ends_that_are_started_again_those_that_were_asked_for_do_not_count(kube: Any) -> None:
+    job = {"metadata": {"name": "j", "uid": "1"}}
+    gatherer = Gatherer(kube, job, Limits())
+    for number, code in enumerate((143, 137, 1, 138)):
+        status = {"name": "pytorch", "state": {"terminated": {"exitCode": code}}}
+        owner = {"uid": "1", "controller": True}
+        about = {"name": "j-master-0", "uid": f"p{number}", "ownerReferences": [owner]}
+        gatherer.saw_pods([{"metadata": about, "status": {"containerStatuses": [status]}}])
+    assert gatherer.retried == 2
