@@ -46,7 +46,8 @@ class Config:
     """The arguments of a training run.
 
     Attributes:
-        dataset: One of `DATASETS`; `text` for a language model.
+        dataset: `digits`, `fashion-mnist`, `imagefolder`, `shards` or `synthetic`; `text` for a
+            language model.
         model: `small_cnn`, the name of a classification model of torchvision, or a language model:
             `lm-tiny`, `lm-10m`, `lm-125m`, `lm-1.4b` or `lm-7b`.
         epochs: How often to go through the data.

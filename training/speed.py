@@ -7,11 +7,13 @@ says which are on, and why one is not.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import logging
 import os
 import shutil
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -84,11 +86,11 @@ def choose(config: Config, device: torch.device) -> Speed:
         static_graph=config.static_graph and config.accumulate == 1,
     )
     LOG.info(
-        "computing in %s, %s, %s, %s",
+        "numbers: %s; layout of images: %s; optimizer: %s; model: %s",
         "bf16" if speed.dtype else "fp32",
         "channels last" if speed.channels_last else "channels first",
-        "compiled" if speed.compile else f"not compiled: {no_compile}",
-        "with a fused optimizer" if speed.fused else "without a fused optimizer",
+        "one kernel for all weights" if speed.fused else "not fused",
+        "compiled" if speed.compile else f"not compiled, as {no_compile}",
     )
     return speed
 
@@ -117,8 +119,15 @@ def replicate(model: nn.Module, world: World, speed: Speed, batch: int) -> nn.Mo
         gradient_as_bucket_view=True,
         static_graph=speed.static_graph,
         # Batch norm's averages are rank 0's, and shared when they are used: see share_buffers.
-        broadcast_buffers=False,
+        **_no_broadcast(),
     )
+
+
+def _no_broadcast() -> dict[str, Any]:
+    """What keeps DDP from sharing buffers before each pass, by the name that this torch has."""
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    new, old = "forward_sync_buffers", "broadcast_buffers"
+    return {new if new in known else old: False}
 
 
 def exchange(replica: nn.Module, wanted: bool) -> AbstractContextManager[object]:
@@ -173,7 +182,7 @@ def _why_not_compile(config: Config, cuda: bool) -> str:
     if config.compile == "off":
         return "it was turned off"
     if config.compile == "auto" and not cuda:
-        return "it takes longer than it saves on a CPU"
+        return "compiling takes longer than it saves on a CPU"
     lacking = _lacking_compiler(cuda)
     if lacking and config.compile == "on":
         raise ConfigError(f"--compile is on, and {lacking}; install it, or use --compile auto")

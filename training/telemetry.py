@@ -13,6 +13,7 @@ All ranks call all of it: what has nowhere to go costs nothing.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("kfp_pytorch.training")
 METRICS_FILE = "metrics.json"
 BOARD_FOLDER = "tensorboard"
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Config)}
 
 
 class Telemetry:
@@ -119,7 +121,9 @@ class Telemetry:
         """
         if self._board is not None:
             numbers = {k: v for k, v in values.items() if type(v) in (int, float)}
-            print(line(numbers), flush=True)
+            # Who left an argument as it is knows it; all are in TensorBoard.
+            told = {k: v for k, v in numbers.items() if _DEFAULTS.get(k) != v}
+            print(line(told), flush=True)
             rows = "\n".join(f"| {key} | `{value}` |" for key, value in values.items())
             self._board.text(name, f"| name | value |\n| --- | --- |\n{rows}")
             self._board.hyperparameters(self._folder.uri, values, results)
