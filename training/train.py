@@ -184,6 +184,12 @@ def introduce(job: Job) -> None:
     shown = train_split.take(torch.arange(min(_SHOWN_IMAGES, len(train_split.labels))), _CPU)
     step, values = job.state.progress.step, job.data.spec.values
     job.telemetry.images("train_images", step, shown.images, values)
+    if config.label_smoothing and world.is_main:
+        LOG.info(
+            "train_loss is of smoothed labels (--label-smoothing %g), loss is not: train_loss "
+            "stays above it",
+            config.label_smoothing,
+        )
     LOG.info("training on %s as rank %s of %s", world.device, world.rank, world.size)
 
 
