@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import fcntl
+import http
+import time
+import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 import click
 
 from kfp_pytorch.cli.session import Target
-from kfp_pytorch.launcher.constants import INFERENCE_SERVICE
-from kfp_pytorch.local import client, lifecycle
+from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KFP_RUN_ID_LABEL, POD
+from kfp_pytorch.local import client, lifecycle, step
 
 NAMESPACE = "default"
 _OWNED_FILE = "owned.lock"
+_TRIES = 5
+_BEAT_S = 0.02
 
 
 @contextmanager
-def cluster(root: Path, kubeconfig: Path | None, *, keep: bool) -> Iterator[Target]:
+def cluster(root: Path, kubeconfig: Path | None, run_id: str, *, keep: bool) -> Iterator[Target]:
     """Gives a run its cluster: that of a kubeconfig, the local one that is up, or a new one.
 
     A new local cluster ends with this block, unless it is kept; whatever ends this process ends
-    it too. In one that was up before, the endpoints that the block made are deleted, unless they
-    are kept.
+    it too. In one that was up before, the endpoints that the run's steps made are deleted, unless
+    they are kept.
 
     Args:
         root: The local cluster's folder; a run's folder is below it in any case.
         kubeconfig: The cluster that is meant instead of the local one; None for the local one.
+        run_id: The run's id.
         keep: Whether cluster and endpoints stay up.
 
     Yields:
@@ -36,44 +43,83 @@ def cluster(root: Path, kubeconfig: Path | None, *, keep: bool) -> Iterator[Targ
     Raises:
         click.ClickException: When there is no cluster to be had.
     """
+    _make(root)
     if kubeconfig:
         yield Target(kubeconfig, root)
         return
+    if _is_owned(root):
+        raise _owned(root)
     running = lifecycle.status(root)
     if running is None:
-        with _started(root, keep=keep) as handle:
+        with _kept(root) if keep else _ending(root) as handle:
             yield _target(handle)
-    elif _is_owned(root):
-        raise click.ClickException(
-            f"Another run has the cluster on {root}, which ends with it. Wait for that run, start "
-            f"a cluster that stays with `kfp-pytorch local up` first, or set "
-            f"{lifecycle.HOME_ENV} to another folder."
-        )
-    else:
-        with _without_new_endpoints(_target(running), keep=keep):
-            yield _target(running)
+        return
+    target = _target(running)
+    before = _endpoints(target)
+    try:
+        yield target
+    finally:
+        if not keep:
+            _delete_endpoints(target, _made_by(target, run_id) - before)
+
+
+def _make(root: Path) -> None:
+    try:
+        lifecycle.make_root(root)
+    except lifecycle.ClusterError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _owned(root: Path) -> click.ClickException:
+    return click.ClickException(
+        f"Another run has the cluster on {root}, which ends with it. Wait for that run, start "
+        f"a cluster that stays with `kfp-pytorch local up` first, or set "
+        f"{lifecycle.HOME_ENV} to another folder."
+    )
 
 
 @contextmanager
-def _started(root: Path, *, keep: bool) -> Iterator[lifecycle.ClusterHandle]:
+def _kept(root: Path) -> Iterator[lifecycle.ClusterHandle]:
+    """A new cluster that stays, unless the block fails."""
     try:
-        if keep:
-            handle = lifecycle.start_detached(root)
-        else:
-            root.mkdir(parents=True, exist_ok=True)
-            handle = lifecycle.start_owned(root)
+        handle = lifecycle.start_detached(root)
     except (lifecycle.ClusterError, OSError) as error:
-        raise click.ClickException(str(error)) from None
+        # A run that began at the same instant may have been quicker.
+        raise _owned(root) if _is_owned(root) else click.ClickException(str(error)) from None
+    try:
+        yield handle
+    except BaseException:
+        lifecycle.stop(root)
+        raise
+
+
+@contextmanager
+def _ending(root: Path) -> Iterator[lifecycle.ClusterHandle]:
+    """A new cluster that ends with the block."""
     with (root / _OWNED_FILE).open("a") as lock:
-        if not keep:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        stop = True
+        # Before the cluster is there: of two runs that begin at the same instant, one starts it.
+        if not _take(lock):
+            raise _owned(root)
+        try:
+            handle = lifecycle.start_owned(root)
+        except (lifecycle.ClusterError, OSError) as error:
+            raise click.ClickException(str(error)) from None
         try:
             yield handle
-            stop = not keep
         finally:
-            if stop:
-                lifecycle.stop(root)
+            lifecycle.stop(root)
+
+
+def _take(lock: IO[str]) -> bool:
+    # Whoever asks `_is_owned` holds the lock for a moment, too.
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_BEAT_S)
+        else:
+            return True
+    return False
 
 
 def _is_owned(root: Path) -> bool:
@@ -87,22 +133,39 @@ def _is_owned(root: Path) -> bool:
     return False
 
 
-@contextmanager
-def _without_new_endpoints(target: Target, *, keep: bool) -> Iterator[None]:
-    before = _endpoints(target)
-    try:
-        yield
-    finally:
-        if not keep:
-            for name in sorted(_endpoints(target) - before):
-                url = client.path(INFERENCE_SERVICE, target.namespace, name)
-                client.request(target.server, "DELETE", url, token=target.token)
+def _endpoints(target: Target) -> set[tuple[str, str]]:
+    """The namespace and name of every endpoint of the cluster."""
+    kind = INFERENCE_SERVICE
+    url = f"/apis/{kind.group}/{kind.version}/{kind.plural}"
+    metadata = [item["metadata"] for item in _list(target, url)]
+    return {(each["namespace"], each["name"]) for each in metadata}
 
 
-def _endpoints(target: Target) -> set[str]:
-    url = client.path(INFERENCE_SERVICE, target.namespace)
-    listed = client.request(target.server, "GET", url, token=target.token)
-    return {item["metadata"]["name"] for item in listed["items"]}
+def _made_by(target: Target, run_id: str) -> set[tuple[str, str]]:
+    """The namespace and name of what the steps of a run deploy, as their pods tell."""
+    selector = urllib.parse.urlencode({"labelSelector": f"{KFP_RUN_ID_LABEL}={run_id}"})
+    pods = _list(target, f"{client.path(POD, target.namespace)}?{selector}")
+    told = (pod["metadata"].get("annotations") or {} for pod in pods)
+    texts = (each[step.DEPLOYS_ANNOTATION] for each in told if step.DEPLOYS_ANNOTATION in each)
+    return {(namespace, name) for namespace, _, name in (text.partition("/") for text in texts)}
+
+
+def _list(target: Target, url: str) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = client.request(target.server, "GET", url, token=target.token)[
+        "items"
+    ]
+    return items
+
+
+def _delete_endpoints(target: Target, endpoints: set[tuple[str, str]]) -> None:
+    for namespace, name in sorted(endpoints):
+        url = client.path(INFERENCE_SERVICE, namespace, name)
+        try:
+            client.request(target.server, "DELETE", url, token=target.token)
+        except client.RequestRefused as error:
+            # The step failed before it made it, or somebody else was quicker.
+            if error.status != http.HTTPStatus.NOT_FOUND:
+                raise
 
 
 def _target(handle: lifecycle.ClusterHandle) -> Target:

@@ -84,11 +84,10 @@ def _told_as_json(request: Request) -> Iterator[None]:
             _print_json(request, "failed", error.format_message())
         raise
     except Interrupted as interrupted:
-        click.echo(
-            f"Ended by {interrupted}; nothing is left running. "
-            "The same command with --resume goes on from the last checkpoint.",
-            err=True,
-        )
+        hint = ""
+        if interrupted.summary or request.resume:
+            hint = " The same command with --resume goes on from the last checkpoint."
+        click.echo(f"Ended by {interrupted}; nothing is left running.{hint}", err=True)
         if request.as_json and interrupted.summary:
             click.echo(json.dumps(interrupted.summary))
         elif request.as_json:
@@ -117,7 +116,8 @@ def _execute(request: Request) -> dict[str, Any]:
     parameters.require(package, wanted.arguments)
     checks.check(package, wanted.arguments)
     progress = TerminalProgress(err=request.as_json)
-    with clusters.cluster(request.root, request.kubeconfig, keep=request.keep) as target:
+    cluster = clusters.cluster(request.root, request.kubeconfig, wanted.id, keep=request.keep)
+    with cluster as target:
         told = session.run(package, wanted, target, progress)
         took = time.monotonic() - began
         click.echo("\n" + summary.text(told, took, kept=request.keep), err=request.as_json)

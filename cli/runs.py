@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
 import secrets
 import time
 import uuid
@@ -17,7 +18,7 @@ from typing import Any
 
 import click
 
-from kfp_pytorch.local import guard
+from kfp_pytorch.local import guard, lifecycle
 from kfp_pytorch.local.kfp_runner import PIPELINE_FILE, RUN_FILE, Run
 
 SUMMARY_FILE = "summary.json"
@@ -101,7 +102,7 @@ def log(folder: Path) -> Iterator[FileIO]:
         # Without a buffer: what a full disk does not take is lost, and closing raises nothing.
         file = (folder / LOG_FILE).open("ab", buffering=0)
     except OSError as error:
-        raise click.ClickException(f"Cannot write {folder}: {error.strerror or error}") from None
+        raise click.ClickException(str(lifecycle.HomeError(folder, error))) from None
     with file:
         _lock(file, folder.name)
         file.truncate(0)
@@ -124,6 +125,16 @@ def _lock(file: FileIO, name: str) -> None:
             return
 
 
+def _yaml(spec: dict[str, Any]) -> str:
+    """Writes JSON that YAML reads alike, which KFP takes it for.
+
+    YAML has no surrogate pairs, as JSON writes a character beyond U+FFFF; and it takes some of
+    the others for line breaks or refuses them, unless they are escaped.
+    """
+    text = json.dumps(spec, ensure_ascii=False)
+    return re.sub("[\x7f-\uffff]", lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def write(folder: Path, run: Run, spec: dict[str, Any]) -> None:
     """Writes what the runner reads.
 
@@ -137,8 +148,8 @@ def write(folder: Path, run: Run, spec: dict[str, Any]) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / PIPELINE_FILE).write_text(json.dumps(spec), encoding="utf-8")
+        (folder / PIPELINE_FILE).write_text(_yaml(spec), encoding="utf-8")
         (folder / RUN_FILE).write_text(json.dumps(asdict(run)), encoding="utf-8")
         (folder / SUMMARY_FILE).unlink(missing_ok=True)
     except OSError as error:
-        raise click.ClickException(f"Cannot write {folder}: {error.strerror or error}") from None
+        raise click.ClickException(str(lifecycle.HomeError(folder, error))) from None

@@ -26,6 +26,8 @@ from kfp_pytorch.local.kfp_runner import Run
 
 # A launcher needs this long to delete its job, and the steps' stand-in to end what is left.
 GRACE_SECONDS = step.GRACE_SECONDS + 3
+# What Argo calls the ends of a Workflow.
+_PHASES = {"succeeded": "Succeeded", "failed": "Failed", "terminated": "Failed"}
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ def _run(
     follower = Follower(progress)
 
     def told(status: str) -> dict[str, Any]:
+        _record(wanted, target, _PHASES[status])
         result = summary.summarise(package, follower.finish(), place, status)
         try:
             (folder / runs.SUMMARY_FILE).write_text(json.dumps(result), encoding="utf-8")
@@ -149,7 +152,13 @@ def _setting(wanted: Run, target: Target, folder: Path) -> step.Setting:
 def _workflow(wanted: Run, target: Target) -> dict[str, Any]:
     kind = constants.WORKFLOW
     metadata = {"name": wanted.name, "labels": {constants.KFP_RUN_ID_LABEL: wanted.id}}
-    body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
+    status = {"phase": "Running"}
+    body = {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": metadata,
+        "status": status,
+    }
     url = client.path(kind, target.namespace)
     try:
         return client.request(target.server, "POST", url, body, token=target.token)
@@ -157,4 +166,17 @@ def _workflow(wanted: Run, target: Target) -> dict[str, Any]:
         if error.status != http.HTTPStatus.CONFLICT:
             raise
     # A resumed run whose cluster is still up.
-    return client.request(target.server, "GET", f"{url}/{wanted.name}", token=target.token)
+    return _patch(wanted, target, {"status": status})
+
+
+def _record(wanted: Run, target: Target, phase: str) -> None:
+    """Records how the run has ended, where there is a Workflow object of it."""
+    # The cluster may be on its way down; the run's own outcome is what counts.
+    with contextlib.suppress(OSError, client.RequestRefused):
+        if target.server:
+            _patch(wanted, target, {"status": {"phase": phase}})
+
+
+def _patch(wanted: Run, target: Target, change: dict[str, Any]) -> dict[str, Any]:
+    url = client.path(constants.WORKFLOW, target.namespace, wanted.name)
+    return client.request(target.server, "PATCH", url, change, token=target.token)

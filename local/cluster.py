@@ -30,7 +30,7 @@ from kfp_pytorch.launcher.constants import DEFAULT_OUTPUT_URI, SERVING_RUNTIME
 from kfp_pytorch.local import lifecycle
 from kfp_pytorch.local.apiserver import gc as collector
 from kfp_pytorch.local.apiserver.core import Api
-from kfp_pytorch.local.apiserver.registry import NAMESPACE, Registry
+from kfp_pytorch.local.apiserver.registry import NAMESPACE, Registry, read_definitions
 from kfp_pytorch.local.apiserver.serve import Server, kubeconfig
 from kfp_pytorch.local.controllers import claims, node
 from kfp_pytorch.local.controllers.deployment import DeploymentController
@@ -141,7 +141,7 @@ def _definitions(folder: Path | None) -> list[Object]:
             f"no folder {folder}: --crds takes a folder with one CustomResourceDefinition a "
             "JSON file"
         )
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return read_definitions(folder)
 
 
 def _say(what: Object) -> None:
@@ -164,7 +164,7 @@ def main(arguments: list[str]) -> int:
     root = given.root.absolute()
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
     try:
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lifecycle.make_root(root)
         # Held until the process ends: whoever waits for that waits for the lock.
         _held = lifecycle.lock(root)
         # One that was killed left this behind.
@@ -174,9 +174,18 @@ def main(arguments: list[str]) -> int:
         gc.freeze()
         asyncio.run(cluster.run())
     except (lifecycle.ClusterError, OSError, ValueError) as error:
-        _say({"error": f"the local cluster cannot start: {error}"})
+        _say({"error": _why(error)})
         return 1
     return 0
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename:
+        error = lifecycle.HomeError(Path(error.filename), error)
+    if isinstance(error, lifecycle.HomeError):
+        return str(error)
+    reason = error.strerror if isinstance(error, OSError) else None
+    return f"the local cluster cannot start: {reason or error}"
 
 
 if __name__ == "__main__":

@@ -67,8 +67,7 @@ def local_form(spec: dict[str, Any], name: str) -> dict[str, Any]:
     for label, executor in result.get("deploymentSpec", {}).get("executors", {}).items():
         container = executor.get("container")
         if container and container.get("command"):
-            name = label.removeprefix("exec-")
-            stand_in = [sys.executable, "-m", step.__name__, name, "--"]
+            stand_in = [sys.executable, "-m", step.__name__, label.removeprefix("exec-"), "--"]
             container["command"] = [*stand_in, *container["command"]]
     return result
 

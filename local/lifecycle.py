@@ -34,6 +34,16 @@ class ClusterError(Exception):
     """The cluster cannot be started or stopped; the message says what to do."""
 
 
+class HomeError(ClusterError):
+    """The cluster's folder cannot be written."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(
+            f"Cannot write {path}: {error.strerror or error}; "
+            f"set {HOME_ENV} or --root to another folder"
+        )
+
+
 @dataclass(frozen=True)
 class ClusterHandle:
     """A running local cluster.
@@ -57,6 +67,22 @@ def default_root() -> Path:
     """The cluster's folder: `KFP_PYTORCH_HOME`, or `~/.kfp-pytorch`."""
     given = os.environ.get(HOME_ENV)
     return Path(given).absolute() if given else Path.home() / ".kfp-pytorch"
+
+
+def make_root(root: Path) -> None:
+    """Make the cluster's folder, which only this user reads.
+
+    Args:
+        root: The folder; left as it is when it is there.
+
+    Raises:
+        HomeError: Nothing can be written there.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (root / LOG_FILE).touch()
+    except OSError as error:
+        raise HomeError(root, error) from None
 
 
 def start_detached(root: Path, *, port: int = 0, crds: Path | None = None) -> ClusterHandle:
@@ -164,7 +190,7 @@ def _command(root: Path, port: int, crds: Path | None) -> list[str]:
 
 @contextlib.contextmanager
 def _log(root: Path) -> Iterator[IO[str]]:
-    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_root(root)
     with (root / LOG_FILE).open("a") as log:
         yield log
 
@@ -224,16 +250,25 @@ def is_locked(root: Path) -> bool:
     try:
         with (root / _LOCK_FILE).open() as held:
             fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
     except BlockingIOError:
         return True
+    except OSError:
+        # No such folder, or none that this user can read.
+        return False
     return False
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file that only this user reads, whole or not at all."""
+    """Write a file that only this user reads, whole or not at all.
+
+    Raises:
+        HomeError: It cannot be written, as on a full disk.
+    """
     partial = path.with_name(f"{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
-    partial.replace(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    try:
+        with os.fdopen(os.open(partial, flags, 0o600), "w") as file:
+            file.write(text)
+        partial.replace(path)
+    except OSError as error:
+        raise HomeError(path, error) from None

@@ -35,6 +35,8 @@ from kfp_pytorch.local import client
 
 SETTING_ENV = "KFP_PYTORCH_STEP"
 EVENT_MARK = "\x02"
+# On a step's pod: NAMESPACE/NAME of the InferenceService that the step makes or changes.
+DEPLOYS_ANNOTATION = f"{constants.PREFIX}/deploys"
 # No scheduler of this name runs, so no kubelet takes the pod: its process is this program's child.
 SCHEDULER = "kfp-pytorch-step"
 
@@ -93,7 +95,7 @@ class PodObject:
         self.name = f"{readable[:54].strip('-')}-{secrets.token_hex(4)}"
         self.uid = ""
 
-    def create(self) -> None:
+    def create(self, annotations: dict[str, str] | None = None) -> None:
         """Create it, pending."""
         if not self.setting.server:
             return
@@ -108,6 +110,7 @@ class PodObject:
         metadata = {
             "name": self.name,
             "labels": {constants.KFP_RUN_ID_LABEL: self.setting.run_id},
+            "annotations": annotations or {},
             "ownerReferences": [owner],
         }
         container = {"name": "main", "image": "this-python", "command": ["python3"]}
@@ -213,7 +216,7 @@ def main(arguments: list[str]) -> int:
     pod = PodObject(setting, step)
     events = Events(step, pod.name)
     events.send("started")
-    pod.create()
+    pod.create(_deploys(command, setting.namespace))
     log = Path(setting.folder) / "steps" / pod.name / "termination-log"
     log.parent.mkdir(parents=True)
     log.touch()
@@ -254,15 +257,30 @@ def environment(pod: PodObject, log: Path) -> dict[str, str]:
     return variables
 
 
+def _option(command: list[str], name: str) -> str:
+    return command[command.index(name) + 1] if name in command else ""
+
+
+def _executor_input(command: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_option(command, "--executor_input") or "{}")
+    return found
+
+
+def _deploys(command: list[str], namespace: str) -> dict[str, str]:
+    """The annotation of a step that deploys a model; of another step none."""
+    if _option(command, "--function_to_execute") != "kserve_deploy":
+        return {}
+    inputs = _executor_input(command).get("inputs", {}).get("parameterValues", {})
+    where = inputs.get("namespace") or namespace
+    return {DEPLOYS_ANNOTATION: f"{where}/{inputs.get('service_name', '')}"}
+
+
 def _outputs(command: list[str]) -> dict[str, Any]:
     """Read what the program handed to KFP: output parameters, and artifacts with metadata.
 
     A program that failed has handed over nothing, but the artifacts that it wrote are there.
     """
-    if "--executor_input" not in command:
-        return {}
-    executor_input = json.loads(command[command.index("--executor_input") + 1])
-    outputs = executor_input.get("outputs", {})
+    outputs = _executor_input(command).get("outputs", {})
     written: dict[str, Any] = {}
     path = Path(outputs.get("outputFile", ""))
     if path.is_file():

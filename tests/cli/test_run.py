@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from kfp_pytorch.cli import clusters
+from kfp_pytorch.cli import clusters, session
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE
-from kfp_pytorch.local import client, lifecycle
+from kfp_pytorch.local import client, lifecycle, step
+from kfp_pytorch.local.kfp_runner import Run
 
 COMMAND = [sys.executable, "-m", "kfp_pytorch.cli"]
 
@@ -28,6 +29,11 @@ component = dsl.component(base_image="python", install_kfp_package=False)
 @component
 def hello(name: str) -> str:
     return f"hello {name}"
+
+
+@component
+def show(text: str) -> str:
+    return text
 
 
 @component
@@ -71,6 +77,12 @@ def asking() -> dict:
 @dsl.pipeline(name="greeting")
 def greeting(name: str = "you", nodes: int = 1):
     hello(name=name)
+
+
+@dsl.pipeline(name="telling")
+def telling(text: str = "😀 é"):
+    show(text=text)
+    show(text="🎉 \\x7f \\u2028 \\\\")
 
 
 @dsl.pipeline(name="trying")
@@ -177,6 +189,35 @@ def test_a_run_brings_its_own_cluster_and_takes_it_away(pipelines, root):
     assert left_of(root) == []
 
 
+def test_every_character_of_a_default_and_a_constant_reaches_the_step(pipelines, root):
+    ran = invoke("run", f"{pipelines}:telling", "--local", "--json", root=root)
+    assert ran.returncode == 0, ran.stderr
+    folder = root / "runs" / json.loads(ran.stdout)["run"]
+    written = [json.loads(path.read_text()) for path in folder.glob("show*/executor_output.json")]
+    texts = {each["parameterValues"]["Output"] for each in written}
+    assert texts == {"😀 é", "🎉 \x7f \u2028 \\"}
+
+
+def test_the_home_is_for_its_owner_alone(pipelines, root):
+    invoke("run", f"{pipelines}:greeting", "--local", root=root)
+    assert root.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("command", [["local", "up"], ["run", "train_and_serve", "--local"]])
+def test_a_home_that_cannot_be_written_is_named_with_the_way_out(
+    cli, tmp_path, monkeypatch, command
+):
+    file = tmp_path / "file"
+    file.touch()
+    for home in (file, file / "below", Path("/proc/nope")):
+        monkeypatch.setenv(lifecycle.HOME_ENV, str(home))
+        result = cli(*command)
+        assert result.exit_code == 1
+        assert f"Cannot write {home}: " in result.output
+        assert "set KFP_PYTORCH_HOME or --root to another folder" in result.output
+        assert "Errno" not in result.output
+
+
 def test_a_compiled_package_runs_as_its_source_does(pipelines, root, tmp_path, cli):
     cli("compile", f"{pipelines}:greeting", "--output", tmp_path / "a.yaml")
     ran = invoke("run", tmp_path / "a.yaml", "--local", "--json", root=root)
@@ -260,6 +301,20 @@ def test_two_runs_do_not_share_a_cluster_that_ends_with_one_of_them(pipelines, r
     assert "kfp-pytorch local up" in second.stderr
 
 
+def test_of_two_runs_at_the_same_instant_one_is_told_of_the_other(pipelines, root):
+    both = [start("run", f"{pipelines}:greeting", "--local", root=root) for _ in range(2)]
+    told = sorted((each.wait(), each.communicate()[1]) for each in both)
+    assert [code for code, _ in told] == [0, 1]
+    assert "Another run has the cluster" in told[1][1]
+
+
+def test_definitions_of_a_folder_without_any_are_refused(root, tmp_path):
+    (tmp_path / "crds").mkdir()
+    up = invoke("local", "up", "--crds", tmp_path / "crds", root=root)
+    assert up.returncode == 1
+    assert f"no CustomResourceDefinition: {tmp_path}/crds holds no file *.json" in up.stderr
+
+
 def test_up_status_and_down_tell_where_the_cluster_is(root):
     assert invoke("local", "status", root=root).returncode == 1
     up = invoke("local", "up", root=root)
@@ -280,13 +335,25 @@ def test_a_port_in_use_is_named_and_nothing_is_left(root):
         port = taken.getsockname()[1]
         up = invoke("local", "up", "--port", port, root=root)
     assert up.returncode == 1
-    assert str(port) in up.stderr
+    assert f"port {port} of 127.0.0.1 cannot be used: Address already in use" in up.stderr
+    assert "Errno" not in up.stderr
     assert lifecycle.status(root) is None
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_in_a_cluster_that_stays_a_new_endpoint_goes_unless_it_is_kept(root, keep):
+def test_in_a_cluster_that_stays_only_the_runs_own_endpoint_goes_unless_it_is_kept(root, keep):
     handle = lifecycle.start_detached(root)
+    target = session.Target(handle.kubeconfig, root, "default", handle.url, handle.token)
+    flow = session._workflow(Run("w", "a-run", "p"), target)["metadata"]["uid"]
+    setting = step.Setting("a-run", "", "default", "w", flow, handle.url, handle.token)
+
+    def deploy(name):
+        step.PodObject(setting, "kserve-deploy").create(
+            {step.DEPLOYS_ANNOTATION: f"{clusters.NAMESPACE}/{name}"}
+        )
+        if name != "never-made":
+            create(name)
+
     url = client.path(INFERENCE_SERVICE, clusters.NAMESPACE)
 
     def create(name):
@@ -303,10 +370,13 @@ def test_in_a_cluster_that_stays_a_new_endpoint_goes_unless_it_is_kept(root, kee
         return {item["metadata"]["name"] for item in listed["items"]}
 
     create("before")
-    with clusters.cluster(root, None, keep=keep) as target:
+    with clusters.cluster(root, None, "a-run", keep=keep) as target:
         assert target.server == handle.url
-        create("within")
-    assert names() == ({"before", "within"} if keep else {"before"})
+        deploy("within")
+        deploy("never-made")
+        create("by-somebody-else")
+    others = {"before", "by-somebody-else"}
+    assert names() == (others | {"within"} if keep else others)
     assert lifecycle.status(root) is not None
 
 
