@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -74,9 +75,23 @@ def describe(package: Package) -> str:
     lines = ["Its parameters:"]
     for name, spec in sorted(known.items()):
         kind = _KINDS[spec["parameterType"]][0]
-        default = f" = {json.dumps(spec['defaultValue'])}" if "defaultValue" in spec else ""
-        lines.append(f"  {name}: {kind}{default}")
+        default = f" = {_shown(spec)}" if "defaultValue" in spec else ""
+        description = " ".join(spec.get("description", "").split())
+        lines.append(f"  {name}: {kind}{default}  {description}".rstrip())
     return "\n".join(lines)
+
+
+def _shown(spec: dict[str, Any]) -> str:
+    value = spec["defaultValue"]
+    # YAML may have read a whole number as 64.0.
+    return json.dumps(int(value) if spec["parameterType"] == "NUMBER_INTEGER" else value)
+
+
+def _integer(text: str) -> int:
+    value = text if "." not in text else float(text)
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError(text)
+    return int(value)
 
 
 def _boolean(text: str) -> bool:
@@ -98,7 +113,7 @@ def _json_of(kind: type) -> Callable[[str], Any]:
 # IR type → its name for a person, how it is read, and an example of how it is written.
 _KINDS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "STRING": ("string", str, "text"),
-    "NUMBER_INTEGER": ("integer", int, "3"),
+    "NUMBER_INTEGER": ("integer", _integer, "3"),
     "NUMBER_DOUBLE": ("number", float, "0.1"),
     "BOOLEAN": ("boolean", _boolean, "true"),
     "LIST": ("list", _json_of(list), '["a", "b"]'),
@@ -111,9 +126,12 @@ def _typed(name: str, text: str, kind: str) -> Any:
         raise click.ClickException(f"Parameter {name} is a {kind}; it cannot be given with -p.")
     word, read, example = _KINDS[kind]
     try:
-        return read(text)
+        value = read(text)
     except ValueError:
         article = "an" if word[0] in "aeiou" else "a"
         raise click.ClickException(
             f"Parameter {name} is {article} {word}, such as {example}; {text!r} is not."
         ) from None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise click.ClickException(f"Parameter {name} must be finite; {text!r} is not.")
+    return value

@@ -30,6 +30,9 @@ def test_each_value_gets_the_type_of_its_parameter(adding):
         ("a=x", "a is an integer, such as 3; 'x' is not"),
         ("a=1.5", "a is an integer"),
         ("b=", "b is a number"),
+        ("b=nan", "b must be finite"),
+        ("b=-inf", "b must be finite"),
+        ("a=15.5", "a is an integer"),
         ("flag=maybe", "flag is a boolean, such as true"),
         ("words={}", "words is a list"),
         ("table=[", "table is a dict"),
@@ -43,10 +46,22 @@ def test_a_wrong_name_or_value_is_refused_with_what_is_right(adding, given, mess
 def test_an_unknown_name_is_answered_with_all_names_types_and_defaults(adding):
     with pytest.raises(click.ClickException) as caught:
         parameters.typed(adding, ["c=1"])
-    assert "  a: integer\n  b: number = 0.5\n  flag: boolean = false" in caught.value.message
+    assert (
+        "  a: integer  The first number.\n  b: number = 0.5\n  flag: boolean = false"
+        in caught.value.message
+    )
 
 
 def test_a_parameter_without_default_is_asked_for(adding):
     with pytest.raises(click.ClickException, match="adding needs -p a="):
         parameters.require(adding, {"b": 1.0})
     parameters.require(adding, {"a": 1})
+
+
+def test_a_whole_number_may_be_written_with_a_point(adding):
+    assert parameters.typed(adding, ["a=15.0"]) == {"a": 15}
+
+
+def test_an_integers_default_is_shown_as_one():
+    package = packages.find_one("train_and_serve")
+    assert "  epochs: integer = 15  " in parameters.describe(package)
