@@ -6,6 +6,7 @@ A pipeline is named in three ways: a shipped name, a compiled YAML, or `FILE.py:
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import tempfile
 import traceback
@@ -18,6 +19,8 @@ import click
 import yaml
 
 SHIPPED = "kfp_pytorch.pipelines"
+# What YAML takes for the end of a line, or refuses.
+_BREAKING = re.compile("[\\x00-\\x08\\n-\\x1f\\x7f-\\x9f\\u2028\\u2029]")
 
 
 @dataclass(frozen=True)
@@ -112,13 +115,28 @@ def compile_pipeline(name: str, pipeline: Any) -> Package:
 
     Returns:
         The package, in embedded form.
+
+    Raises:
+        click.ClickException: When a default would break the YAML that KFP writes.
     """
     from kfp import compiler
 
+    _check_header(pipeline)
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "package.yaml"
         compiler.Compiler().compile(pipeline, str(target))
         return parse(target.read_text(encoding="utf-8"), Path(f"{name}.yaml"))
+
+
+def _check_header(pipeline: Any) -> None:
+    # KFP puts defaults as they are into comment lines at the head of the YAML.
+    for name, spec in (pipeline.component_spec.inputs or {}).items():
+        if isinstance(spec.default, str) and _BREAKING.search(spec.default):
+            raise click.ClickException(
+                f"{pipeline.name}: the default of parameter {name} is {spec.default!r}; KFP cannot "
+                "write a line break or control character in a default. Give it with the run "
+                f"instead (-p {name}=…), or build it in a step."
+            )
 
 
 def parse(text: str, path: Path) -> Package:
@@ -147,7 +165,50 @@ def parse(text: str, path: Path) -> Package:
             "Compile one with `kfp-pytorch compile FILE.py`."
         )
     platform = documents[1] if len(documents) > 1 else {}
+    problem = _problem(spec)
+    if problem or not isinstance(platform, dict | None):
+        raise click.ClickException(
+            f"{path} is not a compiled pipeline: {problem or 'its second document is no mapping'}. "
+            "Compile it anew with `kfp-pytorch compile FILE.py`."
+        )
     return Package(path.stem, "".join(lines[:length]), spec, platform or {})
+
+
+def _problem(spec: dict[str, Any]) -> str:
+    """Says what part of a specification has the wrong shape; nothing when none has."""
+    info, components = spec["pipelineInfo"], spec.get("components", {})
+    if not isinstance(info, dict) or not isinstance(info.get("name"), str) or not info["name"]:
+        return "pipelineInfo has no name"
+    executors = spec.get("deploymentSpec", {})
+    executors = executors.get("executors", {}) if isinstance(executors, dict) else None
+    for what, of in (("components", components), ("deploymentSpec.executors", executors)):
+        if not isinstance(of, dict) or not all(isinstance(each, dict) for each in of.values()):
+            return f"{what} is no mapping of mappings"
+    for where, component in {"root": spec["root"], **components}.items():
+        problem = _component_problem(component, components, executors or {})
+        if problem:
+            return f"{where} {problem}"
+    return "" if "dag" in spec["root"] else "root has no dag"
+
+
+def _component_problem(
+    component: Any, components: dict[str, Any], executors: dict[str, Any]
+) -> str:
+    if not isinstance(component, dict):
+        return "is no mapping"
+    if "dag" not in component:
+        label = component.get("executorLabel")
+        return f"has the executor {label!r}, which is missing" if label not in executors else ""
+    dag = component["dag"]
+    tasks = dag.get("tasks") if isinstance(dag, dict) else None
+    if not isinstance(tasks, dict) or not tasks:
+        return "has no tasks in its dag"
+    for name, task in tasks.items():
+        reference = task.get("componentRef") if isinstance(task, dict) else None
+        component_name = reference.get("name") if isinstance(reference, dict) else None
+        if component_name not in components:
+            return f"has the task {name}, whose component {component_name!r} is missing"
+    return ""
 
 
 def _read(path: Path) -> str:
