@@ -5,17 +5,42 @@ What a command needs is imported when it runs: `kfp` alone takes half a second.
 
 from __future__ import annotations
 
-import click
+import os
+import signal
+import threading
+from typing import Any
 
-from kfp_pytorch import __version__
-from kfp_pytorch.cli.compile import compile_command
-from kfp_pytorch.cli.local import local
-from kfp_pytorch.cli.run import run
+_COMMAND_STARTS = (
+    threading.current_thread() is threading.main_thread()
+    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+)
+if _COMMAND_STARTS:
+    # Ctrl-C while the imports go on is no fault of theirs to show a traceback of.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+
+import click  # noqa: E402
+
+from kfp_pytorch import __version__  # noqa: E402
+from kfp_pytorch.cli.compile import compile_command  # noqa: E402
+from kfp_pytorch.cli.local import local  # noqa: E402
+from kfp_pytorch.cli.run import run  # noqa: E402
+
+if _COMMAND_STARTS:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 __all__ = ["main"]
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Command(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command; Ctrl-C ends it with the code that a shell expects."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+
+
+@click.group(cls=_Command, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kfp-pytorch")
 def main() -> None:
     """Compile pipelines for Kubeflow, and run them on this machine."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -80,6 +81,7 @@ class Follower:
         self.followed = Followed()
         self._progress = progress
         self._by_pod: dict[str, StepResult] = {}
+        self._began: dict[str, float] = {}
 
     def take(self, line: str) -> None:
         """Take one line; those without an event's mark are kfp.local's own."""
@@ -91,6 +93,7 @@ class Follower:
             self.followed.error = event["message"]
         elif event["event"] == "started":
             result = self._by_pod[event["pod"]] = StepResult(event["step"])
+            self._began[event["pod"]] = time.monotonic()
             self.followed.steps.append(result)
             self._progress.started(result.name)
         elif event["event"] == "line":
@@ -102,9 +105,10 @@ class Follower:
 
     def finish(self) -> Followed:
         """Close the account: a step that has not said how it ended was terminated."""
-        for result in self.followed.steps:
+        for pod, result in self._by_pod.items():
             if result.status == "running":
                 result.status = "terminated"
+                result.seconds = round(time.monotonic() - self._began[pod], 3)
         return self.followed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,4 +84,4 @@ def down(root: Path | None) -> None:
 
 def _tell(handle: ClusterHandle) -> None:
     click.echo(f"The cluster is up at {handle.url} (process {handle.pid}).")
-    click.echo(f"export KUBECONFIG={handle.kubeconfig}")
+    click.echo(f"export KUBECONFIG={shlex.quote(str(handle.kubeconfig))}")
