@@ -23,6 +23,11 @@ SUGGESTION = Kind("kubeflow.org", "v1beta1", "Suggestion", "suggestions")
 CLUSTER_SERVING_RUNTIME = Kind(
     "serving.kserve.io", "v1alpha1", "ClusterServingRuntime", "clusterservingruntimes"
 )
+# As `kubectl apply -k manifests` has them; they are kept, and nobody is refused anything.
+RBAC = tuple(
+    Kind("rbac.authorization.k8s.io", "v1", name, f"{name.lower()}s")
+    for name in ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+)
 TRAINING_RUNTIME = Kind("trainer.kubeflow.org", "v1alpha1", "TrainingRuntime", "trainingruntimes")
 CLUSTER_TRAINING_RUNTIME = Kind(
     "trainer.kubeflow.org", "v1alpha1", "ClusterTrainingRuntime", "clustertrainingruntimes"
@@ -168,6 +173,8 @@ def _native() -> Iterator[Resource]:
     yield Resource(CONFIG_MAP, short_names=("cm",))
     yield Resource(SECRET)
     yield Resource(SERVICE_ACCOUNT, short_names=("sa",))
+    for kind in RBAC:
+        yield Resource(kind, namespaced=not kind.kind.startswith("Cluster"))
     yield Resource(
         constants.DEPLOYMENT,
         status=True,

@@ -20,6 +20,7 @@ _PROPAGATIONS = ["Background", "Foreground", "Orphan"]
 # The native kinds whose deletion answers with the object, as their storage says.
 _RETURN_DELETED = {"Pod", "Service", "PersistentVolumeClaim", "ServiceAccount"}
 _YAML = ("application/yaml", patches.APPLY)
+_PROTOBUF = "application/vnd.kubernetes.protobuf"
 _READABLE = ("", "application/json", *_YAML, patches.JSON, patches.MERGE, patches.STRATEGIC)
 
 
@@ -88,7 +89,10 @@ def review(sent: Sent) -> Object:
 
 def _decoded(sent: Sent, kind: str) -> Any:
     if sent.content_type not in _READABLE:
-        raise patches.unknown_format(["application/json", "application/yaml"])
+        known = ["application/json", "application/yaml"]
+        if sent.content_type == _PROTOBUF:
+            known[-1] += "; this server takes no protobuf: use `kubectl apply -f FILE`"
+        raise patches.unknown_format(known)
     text = sent.body.decode("utf-8", errors="replace")
     try:
         return (
