@@ -271,7 +271,8 @@ def cluster(folder: Path, *, bookmark_every: float = 60.0) -> Iterator[Cluster]:
         bookmark_every: Seconds between two bookmarks of a watch.
     """
     # A server that ends while it is asked says so, at length.
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
+    for name in ("uvicorn.error", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     started = Cluster(start_in_thread(folder, bookmark_every_s=bookmark_every))
     playing = started.server.run(started.run())
     try:

@@ -13,7 +13,7 @@ from benchmarks.cluster import FOREVER, Cluster, Play
 from benchmarks.figures import machine, show
 
 NAMESPACE = "local-run"
-REPEATS = 5
+REPEATS = 3
 FEW, MANY = 2, 8
 
 
@@ -38,25 +38,25 @@ class _Work:
 def overhead(cluster: Cluster, folder: Path) -> None:
     """Measures two pipelines of idle steps; what more steps take, less their own work."""
     cluster.stage(NAMESPACE, Play(lambda: FOREVER))
-    each, cpu = [], _children_cpu()
+    each, cpu = [], []
     for _ in range(REPEATS):
-        (long, work), (short, less) = (
+        (long, work, much), (short, less, little) = (
             _run(cluster, folder, pipeline) for pipeline in (trivial.many, trivial.few)
         )
         each.append((long - short - (work - less)) / (MANY - FEW))
-    cpu = (_children_cpu() - cpu) / (REPEATS * (MANY + FEW))
+        cpu.append((much - little) / (MANY - FEW))
     show(
         "step_overhead_s",
         statistics.median(each),
         "s",
         f"limit 0.5 on an idle machine; the steps of a local run, {MANY} against {FEW}, less their "
-        f"own work; median of {[round(seconds, 2) for seconds in each]}; {cpu:.2f} s of CPU a "
-        f"step, the runner's start included; {machine()}",
+        f"own work; median of {[round(seconds, 2) for seconds in each]}; "
+        f"{statistics.median(cpu):.2f} s of CPU a step; {machine()}",
     )
 
 
-def _run(cluster: Cluster, folder: Path, pipeline: Any) -> tuple[float, float]:
-    """Runs a pipeline as the command does; the seconds that it and its steps' own work took."""
+def _run(cluster: Cluster, folder: Path, pipeline: Any) -> tuple[float, float, float]:
+    """Runs a pipeline as the command does; the seconds of it, of its steps' work, and of CPU."""
     from kfp_pytorch.cli import packages, runs, session
 
     package = packages.compile_pipeline(pipeline.name, pipeline)
@@ -67,7 +67,7 @@ def _run(cluster: Cluster, folder: Path, pipeline: Any) -> tuple[float, float]:
         server=cluster.server.url,
     )
     wanted = runs.new_run(package.pipeline_name, {})
-    began = time.monotonic()
+    began, cpu = time.monotonic(), _children_cpu()
     progress = _Work()
     told = session.run(package, wanted, target, progress)
     took = time.monotonic() - began
@@ -75,7 +75,7 @@ def _run(cluster: Cluster, folder: Path, pipeline: Any) -> tuple[float, float]:
         raise RuntimeError(told["error"])
     if len(progress.seconds) != len(told["steps"]):
         raise RuntimeError(f"{len(progress.seconds)} steps worked")
-    return took, sum(progress.seconds)
+    return took, sum(progress.seconds), _children_cpu() - cpu
 
 
 def _children_cpu() -> float:

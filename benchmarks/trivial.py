@@ -2,17 +2,21 @@
 
 from kfp import dsl
 
+from kfp_pytorch.components.embedding import launcher_component
+
 WORKED = "worked for "
 
 
-@dsl.component(base_image="python:3.12-slim")
+@launcher_component
 def work(seconds: float):
     """Works for so long, and says how long it was."""
     import time
 
+    from kfp_pytorch.launcher.progress import write
+
     began = time.monotonic()
     time.sleep(seconds)
-    print("worked for", time.monotonic() - began)
+    write(f"worked for {time.monotonic() - began}\n")
 
 
 def steps(number: int) -> None:
