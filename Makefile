@@ -19,8 +19,9 @@ $(STAMP): pyproject.toml
 demo: setup
 	$(BIN)/kfp-pytorch run train_and_serve --local
 
+# Two at a time: many tests wait for a process more than they compute.
 test: setup
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile
 
 test-long: setup
 	$(BIN)/pytest

@@ -96,6 +96,7 @@ def test_the_keys_are_in_no_log_artifact_or_job(served, cluster, s3, check_crd):
         assert s3.secret not in json.dumps(job)
 
 
+@pytest.mark.slow
 def test_another_job_starts_from_a_folder_in_the_bucket_and_leaves_it(
     served, package, where, s3, cluster
 ):
