@@ -33,6 +33,7 @@ def run_step(name: str, /, **inputs: Any) -> Any:
     step = importlib.import_module(f"kfp_pytorch.launcher.steps.{name}")
     if not getattr(step, "HAS_TARGET", False):
         stopper.forget()
+        stopper.check()
     try:
         result = step.run(**inputs)
     except StepError as error:

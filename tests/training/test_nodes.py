@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
+import zlib
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -36,7 +38,13 @@ def test_the_exported_program_answers_the_samples_of_the_message(finished):
     nodes, output = finished
     program = torch.export.load(output / "export" / "model.pt2").module()
     samples = nodes.message()["samples"]
-    logits = program(torch.tensor([sample["instance"] for sample in samples]).float())
+    images = [
+        torch.tensor(list(zlib.decompress(base64.b64decode(sample["packed"])))).view(
+            sample["shape"]
+        )
+        for sample in samples
+    ]
+    logits = program(torch.stack(images).float())
     assert logits.argmax(dim=1).tolist() == [sample["prediction"] for sample in samples]
 
 
@@ -66,7 +74,7 @@ def test_a_report_is_one_line_of_names_and_values(finished):
 
 def test_the_first_error_of_all_is_told_by_the_pod_that_it_came_from(start_nodes, tmp_path):
     nodes = start_nodes(2, output=tmp_path, node1=["--model=resnet_of_nobody"])
-    assert nodes.exit_codes() == [138, 1]
+    assert nodes.exit_codes() == [138, 2]
     first = nodes.message(1)["error"]
     assert first["rank"] == 1
     assert first["type"] == "ConfigError"
