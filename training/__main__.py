@@ -62,6 +62,11 @@ def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> bool:
     """
     environ = {**os.environ, outcome.FOLDER_ENV: str(folder)}
     environ.setdefault("OMP_NUM_THREADS", str(threads_per_process(os.environ)))
+    if ":" in environ.get("PET_NNODES", ""):
+        # Agents that share one store tell its rounds apart by their own count of failures, in
+        # which they differ after a node came: their ranks would never meet. So each round has its
+        # own store.
+        environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     # torchelastic removes this file before it writes, which a mounted one does not allow.
     environ.pop("TORCHELASTIC_ERROR_FILE", None)
     command = [sys.executable, "-m", "kfp_pytorch.training.agent", *agent]

@@ -88,6 +88,11 @@ def complete(
     storage.write(folder, f"{FOLDER}/{LATEST}", Path(place(step)).name.encode())
 
 
+def is_complete(folder: Folder, step: int) -> bool:
+    """Whether there is a checkpoint of this step."""
+    return META in folder.names(place(step))
+
+
 def prune(folder: Folder, keep: int, losses: dict[int, float] | None = None) -> None:
     """Deletes all but the newest checkpoints and the best, and what cut-short attempts left.
 

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -40,6 +41,8 @@ _IDENTITY = (
 )
 # A rank that has gone is noticed at once; one whose storage is slow may take its time.
 _WRITE_TIMEOUT = timedelta(hours=6)
+# How long a rank that is about to leave waits for what it writes already.
+_LAST_WRITE_SECONDS = 10.0
 # What another node wrote may be seen here only when a network file system looks again.
 _SEEN_AFTER = 90.0
 
@@ -134,7 +137,8 @@ class Checkpoints:
         clock = time.perf_counter()
         self.wait()
         share_buffers(self._world, self._state.model)
-        carried = job_state.plain(self._state, self._state.meter.state())
+        position = job_state.position(self._state)
+        carried = job_state.plain(self._state, position, self._state.meter.state())
         copied = self._staging.copy(job_state.tensors(self._state, self._world))
         about = {**self._about(), "carried": carried}
         losses = dict(self._state.history.curves.get("loss", []))
@@ -142,6 +146,38 @@ class Checkpoints:
         self.stalled = time.perf_counter() - clock
         self._pending = self._thread.submit(self._write, step, copied, about, losses)
         self._pending.add_done_callback(lambda done: then() if not done.exception() else None)
+
+    def rescue(self, position: dict[str, Any]) -> None:
+        """Writes a checkpoint by this rank alone, which has all of the model.
+
+        Other ranks are gone or about to go, so there is none to exchange anything with, and the
+        device may stand still in an exchange.
+
+        Args:
+            position: Where the job was at the last step that the weights have taken.
+
+        Raises:
+            StorageError: If it cannot be written.
+        """
+        step = position["progress"]["step"]
+        if self._pending is not None:
+            # It fails at once where it misses the same rank.
+            failed = self._pending.exception(timeout=_LAST_WRITE_SECONDS)
+            self._newest_step = None if failed else self._newest_step
+        if step <= (self._newest_step or 0) or checkpoint.is_complete(self._folder, step):
+            return
+        with _aside(self._world.device):
+            tensors = job_state.tensors(self._state, self._world)
+            copied = {part: _on_cpu(values) for part, values in tensors.items()}
+            carried = job_state.plain(self._state, position, self._state.meter.local())
+        self._write_alone(step, copied, {**self._about(), "carried": carried})
+        LOG.info("saved step %s from the memory of rank %s", step, self._world.rank)
+
+    def _write_alone(self, step: int, tensors: Tensors, about: dict[str, Any]) -> None:
+        def commit(files: Files) -> None:
+            checkpoint.complete(self._folder, step, about, files)
+
+        tensor_files.write(self._folder, checkpoint.place(step), tensors, None, commit)
 
     def check(self) -> None:
         """Raises what went wrong with the last checkpoint, without waiting for it.
@@ -258,6 +294,19 @@ class Staging:
         if self._cuda:
             torch.cuda.current_stream().synchronize()
         return self._copied  # type: ignore[return-value]
+
+
+def _aside(device: torch.device) -> AbstractContextManager[object]:
+    """A context in which a GPU is asked beside what it is at, which may never end."""
+    return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()  # type: ignore[no-untyped-call]
+
+
+def _on_cpu(tensors: Tensors) -> Tensors:
+    """Tensors in memory of the CPU, copies or not."""
+    return {
+        name: _on_cpu(value) if isinstance(value, dict) else value.detach().to("cpu")
+        for name, value in tensors.items()
+    }
 
 
 def _parts(tensors: Tensors, prefix: str = "") -> Iterator[tuple[str, Tensor]]:

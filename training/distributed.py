@@ -11,12 +11,14 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from kfp_pytorch.training.errors import ConfigError, Stopped, TrainingError
 from kfp_pytorch.training.launch import LOOPBACK
 from kfp_pytorch.training.peers import PeerWatch
 
 T = TypeVar("T")
+_STORE_TIMEOUT = timedelta(seconds=5)
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,17 @@ def once_a_node(world: World, action: Callable[[], T]) -> None:
     for failed in gather(world, error):
         if failed is not None:
             raise failed
+
+
+def own_store(world: World) -> TCPStore | None:
+    """A connection of a thread's own to the store that the ranks met at; None for one rank.
+
+    Under torchrun it is in an agent, and so outlives the ranks.
+    """
+    if world.size == 1:
+        return None
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=_STORE_TIMEOUT)
 
 
 def share_buffers(world: World, module: torch.nn.Module) -> None:

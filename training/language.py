@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from kfp_pytorch.training import language_export, speed, storage
+from kfp_pytorch.training import state as job_state
 from kfp_pytorch.training.checkpoints import Checkpoints
 from kfp_pytorch.training.config import LANGUAGE_PREFIX, Config
 from kfp_pytorch.training.distributed import World, on_main
@@ -24,6 +24,7 @@ from kfp_pytorch.training.lifecycle import leave, report_training, save, save_if
 from kfp_pytorch.training.metrics import History, LossMeter
 from kfp_pytorch.training.parallel import StepOptions, Trainable, build
 from kfp_pytorch.training.plan import ParallelPlan
+from kfp_pytorch.training.rescue import Rescue
 from kfp_pytorch.training.schedule import learning_rate, peak_rate
 from kfp_pytorch.training.state import Progress, State
 from kfp_pytorch.training.stopping import StopAgreement, StopRequest
@@ -58,6 +59,7 @@ class Job:
         instruments: What measures how steps are computed.
         guard: What takes the optimizer's steps, and finds those that are no finite numbers.
         checkpoints: What writes the state, and put it back at the start.
+        rescue: What saves the last step when another rank has gone.
     """
 
     config: Config
@@ -73,6 +75,7 @@ class Job:
     instruments: Instruments
     guard: Guard
     checkpoints: Checkpoints
+    rescue: Rescue
 
     @property
     def is_over(self) -> bool:
@@ -87,6 +90,11 @@ class Job:
     @property
     def _has_reached_limit(self) -> bool:
         return 0 < self.config.max_steps <= self.state.progress.step
+
+    @property
+    def global_batch(self) -> int:
+        """Windows of a step over all ranks."""
+        return self.config.batch_size * self.trainable.plan.data_ranks
 
     def windows(self) -> int:
         """Windows of a batch that this rank has the loss of: none before a pipeline's end."""
@@ -113,7 +121,11 @@ class _Limited:
 
 
 def train(
-    config: Config, world: World, request: StopRequest, heartbeat: Heartbeat | None = None
+    config: Config,
+    world: World,
+    request: StopRequest,
+    heartbeat: Heartbeat | None = None,
+    rescue: Rescue | None = None,
 ) -> dict[str, Any]:
     """Trains, evaluates and exports a language model.
 
@@ -122,6 +134,7 @@ def train(
         world: This rank among all.
         request: Whether somebody asked this process to stop.
         heartbeat: What is told how far this rank is, for a watchdog to look at.
+        rescue: What is told how to save the last step, and does so when another rank has gone.
 
     Returns:
         What the termination message reports, on all ranks.
@@ -130,7 +143,7 @@ def train(
         Stopped: If a rank was asked to stop; a checkpoint was written.
         TrainingError: If something cannot be done, with what to do about it.
     """
-    job = set_up(config, world, request, heartbeat or Heartbeat())
+    job = set_up(config, world, request, heartbeat or Heartbeat(), rescue or Rescue())
     with job.telemetry, contextlib.closing(job.checkpoints):
         introduce(job)
         evaluation: dict[str, float] = {}
@@ -141,7 +154,9 @@ def train(
         return finish(job, evaluation or evaluate(job))
 
 
-def set_up(config: Config, world: World, request: StopRequest, heartbeat: Heartbeat) -> Job:
+def set_up(
+    config: Config, world: World, request: StopRequest, heartbeat: Heartbeat, rescue: Rescue
+) -> Job:
     """Reads the text, lays out the model, and goes on from the newest checkpoint."""
     folder = storage.open_folder(config.output)
     on_main(world, lambda: storage.check_writable(folder))
@@ -166,6 +181,8 @@ def set_up(config: Config, world: World, request: StopRequest, heartbeat: Heartb
     )
     checkpoints = Checkpoints(folder, config, world, state, plan.data_ranks)
     resumed = checkpoints.resume()
+    if plan.ddp == world.size and not plan.sharded:
+        rescue.arm(world, lambda: job_state.position(state), checkpoints.rescue)
     instruments = Instruments(
         *(config, world, folder, trainable.model),
         lambda: float(shape.flops_per_token * shape.seq_len),
@@ -185,6 +202,7 @@ def set_up(config: Config, world: World, request: StopRequest, heartbeat: Heartb
         instruments=instruments,
         guard=Stopper(world, _Limited(trainable, instruments)),
         checkpoints=checkpoints,
+        rescue=rescue,
     )
 
 
@@ -223,7 +241,7 @@ def introduce(job: Job) -> None:
         **dataclasses.asdict(config),
         "world_size": job.world.size,
         "plan": str(plan),
-        "global_batch": config.batch_size * plan.data_ranks,
+        "global_batch": job.global_batch,
         "learning_rate": peak_rate(config, plan.data_ranks),
         "windows": job.batches.windows,
         "held_out_windows": job.held_out.windows(job.shape.seq_len),
@@ -236,18 +254,14 @@ def introduce(job: Job) -> None:
 def train_epoch(job: Job) -> None:
     """Takes the steps that are left in the current epoch."""
     progress, seen = job.state.progress, 0
-    global_batch = job.config.batch_size * job.trainable.plan.data_ranks
     clock = time.perf_counter()
     job.instruments.start(progress.step + 1)
     while not job.epoch_is_over:
         if job.stop.reached():
             leave(job)
-        loss, rate = train_step(job)
-        progress.step += 1
+        rate = train_step(job)
         job.instruments.after_step(progress.step)
-        progress.samples += global_batch
-        seen += global_batch
-        job.state.meter.add(loss, job.windows())
+        seen += job.global_batch
         if progress.step % job.config.log_every == 0:
             seconds, clock = time.perf_counter() - clock, time.perf_counter()
             report_training(job, {"lr": rate, "samples_per_second": seen / seconds})
@@ -256,17 +270,23 @@ def train_epoch(job: Job) -> None:
     job.instruments.rest()
 
 
-def train_step(job: Job) -> tuple[Tensor, float]:
-    """One step of the optimizer: this rank's loss, on the device, and the learning rate."""
+def train_step(job: Job) -> float:
+    """Takes one step of the optimizer, and tells its learning rate."""
+    progress = job.state.progress
     rate = learning_rate(job.config, job.trainable.plan.data_ranks, epochs_done(job))
     for group in job.trainable.optimizer.param_groups:
         group["lr"] = rate
-    batch = next(job.batches).to(job.world.device, non_blocking=True)
-    job.instruments.before_step(job.state.progress.step + 1)
+    batch = job.batches.peek().to(job.world.device, non_blocking=True)
+    job.instruments.before_step(progress.step + 1)
     loss = job.trainable.forward_backward(batch)
     job.instruments.after_backward()
-    job.guard.step(job.state.progress.step + 1, loss)
-    return loss, rate
+    with job.rescue.step():
+        job.guard.step(progress.step + 1, loss)
+        job.batches.advance()
+        progress.step += 1
+        progress.samples += job.global_batch
+        job.state.meter.add(loss, job.windows())
+    return rate
 
 
 def epochs_done(job: Job) -> float:

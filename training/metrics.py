@@ -42,6 +42,10 @@ class LossMeter:
         """Sum and count over all ranks, to be kept in a checkpoint."""
         return [float(value) for value in sum_over_ranks(self._world, self._sums.clone())]
 
+    def local(self) -> list[float]:
+        """Sum and count of this rank alone."""
+        return [float(value) for value in self._sums.to("cpu")]
+
     def restore(self, state: list[float]) -> None:
         """Takes up a sum and count that were kept."""
         kept = state if self._world.is_main else [0.0, 0.0]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
 import time
 import traceback
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
 from kfp_pytorch.training.errors import (
@@ -19,11 +20,18 @@ from kfp_pytorch.training.errors import (
     TrainingError,
 )
 from kfp_pytorch.training.outcome import EXIT_USAGE, Failure, failure_record, leave, write_result
+from kfp_pytorch.training.rescue import Rescue
 from kfp_pytorch.training.stopping import StopRequest
+
+if TYPE_CHECKING:
+    from kfp_pytorch.training.watchdog import Heartbeat
 
 # The operator's restart policy `ExitCode` starts this rank's pod again (128 and above): whether
 # the job can go on is for the pod to say that went first.
 EXIT_PEER_LOST = 138
+NODES_ENV = "PET_NNODES"
+_AGENT_SECONDS = 10.0
+_OWN_ERROR_SECONDS = 2.0
 LOG = logging.getLogger("kfp_pytorch.training")
 
 
@@ -45,10 +53,15 @@ def main(arguments: list[str]) -> int:
         level=logging.INFO,
         format=f"%(asctime)s rank {os.environ.get('RANK', '0')} %(levelname)s %(message)s",
     )
+    rescue = Rescue()
     try:
-        _train(arguments, request)
+        _train(arguments, request, rescue)
     except Stopped as stopped:
         LOG.info("%s", stopped)
+        if ":" in os.environ.get(NODES_ENV, ""):
+            # In an elastic job the agent that will start this rank again says so. A rank that left
+            # before would count as one that failed, and there is a limit for these.
+            request.wait(_AGENT_SECONDS)
         return EXIT_TERMINATED
     except TrainingError as error:
         code = EXIT_USAGE if isinstance(error, ConfigError) else 1
@@ -56,14 +69,15 @@ def main(arguments: list[str]) -> int:
         LOG.error("%s", error)
         return code
     except Exception as error:
-        code = EXIT_PEER_LOST if _is_lost_connection(error) else 1
-        _record(error, code)
+        if _is_lost_connection(error):
+            return _end_without_peer(error, rescue)
+        _record(error)
         LOG.exception("training failed")
-        return code
+        return 1
     return 0
 
 
-def _train(arguments: list[str], request: StopRequest) -> None:
+def _train(arguments: list[str], request: StopRequest, rescue: Rescue) -> None:
     # These imports take seconds, so they come after the signal handler.
     from kfp_pytorch.training import config, distributed
     from kfp_pytorch.training.watchdog import Heartbeat, watched
@@ -73,19 +87,35 @@ def _train(arguments: list[str], request: StopRequest) -> None:
         from kfp_pytorch.training.language import train
     else:
         from kfp_pytorch.training.train import train
-    with distributed.joined(settings.collective_timeout, _lost) as world:
-        heartbeat = Heartbeat()
+    heartbeat = Heartbeat()
+    lost = functools.partial(_lost, rescue, heartbeat)
+    with distributed.joined(settings.collective_timeout, lost) as world:
         with watched(heartbeat, world, settings.rank_timeout, _hung):
-            result = train(settings, world, request, heartbeat)
+            result = train(settings, world, request, heartbeat, rescue)
         # Every node's entry point writes the message: rank 0's pod may be gone when it is read.
         result = distributed.from_main(world, result)
         if world.local_rank == 0:
             write_result(result)
 
 
-def _lost(rank: int) -> None:
+def _lost(rescue: Rescue, heartbeat: Heartbeat, rank: int) -> None:
     """Ends this rank because another has gone: the main thread may wait for it for ever."""
+    # Whoever waits for a rank that is known to have gone hangs no more.
+    heartbeat.rest()
+    rescue.attempt()
+    # What ended the other may be about to end this one, too, and its own words tell more.
+    time.sleep(_OWN_ERROR_SECONDS)
     _leave_with(PeerLostError(f"rank {rank} has gone; its own error is the one to look for"))
+
+
+def _end_without_peer(error: Exception, rescue: Rescue) -> int:
+    """The end of a rank whose main thread noticed by itself that another has gone."""
+    rescue.attempt()
+    lost = PeerLostError("another rank has gone; its own error is the one to look for")
+    lost.__cause__ = error
+    _record(lost, EXIT_PEER_LOST)
+    LOG.error("%s", lost, exc_info=lost)
+    return EXIT_PEER_LOST
 
 
 def _hung(error: RankHungError) -> None:

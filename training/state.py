@@ -90,19 +90,23 @@ def tensors(state: State, world: World) -> Tensors:
     return {"model": model, "optimizer": _only_tensors(optimizer), "random": random}
 
 
-def plain(state: State, meter: list[float]) -> dict[str, Any]:
-    """What is kept as plain values, the same on all ranks.
+def position(state: State) -> dict[str, Any]:
+    """Where a job is, as plain values that are the same on all ranks."""
+    return {
+        "progress": asdict(state.progress),
+        "data": state.data.state_dict() if state.data else None,
+    }
+
+
+def plain(state: State, position: dict[str, Any], meter: list[float]) -> dict[str, Any]:
+    """What is kept as plain values.
 
     Args:
         state: The state of a job.
+        position: Where it is, or was when its tensors were what they are.
         meter: Sum and count of its meter.
     """
-    return {
-        "progress": asdict(state.progress),
-        "meter": meter,
-        "history": state.history.curves,
-        "data": state.data.state_dict() if state.data else None,
-    }
+    return {**position, "meter": meter, "history": state.history.curves}
 
 
 def restore(

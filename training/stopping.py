@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,12 @@ class StopRequest:
 
         signal.signal(signal.SIGTERM, handle)
         return request
+
+    def wait(self, seconds: float) -> None:
+        """Waits for this process itself to be asked, at most so long."""
+        deadline = time.monotonic() + seconds
+        while not self.requested and time.monotonic() < deadline:
+            time.sleep(0.05)
 
 
 class StopAgreement:

@@ -166,10 +166,19 @@ class TextBatches(Iterator[Tensor]):
         return self._seen / self.windows
 
     def __next__(self) -> Tensor:
+        """Return the next batch, and count it as seen."""
+        batch = self.peek()
+        self.advance()
+        return batch
+
+    def advance(self) -> None:
+        """Count the next batch of all ranks as seen."""
+        self._seen += self._batch_size * self._data_ranks
+
+    def peek(self) -> Tensor:
         """Return the next batch: int64, windows by one byte more than the sequence."""
         first = self._seen + self._data_rank * self._batch_size
         places = range(first, first + self._batch_size)
-        self._seen += self._batch_size * self._data_ranks
         starts = torch.stack([self._window_at(place) for place in places]) * self._seq_len
         offsets = torch.arange(self._seq_len + 1)
         return self._text.data[starts[:, None] + offsets].long()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kfp_pytorch.training import data, feed, models, optimizers, speed, storage
+from kfp_pytorch.training import state as job_state
 from kfp_pytorch.training.checkpoints import Checkpoints
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.data import ImageData, Split, split_evenly
@@ -34,6 +35,7 @@ from kfp_pytorch.training.lifecycle import (
     summary,
 )
 from kfp_pytorch.training.metrics import Evaluation, History, LossMeter
+from kfp_pytorch.training.rescue import Rescue
 from kfp_pytorch.training.sampler import Batch, DistributedBatchSampler, evaluation_shards
 from kfp_pytorch.training.schedule import learning_rate, peak_rate
 from kfp_pytorch.training.speed import Speed
@@ -71,6 +73,7 @@ class Job:
         instruments: What measures how steps are computed.
         guard: What takes the optimizer's steps, but for those that are no finite numbers.
         checkpoints: What writes the state, and put it back at the start.
+        rescue: What saves the last step when another rank has gone.
     """
 
     config: Config
@@ -87,6 +90,7 @@ class Job:
     instruments: Instruments
     guard: Guard
     checkpoints: Checkpoints
+    rescue: Rescue
 
     def batch_of(self, step: int, rank: int) -> str:
         """What a rank computed in a recent step of this epoch, for a person to look at."""
@@ -102,7 +106,11 @@ class Job:
 
 
 def train(
-    config: Config, world: World, request: StopRequest, heartbeat: Heartbeat | None = None
+    config: Config,
+    world: World,
+    request: StopRequest,
+    heartbeat: Heartbeat | None = None,
+    rescue: Rescue | None = None,
 ) -> dict[str, Any]:
     """Trains, evaluates and exports a model.
 
@@ -111,6 +119,7 @@ def train(
         world: This rank among all.
         request: Whether somebody asked this process to stop.
         heartbeat: What is told how far this rank is, for a watchdog to look at.
+        rescue: What is told how to save the last step, and does so when another rank has gone.
 
     Returns:
         What the termination message reports, on all ranks.
@@ -119,7 +128,7 @@ def train(
         Stopped: If a rank was asked to stop; a checkpoint was written.
         TrainingError: If something cannot be done, with what to do about it.
     """
-    job = set_up(config, world, request, heartbeat or Heartbeat())
+    job = set_up(config, world, request, heartbeat or Heartbeat(), rescue or Rescue())
     with job.telemetry, contextlib.closing(job.feed), contextlib.closing(job.checkpoints):
         introduce(job)
         evaluation: dict[str, float] = {}
@@ -130,7 +139,9 @@ def train(
         return finish(job, evaluation or evaluate(job))
 
 
-def set_up(config: Config, world: World, request: StopRequest, heartbeat: Heartbeat) -> Job:
+def set_up(
+    config: Config, world: World, request: StopRequest, heartbeat: Heartbeat, rescue: Rescue
+) -> Job:
     """Loads data, model and the newest checkpoint."""
     folder = storage.open_folder(config.output)
     on_main(world, lambda: storage.check_writable(folder))
@@ -145,6 +156,7 @@ def set_up(config: Config, world: World, request: StopRequest, heartbeat: Heartb
     state = State(model, optimizer, LossMeter(world), Progress(), History())
     checkpoints = Checkpoints(folder, config, world, state)
     resumed = checkpoints.resume()
+    rescue.arm(world, lambda: job_state.position(state), checkpoints.rescue)
     samples = len(images.train.labels)
     return Job(
         config=config,
@@ -165,6 +177,7 @@ def set_up(config: Config, world: World, request: StopRequest, heartbeat: Heartb
         ),
         guard=open_guard(world, model, optimizer, config.skip_bad_steps),
         checkpoints=checkpoints,
+        rescue=rescue,
     )
 
 
@@ -204,12 +217,9 @@ def train_epoch(job: Job) -> None:
         if job.stop.reached():
             leave(job)
         job.instruments.before_step(progress.step + 1)
-        loss, rate = train_step(job, batch, samples)
-        progress.step += 1
+        rate = train_step(job, batch, samples)
         job.instruments.after_step(progress.step)
-        progress.samples += batch.global_size
         seen += batch.global_size
-        job.state.meter.add(loss, batch.count)
         if progress.step % job.config.log_every == 0:
             seconds, clock = time.perf_counter() - clock, time.perf_counter()
             report_training(job, {"lr": rate, "samples_per_second": seen / seconds})
@@ -219,8 +229,8 @@ def train_epoch(job: Job) -> None:
     job.instruments.rest()
 
 
-def train_step(job: Job, batch: Batch, samples: Split) -> tuple[Tensor, float]:
-    """One step of the optimizer: this rank's loss, on the device, and the learning rate."""
+def train_step(job: Job, batch: Batch, samples: Split) -> float:
+    """Takes one step of the optimizer, and tells its learning rate."""
     progress, optimizer = job.state.progress, job.state.optimizer
     epochs_done = progress.epoch + progress.samples / job.sampler.samples
     rate = learning_rate(job.config, job.world.size, epochs_done)
@@ -230,8 +240,12 @@ def train_step(job: Job, batch: Batch, samples: Split) -> tuple[Tensor, float]:
     # Ranks are averaged alike, whatever their part of the last batch: so each is weighed by it.
     loss = backward(job, samples, batch.count * job.world.size / batch.global_size)
     job.instruments.after_backward()
-    job.guard.step(progress.step + 1, loss)
-    return loss, rate
+    with job.rescue.step():
+        job.guard.step(progress.step + 1, loss)
+        progress.step += 1
+        progress.samples += batch.global_size
+        job.state.meter.add(loss, batch.count)
+    return rate
 
 
 def backward(job: Job, samples: Split, weight: float) -> Tensor:

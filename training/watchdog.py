@@ -15,14 +15,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from types import TracebackType
 from typing import NamedTuple
 
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from kfp_pytorch.training.distributed import World
+from kfp_pytorch.training.distributed import World, own_store
 from kfp_pytorch.training.errors import RankHungError
 
 # How long a rank that finds itself hanging is given to say so itself.
@@ -34,7 +32,6 @@ _EXCHANGES = (
     "torch.autograd",
     *(f"kfp_pytorch.training.{name}" for name in ("stopping", "distributed", "metrics", "finite")),
 )
-_STORE_TIMEOUT = timedelta(seconds=5)
 WAITING_FOR_DATA, COMPUTING, EVALUATING = range(3)
 _NAMES = {WAITING_FOR_DATA: "waiting for data", COMPUTING: "computing", EVALUATING: "evaluating"}
 
@@ -123,7 +120,7 @@ class Watchdog:
         self._seconds = seconds
         self._interval = min(seconds / 10, _MOST_INTERVAL)
         self._on_hang = on_hang
-        self._store = _own_store(world)
+        self._store = own_store(world)
         self._main = threading.main_thread().ident
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -187,14 +184,6 @@ class Watchdog:
 
 def _key(rank: int) -> str:
     return f"kfp-pytorch/heartbeat/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{rank}"
-
-
-def _own_store(world: World) -> TCPStore | None:
-    """A connection of the thread's own to the store that the ranks met at."""
-    if world.size == 1:
-        return None
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=_STORE_TIMEOUT)
 
 
 def _traceback_of(thread: int | None) -> TracebackType | None:

@@ -22,11 +22,11 @@ def noted_resume(self: Checkpoints) -> bool:
 
 
 def noted_step(job: train.Job, batch: Any, samples: Any) -> Any:
-    done = train_step(job, batch, samples)
+    # Before it is taken: another rank may save a step that this one dies of.
     progress, seen = job.state.progress, batch.indices[: batch.count].tolist()
     words = [progress.step + 1, progress.epoch, *seen]
     notes.write((" ".join(map(str, words)) + "\n").encode())
-    return done
+    return train_step(job, batch, samples)
 
 
 Checkpoints.resume = noted_resume  # type: ignore[method-assign]
