@@ -1,0 +1,145 @@
+"""What a checkpoint of 10 GB costs a job of 4 GPUs, and how long a job takes to go on from one.
+
+    python -m benchmarks.checkpoint --gpus 4 --output FOLDER
+
+A decoder-only transformer of 834 million parameters is sharded by FSDP2: its weights and AdamW's
+state are 10 GB together. Figures, each also for the first checkpoint, which makes the memory that
+the state is copied to:
+
+- checkpoint_stall_s: how much longer the step took that a checkpoint fell into, than its median.
+- checkpoint_write_s: how long the thread wrote, while training went on.
+- resume_to_first_step_s: from starting torchrun to the end of the first step after the checkpoint,
+  imports, joining, reading and, with --compile, compiling included.
+
+`--tiny` tries on CPUs that it runs; its figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.figures import show
+from kfp_pytorch.training import checkpoint, language, transformer
+from kfp_pytorch.training.config import parse
+from kfp_pytorch.training.distributed import World, joined
+from kfp_pytorch.training.rescue import Rescue
+from kfp_pytorch.training.stopping import StopRequest
+from kfp_pytorch.training.watchdog import Heartbeat
+
+SHAPES = {
+    "bench": transformer.TransformerConfig(
+        vocab=32000, dim=1536, layers=24, heads=12, hidden=4608, seq_len=2048
+    ),
+    "bench-tiny": transformer.TransformerConfig(layers=2, seq_len=16),
+}
+WARM_UP, BETWEEN, SAVES = 10, 20, 5
+Figure = tuple[str, float, str, str]
+STARTED_ENV = "KFP_PYTORCH_BENCH_STARTED"
+
+
+def main() -> None:
+    """Measures, in processes of its own, and prints one figure a line."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--gpus", type=int, default=4)
+    parser.add_argument("--output", type=Path, required=True, help="a folder with room for 40 GB")
+    parser.add_argument("--compile", choices=("on", "off"), default="off")
+    parser.add_argument("--tiny", action="store_true", help="only try out that it runs")
+    parser.add_argument("--rank", choices=("save", "resume"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    transformer.PRESETS.update(SHAPES)
+    if arguments.rank:
+        run_rank(arguments)
+        return
+    shutil.rmtree(arguments.output, ignore_errors=True)
+    for part in ("save", "resume"):
+        start(arguments, part)
+        for figure in json.loads((arguments.output / f"{part}.json").read_text()):
+            show(*figure)
+
+
+def start(arguments: argparse.Namespace, part: str) -> None:
+    """Starts the ranks under torchrun, as a pod does, and waits for them."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={arguments.gpus}", "-m", "benchmarks.checkpoint"]
+    command += [*sys.argv[1:], "--rank", part]
+    subprocess.run(command, check=True, env={**os.environ, STARTED_ENV: str(time.time())})
+
+
+def run_rank(arguments: argparse.Namespace) -> None:
+    """One rank of the job that saves, or of the one that goes on."""
+    given = [f"--model=lm-bench{'-tiny' if arguments.tiny else ''}", "--parallelism=fsdp2"]
+    given += [f"--output={arguments.output / 'job'}", f"--compile={arguments.compile}"]
+    given += ["--batch-size=2", "--max-steps=1000000", "--epochs=1000", "--keep=1"]
+    with joined(600, lambda _rank: os._exit(1)) as world:
+        job = language.set_up(parse(given), world, StopRequest(), Heartbeat(), Rescue())
+        with job.telemetry:
+            figures = save(job) if arguments.rank == "save" else resume(job)
+        if world.is_main:
+            (arguments.output / f"{arguments.rank}.json").write_text(json.dumps(figures))
+
+
+def save(job: language.Job) -> list[Figure]:
+    """Trains, with checkpoints in between."""
+    plain = [timed_step(job) for _ in range(WARM_UP + BETWEEN)][WARM_UP:]
+    stalls, calls, writes = [], [], []
+    for _ in range(SAVES):
+        clock = time.perf_counter()
+        job.checkpoints.save()
+        calls.append(job.checkpoints.stalled)
+        timed_step(job)
+        stalls.append(time.perf_counter() - clock - statistics.median(plain))
+        plain += [timed_step(job) for _ in range(BETWEEN)]
+        job.checkpoints.wait()
+        writes.append(job.checkpoints.wrote)
+    newest = checkpoint.place(job.state.progress.step - BETWEEN - 1)
+    gigabytes = sum(job.folder.sizes(newest).values()) / 1e9
+    step = statistics.median(plain)
+    against = (
+        f"{job.world.size} × {device_name(job.world)}, {gigabytes:.2f} GB a job, "
+        f"median step {step:.4f} s"
+    )
+    return [
+        ("checkpoint_first_stall_s", stalls[0], "s", f"counted apart; {against}"),
+        ("checkpoint_stall_s", max(stalls[1:]), "s", f"< 0.5, the worst of 4; {against}"),
+        ("checkpoint_save_call_s", max(calls[1:]), "s", f"part of the stall; {against}"),
+        ("checkpoint_write_s", statistics.median(writes), "s", f"in a thread; {against}"),
+    ]
+
+
+def resume(job: language.Job) -> list[Figure]:
+    """Takes the first step after the newest checkpoint."""
+    step = job.state.progress.step
+    timed_step(job)
+    seconds = time.time() - float(os.environ[STARTED_ENV])
+    against = (
+        f"< 60; {job.world.size} × {device_name(job.world)}, from torchrun's start, step {step}"
+    )
+    return [("resume_to_first_step_s", seconds, "s", against)]
+
+
+def timed_step(job: language.Job) -> float:
+    """The seconds of a step, to the end of its work on the device."""
+    clock = time.perf_counter()
+    language.train_step(job)
+    if job.world.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - clock
+
+
+def device_name(world: World) -> str:
+    """What a rank computes on."""
+    return torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
+
+
+if __name__ == "__main__":
+    main()
