@@ -6,6 +6,7 @@ The checks are the launcher's own, on what is known of a task's inputs beforehan
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -63,7 +64,40 @@ def _pytorch_job(task: KnownTask) -> None:
 
     inputs = parse_inputs(**{"image": _ANY_NAME, **task.inputs})
     name = identity.job_name(inputs.name, _UNKNOWN_URI, pytorchjob.longest_suffix(inputs))
-    pytorchjob.manifest(inputs, job_name=name, labels={}, annotations={}, owner=None)
+    job = pytorchjob.manifest(inputs, job_name=name, labels={}, annotations={}, owner=None)
+    _check_pod(job["spec"]["pytorchReplicaSpecs"]["Master"]["template"], task.name)
+
+
+def _check_pod(template: dict[str, Any], task: str) -> None:
+    """Checks a pod template as the API server will check the pods that are made from it.
+
+    Raises:
+        InputError: When it would refuse them. A field that it does not know is only told: the
+            cluster may be newer.
+    """
+    from kfp_pytorch.launcher.constants import POD
+    from kfp_pytorch.launcher.errors import InputError
+    from kfp_pytorch.local.apiserver import admission
+    from kfp_pytorch.local.apiserver.errors import ApiError
+    from kfp_pytorch.local.apiserver.registry import Registry
+
+    kind = Registry([]).of(POD)
+    metadata = {**template["metadata"], "name": _ANY_NAME, "namespace": _ANY_NAME}
+    pod = {"kind": POD.kind, **template, "metadata": metadata}
+    try:
+        admission.check_new(kind, admission.new_object(kind, pod, datetime.now(UTC)))
+        unknown = admission.unknown_fields(kind, pod)
+    except ApiError as error:
+        raise InputError(
+            f"The training pods would be refused; look at pod_template_patch, affinity, "
+            f"security_context and tolerations: {error.message}"
+        ) from None
+    if unknown:
+        click.echo(
+            f"Warning: task {task}: Kubernetes' pods have no field {', '.join(unknown)}. Look for "
+            "a typing error, unless your cluster is newer than this check.",
+            err=True,
+        )
 
 
 def _kserve_deploy(task: KnownTask) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +11,6 @@ from kfp_pytorch.cli.packages import Package
 
 # The Argo Workflow that a backend makes of a package is one etcd object of about 1 MB.
 LARGE_PACKAGE_BYTES = 600_000
-# REGISTRY[:PORT]/PATH[:TAG][@DIGEST], as https://github.com/distribution/reference has it.
-_IMAGE = re.compile(
-    r"([A-Za-z0-9.-]+(:\d+)?/)?[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
-    r"(:\w[\w.-]{0,127})?(@[a-z0-9]+:[0-9a-f]{32,})?",
-    re.ASCII,
-)
 
 
 @click.command("compile")
@@ -42,11 +35,13 @@ def compile_command(pipelines: tuple[str, ...], everything: bool, output: Path, 
     num_nodes=0, are found here.
     """
     from kfp_pytorch.cli import checks, packages
+    from kfp_pytorch.launcher.checks import image as checked_image
+    from kfp_pytorch.launcher.errors import InputError
 
-    if image and not _IMAGE.fullmatch(image):
-        raise click.UsageError(
-            f"--image {image!r} is no image; write it as REGISTRY/NAME:TAG or NAME@sha256:DIGEST."
-        )
+    try:
+        image = checked_image("--image", image)
+    except InputError as error:
+        raise click.UsageError(error.message) from None
     names = [*pipelines, *(packages.shipped() if everything else [])]
     if not names:
         raise click.UsageError(

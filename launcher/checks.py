@@ -16,10 +16,20 @@ from kfp_pytorch.launcher.errors import InputError
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _KEY_NAME = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?")
+# https://github.com/distribution/reference/blob/v0.6.0/regexp.go
+_HOST = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+_PATH_PART = r"[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(
+    rf"(({_HOST}(\.{_HOST})*|\[[0-9a-fA-F:]+\])(:[0-9]+)?/)?"
+    rf"{_PATH_PART}(/{_PATH_PART})*(:\w[\w.-]{{0,127}})?"
+    r"(@[A-Za-z][A-Za-z0-9]*([-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?",
+    re.ASCII,
+)
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?)?")
 _QUANTITY = re.compile(
     r"(?P<number>\d+(\.\d*)?|\.\d+)"
-    r"(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?"
+    r"(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?",
+    re.ASCII,
 )
 _SCALES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3}
 _SCALES |= {s: 1000.0 ** (i + 2) for i, s in enumerate("MGTPE")}
@@ -65,6 +75,22 @@ def printable(name: str, value: str) -> str:
     except UnicodeEncodeError:
         raise InputError(f"{name} holds half of a surrogate pair: {value!r}.") from None
     return value
+
+
+def image(name: str, value: Any) -> str:
+    """Read the name of an image; unset gives an empty string.
+
+    Raises:
+        InputError: If the kubelet would say InvalidImageName.
+    """
+    word = text(name, value)
+    if word and not _IMAGE.fullmatch(word):
+        raise InputError(
+            f"{name} is {word!r}; write it as REGISTRY/NAME:TAG or REGISTRY/NAME@DIGEST: the name "
+            "has lower case letters, digits and '-', '_', '.', '/' between them, and there are no "
+            "blanks."
+        )
+    return word
 
 
 def integer(
@@ -334,13 +360,22 @@ def label_map(name: str, value: Any) -> dict[str, str]:
     """
     read = annotation_map(name, value)
     for key, item in read.items():
-        if not _LABEL_VALUE.fullmatch(item):
-            raise InputError(
-                f"{name}[{key!r}] is {item!r}; a label's value is at most 63 letters, digits, "
-                "'-', '_' and '.', and begins and ends with a letter or digit. An annotation "
-                "takes any text."
-            )
+        label_value(f"{name}[{key!r}]", item, " An annotation takes any text.")
     return read
+
+
+def label_value(name: str, value: str, advice: str = "") -> str:
+    """Return a text that may be a label's value.
+
+    Raises:
+        InputError: If it may not; the message ends with the advice.
+    """
+    if not _LABEL_VALUE.fullmatch(value):
+        raise InputError(
+            f"{name} is {value!r}; a label's value is at most 63 letters, digits, '-', '_' and "
+            f"'.', and begins and ends with a letter or digit.{advice}"
+        )
+    return value
 
 
 def annotation_map(name: str, value: Any) -> dict[str, str]:

@@ -34,6 +34,8 @@ _OPERATORS = (
     "PET_NNODES",
     "PET_NPROC_PER_NODE",
 )
+# The key of an entry of a Secret or ConfigMap.
+_ENTRY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 # What each source of a variable's value cannot do without.
 _REFERENCES = {
     "secretKeyRef": ("name", "key"),
@@ -85,6 +87,11 @@ def _check_reference(name: str, source: str, reference: Any) -> None:
             raise InputError(f"{where} lacks {key}; it needs {' and '.join(wanted)}.")
     if "name" in wanted:
         checks.dns_subdomain(f"{where}.name", reference["name"])
+    if "key" in wanted and not _ENTRY.fullmatch(reference["key"]):
+        raise InputError(
+            f"{where}.key is {reference['key']!r}; an entry's key is at most 253 letters, digits, "
+            "'-', '_' and '.'."
+        )
 
 
 def _check_name(name: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# What is kept of each end of a message that quotes a very long value.
+_LONGEST_END = 500
+
 
 class StepError(Exception):
     """Ends a step with a message for a person.
@@ -18,7 +21,18 @@ class StepError(Exception):
 
 
 class InputError(StepError, ValueError):
-    """An input that cannot work: the message names the value, the limit and the way out."""
+    """An input that cannot work: the message names the value, the limit and the way out.
+
+    A value may be as long as a script. The name before it and the way out after it must stay seen,
+    so the middle of a long message is left out.
+    """
+
+    def __init__(self, message: str, short: str = "") -> None:
+        left_out = len(message) - 2 * _LONGEST_END
+        if left_out > 0:
+            start, end = message[:_LONGEST_END], message[-_LONGEST_END:]
+            message = f"{start} … ({left_out:,} characters left out) … {end}"
+        super().__init__(message, short)
 
 
 class JobFailed(StepError):

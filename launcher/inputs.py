@@ -175,11 +175,9 @@ def parse_inputs(**inputs: Any) -> PyTorchJobInputs:
 
 
 def _program(inputs: dict[str, Any], settings: task_config.TaskSettings) -> dict[str, Any]:
-    image = checks.text("image", inputs.get("image"))
+    image = checks.image("image", inputs.get("image"))
     if not image:
         raise InputError("image is not set; give the name of the training image.")
-    if not re.fullmatch(r"[\x21-\x7e]+", image):
-        raise InputError(f"image is {image!r}; an image's name has no blanks.")
     return {
         "image": image,
         "name": _name(inputs.get("name")),
@@ -290,9 +288,12 @@ def _pod(inputs: dict[str, Any], settings: task_config.TaskSettings) -> dict[str
             "annotations", checks.annotation_map("annotations", inputs.get("annotations"))
         ),
         "istio_injection": checks.boolean("istio_injection", inputs.get("istio_injection")),
-        "pod_template_patch": checks.known_fields(
-            "pod_template_patch", inputs.get("pod_template_patch"), ("metadata", "spec")
-        ),
+        "pod_template_patch": {
+            key: checks.mapping(f"pod_template_patch.{key}", part)
+            for key, part in checks.known_fields(
+                "pod_template_patch", inputs.get("pod_template_patch"), ("metadata", "spec")
+            ).items()
+        },
     }
 
 

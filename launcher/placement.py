@@ -98,6 +98,9 @@ def _toleration(name: str, item: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in item.items()
         if key != "tolerationSeconds"
     }
+    if read.get("key"):
+        checks.qualified_key(name, read["key"])
+    checks.label_value(f"{name}.value", read.get("value", ""))
     operator = read.get("operator", "Equal")
     if operator not in ("Equal", "Exists"):
         raise InputError(f"{name}.operator is {operator!r}; it must be Equal or Exists.")

@@ -54,6 +54,23 @@ def test_a_compiled_package_can_be_turned_into_image_form_later(mine, cli, tmp_p
         ('"word": word,', '"word": None or [1],', r"hyperparameters\['word'\]"),
         ("num_nodes=nodes", "num_nodes=nodes, name='--'", "name is '--'"),
         ("num_nodes=nodes", "num_nodes=nodes, cleanup='sometimes'", "cleanup is 'sometimes'"),
+        (
+            "num_nodes=nodes",
+            "num_nodes=nodes, pod_template_patch={'spec': {'nodeSelector': 'gpu'}}",
+            "The training pods would be refused.*nodeSelector of type",
+        ),
+        (
+            "num_nodes=nodes",
+            "num_nodes=nodes, affinity={'nodeAffinity': {'preferredDuringScheduling"
+            "IgnoredDuringExecution': [{'weight': 'heavy'}]}}",
+            "affinity.nodeAffinity.*weight",
+        ),
+        (
+            "num_nodes=nodes",
+            "num_nodes=nodes, pod_template_patch={'spec': {'containers': [{'name': 'pytorch', "
+            "'resources': {'limits': {'memory': 'much'}}}]}}",
+            "The training pods would be refused.*limits\\[memory\\].*much",
+        ),
         ('word: str = ""', "word: str = 'say \"hi\"'", "no quotation mark"),
     ],
 )
@@ -67,6 +84,24 @@ def test_a_constant_that_cannot_work_is_found_and_nothing_is_written(
     assert result.exit_code == 1
     assert re.search(message, result.output)
     assert "task pytorch-job" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_field_that_pods_do_not_have_is_told_and_compiled_for_a_cluster_may_be_newer(
+    mine, cli, tmp_path
+):
+    patch = "pod_template_patch={'spec': {'nodeSelectr': {'a': 'b'}}}"
+    mine.write_text(mine.read_text().replace("num_nodes=nodes", f"num_nodes=nodes, {patch}"))
+    result = cli("compile", f"{mine}:training", "--output", tmp_path / "a.yaml")
+    assert result.exit_code == 0, result.output
+    assert "task pytorch-job: Kubernetes' pods have no field spec.nodeSelectr" in result.stderr
+    assert (tmp_path / "a.yaml").exists()
+
+
+def test_an_image_that_no_kubelet_pulls_is_refused(mine, cli, tmp_path):
+    result = cli("compile", mine, "--output", tmp_path / "out", "--image", "Mine:1:2")
+    assert result.exit_code == 2
+    assert "--image is 'Mine:1:2'; write it as REGISTRY/NAME:TAG" in result.output
     assert not (tmp_path / "out").exists()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import input_names, parse_inputs
-from kfp_pytorch.launcher.pytorchjob import longest_suffix
+from kfp_pytorch.launcher.pytorchjob import longest_suffix, manifest
 
 
 def parsed(**inputs: Any) -> Any:
@@ -140,6 +140,15 @@ def test_numbers_among_arguments_are_rendered_and_null_is_named_by_its_place() -
         ({"name": "日本"}, "no job can be called after"),
         ({"namespace": "Team A"}, "namespace is 'Team A'"),
         ({"image": "a b"}, "no blanks"),
+        ({"image": "train:"}, "image is 'train:'; write it as REGISTRY/NAME:TAG"),
+        ({"image": "quay.io/Team/train:1"}, "the name has lower case letters"),
+        ({"image": "train@sha256:beef"}, "REGISTRY/NAME@DIGEST"),
+        ({"image": "$(IMAGE)"}, "image is '$(IMAGE)'"),
+        ({"memory": "٣Gi"}, "no quantity"),
+        ({"env": {"A": {"secretKeyRef": {"name": "s", "key": "a/b"}}}}, "key is 'a/b'"),
+        ({"tolerations": [{"key": "a b", "operator": "Exists"}]}, "has the key 'a b'"),
+        ({"tolerations": [{"key": "a", "value": "b c"}]}, "tolerations[0].value is 'b c'"),
+        ({"pod_template_patch": {"spec": "x"}}, "pod_template_patch.spec must be an object"),
         ({"output_uri": "ftp://x"}, "must begin with pvc://CLAIM"),
         ({"key": "../other"}, "'..'"),
         ({"key": "{{$.pipeline_job_uuid}}"}, "nothing filled in"),
@@ -178,6 +187,38 @@ def test_bad_input_names_the_value_the_limit_and_the_way_out(
     with pytest.raises(InputError) as raised:
         parsed(**inputs)
     assert said in raised.value.message
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "train",
+        "team/train:1.4",
+        "REGISTRY/train:TAG",
+        "localhost:5000/train",
+        "[::1]:5000/a/b__c-d.e:x_1",
+        f"ghcr.io/o/train:1@sha256:{'0a' * 32}",
+    ],
+)
+def test_an_image_may_have_a_registry_a_tag_and_a_digest(image: str) -> None:
+    assert parse_inputs(image=image).image == image
+
+
+def test_a_part_of_the_patch_that_is_null_changes_nothing() -> None:
+    patch = {"metadata": None, "spec": None}
+    made = manifest(
+        parsed(pod_template_patch=patch), job_name="j", labels={}, annotations={}, owner=None
+    )
+    assert made == manifest(parsed(), job_name="j", labels={}, annotations={}, owner=None)
+
+
+def test_a_very_long_value_hides_neither_its_name_nor_the_way_out() -> None:
+    with pytest.raises(InputError) as raised:
+        parsed(cleanup="x" * 100_000)
+    said = raised.value.message
+    assert said.startswith("cleanup is 'xxx")
+    assert said.endswith("it must be one of on_failure, always, never.")
+    assert len(said) < 1200
 
 
 def test_what_is_too_long_for_a_command_line_is_refused_with_advice() -> None:

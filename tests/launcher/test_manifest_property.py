@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kfp_pytorch.launcher.inputs import parse_inputs
+from kfp_pytorch.launcher.inputs import input_names, parse_inputs
 from kfp_pytorch.launcher.pytorchjob import manifest
 
 Check = Callable[[str, dict[str, Any]], None]
@@ -67,6 +67,7 @@ task = st.fixed_dictionaries(
             max_size=2,
         ),
         "volumes": st.just([{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]),
+        "volumeMounts": st.just([]),
     },
 )
 patch = st.fixed_dictionaries(
@@ -84,50 +85,58 @@ patch = st.fixed_dictionaries(
         ),
     },
 )
-inputs_strategy = st.fixed_dictionaries(
-    {"image": st.from_regex(r"[a-z]{1,5}(:[0-9])?", fullmatch=True)},
-    optional={
-        "name": st.text(character, max_size=5).map(lambda s: f"a{s}"),
-        "namespace": word,
-        "command": st.lists(scalar, max_size=3).filter(lambda c: not c or str(c[0]).strip()),
-        "args": st.lists(scalar, max_size=3),
-        "env": st.dictionaries(
-            variable, scalar | st.just({"fieldRef": {"fieldPath": "metadata.name"}}), max_size=3
-        ),
-        "num_nodes": st.integers(1, 50) | st.just(4.0),
-        "nproc_per_node": st.sampled_from(["", "auto", "gpu", "cpu", "1", "8"]),
-        "cpu": st.sampled_from(["", "500m", "4", "1.5"]),
-        "memory": quantity,
-        "gpus_per_node": st.integers(0, 8),
-        "gpu_resource": st.sampled_from(["nvidia.com/gpu", "amd.com/gpu"]),
-        "shm_size": quantity | st.just("0"),
-        "output_uri": st.sampled_from(
-            ["pvc://claim", "pvc://claim/a/b", "s3://bucket/x", "gs://bucket", "minio://bucket/y"]
-        ),
-        "key": word,
-        "output_secret": word,
-        "resume_from": st.sampled_from(["", "pvc://claim/j", "pvc://other/j", "s3://bucket/j"]),
-        "service_account": word,
-        "image_pull_secrets": st.lists(word, max_size=2),
-        "image_pull_policy": st.sampled_from(["", "Always", "Never", "IfNotPresent"]),
-        "run_as_root": st.booleans(),
-        "run_as_user": st.integers(0, 2000),
-        "security_context": st.sampled_from([{}, {"fsGroup": 5.0}, {"fsGroup": None}]),
-        "node_selector": st.dictionaries(keys, word, max_size=2),
-        "tolerations": st.lists(toleration, max_size=2),
-        "affinity": affinity,
-        "labels": st.dictionaries(keys, word, max_size=2),
-        "annotations": st.dictionaries(keys, scalar, max_size=2),
-        "istio_injection": st.booleans(),
-        "backoff_limit": st.integers(-1, 50),
-        "ttl_seconds": st.just(-1) | st.integers(120, 10**6),
-        "clean_pod_policy": st.sampled_from(["Running", "All", "Keep"]),
-        "active_deadline": st.integers(0, 10**6),
-        "restart_policy": st.sampled_from(["OnFailure", "Never", "Always", "ExitCode"]),
-        "pod_template_patch": patch,
-        "task_config": task,
-    },
-)
+image = st.from_regex(r"[a-z]{1,5}(:[0-9])?", fullmatch=True)
+optional_inputs = {
+    "name": st.text(character, max_size=5).map(lambda s: f"a{s}"),
+    "namespace": word,
+    "command": st.lists(scalar, max_size=3).filter(lambda c: not c or str(c[0]).strip()),
+    "args": st.lists(scalar, max_size=3),
+    "env": st.dictionaries(
+        variable, scalar | st.just({"fieldRef": {"fieldPath": "metadata.name"}}), max_size=3
+    ),
+    "num_nodes": st.integers(1, 50) | st.just(4.0),
+    "nproc_per_node": st.sampled_from(["", "auto", "gpu", "cpu", "1", "8"]),
+    "cpu": st.sampled_from(["", "500m", "4", "1.5"]),
+    "memory": quantity,
+    "gpus_per_node": st.integers(0, 8),
+    "gpu_resource": st.sampled_from(["nvidia.com/gpu", "amd.com/gpu"]),
+    "shm_size": quantity | st.just("0"),
+    "output_uri": st.sampled_from(
+        ["pvc://claim", "pvc://claim/a/b", "s3://bucket/x", "gs://bucket", "minio://bucket/y"]
+    ),
+    "key": word,
+    "output_secret": word,
+    "resume_from": st.sampled_from(["", "pvc://claim/j", "pvc://other/j", "s3://bucket/j"]),
+    "service_account": word,
+    "image_pull_secrets": st.lists(word, max_size=2),
+    "image_pull_policy": st.sampled_from(["", "Always", "Never", "IfNotPresent"]),
+    "run_as_root": st.booleans(),
+    "run_as_user": st.integers(0, 2000),
+    "security_context": st.sampled_from([{}, {"fsGroup": 5.0}, {"fsGroup": None}]),
+    "node_selector": st.dictionaries(keys, word, max_size=2),
+    "tolerations": st.lists(toleration, max_size=2),
+    "affinity": affinity,
+    "labels": st.dictionaries(keys, word, max_size=2),
+    "annotations": st.dictionaries(keys, scalar, max_size=2),
+    "istio_injection": st.booleans(),
+    "backoff_limit": st.integers(-1, 50),
+    "ttl_seconds": st.just(-1) | st.integers(120, 10**6),
+    "clean_pod_policy": st.sampled_from(["Running", "All", "Keep"]),
+    "active_deadline": st.integers(0, 10**6),
+    "restart_policy": st.sampled_from(["OnFailure", "Never", "Always", "ExitCode"]),
+    "pod_template_patch": patch,
+    "task_config": task,
+    "hyperparameters": st.dictionaries(keys, scalar, max_size=3),
+    "queue_timeout": st.integers(0, 10**6),
+    "start_timeout": st.integers(0, 10**6),
+    "timeout": st.integers(0, 10**6),
+    "cleanup": st.sampled_from(["on_failure", "always", "never"]),
+}
+inputs_strategy = st.fixed_dictionaries({"image": image}, optional=optional_inputs)
+
+
+def test_the_manifests_are_made_from_every_input_that_there_is() -> None:
+    assert {"image", *optional_inputs} == input_names()
 
 
 @settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=80)
