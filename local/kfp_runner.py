@@ -105,7 +105,8 @@ def override_kfp(wanted: Run) -> None:
     - `python3` is replaced in every argument, the user's own strings included; the stand-in sets
       PATH instead.
     - A whole number that a pipeline puts inside a list or dict arrives as `3.0`; the backend
-      writes `3`.
+      writes `3`. And it writes the keys of a dict in their order, whatever order they were given
+      in.
 
     Args:
         wanted: The run's identity.
@@ -117,7 +118,7 @@ def override_kfp(wanted: Run) -> None:
     ids = itertools.chain([wanted.id], (f"{wanted.id}-{n}" for n in itertools.count(1)))
     placeholder_utils.make_random_id = lambda: next(ids)
     subprocess_task_handler.replace_python_executable = _unless_terminated
-    executor_input_utils.executor_input_to_dict = _with_whole_numbers(
+    executor_input_utils.executor_input_to_dict = _as_the_backend_writes(
         executor_input_utils.executor_input_to_dict
     )
 
@@ -131,7 +132,9 @@ def _unless_terminated(command: list[str], _executable: str) -> list[str]:
     return command
 
 
-def _with_whole_numbers(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+def _as_the_backend_writes(
+    original: Callable[..., dict[str, Any]],
+) -> Callable[..., dict[str, Any]]:
     def executor_input_to_dict(*arguments: Any, **keywords: Any) -> dict[str, Any]:
         result = original(*arguments, **keywords)
         values = result.get("inputs", {}).get("parameterValues", {})
@@ -139,9 +142,18 @@ def _with_whole_numbers(original: Callable[..., dict[str, Any]]) -> Callable[...
             # KFP's name for what a pipeline puts inside another value.
             if name.startswith("pipelinechannel--") and isinstance(value, float):
                 values[name] = int(value) if value.is_integer() else value
+            else:
+                values[name] = _in_order(value)
         return result
 
     return executor_input_to_dict
+
+
+def _in_order(value: Any) -> Any:
+    """A value with the keys of every dict in it sorted, as Go writes a map."""
+    if isinstance(value, dict):
+        return {key: _in_order(value[key]) for key in sorted(value)}
+    return [_in_order(item) for item in value] if isinstance(value, list) else value
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:

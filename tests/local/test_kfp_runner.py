@@ -33,6 +33,11 @@ def fill(values: dict, items: list) -> dict:
 
 
 @component
+def order(given: dict, constant: dict) -> list:
+    return [list(given), list(given["m"][0]), list(constant)]
+
+
+@component
 def fail():
     raise ValueError("it cannot be")
 
@@ -56,6 +61,11 @@ def speaking(text: str = "python3 $HOME 'x' ✨"):
 @dsl.pipeline(name="filling")
 def filling(epochs: int = 20, rate: float = 1e-5, word: str = "a"):
     fill(values={"epochs": epochs, "rate": rate, "word": word}, items=[f"--epochs={epochs}"])
+
+
+@dsl.pipeline(name="ordering")
+def ordering(given: dict):
+    order(given=given, constant={"lr": 1, "epochs": 2})
 
 
 @dsl.pipeline(name="failing")
@@ -134,6 +144,13 @@ def test_a_number_inside_a_dict_or_list_is_written_as_the_backend_writes_it(tmp_
     assert output["items"] == ["--epochs=20"]
     assert output["values"]["epochs"] == "20"
     assert float(output["values"]["rate"]) == 1e-5
+
+
+def test_the_keys_of_a_dict_arrive_in_the_order_that_they_have_on_a_cluster(tmp_path):
+    given = {"z": 1, "m": [{"b": 1, "a": 2}], "A": 3}
+    _, events = run(tmp_path / "a-run", ordering, {"given": given})
+    output = ended(events)[0]["outputs"]["parameters"]["Output"]
+    assert output == [["A", "m", "z"], ["a", "b"], ["epochs", "lr"]]
 
 
 def test_a_step_that_raises_ends_the_run_and_its_traceback_is_told(tmp_path):
