@@ -169,6 +169,10 @@ def error_from(call: Call, status: int, headers: Mapping[str, str], body: bytes)
     reason = str(said.get("reason") or "")
     words = str(said.get("message") or body[:500].decode("utf-8", "replace").strip() or "no words")
     cls = _class_for(status, reason, words, said)
+    if cls is KindAbsent and not call.group:
+        # Every API server has the core kinds: this one has only just started, or is a proxy. A log
+        # is not there where its pod is not.
+        cls = NotFound if call.resource == "pods/log" else Transient
     return cls(call, status, reason, words, _retry_after(headers, said))
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher.api_errors import AlreadyExists, Conflict, KindAbsent, NotFound, Refused
+from kfp_pytorch.launcher.api_errors import AlreadyExists, KindAbsent, NotFound, Refused
 from kfp_pytorch.launcher.constants import (
     ATTEMPT_ANNOTATION,
     MANAGED_BY_LABEL,
@@ -21,7 +21,7 @@ from kfp_pytorch.launcher.limits import Limits
 from kfp_pytorch.launcher.podview import some
 from kfp_pytorch.launcher.progress import say
 from kfp_pytorch.launcher.state import Phase, job_state
-from kfp_pytorch.launcher.stop import Stopper, Target
+from kfp_pytorch.launcher.stop import Stopper, Target, delete_quietly
 
 _UNKNOWN = re.compile(r'unknown field "([^"]+)"')
 _IN_TEMPLATE = re.compile(r"^spec\.pytorchReplicaSpecs\.\w+\.template\.")
@@ -164,10 +164,7 @@ def _clear_away(kube: Kube, job: Object, *, deleting: bool) -> None:
     state = job_state(job)
     words = state.message or state.reason
     say(f"replacing job {name}, which failed in attempt {attempt_of(job)}: {words}")
-    try:
-        kube.delete(PYTORCHJOB, name, uid)
-    except (NotFound, Conflict):
-        return
+    delete_quietly(kube, PYTORCHJOB, name, uid)
 
 
 def _await_absence(kube: Kube, job: Object, limits: Limits) -> None:

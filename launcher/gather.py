@@ -153,14 +153,14 @@ class Gatherer:
                 try, after which what was seen before has to do.
 
         Raises:
-            CannotObserve: The patience was over.
+            CannotObserve: The patience was over, or the pods may not be read any more.
         """
         deadline = time.monotonic() + self._limits.gather
         try:
             fresh = self.saw_pods((patient or self._kube).list(POD, labels=self.labels))
         except StepError as error:
-            if patient is not None and isinstance(error, CannotObserve):
-                raise
+            if patient is not None:
+                raise CannotObserve(f"Could not read the pods: {error.message}") from error
             self.note(f"The pods could not be read at the end: {error.short}")
             fresh = []
         if time.monotonic() < deadline:

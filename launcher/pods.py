@@ -116,6 +116,9 @@ def troubles(pod: Object) -> Iterator[Trouble]:
     """Finds the containers of a pod that do not come up, init containers first."""
     images = {c.get("name"): c.get("image", "") for c in _containers(pod)}
     for status in container_statuses(pod):
+        if dig(status, "state", "running"):
+            # It has come up, whatever kept it from that before.
+            continue
         waiting = dig(status, "state", "waiting") or {}
         reason, message = str(waiting.get("reason") or ""), waiting.get("message", "")
         last = dig(status, "state", "terminated") or dig(status, "lastState", "terminated") or {}
@@ -181,6 +184,8 @@ def waiting_words(pod: Object) -> str:
 
 def belongs_to(pod: Object, uid: str) -> bool:
     """Whether a pod is of the job with this uid, not of an earlier one of the same name."""
+    if not podview.name(pod):
+        return False
     owners = podview.each(pod, "metadata", "ownerReferences")
     return not owners or any(owner.get("uid") == uid for owner in owners)
 

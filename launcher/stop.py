@@ -33,8 +33,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 GRACE = 25.0
 # How long the DELETE waits to learn whether this is a drain.
 _DRAIN_CHECK = 0.025
-# A server that starts may not know a kind for a moment, though its objects are there.
-_KIND_ABSENT_PAUSES = (0.1, 0.4, 1.0, 2.0)
+# A server that starts may not know a kind for a moment, though its objects are there; others may
+# write an object at the moment of its deletion.
+_PAUSES = (0.1, 0.4, 1.0, 2.0)
 _URGENT = Patience(
     blind=GRACE, first_contact=GRACE, pause=0.05, longest_pause=1.0, connect=2, read=3
 )
@@ -136,17 +137,33 @@ def delete_quietly(kube: Kube, kind: Kind, name: str, uid: str) -> bool:
     Returns:
         Whether it was there.
     """
-    for pause in _KIND_ABSENT_PAUSES:
+    for pause in _PAUSES:
         try:
             kube.delete(kind, name, uid)
-        except (NotFound, Conflict):
+            return True
+        except NotFound:
             return False
+        except Conflict:
+            if not _is_there(kube, kind, name, uid):
+                return False
         except KindAbsent:
-            time.sleep(pause)
-            continue
-        return True
+            pass
+        time.sleep(pause)
     kube.delete(kind, name, uid)
     return True
+
+
+def _is_there(kube: Kube, kind: Kind, name: str, uid: str) -> bool:
+    """Whether the object of this name is this one, as far as the server tells.
+
+    A delete conflicts where it is another; or where somebody wrote at the same moment.
+    """
+    try:
+        return bool(kube.get(kind, name)["metadata"].get("uid") == uid)
+    except NotFound:
+        return False
+    except KindAbsent:
+        return True
 
 
 class Stopper:

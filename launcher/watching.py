@@ -17,7 +17,6 @@ from kfp_pytorch.launcher.api_errors import (
     ApiError,
     Expired,
     Forbidden,
-    KindAbsent,
     NotFound,
     Silent,
     Unauthorized,
@@ -110,6 +109,9 @@ class Follower(threading.Thread, ABC):
         try:
             while not self._closed:
                 self._round()
+        except Unauthorized as error:
+            # It says nothing of what is watched, which may well be alive.
+            self._put(Broken(CannotObserve(f"Could not observe it: {error.message}")))
         except StepError as error:
             self._put(Broken(error))
         except Exception as error:
@@ -130,7 +132,7 @@ class Follower(threading.Thread, ABC):
 
     def _round(self) -> None:
         self._wake.clear()
-        items, version = self.read()
+        items, version = self._read_patiently()
         self._put(Snapshot(items))
         started, silent = time.monotonic(), False
         try:
@@ -151,6 +153,24 @@ class Follower(threading.Thread, ABC):
             # It broke, and was not told to look.
             self._failures = 0 if healthy else self._failures + 1
         self._wake.wait(self.pause(self._failures, silent))
+
+    def _read_patiently(self) -> tuple[list[Object], str]:
+        """Reads, again and again where the answer is an error that no permission would mend.
+
+        The CRD may be on its way out and in again, a server that starts may not know it yet, and
+        what stands before a server may answer anything.
+        """
+        started = time.monotonic()
+        while True:
+            try:
+                return self.read()
+            except (Forbidden, Unauthorized):
+                raise
+            except ApiError as error:
+                if time.monotonic() - started > self.limits.blind or self._closed:
+                    raise CannotObserve(f"Could not observe it: {error.message}") from error
+                self._wake.wait(min(5.0, self.limits.poll))
+                self._wake.clear()
 
     def _watch(self, version: str) -> None:
         self._stream = stream = self.open(version)
@@ -185,24 +205,17 @@ class JobFollower(Follower):
 
     def read(self) -> tuple[list[Object], str]:
         """Reads the job. Only a well-formed NotFound counts as its absence."""
-        started = time.monotonic()
-        while True:
-            try:
-                job = self._first or self.kube.get(PYTORCHJOB, self._job_name)
-                self._first = None
-                version = str(job["metadata"].get("resourceVersion") or "")
-                if version != self._job_version:
-                    # It changed while nobody watched: what came before is history.
-                    self._job_version = self._version = version
-                return [job], version
-            except NotFound:
-                self._recall()
-                return [], ""
-            except KindAbsent as error:
-                # The CRD is being replaced, or a server that starts does not know it yet.
-                if time.monotonic() - started > self.limits.blind or self._closed:
-                    raise CannotObserve(f"Could not observe the job: {error.message}") from error
-                self._wake.wait(min(5.0, self.limits.poll))
+        try:
+            job = self._first or self.kube.get(PYTORCHJOB, self._job_name)
+        except NotFound:
+            self._recall()
+            return [], ""
+        self._first = None
+        version = str(job["metadata"].get("resourceVersion") or "")
+        if version != self._job_version:
+            # It changed while nobody watched: what came before is history.
+            self._job_version = self._version = version
+        return [job], version
 
     def _recall(self) -> None:
         """Learns from the server's history how a job ended that is gone since the last watch."""

@@ -91,6 +91,8 @@ def test_no_kind_of_broken_watch_hides_the_end(step: Any, hands: Any, action: An
         Answer(504),
         Answer(429, retry_after=0),
         Answer(404, message=CRD_GONE),
+        Answer(410),
+        Answer(400),
         Answer(502, body="<html>bad gateway</html>"),
         Reset(),
         Reset(after_bytes=20),
@@ -209,15 +211,46 @@ def test_a_delete_that_fails_at_first_is_tried_again(step: Any, hands: Any) -> N
     hands.until(lambda: hands.jobs() == [])
 
 
-@pytest.mark.parametrize("code", [404, 409])
-def test_a_delete_that_finds_nothing_of_ours_changes_no_outcome(
-    step: Any, hands: Any, code: int
-) -> None:
-    answer = Answer(code, body=_not_found()) if code == 404 else Answer(code)
-    hands.fault(answer, "delete")
+def test_a_delete_that_finds_nothing_changes_no_outcome(step: Any, hands: Any) -> None:
+    hands.fault(Answer(404, body=_not_found()), "delete")
     run = runs(step, hands)
     hands.set_conditions(run.job, "Failed: it broke")
     assert "it broke" in run.failed(JobFailed)
+
+
+def test_a_delete_that_collides_with_a_writer_is_made_again(step: Any, hands: Any) -> None:
+    hands.fault(Answer(409), "delete", times=2)
+    run = runs(step, hands)
+    hands.set_conditions(run.job, "Failed: it broke")
+    assert "it broke" in run.failed(JobFailed)
+    hands.until(lambda: hands.jobs() == [])
+
+
+def test_a_retry_replaces_a_failed_job_though_its_delete_collides_at_first(
+    step: Any, hands: Any
+) -> None:
+    first = step(cleanup="never")
+    old = hands.set_conditions(first.job, "Failed")
+    first.failed(JobFailed)
+    hands.fault(Answer(409), "delete")
+    second = step()
+    hands.until(lambda: old["metadata"]["uid"] not in [j["metadata"]["uid"] for j in hands.jobs()])
+    hands.success(second.job)
+    second.succeeded()
+
+
+def test_credentials_that_are_refused_while_a_job_runs_leave_it_to_a_retry(
+    step: Any, hands: Any
+) -> None:
+    run = runs(step, hands)
+    hands.until(lambda: hands.count("watch", "/pytorchjobs"))
+    for verb in ("get", "watch"):
+        hands.fault(Answer(401), verb, times=None)
+    hands.server.go_away(0.05)
+    words = run.failed(CannotObserve)
+    assert "does not accept the credentials" in words
+    assert "left as it is" in words
+    assert len(hands.jobs()) == 1
 
 
 def test_clocks_that_disagree_shorten_no_limit(step: Any, hands: Any) -> None:

@@ -1,0 +1,96 @@
+"""What goes wrong between the step and the API server while it looks at the job's pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from harness.hands import container
+
+from kfp_pytorch.launcher.errors import CannotObserve, JobFailed
+from kfp_pytorch.local.apiserver.faultactions import Answer, Forbidden, Reset, Stall
+from kfp_pytorch.local.apiserver.watchfaults import (
+    EndWatch,
+    InsertEvent,
+    SilentWatch,
+    expired_watch,
+)
+
+PODS = "*/pods"
+
+
+def succeeds(run: Any, hands: Any) -> None:
+    """The job runs, and its success brings its result."""
+    hands.running(run.job)
+    hands.set_conditions(run.job, "Created", "Running")
+    hands.until(lambda: hands.server.faults.struck())
+    hands.until(lambda: hands.count("get", "/log"))
+    assert run.going, run.error
+    hands.success(run.job, metrics={"accuracy": 1.0})
+    run.succeeded()
+    assert run.outputs.metrics.metadata == {"accuracy": 1.0}
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        EndWatch(cut=True),
+        SilentWatch(),
+        Stall(after_bytes=40),
+        Reset(),
+        Answer(410),
+        Answer(404),
+        expired_watch(),
+        InsertEvent("MODIFIED", {}),
+        InsertEvent("MODIFIED", {"kind": "Pod", "metadata": {}}),
+        InsertEvent("DELETED", {"kind": "Status", "metadata": {}}),
+    ],
+    ids=repr,
+)
+def test_no_kind_of_broken_watch_loses_the_result(step: Any, hands: Any, action: Any) -> None:
+    hands.fault(action, "watch", PODS, times=None)
+    succeeds(step(), hands)
+
+
+@pytest.mark.parametrize(
+    "action", [Answer(400), Answer(404), Answer(410), Answer(503), Reset(after_bytes=20)], ids=repr
+)
+def test_lists_that_fail_for_a_while_lose_no_result(step: Any, hands: Any, action: Any) -> None:
+    hands.fault(action, "list", PODS, times=3)
+    succeeds(step(limits={"start": 60.0}), hands)
+
+
+def test_pods_that_may_not_be_read_at_the_end_leave_the_result_to_a_retry(
+    step: Any, hands: Any
+) -> None:
+    run = step()
+    hands.running(run.job)
+    hands.set_conditions(run.job, "Created", "Running")
+    hands.until(lambda: hands.count("get", "/log") and hands.count("watch", "/pods"))
+    hands.fault(Forbidden(), "list", PODS, times=None)
+    hands.success(run.job, metrics={"accuracy": 1.0})
+    assert "list pods" in run.failed(CannotObserve)
+    hands.server.faults.clear()
+    again = step()
+    again.succeeded()
+    assert again.outputs.metrics.metadata == {"accuracy": 1.0}
+
+
+def test_a_container_that_came_up_at_the_second_try_is_in_no_trouble(step: Any, hands: Any) -> None:
+    run = step(limits={"config_grace": 0.0})
+    failed = {"exitCode": 128, "reason": "StartError", "message": "device or resource busy"}
+    again = container(restarts=1, running={}, lastState={"terminated": failed})
+    hands.pod(run.job, phase="Running", containerStatuses=[again])
+    hands.set_conditions(run.job, "Created", "Running")
+    hands.until(lambda: hands.count("get", "/log"))
+    assert run.going, run.error
+    hands.success(run.job)
+    run.succeeded()
+
+
+def test_a_container_that_never_comes_up_still_is(step: Any, hands: Any) -> None:
+    run = step()
+    failed = {"exitCode": 128, "reason": "StartError", "message": "exec: no such file"}
+    hands.waiting(run.job, "CrashLoopBackOff", restarts=3, lastState={"terminated": failed})
+    hands.set_conditions(run.job, "Created", "Running")
+    assert "no such file" in run.failed(JobFailed)
