@@ -89,7 +89,7 @@ def _kept(root: Path) -> Iterator[lifecycle.ClusterHandle]:
     try:
         yield handle
     except BaseException:
-        lifecycle.stop(root)
+        _stop(root)
         raise
 
 
@@ -107,7 +107,14 @@ def _ending(root: Path) -> Iterator[lifecycle.ClusterHandle]:
         try:
             yield handle
         finally:
-            lifecycle.stop(root)
+            _stop(root)
+
+
+def _stop(root: Path) -> None:
+    try:
+        lifecycle.stop(root)
+    except lifecycle.ClusterError as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _take(lock: IO[str]) -> bool:

@@ -112,9 +112,14 @@ def _follow(wanted: Run, target: Target, follower: Follower, log: FileIO) -> int
         step.SETTING_ENV: json.dumps(asdict(setting)),
     }
     command = [sys.executable, "-m", kfp_runner.__name__, str(folder)]
-    # The guard has the log as its stderr, and with it the lock, until the last process has ended.
+    # The guard has the log too, and with it the run's lock, until the last process has ended.
     process = guarded.popen(
-        command, grace=GRACE_SECONDS, env=environment, stdout=subprocess.PIPE, stderr=log
+        command,
+        grace=GRACE_SECONDS,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        pass_fds=[log.fileno()],
     )
     try:
         for line in process.stdout or ():

@@ -2,9 +2,10 @@
 
     python -m kfp_pytorch.local.cluster --root DIR [--port N] [--crds DIR]
 
-When it is ready it writes DIR/kubeconfig and DIR/cluster.json and prints one JSON line with
-`url`, `kubeconfig` and `pid`; when it cannot start, one with `error`. SIGTERM stops every pod and
-then the process. `kfp_pytorch.local.lifecycle` starts it.
+`kfp_pytorch.local.lifecycle` starts it, and hands it the lock of DIR. When it is ready it writes
+DIR/kubeconfig and DIR/cluster.json and prints one JSON line with `url`, `kubeconfig` and `pid`;
+when it cannot start, one with `error`. It ends when nobody reads that line any more. SIGTERM stops
+every pod and then the process.
 """
 
 from __future__ import annotations
@@ -145,9 +146,8 @@ def _definitions(folder: Path | None) -> list[Object]:
 
 
 def _say(what: Object) -> None:
-    # Whoever waits for this line may have gone.
-    with contextlib.suppress(BrokenPipeError):
-        print(json.dumps(what), flush=True)
+    # Not through a buffer, which would be written once more at the end.
+    os.write(sys.stdout.fileno(), json.dumps(what).encode() + b"\n")
 
 
 def _arguments(arguments: list[str]) -> argparse.Namespace:
@@ -164,17 +164,16 @@ def main(arguments: list[str]) -> int:
     root = given.root.absolute()
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
     try:
-        lifecycle.make_root(root)
-        # Held until the process ends: whoever waits for that waits for the lock.
-        _held = lifecycle.lock(root)
-        # One that was killed left this behind.
-        (root / lifecycle.STATE_FILE).unlink(missing_ok=True)
         cluster = Cluster(root, given.port, _definitions(given.crds))
         # What was made until here stays: no collection needs to look at it again.
         gc.freeze()
         asyncio.run(cluster.run())
+    except BrokenPipeError:
+        # Who started it has gone before it was ready: nobody would end it.
+        return 1
     except (lifecycle.ClusterError, OSError, ValueError) as error:
-        _say({"error": _why(error)})
+        with contextlib.suppress(BrokenPipeError):
+            _say({"error": _why(error)})
         return 1
     return 0
 

@@ -53,14 +53,19 @@ def command(
     return [*line, "--", *argv], fds
 
 
-def unowned_command(argv: Sequence[str], *, grace: float = 10.0) -> list[str]:
+def unowned_command(
+    argv: Sequence[str], *, grace: float = 10.0
+) -> tuple[list[str], tuple[int, ...]]:
     """Return the command line that runs a command under a guard that outlives this process.
 
     Args:
         argv: The command and its arguments.
         grace: Seconds from SIGTERM to SIGKILL.
+
+    Returns:
+        As for `command`.
     """
-    return [sys.executable, "-I", "-S", _GUARD, "--grace", str(grace), "--", *argv]
+    return [sys.executable, "-I", "-S", _GUARD, "--grace", str(grace), "--", *argv], ()
 
 
 def popen(
@@ -73,6 +78,7 @@ def popen(
     stdin: int | IO[Any] | None = subprocess.DEVNULL,
     stdout: int | IO[Any] | None = None,
     stderr: int | IO[Any] | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[str]:
     """Start a command under a guard of this process.
 
@@ -89,6 +95,7 @@ def popen(
         stdin: As for `subprocess.Popen`; nothing to read by default.
         stdout: As for `subprocess.Popen`.
         stderr: As for `subprocess.Popen`.
+        pass_fds: As for `subprocess.Popen`; the guard holds them to the end, as the command does.
 
     Returns:
         The guard's process; its exit status is the command's, or 128 + N after signal N.
@@ -96,7 +103,7 @@ def popen(
     line, fds = command(argv, grace=grace, to_all=to_all)
     return subprocess.Popen(
         line,
-        pass_fds=fds,
+        pass_fds=(*fds, *pass_fds),
         start_new_session=True,
         env=None if env is None else dict(env),
         cwd=cwd,

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -99,17 +98,7 @@ def start_detached(root: Path, *, port: int = 0, crds: Path | None = None) -> Cl
     Raises:
         ClusterError: It cannot start, as when the port is in use or a cluster has this root.
     """
-    line = guarded.unowned_command(_command(root, port, crds), grace=_GRACE)
-    with _log(root) as log:
-        process = subprocess.Popen(
-            line,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-            text=True,
-        )
-    return _ready(process, root)
+    return _start(root, *guarded.unowned_command(_command(root, port, crds), grace=_GRACE))
 
 
 def start_owned(root: Path, *, port: int = 0, crds: Path | None = None) -> ClusterHandle:
@@ -126,11 +115,7 @@ def start_owned(root: Path, *, port: int = 0, crds: Path | None = None) -> Clust
     Raises:
         ClusterError: It cannot start, as when the port is in use or a cluster has this root.
     """
-    with _log(root) as log:
-        process = guarded.popen(
-            _command(root, port, crds), grace=_GRACE, stdout=subprocess.PIPE, stderr=log
-        )
-    return _ready(process, root)
+    return _start(root, *guarded.command(_command(root, port, crds), grace=_GRACE))
 
 
 def status(root: Path) -> ClusterHandle | None:
@@ -146,40 +131,49 @@ def status(root: Path) -> ClusterHandle | None:
 
 
 def stop(root: Path, *, timeout: float = _GRACE + 5) -> bool:
-    """Stop the cluster of a folder, all of its pods first.
+    """Stop the cluster of a folder, all of its pods first; one that is starting is stopped too.
 
     Args:
         root: The cluster's folder.
-        timeout: Seconds to wait for its end.
+        timeout: Seconds to wait until nothing is left of it, its guard included.
 
     Returns:
         Whether there was one.
 
     Raises:
-        ClusterError: It did not end in time.
+        ClusterError: Something was left of it after that time.
     """
-    running = status(root)
-    if running is None:
+    if not is_locked(root):
         return False
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(running.pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout
-    while is_locked(root) or _exists(running.pid):
+    told = None
+    while is_locked(root):
+        running = status(root)
+        if running and running.pid != told:
+            told = running.pid
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(told, signal.SIGTERM)
         if time.monotonic() >= deadline:
+            by_force = f", or end it with: kill -9 {told}" if told else ""
             raise ClusterError(
-                f"the cluster on {root} (process {running.pid}) did not end in {timeout:g} s; "
-                f"see {root / LOG_FILE}, or end it with: kill -9 {running.pid}"
+                f"the cluster on {root} did not end in {timeout:g} s; see "
+                f"{root / LOG_FILE}{by_force}"
             )
         time.sleep(_BEAT_S)
     return True
 
 
-def _exists(pid: int) -> bool:
+def is_locked(root: Path) -> bool:
+    """Whether anything is left of a cluster of this root."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        with (root / _LOCK_FILE).open() as held:
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        # No such folder, or none that this user can read.
         return False
-    return True
+    return False
 
 
 def _command(root: Path, port: int, crds: Path | None) -> list[str]:
@@ -188,11 +182,28 @@ def _command(root: Path, port: int, crds: Path | None) -> list[str]:
     return line + (["--crds", str(crds)] if crds else [])
 
 
-@contextlib.contextmanager
-def _log(root: Path) -> Iterator[IO[str]]:
+def _start(root: Path, line: list[str], fds: tuple[int, ...]) -> ClusterHandle:
     make_root(root)
-    with (root / LOG_FILE).open("a") as log:
-        yield log
+    # The guard and the cluster inherit the lock: it is free when both have ended, however they end.
+    with _lock(root) as lock, (root / LOG_FILE).open("a") as log:
+        # One that was killed left this behind.
+        (root / STATE_FILE).unlink(missing_ok=True)
+        process = subprocess.Popen(
+            line,
+            pass_fds=(*fds, lock.fileno()),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            text=True,
+        )
+    try:
+        return _ready(process, root)
+    except BaseException:
+        # Ctrl-C above all: until it is ready, nobody else ends it.
+        process.terminate()
+        process.wait()
+        raise
 
 
 def _ready(process: subprocess.Popen[str], root: Path) -> ClusterHandle:
@@ -209,18 +220,7 @@ def _ready(process: subprocess.Popen[str], root: Path) -> ClusterHandle:
     raise ClusterError(said.get("error", why))
 
 
-# What the cluster's own process does.
-
-
-def lock(root: Path) -> IO[str]:
-    """Take a root for this process, until it ends, however it ends.
-
-    Returns:
-        The lock; the root is free again when it is closed.
-
-    Raises:
-        ClusterError: Another process has it.
-    """
+def _lock(root: Path) -> IO[str]:
     held = (root / _LOCK_FILE).open("a")
     if _take(held):
         return held
@@ -242,19 +242,6 @@ def _take(held: IO[str]) -> bool:
             time.sleep(_BEAT_S)
         else:
             return True
-    return False
-
-
-def is_locked(root: Path) -> bool:
-    """Whether a cluster's process holds this root."""
-    try:
-        with (root / _LOCK_FILE).open() as held:
-            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        # No such folder, or none that this user can read.
-        return False
     return False
 
 

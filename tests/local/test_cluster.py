@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,39 @@ def test_a_termination_waits_for_pods_that_end_in_order(root: Path, tmp_path: Pa
     os.kill(started.pid, signal.SIGTERM)
     eventually(lambda: gone(started.pid))
     assert mark.exists()
+
+
+def test_one_that_is_still_starting_is_stopped_too(root: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        starting = pool.submit(lifecycle.start_detached, root)
+        eventually(lambda: lifecycle.is_locked(root))
+        stopping = [pool.submit(lifecycle.stop, root) for _ in range(2)]
+        assert any(each.result() for each in stopping)
+    assert not lifecycle.is_locked(root)
+    assert starting.exception() is None or isinstance(starting.exception(), ClusterError)
+
+
+@pytest.mark.parametrize("end", ["raise KeyboardInterrupt", "os.kill(os.getpid(), 9)"])
+def test_one_whose_starter_ends_before_it_is_ready_ends_too(root: Path, end: str) -> None:
+    code = (
+        "import os, pathlib, sys; from kfp_pytorch.local import lifecycle\n"
+        f"def ready(*_): {end}\n"
+        "lifecycle._ready = ready; lifecycle.start_detached(pathlib.Path(sys.argv[1]))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True)
+    assert ended.returncode != 0
+    eventually(lambda: not lifecycle.is_locked(root))
+
+
+def test_what_does_not_end_in_time_is_said_with_the_way_out(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = lifecycle.start_detached(root)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "kill", lambda *_: None)
+        with pytest.raises(ClusterError, match=rf"did not end in 0\.1 s.* kill -9 {started.pid}"):
+            lifecycle.stop(root, timeout=0.1)
+    assert lifecycle.status(root) == started
 
 
 def test_the_folder_is_given_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
