@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -32,6 +33,8 @@ EXIT_PEER_LOST = 138
 NODES_ENV = "PET_NNODES"
 _AGENT_SECONDS = 10.0
 _OWN_ERROR_SECONDS = 2.0
+# Taken by the thread that ends this process, and never given back: one word, and a whole one.
+_ENDING = threading.Lock()
 LOG = logging.getLogger("kfp_pytorch.training")
 
 
@@ -132,12 +135,17 @@ def _leave_with(error: TrainingError) -> NoReturn:
 
 def _is_lost_connection(error: Exception) -> bool:
     """Whether the main thread noticed by itself that another rank has gone."""
-    # gloo raises nothing more telling than RuntimeError; its source file is in the text.
-    return isinstance(error, RuntimeError) and "gloo/transport" in str(error)
+    # Neither gloo nor NCCL raises an error of its own for it, but both have these in the text.
+    signs = ("gloo/transport", "ncclRemoteError")
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
 
 
 def _record(error: BaseException, exit_code: int = 1) -> None:
-    """Writes torchelastic's error file, with the rank and the time in fractions of a second."""
+    """Writes torchelastic's error file, with the rank and the time in fractions of a second.
+
+    If another thread has begun to end this process, this one waits for that.
+    """
+    _ENDING.acquire()
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return

@@ -147,10 +147,9 @@ class Watchdog:
         rank, behind = min(self._ask().items(), key=lambda item: item[1], default=(-1, place))
         stands = _traceback_of(self._main)
         last = behind >= place
-        if not last or _is_exchange(stands):
-            # For another rank, that is given the time to say so.
-            self._closed.wait(_GRACE_SECONDS)
-        if self._heartbeat.place is not place:
+        # A rank that waits for another gives that the time to say so, and to be missed.
+        grace = _GRACE_SECONDS if not last or _is_exchange(stands) else 0
+        if self._closed.wait(grace) or self._heartbeat.place is not place:
             return
         if last:
             what = (

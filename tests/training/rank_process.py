@@ -5,9 +5,11 @@ Run by `runpy` in a process that has torch already, with these names given to it
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import runpy
 import sys
+import threading
 from pathlib import Path
 
 import torch
@@ -22,5 +24,14 @@ os.dup2(descriptor, 1)
 os.dup2(descriptor, 2)
 sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
 torch.set_num_threads(1)
+
+
+def follow(tests) -> None:
+    """Leaves as soon as the tests have gone, even if they were killed."""
+    tests.join()
+    leave(1)
+
+
+threading.Thread(target=follow, args=(multiprocessing.parent_process(),), daemon=True).start()
 runpy.run_path(str(Path(__file__).with_name("faults.py")))["install"]()
 leave(rank.main(given["arguments"]))

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kfp_pytorch.training.distributed import ALONE
+from kfp_pytorch.training.stopping import StopRequest
+from kfp_pytorch.training.watchdog import Heartbeat, watched
+
 FAULTS = runpy.run_path(str(Path(__file__).with_name("faults.py")))
 LONG = ("--epochs=2000", "--log-every=5")
 GONE = 138
@@ -68,3 +72,19 @@ def test_a_rank_alone_that_hangs_ends_itself(running):
     ranks.send(0, FAULTS["HANG"])
     assert ranks.exit_codes() == [GONE]
     assert "in hang_here" in ranks.error(0)["traceback"]
+
+
+def test_a_rank_that_misses_another_while_it_waits_for_it_does_not_claim_to_hang():
+    heartbeat, told = Heartbeat(), []
+    heartbeat.computing(1)
+    heartbeat.computing(2)
+
+    def lose_another():
+        with watched(heartbeat, ALONE, 0.1, told.append):
+            # Stands in for an exchange: it is in one of the modules that these are known by.
+            StopRequest().wait(1)
+            raise RuntimeError("[gloo/transport/tcp/pair.cc:1] Connection closed by peer")
+
+    with pytest.raises(RuntimeError, match="gloo/transport"):
+        lose_another()
+    assert told == []
