@@ -87,6 +87,10 @@ class Instruments:
         """Says that neither steps nor an evaluation are under way."""
         self._heartbeat.rest()
 
+    def close(self) -> None:
+        """Waits for what is still written of it."""
+        self._profiler.close()
+
     def read(self, values: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
         """What was measured since the last report.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,7 @@ def train(
         TrainingError: If something cannot be done, with what to do about it.
     """
     job = set_up(config, world, request, heartbeat or Heartbeat(), rescue or Rescue())
-    with job.telemetry, contextlib.closing(job.checkpoints):
+    with job.telemetry, closing(job.checkpoints), closing(job.instruments):
         introduce(job)
         evaluation: dict[str, float] = {}
         while not job.is_over:

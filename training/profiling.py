@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,10 @@ def parse(steps: str, ranks: str) -> Request | None:
 
 
 class Profiler:
-    """Starts and ends the trace as steps pass; a rank that is not asked for does nothing."""
+    """Starts and ends the trace as steps pass; a rank that is not asked for does nothing.
+
+    A thread writes the trace, which takes as long as many steps.
+    """
 
     def __init__(self, request: Request | None, world: World, folder: Folder) -> None:
         """Waits for the first step.
@@ -86,6 +90,7 @@ class Profiler:
         self._on_gpu = world.device.type == "cuda"
         self._folder = folder
         self._trace: Any = None
+        self._writer: threading.Thread | None = None
 
     def before(self, step: int) -> None:
         """Says that a step begins."""
@@ -102,11 +107,16 @@ class Profiler:
             self._start()
 
     def after(self, step: int) -> None:
-        """Says that a step has ended. After the last one the trace is written."""
+        """Says that a step has ended. After the last one a thread writes the trace."""
         request = self._request
         if self._trace is not None and request is not None and step >= request.last:
             self._finish(request)
             self._trace, self._request = None, None
+
+    def close(self) -> None:
+        """Waits until the trace is written."""
+        if self._writer is not None:
+            self._writer.join()
 
     def _start(self) -> None:
         from torch.profiler import ProfilerActivity, profile
@@ -123,15 +133,21 @@ class Profiler:
 
             torch.cuda.synchronize()
         self._trace.stop()
+        self._writer = threading.Thread(
+            target=self._write, args=(self._trace, request), name="profile", daemon=True
+        )
+        self._writer.start()
+
+    def _write(self, trace: Any, request: Request) -> None:
         name = f"{FOLDER}/rank{self._rank}.steps{request.first}-{request.last}.pt.trace.json.gz"
-        with tempfile.TemporaryDirectory(prefix="kfp-pytorch-profile-") as scratch:
-            path = Path(scratch) / "trace.json.gz"
-            self._trace.export_chrome_trace(str(path))
-            try:
+        try:
+            with tempfile.TemporaryDirectory(prefix="kfp-pytorch-profile-") as scratch:
+                path = Path(scratch) / "trace.json.gz"
+                trace.export_chrome_trace(str(path))
                 with self._folder.writer(name) as file:
                     file.write(path.read_bytes())
-            except StorageError as error:
-                # What was asked for beside training must not end it.
-                LOG.warning("the trace is lost: %s", error)
-                return
+        except (OSError, StorageError) as error:
+            # What was asked for beside training must not end it.
+            LOG.warning("the trace is lost: %s", error)
+            return
         LOG.info("wrote the trace %s/%s", self._folder.uri, name)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import math
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -129,7 +129,12 @@ def train(
         TrainingError: If something cannot be done, with what to do about it.
     """
     job = set_up(config, world, request, heartbeat or Heartbeat(), rescue or Rescue())
-    with job.telemetry, contextlib.closing(job.feed), contextlib.closing(job.checkpoints):
+    with (
+        job.telemetry,
+        closing(job.feed),
+        closing(job.checkpoints),
+        closing(job.instruments),
+    ):
         introduce(job)
         evaluation: dict[str, float] = {}
         while job.state.progress.epoch < config.epochs:
