@@ -8,6 +8,8 @@ the state is copied to:
 
 - checkpoint_stall_s: how much longer the step took that a checkpoint fell into, than its median.
 - checkpoint_write_s: how long the thread wrote, while training went on.
+- resume_loss_difference: the largest part by which the loss of a step after resuming differs from
+  that of the same step of the job that was not interrupted.
 - resume_to_first_step_s: from starting torchrun to the end of the first step after the checkpoint,
   imports, joining, reading and, with --compile, compiling included.
 
@@ -43,6 +45,8 @@ SHAPES = {
     "bench-tiny": transformer.TransformerConfig(layers=2, seq_len=16),
 }
 WARM_UP, BETWEEN, SAVES = 10, 20, 5
+# More than are taken. The rate of learning follows from it, so that losses change.
+STEPS = 200
 Figure = tuple[str, float, str, str]
 STARTED_ENV = "KFP_PYTORCH_BENCH_STARTED"
 
@@ -61,10 +65,16 @@ def main() -> None:
         run_rank(arguments)
         return
     shutil.rmtree(arguments.output, ignore_errors=True)
+    done = {}
     for part in ("save", "resume"):
         start(arguments, part)
-        for figure in json.loads((arguments.output / f"{part}.json").read_text()):
+        done[part] = json.loads((arguments.output / f"{part}.json").read_text())
+        for figure in done[part]["figures"]:
             show(*figure)
+    pairs = list(zip(done["save"]["losses"], done["resume"]["losses"], strict=True))
+    difference = max(abs(ours / theirs - 1) for theirs, ours in pairs)
+    against = f"{len(pairs)} steps, in which the loss went from {pairs[0][0]} to {pairs[-1][0]}"
+    show("resume_loss_difference", difference, "ratio", against)
 
 
 def start(arguments: argparse.Namespace, part: str) -> None:
@@ -79,26 +89,28 @@ def run_rank(arguments: argparse.Namespace) -> None:
     """One rank of the job that saves, or of the one that goes on."""
     given = [f"--model=lm-bench{'-tiny' if arguments.tiny else ''}", "--parallelism=fsdp2"]
     given += [f"--output={arguments.output / 'job'}", f"--compile={arguments.compile}"]
-    given += ["--batch-size=2", "--max-steps=1000000", "--epochs=1000", "--keep=1"]
+    given += ["--batch-size=2", f"--max-steps={STEPS}", "--epochs=1000", "--keep=1"]
     with joined(600, lambda _rank: os._exit(1)) as world:
         job = language.set_up(parse(given), world, StopRequest(), Heartbeat(), Rescue())
         with job.telemetry:
-            figures = save(job) if arguments.rank == "save" else resume(job)
+            figures, losses = save(job) if arguments.rank == "save" else resume(job)
         if world.is_main:
-            (arguments.output / f"{arguments.rank}.json").write_text(json.dumps(figures))
+            told = json.dumps({"figures": figures, "losses": losses})
+            (arguments.output / f"{arguments.rank}.json").write_text(told)
 
 
-def save(job: language.Job) -> list[Figure]:
-    """Trains, with checkpoints in between."""
-    plain = [timed_step(job) for _ in range(WARM_UP + BETWEEN)][WARM_UP:]
+def save(job: language.Job) -> tuple[list[Figure], list[float]]:
+    """Trains, with checkpoints in between; also the losses of the steps after the last one."""
+    plain = [timed_step(job)[0] for _ in range(WARM_UP + BETWEEN)][WARM_UP:]
     stalls, calls, writes = [], [], []
     for _ in range(SAVES):
         clock = time.perf_counter()
         job.checkpoints.save()
         calls.append(job.checkpoints.stalled)
-        timed_step(job)
+        first = timed_step(job)
         stalls.append(time.perf_counter() - clock - statistics.median(plain))
-        plain += [timed_step(job) for _ in range(BETWEEN)]
+        after = [timed_step(job) for _ in range(BETWEEN)]
+        plain += [seconds for seconds, _loss in after]
         job.checkpoints.wait()
         writes.append(job.checkpoints.wrote)
     newest = checkpoint.place(job.state.progress.step - BETWEEN - 1)
@@ -108,32 +120,35 @@ def save(job: language.Job) -> list[Figure]:
         f"{job.world.size} × {device_name(job.world)}, {gigabytes:.2f} GB a job, "
         f"median step {step:.4f} s"
     )
-    return [
+    figures: list[Figure] = [
         ("checkpoint_first_stall_s", stalls[0], "s", f"counted apart; {against}"),
         ("checkpoint_stall_s", max(stalls[1:]), "s", f"< 0.5, the worst of 4; {against}"),
         ("checkpoint_save_call_s", max(calls[1:]), "s", f"part of the stall; {against}"),
         ("checkpoint_write_s", statistics.median(writes), "s", f"in a thread; {against}"),
     ]
+    return figures, [loss for _seconds, loss in (first, *after)]
 
 
-def resume(job: language.Job) -> list[Figure]:
-    """Takes the first step after the newest checkpoint."""
+def resume(job: language.Job) -> tuple[list[Figure], list[float]]:
+    """Takes the steps after the newest checkpoint, and times the first; also their losses."""
     step = job.state.progress.step
-    timed_step(job)
+    losses = [timed_step(job)[1]]
     seconds = time.time() - float(os.environ[STARTED_ENV])
     against = (
         f"< 60; {job.world.size} × {device_name(job.world)}, from torchrun's start, step {step}"
     )
-    return [("resume_to_first_step_s", seconds, "s", against)]
+    losses += [timed_step(job)[1] for _ in range(BETWEEN)]
+    return [("resume_to_first_step_s", seconds, "s", against)], losses
 
 
-def timed_step(job: language.Job) -> float:
-    """The seconds of a step, to the end of its work on the device."""
+def timed_step(job: language.Job) -> tuple[float, float]:
+    """The seconds of a step, to the end of its work on the device; and its loss."""
     clock = time.perf_counter()
     language.train_step(job)
     if job.world.device.type == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - clock
+    seconds = time.perf_counter() - clock
+    return seconds, job.state.meter.take() or 0.0
 
 
 def device_name(world: World) -> str:

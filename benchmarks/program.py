@@ -9,11 +9,33 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+import time
+import urllib.request
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 
 from kfp_pytorch.training.launch import usable_cores
 
-RATE = re.compile(rb"samples_per_second=(\S+)")
+_REPORT = re.compile(rb"\bstep=(\d+) .*samples_per_second=(\S+)")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a training reported.
+
+    Attributes:
+        step: The steps that were done.
+        rate: Samples a second of all ranks together since the report before, as it says itself.
+        at: When it was read, in seconds of a clock.
+    """
+
+    step: int
+    rate: float
+    at: float
 
 
 def training_rates(arguments: Sequence[str], gpus: Sequence[int], reports: int) -> list[float]:
@@ -30,29 +52,88 @@ def training_rates(arguments: Sequence[str], gpus: Sequence[int], reports: int) 
     Raises:
         RuntimeError: If it ends before.
     """
-    with tempfile.TemporaryDirectory(prefix="kfp-pytorch-bench-") as folder:
-        processes = _start([*arguments, f"--output={folder}"], gpus)
-        try:
-            return _read(processes[0], reports)
-        finally:
-            for process in processes:
-                process.send_signal(signal.SIGKILL)
-            for process in processes:
-                process.communicate()
+    with (
+        tempfile.TemporaryDirectory(prefix="kfp-pytorch-bench-") as folder,
+        closing(training_reports(arguments, gpus, Path(folder))) as told,
+    ):
+        rates = [report.rate for report in islice(told, reports)]
+    if len(rates) < reports:
+        raise RuntimeError(f"training ended after {len(rates)} reports, of {reports}")
+    return rates
+
+
+def training_reports(
+    arguments: Sequence[str], gpus: Sequence[int], output: Path
+) -> Generator[Report]:
+    """What a training reports; it is killed when no more is asked for.
+
+    Args:
+        arguments: Those of the training program, but for its output.
+        gpus: The GPUs of this machine that train together, a process on each.
+        output: The job's folder.
+
+    Yields:
+        Report by report, as they come.
+    """
+    processes = _start([*arguments, f"--output={output}"], gpus)
+    try:
+        assert processes[0].stdout is not None
+        for line in processes[0].stdout:
+            found = _REPORT.search(line)
+            if found:
+                print(f"#   {line.decode().strip()}", flush=True)
+                yield Report(int(found[1]), float(found[2]), time.perf_counter())
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+        for process in processes:
+            process.communicate()
+
+
+@contextmanager
+def scraped(address: str) -> Iterator[list[str]]:
+    """A context in which a page is asked for every second, as Prometheus does.
+
+    Args:
+        address: The page's; it may come to be there later.
+
+    Yields:
+        The pages so far.
+    """
+    pages: list[str] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.wait(1.0):
+            with suppress(OSError), urllib.request.urlopen(address, timeout=5) as page:
+                pages.append(page.read().decode())
+
+    thread = threading.Thread(target=ask, name="prometheus", daemon=True)
+    thread.start()
+    try:
+        yield pages
+    finally:
+        over.set()
+        thread.join()
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+    return port
 
 
 def _start(arguments: Sequence[str], gpus: Sequence[int]) -> list[subprocess.Popen[bytes]]:
     """Starts the ranks as torchrun's agent does, but where they can be killed one by one."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
     ranks = len(gpus)
     shared = {
         **os.environ,
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)),
         "OMP_NUM_THREADS": str(max(1, usable_cores() // ranks)),
     }
@@ -65,16 +146,3 @@ def _start(arguments: Sequence[str], gpus: Sequence[int]) -> list[subprocess.Pop
         )
         for rank in range(ranks)
     ]
-
-
-def _read(process: subprocess.Popen[bytes], reports: int) -> list[float]:
-    assert process.stdout is not None
-    rates: list[float] = []
-    for line in process.stdout:
-        found = RATE.search(line)
-        if found:
-            rates.append(float(found[1]))
-            print(f"#   {line.decode().strip()}", flush=True)
-        if len(rates) == reports:
-            return rates
-    raise RuntimeError(f"training ended after {len(rates)} reports, of {reports}")

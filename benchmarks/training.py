@@ -8,6 +8,12 @@ being amp (bf16 autocast alone) or opt (compiled and so on), and prints a line o
 img_s_gpu. What is measured of this project is the program itself, as a pod runs it: the rates are
 those that it reports, each over 30 steps, after 30 steps of warming up; the median of three counts.
 
+    python -m benchmarks.training telemetry
+
+holds the rate with all telemetry on and a checkpoint every 200 steps against the rate with reports
+alone, over 600 steps each by the clock: with a report every 10 steps, Prometheus asking every
+second, and one trace of 5 steps.
+
     python -m benchmarks.training input
 
 measures reading alone: images a second from JPEG files to batches on the device.
@@ -17,12 +23,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -32,7 +39,7 @@ import torch
 
 from benchmarks import jpegs
 from benchmarks.figures import show
-from benchmarks.program import training_rates
+from benchmarks.program import free_port, scraped, training_rates, training_reports
 from kfp_pytorch.training import data, feed
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import World
@@ -48,7 +55,7 @@ AMP_BATCH = 256
 def main() -> None:
     """Runs what was asked for and prints one figure a line."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("what", nargs="+", choices=("one", "jpeg", "input", "scaling"))
+    parser.add_argument("what", nargs="+", choices=("one", "telemetry", "jpeg", "input", "scaling"))
     parser.add_argument("--baseline", type=Path, help="the plain loop to compare with")
     parser.add_argument("--gpus", type=int, default=4)
     parser.add_argument("--images", type=int, default=16_384, help="distinct JPEG files")
@@ -58,6 +65,8 @@ def main() -> None:
     bench = Bench(arguments.baseline, arguments.tiny)
     if "one" in arguments.what:
         bench.one_gpu()
+    if "telemetry" in arguments.what:
+        bench.telemetry()
     if "scaling" in arguments.what:
         bench.scaling(arguments.gpus)
     if {"jpeg", "input"} & set(arguments.what):
@@ -95,18 +104,63 @@ class Bench:
             "resnet50_ratio_amp", self.synthetic(RESNET), theirs, f"amp, batch {AMP_BATCH}"
         )
 
+    def telemetry(self) -> None:
+        """Images a second with all telemetry and with checkpoints, over those with reports only."""
+        steps = 6 if self._tiny else 600
+        without = self.pace(steps, [])
+        port = free_port()
+        every = 2 if self._tiny else 10
+        wanted = [
+            *(f"--log-every={every}", f"--metrics-port={port}"),
+            *(f"--profile-steps={steps // 2 + 1}:{steps // 2 + 5}",),
+            f"--checkpoint-every-steps={steps // 3}",
+        ]
+        with scraped(f"http://127.0.0.1:{port}/metrics") as pages:
+            told = self.pace(steps, wanted)
+        against = f"{told:.0f} of {without:.0f} images/s over {steps} steps, {len(pages)} scrapes"
+        show("telemetry_ratio", told / without, "ratio", f">= 0.98; {against}; {self._card}")
+
+    def pace(self, steps: int, arguments: Sequence[str]) -> float:
+        """Images a second of ResNet-50 by the clock, whatever it does between its steps."""
+        options = self.options(RESNET, ["--dataset=synthetic", *arguments])
+        first = 2 * self.every
+        with (
+            tempfile.TemporaryDirectory(prefix="kfp-pytorch-bench-") as folder,
+            closing(training_reports(options, [0], Path(folder))) as told,
+        ):
+            start = next(report for report in told if report.step >= first)
+            end = next(report for report in told if report.step >= first + steps)
+            for made in ("profile", "checkpoints") if arguments else ():
+                if not any(Path(folder, made).iterdir()):
+                    raise RuntimeError(f"the training made nothing in {made}/")
+        images = (end.step - start.step) * self.batch(RESNET)
+        return images / (end.at - start.at)
+
     def scaling(self, gpus: int) -> None:
-        """Images a second of several GPUs over those of as many alone."""
+        """Images a second and GPU of several GPUs over those of each alone, here and in the loop.
+
+        The GPUs train each by itself at the same time.
+        """
         every = range(gpus)
-        # Half of the GPUs train one model, each by itself, and half the other.
-        models = [RESNET if gpu < gpus / 2 else VIT for gpu in every]
-        with ThreadPoolExecutor(gpus) as pool:
-            alone = list(pool.map(lambda gpu: self.synthetic(models[gpu], [gpu]), every))
-        for model, name in ((RESNET, "resnet50_scaling"), (VIT, "vit_scaling")):
-            mean = statistics.mean(alone[gpu] for gpu in every if models[gpu] == model)
-            together = self.synthetic(model, every)
-            against = f"{mean:.0f} images/s on one GPU, {together:.0f} a GPU on {gpus}"
-            show(f"{name}_{gpus}", together / mean, "ratio", f"{against}; {gpus} x {self._card}")
+        for model, name in ((RESNET, "resnet50"), (VIT, "vit")):
+            ours = self.scaled(lambda which, model=model: self.synthetic(model, which), every)
+            theirs = self.scaled(
+                lambda which, model=model: self.plain("opt", model, BATCHES[model], which), every
+            )
+            show(f"{name}_scaling_{gpus}", ours[0], "ratio", f"{ours[1]}; {gpus} x {self._card}")
+            show(f"{name}_plain_scaling_{gpus}", theirs[0], "ratio", theirs[1])
+            against = f"{ours[0]:.4f} over {theirs[0]:.4f}, batch {BATCHES[model]}"
+            show(f"{name}_scaling_ratio_{gpus}", ours[0] / theirs[0], "ratio", against)
+
+    def scaled(
+        self, rate: Callable[[Sequence[int]], float], every: Sequence[int]
+    ) -> tuple[float, str]:
+        """What of a GPU's own rate is left where all train together; and the rates in words."""
+        with ThreadPoolExecutor(len(every)) as pool:
+            alone = list(pool.map(lambda gpu: rate([gpu]), every))
+        together, mean = rate(every), statistics.mean(alone)
+        each = ", ".join(f"{one:.0f}" for one in alone)
+        return together / mean, f"{together:.0f} images/s a GPU of {len(every)}, alone {each}"
 
     def jpeg(self, folder: Path) -> None:
         """Training from files over training from random images, decoded here and there."""
@@ -145,27 +199,46 @@ class Bench:
             self._synthetic[key] = self.program(model, ["--dataset=synthetic"], gpus)
         return self._synthetic[key]
 
-    def program(self, model: str, arguments: Sequence[str], gpus: Sequence[int] = (0,)) -> float:
-        """Images a second and GPU of the program, as it reports them itself."""
-        batch, every = (8, 2) if self._tiny else (BATCHES[model], STEPS)
-        options = [
-            *(f"--model={model}", f"--batch-size={batch}", f"--log-every={every}", "--epochs=1"),
+    @property
+    def every(self) -> int:
+        """Steps between two reports."""
+        return 2 if self._tiny else STEPS
+
+    def batch(self, model: str) -> int:
+        """Images in a GPU's batch."""
+        return 2 if self._tiny else BATCHES[model]
+
+    def options(self, model: str, arguments: Sequence[str]) -> list[str]:
+        """The arguments of a training; of one that is given twice, the last counts."""
+        return [
+            *(f"--model={model}", f"--batch-size={self.batch(model)}"),
+            *(f"--log-every={self.every}", "--epochs=1"),
             # Labels have nothing to do with images here: a usual rate would diverge.
             *("--lr=0.001", f"--image-size={32 if self._tiny else 0}"),
             *arguments,
         ]
+
+    def program(self, model: str, arguments: Sequence[str], gpus: Sequence[int] = (0,)) -> float:
+        """Images a second and GPU of the program, as it reports them itself."""
+        options = self.options(model, arguments)
         print(f"# GPUs {list(gpus)}: training {' '.join(options)}", flush=True)
         # The first report has the compiler's time in it.
         rates = training_rates(options, gpus, REPORTS + 1)[1:]
         return statistics.median(rates) / len(gpus)
 
-    def plain(self, mode: str, model: str, batch: int) -> float:
-        """Images a second of the plain loop on one GPU."""
+    def plain(self, mode: str, model: str, batch: int, gpus: Sequence[int] = (0,)) -> float:
+        """Images a second and GPU of the plain loop."""
         if self._baseline is None:
             raise SystemExit("give the plain loop with --baseline")
         run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command = [*run, "--nproc-per-node=1", str(self._baseline), mode, model, str(batch)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        command = [*run, f"--nproc-per-node={len(gpus)}", str(self._baseline)]
+        done = subprocess.run(
+            [*command, mode, model, str(batch)],
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
         print(f"# {done.stdout.strip()}", flush=True)
         result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
         return float(result["img_s_gpu"])
