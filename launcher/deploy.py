@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kfp_pytorch.launcher import podview
-from kfp_pytorch.launcher.api_errors import AlreadyExists, ApiError, Conflict, NotFound
+from kfp_pytorch.launcher.api_errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Forbidden,
+    KindAbsent,
+    NotFound,
+    Unauthorized,
+)
 from kfp_pytorch.launcher.constants import DEPLOYMENT, EVENT, INFERENCE_SERVICE, POD, Kind
-from kfp_pytorch.launcher.errors import CannotObserve, InputError, StepError
+from kfp_pytorch.launcher.errors import InputError, StepError
 from kfp_pytorch.launcher.evidence import Object
 from kfp_pytorch.launcher.inference_service import (
     HASH,
@@ -58,6 +66,8 @@ class Pace:
         url_grace: How long a service may be Ready without a URL.
         refusal_grace: How long KServe's refusal must last; it may be of the spec before.
         deletion: How long an old service's deletion may take.
+        kind_absent: How long KServe's kind may be unknown to the server, which may have started
+            just now.
     """
 
     poll: float = 0.5
@@ -67,6 +77,7 @@ class Pace:
     url_grace: float = 15.0
     refusal_grace: float = 10.0
     deletion: float = 300.0
+    kind_absent: float = 20.0
 
 
 def apply(kube: Kube, inputs: ServiceInputs, pace: Pace) -> Object:
@@ -83,9 +94,20 @@ def apply(kube: Kube, inputs: ServiceInputs, pace: Pace) -> Object:
     Raises:
         Refused: Validation or a webhook refused it; the message has its words.
         InputError: A canary was asked for where all traffic would go to it.
-        DeployFailed: An old service of this name is being deleted and does not go.
+        DeployFailed: An old service of this name is being deleted and does not go, or the
+            cluster has no KServe.
     """
-    deadline = time.monotonic() + pace.deletion
+    started = time.monotonic()
+    while True:
+        try:
+            return _applied(kube, inputs, pace, started + pace.deletion)
+        except KindAbsent as error:
+            if time.monotonic() - started > pace.kind_absent:
+                raise DeployFailed(f"{error.message} Is KServe installed?") from error
+            time.sleep(pace.poll)
+
+
+def _applied(kube: Kube, inputs: ServiceInputs, pace: Pace, deadline: float) -> Object:
     while True:
         existing = _find(kube, INFERENCE_SERVICE, inputs.name)
         if existing and dig(existing, "metadata", "deletionTimestamp"):
@@ -145,13 +167,16 @@ class Waiter:
         kube: The cluster.
         inputs: What was asked for.
         pace: How often and how long to look.
+        uid: The uid of the service that was written.
     """
 
     kube: Kube
     inputs: ServiceInputs
-    pace: Pace = field(default_factory=Pace)
+    pace: Pace
+    uid: str
 
     def __post_init__(self) -> None:
+        self._unread = ""
         self._troubles = TroubleWatch(Limits())
         self._refused_since: float | None = None
         self._ready_since: float | None = None
@@ -171,6 +196,7 @@ class Waiter:
         while True:
             state = self._look()
             in_a_row = in_a_row + 1 if state.done else 0
+            self._ready_since = (self._ready_since or time.monotonic()) if state.done else None
             if in_a_row >= self.pace.in_a_row and self._has_url():
                 return self._service
             waited = time.monotonic() - started
@@ -188,13 +214,18 @@ class Waiter:
             time.sleep(self.pace.settle if state.done else slow)
 
     def _look(self) -> Rollout:
+        """How far it is; an answer that tells nothing of the service is waited out."""
+        try:
+            return self._rollout()
+        except (Forbidden, Unauthorized):
+            raise
+        except ApiError as error:
+            return Rollout(False, f"an answer of the cluster that can be read ({error.short})")
+
+    def _rollout(self) -> Rollout:
         name = self.inputs.name
         found = _find(self.kube, INFERENCE_SERVICE, name)
-        if found is None:
-            raise DeployFailed(
-                f"InferenceService {self.kube.namespace}/{name} was deleted meanwhile."
-            )
-        self._service = found
+        self._service = self._still_ours(found)
         if mode_of(found) == "Knative":
             created = created_revision(found)
             self._workload = _find(self.kube, REVISION, created) if created else None
@@ -202,12 +233,29 @@ class Waiter:
             self._workload = _find(self.kube, DEPLOYMENT, f"{name}-predictor")
         return rollout(found, self._workload, self.inputs.spec_hash)
 
+    def _still_ours(self, found: Object | None) -> Object:
+        """The service, if it still is what this step wrote: waiting for another's is in vain."""
+        service = f"InferenceService {self.kube.namespace}/{self.inputs.name}"
+        metadata = (found or {}).get("metadata") or {}
+        if found is None or metadata.get("deletionTimestamp"):
+            raise DeployFailed(
+                f"{service} was deleted meanwhile, by a person or another program. Find out by "
+                "whom, then start the step again: it makes the service anew."
+            )
+        carried = dig(found, "spec", "predictor", "annotations", HASH)
+        if metadata.get("uid") != self.uid or carried != self.inputs.spec_hash:
+            raise DeployFailed(
+                f"{service} was changed by somebody else while it was waited for: it is to serve "
+                f"revision {carried or 'without a name'} now, and this step's is "
+                f"{self.inputs.spec_hash}. Two runs that deploy to one service_name undo each "
+                "other: give each its own, or run one after the other. It was left as it is."
+            )
+        return found
+
     def _has_url(self) -> bool:
-        now = time.monotonic()
-        self._ready_since = self._ready_since or now
         if base_url(self._service, internal=False):
             return True
-        if now - self._ready_since < self.pace.url_grace:
+        if time.monotonic() - (self._ready_since or 0.0) < self.pace.url_grace:
             return False
         if base_url(self._service, internal=True):
             return True
@@ -233,7 +281,14 @@ class Waiter:
         return ""
 
     def _new_pods(self) -> list[Object]:
-        pods = self.kube.list(POD, labels=f"{POD_LABEL}={self.inputs.name}")
+        """The new revision's pods; none where they cannot be read, for they only explain."""
+        try:
+            pods = self.kube.list(POD, labels=f"{POD_LABEL}={self.inputs.name}")
+        except ApiError as error:
+            if not self._unread:
+                self._unread = f"The predictor's pods could not be read: {error.short}"
+                say(self._unread)
+            return []
         ours = self.inputs.spec_hash
         return [pod for pod in pods if dig(pod, "metadata", "annotations", HASH) == ours]
 
@@ -274,10 +329,10 @@ class Waiter:
         try:
             for pod in self._new_pods():
                 yield from self._pod_evidence(pod)
-        except CannotObserve:
-            raise
-        except ApiError as error:
+        except StepError as error:
             yield f"(More could not be read: {error.short})"
+        if self._unread:
+            yield f"({self._unread})"
 
     def _pod_evidence(self, pod: Object) -> Iterator[str]:
         name = podview.name(pod)

@@ -332,9 +332,11 @@ def _workload_waits_for(service: Object, workload: Object | None, spec_hash: str
     counts = {f: int(status.get(f) or 0) for f in ("updatedReplicas", "availableReplicas")}
     counts["replicas"] = int(status.get("replicas") or 0)
     if set(counts.values()) != {wanted}:
+        refused = condition(workload, "ReplicaFailure")
+        words = f": {refused.get('message')}" if refused.get("status") == "True" else ""
         return (
             f"pods of the new revision: {counts['updatedReplicas']} of {wanted} made, "
-            f"{counts['availableReplicas']} available, {counts['replicas']} in all"
+            f"{counts['availableReplicas']} available, {counts['replicas']} in all{words}"
         )
     return ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ BATCH = 32
 TOLERANCE = 1e-4
 SHOWN_WRONG = 5
 SHOWN_BYTES = 300
+# RFC 9110, sections 5.1 and 5.5.
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0
 
 
@@ -107,8 +111,14 @@ def check_url(url: Any) -> str:
         InputError: It is no URL of a V1 predict endpoint.
     """
     text = checks.text("url", url).strip()
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    try:
+        parts, host = urlsplit(text), urllib3.util.parse_url(text).host or ""
+        host.encode("idna")
+    except (ValueError, urllib3.exceptions.LocationParseError) as error:
+        raise InputError(f"url is {text!r}, which is no URL: {error}.") from None
+    if "@" in parts.netloc:
+        raise InputError("url holds a user's name; take it out, for it would be shown in the log.")
+    if parts.scheme not in ("http", "https") or not host:
         raise InputError(f"url is {text!r}; it must begin with http:// or https:// and a host.")
     if not parts.path.endswith(":predict"):
         raise InputError(
@@ -116,6 +126,26 @@ def check_url(url: Any) -> str:
             "/v1/models/NAME:predict, as kserve_deploy gives it."
         )
     return text
+
+
+def check_headers(headers: Any) -> dict[str, str]:
+    """Read the input `headers`.
+
+    Raises:
+        InputError: One cannot be a header; the message names it.
+    """
+    read = {
+        name: checks.rendered(f"headers[{name!r}]", value)
+        for name, value in checks.mapping("headers", headers).items()
+    }
+    for name, value in read.items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise InputError(f"headers has {name!r}, which is no header's name.")
+        if not _HEADER_VALUE.fullmatch(value):
+            raise InputError(
+                f"headers[{name!r}] is {value!r}; a header's value is one line of Latin-1 text."
+            )
+    return read
 
 
 def ask(server: Server, known: Sequence[Known]) -> list[Any]:

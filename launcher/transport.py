@@ -250,7 +250,7 @@ class Transport:
 def _blind_words(error: ApiError, waited: float) -> str:
     return (
         f"Could not observe the cluster: tried for {waited:.0f} s, the last time: {error.message}\n"
-        "Nothing was changed meanwhile. Check that the API server runs and can be reached."
+        "Check that the API server runs and can be reached."
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from kfp_pytorch.launcher.api_errors import ApiError, KindAbsent, NotFound
+from kfp_pytorch.launcher.api_errors import ApiError, NotFound
 from kfp_pytorch.launcher.constants import CLAIM
 from kfp_pytorch.launcher.deploy import Pace, Waiter, apply
-from kfp_pytorch.launcher.errors import CannotObserve, InputError, StepError
+from kfp_pytorch.launcher.errors import CannotObserve, InputError
 from kfp_pytorch.launcher.inference_service import (
     ServiceInputs,
     base_url,
@@ -49,7 +49,8 @@ def run(model: ModelArtifact, **inputs: Any) -> Outputs:
     Raises:
         InputError: An input cannot work.
         DeployFailed: The new revision does not serve; the message says why.
-        StepError: The cluster did not let it come about; the message says how.
+        CannotObserve: The cluster did not answer for too long.
+        ApiError: The cluster did not let it come about; the message says how.
     """
     checked = parse_inputs(model.uri, model.metadata, **inputs)
     return deploy(connect(checked.namespace, notify=say), checked, Pace())
@@ -69,11 +70,15 @@ def deploy(kube: Kube, inputs: ServiceInputs, pace: Pace) -> Outputs:
     check_host(inputs.name, kube.namespace)
     _check_claim(kube, str(inputs.predictor["model"]["storageUri"]))
     try:
-        apply(kube, inputs, pace)
-    except KindAbsent as error:
-        raise StepError(f"{error.message} Is KServe installed?") from error
-    say(f"InferenceService {kube.namespace}/{inputs.name}: revision {inputs.spec_hash}")
-    service = Waiter(kube, inputs, pace).run()
+        uid = str(apply(kube, inputs, pace)["metadata"]["uid"])
+        say(f"InferenceService {kube.namespace}/{inputs.name}: revision {inputs.spec_hash}")
+        service = Waiter(kube, inputs, pace, uid).run()
+    except CannotObserve as error:
+        raise CannotObserve(
+            f"{error.message}\nInferenceService {kube.namespace}/{inputs.name} was left as it is: "
+            "it may still come to serve this step's revision. The next try of this step goes on "
+            "from what it finds."
+        ) from error
     outside, inside = base_url(service, internal=False), base_url(service, internal=True)
     outputs = Outputs(
         url=predict_url(outside or inside, inputs.name, inputs.protocol),

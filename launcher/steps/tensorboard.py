@@ -28,7 +28,7 @@ VOLUME = "logs"
 _PORT_PREFIX = "http-"
 _SHARED = ("ReadWriteMany", "ReadOnlyMany")
 # Not worth waiting for as long as a training job is.
-_PATIENCE = Patience(blind=15.0, first_contact=10.0)
+_PATIENCE = Patience(blind=15.0, first_contact=10.0, connect=5.0, read=10.0)
 _USER = 1000
 
 

@@ -53,6 +53,13 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return next(yaml.safe_load_all(path.read_text()))
 
 
+def test_neither_is_ever_taken_from_the_cache(spec: dict[str, Any]) -> None:
+    # A service may be gone, or serve another model, when the same run starts again.
+    for name in ("kserve-deploy", "kserve-predict"):
+        task = spec["root"]["dag"]["tasks"][name]
+        assert not task.get("cachingOptions", {}).get("enableCache", False), name
+
+
 def test_everything_is_described_and_no_default_is_null(spec: dict[str, Any]) -> None:
     for name in ("comp-kserve-deploy", "comp-kserve-predict"):
         component = spec["components"][name]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -178,6 +181,36 @@ def test_an_answer_of_another_form_is_wrong(ask: Ask, server: ModelServer, body:
     failure(WrongAnswers, lambda: ask(SAMPLES))
 
 
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"garbage\r\n\r\n", b'HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{"pred', None],
+    ids=["reset", "garbage", "cut", "silence"],
+)
+def test_a_server_that_breaks_off_is_asked_until_the_time_is_over(
+    ask: Ask, said: bytes | None
+) -> None:
+    connections = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connections.append(listening.accept()[0])
+                    connections[-1].recv(65536)
+                    if said is not None:
+                        connections[-1].sendall(said)
+                        connections[-1].close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1/models/digits:predict"
+        call = partial(ask, SAMPLES, url=url, ready_timeout=1, request_timeout=1)
+        assert "did not answer within 1 s (ready_timeout)" in failure(NoAnswer, call)
+        listening.shutdown(socket.SHUT_RDWR)
+    for connection in connections:
+        connection.close()
+    assert connections
+
+
 def test_headers_are_sent(ask: Ask, server: ModelServer) -> None:
     ask(SAMPLES, headers={"Host": "digits.default.example.com", "X-Number": 3.0})
     assert server.headers["Host"] == "digits.default.example.com"
@@ -200,7 +233,15 @@ def test_nothing_to_ask_is_an_error_with_a_way_out(ask: Ask, samples: Any) -> No
         ({"requests": [{"instances": [1], "predictions": []}]}, "1 instances but 0 predictions"),
         ({"requests": [{"instances": 1, "predictions": 1}]}, "must be lists"),
         ({"ready_timeout": -1}, "ready_timeout is -1"),
+        ({"url": "http://a b/v1/models/x:predict"}, "is no URL"),
+        ({"url": "http://h:port/v1/models/x:predict"}, "is no URL"),
+        ({"url": f"http://{'a' * 64}/v1/models/x:predict"}, "is no URL"),
+        ({"url": "http://[::1/v1/models/x:predict"}, "is no URL"),
+        ({"url": "http://me:secret@h/v1/models/x:predict"}, "url holds a user's name; [^:]*$"),
         ({"headers": {"A": None}}, r"headers\['A'\] is null"),
+        ({"headers": {"A": "1\nB: 2"}}, r"headers\['A'\] is .* one line"),
+        ({"headers": {"A": "✨"}}, r"headers\['A'\] is .* Latin-1"),
+        ({"headers": {"a b": "1"}}, "'a b', which is no header's name"),
     ],
 )
 def test_inputs_that_cannot_work_are_refused_by_name(
