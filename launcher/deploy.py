@@ -224,8 +224,8 @@ class Waiter:
 
     def _rollout(self) -> Rollout:
         name = self.inputs.name
-        found = _find(self.kube, INFERENCE_SERVICE, name)
-        self._service = self._still_ours(found)
+        found = self._still_ours(_find(self.kube, INFERENCE_SERVICE, name))
+        self._service = found
         if mode_of(found) == "Knative":
             created = created_revision(found)
             self._workload = _find(self.kube, REVISION, created) if created else None

@@ -1,4 +1,4 @@
-"""What goes wrong between a deployment and the API server, and who else has hands on the service."""
+"""What goes wrong between a deployment and the API server, and who else changes the service."""
 
 from __future__ import annotations
 
