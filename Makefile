@@ -19,10 +19,10 @@ $(STAMP): pyproject.toml
 demo: setup
 	$(BIN)/kfp-pytorch run train_and_serve --local
 
-# Two at a time: many tests wait for a process more than they compute. Stories of real processes
-# get a second try, for a busy machine may stretch any of them; the summary names those that needed it.
+# Two at a time: many tests wait for a process more than they compute. In the order of
+# tests/conftest.py: the files that take long begin first.
 test: setup
-	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile --reruns 1
+	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-long: setup
 	$(BIN)/pytest

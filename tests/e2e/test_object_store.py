@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(600)
 
 SECRET = Kind("", "v1", "Secret", "secrets")
 ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
-QUICK = {"epochs": 2, "num_nodes": 1, "min_accuracy": 0.3}
+QUICK = {"epochs": 1, "num_nodes": 1, "min_accuracy": 0.1}
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_the_model_of_the_next_step_has_come_back_from_ml_metadata(served):
     assert metadata["store_session_info"] == "{}"
     assert all(isinstance(value, (str, float)) for value in metadata.values())
     assert metadata["storage_uri"].startswith("s3://")
-    assert 0.3 < metadata["metric_accuracy"] <= 1
+    assert 0.1 < metadata["metric_accuracy"] <= 1
 
 
 def test_the_keys_are_in_no_log_artifact_or_job(served, cluster, s3, check_crd):

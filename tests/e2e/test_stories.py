@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION, PYTORCHJOB
 
 PIPELINES = Path(__file__).with_name("pipelines.py")
@@ -58,6 +60,7 @@ def test_a_retried_step_replaces_its_failed_job_and_finds_its_own_folder(cluster
     assert job["metadata"]["annotations"][ATTEMPT_ANNOTATION] == "2"
 
 
+@pytest.mark.slow
 def test_a_claim_that_is_not_there_is_named_before_a_job_is_made(cluster):
     ran = cluster.run(f"{PIPELINES}:elsewhere")
     assert ran.code == 1
@@ -65,6 +68,7 @@ def test_a_claim_that_is_not_there_is_named_before_a_job_is_made(cluster):
     assert jobs(cluster, "pytorch-job") == []
 
 
+@pytest.mark.slow
 def test_a_command_that_does_not_exist_is_named(cluster):
     ran = cluster.run(f"{PIPELINES}:commanded")
     assert ran.code == 1

@@ -52,6 +52,7 @@ def test_answers_were_checked_over_http(trained):
     assert Path(trained.summary["artifacts"]["kserve-predict.report"]).is_file()
 
 
+@pytest.mark.slow
 def test_an_unknown_data_set_is_answered_with_those_that_there_are(cluster):
     ran = cluster.run("train_and_serve", dataset="nonsuch")
     assert ran.code == 1
