@@ -184,25 +184,25 @@ def _command(root: Path, port: int, crds: Path | None) -> list[str]:
 
 def _start(root: Path, line: list[str], fds: tuple[int, ...]) -> ClusterHandle:
     make_root(root)
-    # The guard and the cluster inherit the lock: it is free when both have ended, however they end.
-    with _lock(root) as lock, (root / LOG_FILE).open("a") as log:
-        # One that was killed left this behind.
-        (root / STATE_FILE).unlink(missing_ok=True)
-        process = subprocess.Popen(
-            line,
-            pass_fds=(*fds, lock.fileno()),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-            text=True,
-        )
+    lock = _lock(root)
     try:
+        # The guard and the cluster inherit the lock: it is free when both have ended.
+        with lock, (root / LOG_FILE).open("a") as log:
+            # One that was killed left this behind.
+            (root / STATE_FILE).unlink(missing_ok=True)
+            process = subprocess.Popen(
+                line,
+                pass_fds=(*fds, lock.fileno()),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                text=True,
+            )
         return _ready(process, root)
     except BaseException:
-        # Ctrl-C above all: until it is ready, nobody else ends it.
-        process.terminate()
-        process.wait()
+        # Ctrl-C above all, and be it within Popen: a cluster that nobody waits for ends by itself.
+        stop(root)
         raise
 
 

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from harness.command import left_of
 
 from kfp_pytorch.cli import main
+from kfp_pytorch.local import lifecycle
 
 MINE = '''
 from kfp import dsl
@@ -71,3 +73,11 @@ def cli():
         return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
     return invoke
+
+
+@pytest.fixture
+def root(tmp_path):
+    """The folder of a cluster of this test; none of its processes may outlive the test."""
+    yield tmp_path / "root"
+    lifecycle.stop(tmp_path / "root")
+    assert left_of(tmp_path) == []

@@ -1,0 +1,82 @@
+"""However a run is ended: nothing is left, the next one works, and it can be resumed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from harness.command import invoke, left_of, start, until, wait_for
+
+from kfp_pytorch.local import lifecycle
+
+PIPELINES = Path(__file__).with_name("small_pipelines.py")
+
+
+def test_however_a_run_is_ended_nothing_is_left_and_the_next_one_works(root):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        process = start("run", f"{PIPELINES}:sleeping", "--local", "--json", root=root)
+        wait_for(process, "asleep")
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=60)
+        if number == signal.SIGKILL:
+            assert process.returncode == -number
+            until(lambda: left_of(root) == [])
+        else:
+            assert process.returncode == 128 + number
+            assert left_of(root) == []
+            summary = json.loads(stdout)
+            assert summary["status"] == "terminated"
+            assert [s["status"] for s in summary["steps"]] == ["terminated"]
+            assert "--resume" in stderr
+    again = invoke("run", f"{PIPELINES}:greeting", "--local", root=root)
+    assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.parametrize("after", [0.0, 0.15, 0.3])
+def test_ctrl_c_in_the_first_moments_leaves_nothing(root, after):
+    process = start("run", "train_and_serve", "--local", root=root)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(after)
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    # -2: before Python takes signals at all.
+    assert process.returncode in (130, -signal.SIGINT)
+    assert left_of(root) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["local", "up"],
+        ["run", "train_and_serve", "--local"],
+        ["run", "train_and_serve", "--local", "--keep"],
+    ],
+)
+def test_ctrl_c_while_the_cluster_starts_leaves_nothing(root, command):
+    process = start(*command, root=root)
+    until(lambda: lifecycle.is_locked(root))
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert process.returncode == 130
+    assert left_of(root) == []
+
+
+def test_resume_keeps_the_runs_identity_and_its_arguments(cli, root, tmp_path):
+    what = f"{PIPELINES}:trying"
+    first = invoke(
+        *("run", what, "--local", "--json", "-p", f"marker={tmp_path}/marker"), root=root
+    )
+    assert first.returncode == 1
+    assert "RuntimeError: the first time fails" in json.loads(first.stdout)["error"]
+    second = invoke("run", what, "--local", "--json", "--resume", root=root)
+    assert second.returncode == 0, second.stderr
+    run = json.loads(second.stdout)["run"]
+    assert run == json.loads(first.stdout)["run"]
+    artifacts = json.loads(second.stdout)["artifacts"]
+    assert artifacts == {"result": f"{root}/runs/{run}/once/result"}
+    third = cli("run", what, "--local", "--resume", "--root", root)
+    assert third.exit_code == 1
+    assert "succeeded. Start another without --resume" in third.output

@@ -1,0 +1,71 @@
+"""`kfp-pytorch local`: where the cluster is, what it refuses, and that it leaves nothing."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from harness.command import invoke
+
+from kfp_pytorch.local import lifecycle
+
+
+@pytest.fixture
+def read_only(tmp_path):
+    """A folder on a disk that is mounted read-only."""
+    place = tmp_path / "read-only"
+    place.mkdir()
+    mounted = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(place)]
+    if subprocess.run(mounted, capture_output=True).returncode:
+        pytest.skip("only root may mount a disk")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.parametrize("command", [["local", "up"], ["run", "train_and_serve", "--local"]])
+def test_a_home_that_cannot_be_written_is_named_with_the_way_out(
+    cli, tmp_path, monkeypatch, read_only, command
+):
+    file = tmp_path / "file"
+    file.touch()
+    for home in (file, file / "below", read_only, read_only / "below", Path("/proc/nope")):
+        monkeypatch.setenv(lifecycle.HOME_ENV, str(home))
+        result = cli(*command)
+        assert result.exit_code == 1
+        assert f"Cannot write {home}: " in result.output
+        assert "set KFP_PYTORCH_HOME or --root to another folder" in result.output
+        assert "Errno" not in result.output
+
+
+def test_definitions_of_a_folder_without_any_are_refused(root, tmp_path):
+    (tmp_path / "crds").mkdir()
+    up = invoke("local", "up", "--crds", tmp_path / "crds", root=root)
+    assert up.returncode == 1
+    assert f"no CustomResourceDefinition: {tmp_path}/crds holds no file *.json" in up.stderr
+
+
+def test_up_status_and_down_tell_where_the_cluster_is(root):
+    assert invoke("local", "status", root=root).returncode == 1
+    up = invoke("local", "up", root=root)
+    assert up.returncode == 0, up.stderr
+    assert f"export KUBECONFIG={root}/kubeconfig" in up.stdout
+    assert invoke("local", "status", root=root).stdout == up.stdout
+    again = invoke("local", "up", root=root)
+    assert again.returncode == 1
+    assert "kfp-pytorch local down" in again.stderr
+    assert invoke("local", "down", root=root).stdout == "The cluster is down.\n"
+    assert "No cluster was up" in invoke("local", "down", root=root).stdout
+
+
+def test_a_port_in_use_is_named_and_nothing_is_left(root):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        up = invoke("local", "up", "--port", port, root=root)
+    assert up.returncode == 1
+    assert f"port {port} of 127.0.0.1 cannot be used: Address already in use" in up.stderr
+    assert "Errno" not in up.stderr
+    assert lifecycle.status(root) is None
