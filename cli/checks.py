@@ -56,6 +56,8 @@ def _problems(task: KnownTask) -> list[str]:
 # inputs can be checked all the same. Optional ones that are not known count as unset.
 _UNKNOWN_URI = "s3://unknown/model"
 _ANY_NAME = "x"
+_TRAINING = "kfp_pytorch.training"
+_NO_THRESHOLD = 1e308
 
 
 def _pytorch_job(task: KnownTask) -> None:
@@ -116,10 +118,26 @@ def _kserve_predict(task: KnownTask) -> None:
 
 
 def _metric_gate(task: KnownTask) -> None:
+    from kfp_pytorch.launcher.errors import InputError
     from kfp_pytorch.launcher.steps.metric_gate import thresholds
 
-    if not task.unknown & {"minimum", "maximum"}:
-        thresholds(task.inputs.get("minimum"), task.inputs.get("maximum"))
+    if task.unknown & {"minimum", "maximum"}:
+        return
+    found = thresholds(task.inputs.get("minimum"), task.inputs.get("maximum"))
+    if not _is_share(task):
+        return
+    for name, value in zip(("minimum", "maximum"), found, strict=True):
+        if not (0 <= value <= 1 or abs(value) >= _NO_THRESHOLD):
+            raise InputError(
+                f"{name} is {value:g}, but accuracy is a share, from 0 to 1; 97 % is 0.97."
+            )
+
+
+def _is_share(task: KnownTask) -> bool:
+    """Whether the gate's metric is the accuracy that this project's own training reports."""
+    job = task.sources.get("metrics")
+    command = job.inputs.get("command") if job else None
+    return task.inputs.get("metric") == "accuracy" and _TRAINING in (command or [])
 
 
 def _tensorboard(task: KnownTask) -> None:

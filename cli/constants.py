@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kfp_pytorch.cli.packages import Package
@@ -30,6 +30,7 @@ class KnownTask:
         unknown: The inputs that only the run knows.
         unsafe: Inputs that KFP fills in as text inside JSON, where the text would break it: the
             parameter's name and value.
+        sources: The tasks that make its input artifacts, by the input's name.
     """
 
     name: str
@@ -37,6 +38,7 @@ class KnownTask:
     inputs: dict[str, Any]
     unknown: frozenset[str]
     unsafe: dict[str, str]
+    sources: dict[str, KnownTask] = field(default_factory=dict)
 
 
 def known_tasks(package: Package, arguments: dict[str, Any]) -> Iterator[KnownTask]:
@@ -58,7 +60,9 @@ def known_tasks(package: Package, arguments: dict[str, Any]) -> Iterator[KnownTa
 def _walk(
     spec: dict[str, Any], component: dict[str, Any], known: dict[str, Any]
 ) -> Iterator[KnownTask]:
-    for key, task in component.get("dag", {}).get("tasks", {}).items():
+    found: dict[str, KnownTask] = {}
+    tasks = component.get("dag", {}).get("tasks", {})
+    for key, task in tasks.items():
         child = spec["components"][task["componentRef"]["name"]]
         inputs = _resolve(task.get("inputs", {}).get("parameters", {}), known)
         if "dag" in child:
@@ -68,16 +72,28 @@ def _walk(
             spec.get("deploymentSpec", {}).get("executors", {}).get(child["executorLabel"], {})
         )
         if "container" in executor:
-            function = _function(executor["container"])
-            given = task.get("inputs", {}).get("parameters", {})
-            declared = child.get("inputDefinitions", {}).get("parameters", {})
-            values = {
-                name: inputs.get(name, spec.get("defaultValue"))
-                for name, spec in declared.items()
-                if name in inputs or (name not in given and "defaultValue" in spec)
-            }
-            unknown = frozenset(given.keys() & declared.keys() - inputs.keys())
-            yield KnownTask(key, function, values, unknown, _unsafe(task, inputs))
+            found[key] = _task(key, task, child, inputs, _function(executor["container"]))
+    for key, one in found.items():
+        artifacts = tasks[key].get("inputs", {}).get("artifacts", {})
+        makers = {
+            name: source.get("taskOutputArtifact", {}).get("producerTask")
+            for name, source in artifacts.items()
+        }
+        yield replace(one, sources={n: found[m] for n, m in makers.items() if m in found})
+
+
+def _task(
+    key: str, task: dict[str, Any], child: dict[str, Any], inputs: dict[str, Any], function: str
+) -> KnownTask:
+    given = task.get("inputs", {}).get("parameters", {})
+    declared = child.get("inputDefinitions", {}).get("parameters", {})
+    values = {
+        name: inputs.get(name, definition.get("defaultValue"))
+        for name, definition in declared.items()
+        if name in inputs or (name not in given and "defaultValue" in definition)
+    }
+    unknown = frozenset(given.keys() & declared.keys() - inputs.keys())
+    return KnownTask(key, function, values, unknown, _unsafe(task, inputs))
 
 
 def _resolve(parameters: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def _execute(request: Request) -> dict[str, Any]:
         took = time.monotonic() - began
         click.echo("\n" + summary.text(told, took, kept=request.keep), err=request.as_json)
         if told["error"]:
-            click.echo(f"\nError: {told['error']}", err=True)
+            click.echo(f"\nError: {summary.headline(told['error'])}", err=True)
     if request.keep and not request.kubeconfig:
         click.echo("The cluster stays up; `kfp-pytorch local down` ends it.", err=request.as_json)
     if request.as_json:

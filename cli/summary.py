@@ -19,6 +19,9 @@ _NOT_SHOWN = {"metrics", "model", "mlpipeline_ui_metadata"}
 _JOB_FOLDERS = ("checkpoints", "tensorboard")
 _LAUNCHER_FAILED = re.compile(r"^\w+ failed\.\n(.)", re.MULTILINE)
 _TRACEBACK = re.compile(r"^(Traceback \(most recent call last\):)", re.MULTILINE)
+# All but the exception, whose words begin at the left.
+_TRACEBACK_HEAD = re.compile(r"\A.*\n  [^\n]*\n(?=\S)", re.DOTALL)
+_STEP_FAILED = re.compile(r"Step \S+ failed\.")
 _FRAME = re.compile(r'  File "([^"]+)", line \d+')
 
 
@@ -100,6 +103,25 @@ def error_of(followed: Followed) -> str:
         return followed.error or "The run ended without a word; its log is in the run's folder."
     text = _own_words(step.stderr).strip() or step.message.strip() or "It said nothing."
     return f"Step {step.name} failed.\n{text}"
+
+
+def headline(error: str) -> str:
+    """Shortens an error for a person who has seen the step say the whole of it.
+
+    Args:
+        error: What `error_of` returned.
+
+    Returns:
+        The first paragraph of a message, or the last lines of a traceback; as it is when it is
+        short, or when no step said it.
+    """
+    step, _, words = error.partition("\n")
+    if not _STEP_FAILED.fullmatch(step):
+        return error
+    told = _TRACEBACK_HEAD.sub("", words) if _TRACEBACK.match(words) else words.split("\n\n")[0]
+    if told == words:
+        return error
+    return f"{step}\n{told}\nThe whole of what it said is above."
 
 
 def _own_words(stderr: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from kfp_pytorch.cli import summary
 from kfp_pytorch.cli.follow import Follower, StepResult
 from kfp_pytorch.cli.packages import Package
@@ -114,6 +116,29 @@ Traceback (most recent call last):
     raise ValueError(x)
 ValueError: 2"""
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (
+            "It broke.\nWhat to do: Mend it.\n\nWhat was seen:\n- x",
+            "It broke.\nWhat to do: Mend it.",
+        ),
+        (
+            'Traceback (most recent call last):\n  File "x", line 1\n    raise\nE: two\nlines',
+            "E: two\nlines",
+        ),
+    ],
+)
+def test_a_person_who_has_seen_a_step_say_it_is_told_the_gist_at_the_end(words, shown):
+    told = summary.headline(f"Step train failed.\n{words}")
+    assert told == f"Step train failed.\n{shown}\nThe whole of what it said is above."
+
+
+@pytest.mark.parametrize("error", ["Step gate failed.\nIt is under 0.9.", "KFP\n\nrefused it."])
+def test_what_is_short_or_was_not_seen_is_told_whole(error):
+    assert summary.headline(error) == error
 
 
 def test_what_kfp_refused_is_the_error_when_no_step_failed():
