@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher import findings, log_findings, podview
+from kfp_pytorch.launcher import findings, log_findings, podview, waiting
 from kfp_pytorch.launcher.evidence import Evidence, Object
 from kfp_pytorch.launcher.findings import Finding
 from kfp_pytorch.launcher.log_findings import Error
@@ -47,9 +47,9 @@ _ENDS = {
     "pytorchjob -o yaml and kubectl get pods -o wide, then start the step again.",
     "acknowledge": "Check that the operator runs (kubectl get pods -A -l "
     "app.kubernetes.io/name=training-operator) and watches this namespace.",
-    "queue": "Look at its Workload (kubectl get workloads), or raise queue_timeout.",
-    "start": "See why its pods do not run (kubectl describe pods -l "
-    "training.kubeflow.org/job-name), or raise start_timeout.",
+    "queue": waiting.QUEUE_ADVICE,
+    "start": "What its pods wait for is told here and below; if that only takes longer, raise "
+    f"start_timeout. {findings.KEEP_THE_PODS}",
     "run": "Raise timeout if training takes longer; a retry of the step goes on from the last "
     "checkpoint. If it hung, the last lines of its log say where.",
 }
@@ -94,7 +94,8 @@ def diagnose(evidence: Evidence, cause: str, why: str = "failed") -> Diagnosis:
 
 def _led_by(found: list[Finding], cause: str, why: str) -> list[Finding]:
     """Put what ended the wait where it belongs among the findings: first is the likeliest cause."""
-    own = Finding(0, cause.rstrip("."), _ENDS.get(why, "What was seen of it is below."))
+    unknown = f"What was seen of it is below. {findings.KEEP_THE_PODS}"
+    own = Finding(0, cause.rstrip("."), _ENDS.get(why, unknown))
     if why in ("lost", "deletion", "acknowledge"):
         return [own, *(f for f in found if f.weight != findings.SILENT_OPERATOR)]
     if why in ("queue", "start", "run"):

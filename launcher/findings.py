@@ -30,6 +30,13 @@ QUEUED = 45
 SILENT_OPERATOR = 40
 
 
+# Else the job, its pods and their logs are gone once the step has failed.
+KEEP_THE_PODS = (
+    "To look at the pods yourself, start the step again with cleanup 'never' and clean_pod_policy "
+    "'Keep'."
+)
+
+
 @dataclass(frozen=True)
 class Finding:
     """Something that may be why a job failed.
@@ -221,7 +228,10 @@ def _scheduling_advice(words: str) -> str:
             f"Ask for less {gpu[1]}, use fewer nodes, or wait with a longer start_timeout until "
             "the cluster has room."
         )
-    return "Check node_selector, tolerations and affinity against the cluster's nodes."
+    return (
+        "Compare node_selector, tolerations and affinity with the cluster's nodes "
+        "(kubectl get nodes --show-labels; kubectl describe nodes shows taints)."
+    )
 
 
 def _volumes(evidence: Evidence) -> Iterator[Finding]:
@@ -321,9 +331,12 @@ def _exit_codes(evidence: Evidence, ends: list[Ended]) -> Iterator[Finding]:
     again = f", after {counted(restarts, 'restart')} over all pods" if restarts else ""
     also = f"; {counted(others, 'more pod')} failed too" if others else ""
     left = any(log.strip() for log in evidence.logs.values()) or first.message.strip()
-    seen = "Its last log lines are below." if left else "It left no log that could be read."
+    seen = "Its last log lines are below: correct what they show."
+    if not left:
+        seen = f"It left no log that could be read. {KEEP_THE_PODS}"
     hints = {
-        137: "Something outside killed it: the node ran out of memory, or the pod was deleted.",
+        137: "Something outside killed it: its node ran out of memory, or somebody deleted the "
+        "pod. Set memory to what training needs; a retry goes on from the last checkpoint.",
         139: "It crashed in native code: check that torch, CUDA and extensions fit together.",
         135: "A bus error often is a full /dev/shm: set shm_size.",
         127: "Check command: the image does not have that program.",
@@ -365,7 +378,7 @@ def _job(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             QUEUED,
             "The job is suspended: it still waits in its queue" + (f" ({said})" if said else ""),
-            "Look at its Workload (kubectl get workloads), or raise queue_timeout.",
+            waiting.QUEUE_ADVICE,
         )
     elif evidence.job and not conditions and not evidence.pods:
         yield Finding(

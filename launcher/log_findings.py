@@ -10,6 +10,7 @@ from kfp_pytorch.launcher import podview
 from kfp_pytorch.launcher.evidence import Evidence, Object
 from kfp_pytorch.launcher.findings import COLLECTIVE, EXCEPTION, Finding
 from kfp_pytorch.launcher.messages import Outcome
+from kfp_pytorch.launcher.pods import pod_phase
 from kfp_pytorch.launcher.podview import some
 
 _RANK_PREFIX = re.compile(r"^(\[rank\d+\]:|\[(?:default)?\d+\]:) ?", re.MULTILINE)
@@ -23,16 +24,19 @@ _LOST_PEERS = re.compile(
     r"DistBackendError|DistNetworkError|DistStoreError|collective operation timeout"
     r"|[Cc]onnection (?:was )?(?:closed|reset) by (?:remote )?peer|Broken pipe|[Ss]ocket [Tt]imeout"
     r"|Timed out (?:waiting|after)|wait timeout|ncclRemoteError|monitoredBarrier"
-    r"|NCCL communicator was aborted"
+    r"|NCCL communicator was aborted|connectFullMesh failed|Rendezvous(?:Timeout|Connection)Error"
+    # Training's own: another rank is gone.
+    r"|PeerLostError"
 )
 _OPERATION = re.compile(r"OpType=(\w+).{0,300}?ran for (\d+) milliseconds", re.DOTALL)
 _GLOO = re.compile(r"Timed out waiting (\d+)ms for (\w+) operation")
 _WAITED = re.compile(r"[\[ ][Rr]ank ?(\d+)\][^\n]{0,200}?(?:Watchdog caught|[Tt]ime[d ]*out)")
-_AT = re.compile(r"\[Rank (\d+)\] Watchdog caught[^\n]{0,80}?SeqNum=(\d+)")
-_PEER = re.compile(r"(?:closed|reset) by (?:remote )?peer \[?([\da-f.:]+)\]?")
+_AT = re.compile(r"[\[ ]Rank (\d+)\] Watchdog caught[^\n]{0,80}?SeqNum=(\d+)")
+_PEER = re.compile(r"(?:(?:closed|reset) by (?:remote )?peer |remote=)\[?([\da-f.:]+)\]?")
+_BARRIER = re.compile(r"monitoredBarrier(?: in (\d+) ?ms)?")
 _MISSING = re.compile(
     r"[Rr]anks? \[?([\d, ]+?)\]? failed to pass monitoredBarrier"
-    r"|missing ranks?:? \[?([\d, ]+)"
+    r"|missing ranks?:? \[?([\d, ]+)|rank ([\d]+) has gone"
 )
 _JOINED = re.compile(r"(\d+)/(\d+) (?:clients|workers) joined")
 _ADDRESS = re.compile(
@@ -117,7 +121,10 @@ class Error:
     @property
     def lost_peers(self) -> bool:
         """Whether it only tells of other ranks that were lost or late."""
-        return bool(_LOST_PEERS.search(f"{self.type}: {self.message}\n{self.traceback}"))
+        return bool(_LOST_PEERS.search(str(self)))
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}\n{self.traceback}"
 
 
 def errors(evidence: Evidence, outcome: Outcome, logs: Mapping[str, str]) -> list[Error]:
@@ -163,7 +170,7 @@ def find(evidence: Evidence, found: list[Error], logs: Mapping[str, str]) -> Ite
         first = found[0]
         words = f"{first.type}: {first.message}" if first.message else first.type
         yield Finding(EXCEPTION, f"{_who(first)} raised {words}", _advice(words, first.traceback))
-    everything = "\n".join([*logs.values(), *(f"{e.message}\n{e.traceback}" for e in found)])
+    everything = "\n".join([*logs.values(), *map(str, found)])
     if _LOST_PEERS.search(everything) or _ADDRESS.search(everything):
         yield _collective(evidence, found, everything)
     elif not found:
@@ -183,29 +190,39 @@ def _advice(words: str, traceback: str) -> str:
 
 
 def _collective(evidence: Evidence, found: list[Error], text: str) -> Finding:
-    missing = missing_ranks(evidence.job, found, text)
-    operation, gloo, joined = _OPERATION.search(text), _GLOO.search(text), _JOINED.search(text)
-    address = _ADDRESS.search(text)
-    if operation:
-        what = f"NCCL {operation[1]} timed out after {int(operation[2]) // 1000} s"
-    elif gloo:
-        what = f"Gloo {gloo[2]} timed out after {int(gloo[1]) // 1000} s"
-    elif joined:
-        what = f"Only {joined[1]} of {joined[2]} processes came to the rendezvous"
-    elif address:
-        what = f"The rendezvous at {address[1]}:{address[2]} could not be reached"
-    else:
-        what = f"A rank lost the connection to {_peer(evidence, text) or 'another one'}"
+    missing, absent = missing_ranks(evidence.job, found, text), _not_started(evidence)
+    what = _interruption(text, _peer(evidence, text))
     if missing:
         pods = some(dict.fromkeys(_pod_of(evidence.job, rank) for rank in missing))
         ranks = some(map(str, missing), 8)
         what += f"; missing: rank{'s' if len(missing) > 1 else ''} {ranks} ({pods})"
+    elif absent:
+        what += f"; not started: {some(absent)}"
     return Finding(
         COLLECTIVE,
         what,
         "Look at the missing ranks first: one that crashed, hung or never started makes all others "
         "wait. If none did, the pods cannot reach each other: check network policies and a mesh.",
     )
+
+
+def _interruption(text: str, peer: str) -> str:
+    """Say what ended the ranks' exchange, as precisely as their words do."""
+    if said := _OPERATION.search(text):
+        return f"NCCL {said[1]} timed out after {int(said[2]) // 1000} s"
+    if said := _GLOO.search(text):
+        return f"Gloo {said[2]} timed out after {int(said[1]) // 1000} s"
+    if said := _JOINED.search(text):
+        return f"Only {said[1]} of {said[2]} processes came to the rendezvous"
+    if peer:
+        return f"A rank lost the connection to {peer}"
+    if said := _ADDRESS.search(text):
+        return f"The rendezvous at {said[1]}:{said[2]} could not be reached"
+    if said := _BARRIER.search(text):
+        return "Not every rank came to a barrier" + (
+            f" within {int(said[1]) // 1000} s" if said[1] else ""
+        )
+    return "A rank lost the connection to another one"
 
 
 def missing_ranks(job: Object, found: list[Error], text: str) -> list[int]:
@@ -219,7 +236,7 @@ def missing_ranks(job: Object, found: list[Error], text: str) -> list[int]:
     Returns:
         Ranks, ascending; empty where nothing tells.
     """
-    named = [match[1] or match[2] for match in _MISSING.finditer(text)]
+    named = [match[1] or match[2] or match[3] for match in _MISSING.finditer(text)]
     if named:
         return sorted({int(rank) for part in named for rank in re.findall(r"\d+", part)})
     waited = {int(rank) for rank in _WAITED.findall(text)}
@@ -247,12 +264,23 @@ def _peer(evidence: Evidence, text: str) -> str:
     return next((podview.name(pod) for pod in found if pod), "")
 
 
-def _world_size(job: Object) -> int:
+def _not_started(evidence: Evidence) -> list[str]:
+    """Return the pods of the job that were not made, or have not run yet."""
+    made = {name for name, pod in evidence.pods.items() if pod_phase(pod) != "Pending"}
+    names = (_pod_at(evidence.job, node) for node in _nodes(evidence.job))
+    return [name for name in names if made and name not in made]
+
+
+def _nodes(job: Object) -> range:
     counts = [
         podview.dig(job, "spec", "pytorchReplicaSpecs", role, "replicas")
         for role in ("Master", "Worker")
     ]
-    return sum(count for count in counts if isinstance(count, int)) * _nproc(job)
+    return range(sum(count for count in counts if isinstance(count, int)))
+
+
+def _world_size(job: Object) -> int:
+    return len(_nodes(job)) * _nproc(job)
 
 
 def _nproc(job: Object) -> int:
@@ -261,7 +289,10 @@ def _nproc(job: Object) -> int:
 
 
 def _pod_of(job: Object, rank: int) -> str:
-    node = rank // max(1, _nproc(job))
+    return _pod_at(job, rank // max(1, _nproc(job)))
+
+
+def _pod_at(job: Object, node: int) -> str:
     return f"{podview.name(job)}-{f'worker-{node - 1}' if node else 'master-0'}"
 
 

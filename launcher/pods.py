@@ -168,8 +168,13 @@ def pod_phase(pod: Object) -> str:
 
 
 def runs_or_ran(pod: Object) -> bool:
-    """Whether the pod runs, or has run to an end."""
-    return pod_phase(pod) in ("Running", "Succeeded", "Failed")
+    """Whether the pod runs, or has run to an end. One that is being deleted does not."""
+    phase = pod_phase(pod)
+    return phase in ("Succeeded", "Failed") or (phase == "Running" and not _goes(pod))
+
+
+def _goes(pod: Object) -> bool:
+    return bool(dig(pod, "metadata", "deletionTimestamp"))
 
 
 def waiting_words(pod: Object) -> str:
@@ -179,6 +184,9 @@ def waiting_words(pod: Object) -> str:
         return f"{scheduled.get('reason', 'not scheduled')}: {scheduled.get('message', '')}"
     for _, reason, words in podview.waiting(pod):
         return f"{reason}: {words}" if words else reason
+    if _goes(pod):
+        node = dig(pod, "spec", "nodeName") or "its node"
+        return f"it is being deleted, and does not go while {node} cannot be reached"
     return ""
 
 

@@ -14,6 +14,10 @@ from kfp_pytorch.launcher.evidence import Object
 from kfp_pytorch.launcher.pods import runs_or_ran, waiting_words
 
 WORKLOAD = "Workload"
+QUEUE_ADVICE = (
+    "Ask for less, choose another queue (label kueue.x-k8s.io/queue-name; kubectl get localqueues "
+    "lists them), or raise queue_timeout; 0 waits without a limit."
+)
 _SCALES_UP = "TriggeredScaleUp"
 _DOES_NOT = "NotTriggerScaleUp"
 # Normal events that say nothing of why something has to wait.

@@ -66,6 +66,30 @@ def test_the_rank_that_lags_behind_is_named_where_all_of_them_waited() -> None:
     assert "missing: rank 1 (j-worker-0)" in first_line(found)
 
 
+def test_the_rank_that_lags_behind_is_named_in_newer_versions_words_too() -> None:
+    line = (
+        "[rank{0}]:[E1128 02:00:00 ProcessGroupNCCL.cpp:685] [PG ID 0 PG GUID 0(default_pg) Rank "
+        "{0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={1}, OpType=ALLREDUCE, "
+        "NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600051 milliseconds before timing out."
+    )
+    logs = {"j-master-0": line.format(0, 12), "j-worker-0": line.format(1, 11)}
+    found = of(pod(0, 134), pod(1, 134), logs=logs)
+    assert first_line(found) == (
+        "NCCL ALLREDUCE timed out after 600 s; missing: rank 1 (j-worker-0)."
+    )
+
+
+def test_a_peer_that_gloo_could_not_connect_to_is_named_by_its_address() -> None:
+    gone = pod(1, code=0)
+    gone["status"]["podIP"] = "10.0.3.7"
+    log = (
+        "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/"
+        "pair.cc:144] timed out connecting: SO_ERROR: Connection refused, remote=[10.0.3.7]:28048"
+    )
+    found = of(pod(0), gone, logs={"j-master-0": log})
+    assert first_line(found) == "A rank lost the connection to j-worker-0."
+
+
 def test_what_newer_versions_say_of_the_watchdog_counts_as_waiting() -> None:
     line = (
         "[rank0]:[E626 06:24:44 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 0] "
@@ -98,14 +122,38 @@ def test_a_rank_that_was_killed_is_why_others_lost_their_peer() -> None:
 @pytest.mark.parametrize("who", ["clients", "workers"])
 def test_processes_that_never_came_are_counted(who: str) -> None:
     log = f"torch.distributed.DistStoreError: Timed out after 61 seconds waiting. 3/4 {who} joined."
-    found = of(pod(0), logs={"j-master-0": log})
+    found = of(pod(0), pod(1), logs={"j-master-0": log})
     assert first_line(found) == "Only 3 of 4 processes came to the rendezvous."
+
+
+def test_a_pod_that_has_not_started_is_named_where_processes_never_came() -> None:
+    log = (
+        "torch.distributed.DistStoreError: Timed out after 61 seconds waiting. 3/4 clients joined."
+    )
+    late = pod(2, code=0)
+    late["status"]["phase"] = "Pending"
+    found = of(pod(0), pod(1), late, logs={"j-master-0": log})
+    assert first_line(found) == (
+        "Only 3 of 4 processes came to the rendezvous; not started: j-worker-1."
+    )
 
 
 def test_the_barrier_s_own_words_about_missing_ranks() -> None:
     log = "RuntimeError: [Rank 0]: Ranks 5, 9 failed to pass monitoredBarrier in 1800000 ms"
     found = of(pod(0), logs={"j-master-0": log}, nproc=4)
-    assert "missing: ranks 5 and 9 (j-worker-0 and j-worker-1)" in first_line(found)
+    assert first_line(found) == (
+        "Not every rank came to a barrier within 1800 s; missing: ranks 5 and 9 (j-worker-0 and "
+        "j-worker-1)."
+    )
+
+
+def test_training_s_own_word_of_a_rank_that_has_gone_is_no_error_of_its_own() -> None:
+    words = "rank 1 has gone; its own error is the one to look for"
+    lost = failure(0, "PeerLostError", words)
+    killed = of(pod(0, message=lost), pod(1, 137))
+    assert first_line(killed).startswith("j-worker-0 ended with exit code 137 (SIGKILL)")
+    alone = of(pod(0, message=lost), pod(1, code=0))
+    assert first_line(alone).endswith("; missing: rank 1 (j-worker-0).")
 
 
 def test_gloo_that_timed_out() -> None:

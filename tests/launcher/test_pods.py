@@ -129,8 +129,21 @@ def test_a_status_of_odd_shapes_is_borne() -> None:
         assert waiting_words(odd) == ""
 
 
+def test_a_pod_that_is_being_deleted_runs_no_more_and_says_why() -> None:
+    # On a node that is gone, a pod stays so for ever, its phase Running.
+    leaving = {
+        "metadata": {"name": "p", "deletionTimestamp": "2025-11-27T12:00:00Z"},
+        "spec": {"nodeName": "gpu-7"},
+        "status": {"phase": "Running"},
+    }
+    assert not runs_or_ran(leaving)
+    assert "being deleted, and does not go while gpu-7 cannot be reached" in waiting_words(leaving)
+    ended = leaving | {"status": {"phase": "Succeeded"}}
+    assert runs_or_ran(ended)
+
+
 def test_a_pod_of_an_earlier_job_of_the_same_name_is_not_ours() -> None:
-    old = {"metadata": {"ownerReferences": [{"uid": "old"}]}}
+    old = {"metadata": {"name": "p", "ownerReferences": [{"uid": "old"}]}}
     assert not belongs_to(old, "new")
     assert belongs_to(old, "old")
-    assert belongs_to({"metadata": {}}, "new")
+    assert belongs_to({"metadata": {"name": "p"}}, "new")
