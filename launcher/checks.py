@@ -13,8 +13,9 @@ from typing import Any
 
 from kfp_pytorch.launcher.errors import InputError
 
-_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+_PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_DNS_LABEL = re.compile(rf"(?=.{{1,63}}\Z){_PART}")
+_DNS_SUBDOMAIN = re.compile(rf"(?=.{{1,253}}\Z){_PART}(\.{_PART})*")
 _KEY_NAME = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 # https://github.com/distribution/reference/blob/v0.6.0/regexp.go
 _HOST = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -313,13 +314,7 @@ def dns_label(name: str, value: Any) -> str:
     Raises:
         InputError: If it is none.
     """
-    word = text(name, value)
-    if word and not _DNS_LABEL.fullmatch(word):
-        raise InputError(
-            f"{name} is {word!r}; it must be at most 63 lower case letters, digits and '-', and "
-            "begin and end with a letter or digit."
-        )
-    return word
+    return _object_name(name, value, _DNS_LABEL, "63 lower case letters, digits and '-'")
 
 
 def dns_subdomain(name: str, value: Any) -> str:
@@ -328,11 +323,16 @@ def dns_subdomain(name: str, value: Any) -> str:
     Raises:
         InputError: If it is none.
     """
+    rule = "253 lower case letters, digits, '-' and single '.'"
+    return _object_name(name, value, _DNS_SUBDOMAIN, rule)
+
+
+def _object_name(name: str, value: Any, pattern: re.Pattern[str], rule: str) -> str:
     word = text(name, value)
-    if word and not _DNS_SUBDOMAIN.fullmatch(word):
+    if word and not pattern.fullmatch(word):
         raise InputError(
-            f"{name} is {word!r}; it must be at most 253 lower case letters, digits, '-' and '.', "
-            "and begin and end with a letter or digit."
+            f"{name} is {word!r}; it must be at most {rule}, and begin and end with a letter or "
+            "digit."
         )
     return word
 

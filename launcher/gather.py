@@ -64,6 +64,11 @@ class Gatherer:
         return sum(c.code >= RETRIED_FROM and c.code != EXIT_TERMINATED for c in self._crashes)
 
     @property
+    def crashed(self) -> int:
+        """How many ends of containers were no success."""
+        return len(self._crashes)
+
+    @property
     def labels(self) -> str:
         """The label selector of the job's pods."""
         return f"{JOB_NAME_LABEL}={self._name}"

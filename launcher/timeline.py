@@ -15,6 +15,8 @@ from kfp_pytorch.launcher.state import JobState, Phase, expected_pods
 _MOST_ENTRIES = 400
 # Restarts of many pods within so long are one entry: a rank that goes takes all others with it.
 _TOGETHER = timedelta(seconds=60)
+# What became of a container that crashed: it was started again, or its pod was over.
+_CRASHED = ("restarted", "ended")
 _WORDS = {
     Phase.QUEUED: "queued",
     Phase.RUNNING: "running",
@@ -79,8 +81,12 @@ class Timeline:
                 continue
             words = f"{crash.pod}: {end.reason} {podview.exit_words(end.exit_code)}"
             over = podview.dig(pod, "status", "phase") in ("Failed", "Succeeded")
-            what = "ended" if over else "restarted"
-            self._ended(what, words, podview.moment(end.finished_at) or self._now())
+            self._ended(_CRASHED[over], words, podview.moment(end.finished_at) or self._now())
+
+    def last_crash(self) -> str:
+        """Says what the last entry of crashes does; or an empty string."""
+        crashes = (e for e in reversed(self._evidence.timeline) if e.what in _CRASHED)
+        return next((f"{e.what}: {e.detail}" for e in crashes), "")
 
     def _ended(self, what: str, words: str, when: datetime) -> None:
         entries = self._evidence.timeline

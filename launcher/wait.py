@@ -70,6 +70,7 @@ class Wait:
         self._state: JobState | None = None
         self._lost = ""
         self._error: StepError | None = None
+        self._told_crashes, self._crashes_due = 0, 0.0
         self._beat_at, self._beat = time.monotonic(), limits.quick_beat
         self._asked: float | None = None
         self._read_since: set[str] = set()
@@ -95,6 +96,7 @@ class Wait:
                     self._log.finish(_LAST_LINES)
                     return end
                 self._tell()
+                self._tell_crashes()
                 self._look_around()
                 self._take(self._next_deadline())
         finally:
@@ -312,6 +314,16 @@ class Wait:
         else:
             about = words if phase is Phase.QUEUED else "; ".join(filter(None, (pods, words)))
             self._progress.tell(phase.value, about or state.message)
+
+    def _tell_crashes(self) -> None:
+        """Says that containers crashed: a job that only starts them again says Running all along.
+
+        Those of many pods come together, and again and again: they are told once in a while.
+        """
+        crashed, now = self._gatherer.crashed, time.monotonic()
+        if crashed > self._told_crashes and now >= self._crashes_due:
+            self._told_crashes, self._crashes_due = crashed, now + self._limits.remind / 5
+            say(self._gatherer.timeline.last_crash())
 
     def _look_around(self) -> None:
         """Reads what no watch brings, often at first and ever more seldom while nothing moves."""

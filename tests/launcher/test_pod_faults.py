@@ -1,11 +1,11 @@
-"""What goes wrong between the step and the API server while it looks at the job's pods."""
+"""What goes wrong with a job's pods, and while the step looks at them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from harness.hands import container
+from harness.hands import container, end
 
 from kfp_pytorch.launcher.errors import CannotObserve, JobFailed
 from kfp_pytorch.local.apiserver.faultactions import Answer, Forbidden, Reset, Stall
@@ -94,3 +94,22 @@ def test_a_container_that_never_comes_up_still_is(step: Any, hands: Any) -> None
     hands.waiting(run.job, "CrashLoopBackOff", restarts=3, lastState={"terminated": failed})
     hands.set_conditions(run.job, "Created", "Running")
     assert "no such file" in run.failed(JobFailed)
+
+
+def test_crashes_that_are_only_restarted_are_told_though_the_job_says_running(
+    step: Any, hands: Any, told: list[str]
+) -> None:
+    run = step(num_nodes=2, limits={"remind": 1.0})
+    hands.set_conditions(run.job, "Created", "Running")
+    for restarts in range(1, 4):
+        for role in ("master", "worker"):
+            last = {"terminated": end(1)}
+            crashed = container(restarts=restarts, running={}, lastState=last)
+            hands.pod(run.job, role, phase="Running", containerStatuses=[crashed])
+    hands.until(lambda: [line for line in told if line.startswith("restarted: ")])
+    assert run.going, run.error
+    hands.success(run.job)
+    run.succeeded()
+    lines = [line for line in told if line.startswith("restarted: ")]
+    assert f"{run.job}-master-0: Error exit code 1" in lines[0]
+    assert len(lines) < 6
