@@ -27,10 +27,13 @@ END = "# kfp-pytorch: the launcher's source ends here"
 _HELPER = f"""{BEGIN}
 import base64 as _base64
 import io as _io
+import signal as _signal
 import sys as _sys
 import tarfile as _tarfile
 import tempfile as _tempfile
 
+# As `run_step` does, and it takes over from here: a job of an earlier try may be alive.
+_signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGTERM, _signal.SIGINT))
 _ARCHIVE = '{{archive}}'
 _folder = _tempfile.TemporaryDirectory(prefix='kfp-pytorch-')
 with _tarfile.open(fileobj=_io.BytesIO(_base64.b64decode(_ARCHIVE)), mode='r:bz2') as _tar:

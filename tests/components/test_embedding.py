@@ -26,6 +26,12 @@ def where(name: str) -> str:
     return f"{name} {kfp_pytorch.launcher.__file__}"
 
 
+def gate(metric: str):
+    from kfp_pytorch.launcher import run_step
+
+    run_step("metric_gate", metrics=None, metric=metric, minimum=0, maximum=1)
+
+
 def source_of(component):
     return component.component_spec.implementation.container.command[-1]
 
@@ -55,6 +61,21 @@ def test_step_imports_the_embedded_launcher_and_no_other(tmp_path):
     )
     assert run.stdout.startswith(f"here {tmp_path}/kfp-pytorch-")
     assert list(tmp_path.iterdir()) == [program]
+
+
+def test_a_signal_while_the_source_is_unpacked_waits_for_run_step(tmp_path):
+    program = tmp_path / "program.py"
+    source = source_of(embedding.launcher_component(gate))
+    signalled = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n_ARCHIVE ="
+    program.write_text(f"{source.replace('_ARCHIVE =', signalled, 1)}\ngate('')\n")
+    run = subprocess.run(
+        [sys.executable, str(program)],
+        env={"PATH": os.environ["PATH"], "_KFP_RUNTIME": "true", "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (143, "Stopped by a signal.\n")
 
 
 def unpack(text, target):
