@@ -59,13 +59,14 @@ def main() -> None:
     parser.add_argument("what", nargs="+", choices=("one", "telemetry", "jpeg", "input", "scaling"))
     parser.add_argument("--baseline", type=Path, help="the plain loop to compare with")
     parser.add_argument("--gpus", type=int, default=4)
+    parser.add_argument("--models", nargs="+", default=[RESNET, VIT], help="those of `one`")
     parser.add_argument("--images", type=int, default=16_384, help="distinct JPEG files")
     parser.add_argument("--workers", type=int, nargs="*", default=[4, 8, -1])
     parser.add_argument("--tiny", action="store_true", help="only try out that it runs")
     arguments = parser.parse_args()
     bench = Bench(arguments.baseline, arguments.tiny)
     if "one" in arguments.what:
-        bench.one_gpu()
+        bench.one_gpu(arguments.models)
     if "telemetry" in arguments.what:
         bench.telemetry()
     if "scaling" in arguments.what:
@@ -94,16 +95,17 @@ class Bench:
         self._synthetic: dict[tuple[str, tuple[int, ...]], float] = {}
         self._card = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
 
-    def one_gpu(self) -> None:
+    def one_gpu(self, models: Sequence[str]) -> None:
         """Each model on one GPU, right after or before the plain loop on the same GPU."""
         for model, name in ((RESNET, "resnet50_ratio_opt_512"), (VIT, "vit_ratio_opt")):
-            batch = BATCHES[model]
-            theirs = self.plain("opt", model, batch)
-            self.compare(name, self.synthetic(model), theirs, f"opt, batch {batch}")
-        theirs = self.plain("amp", RESNET, AMP_BATCH)
-        self.compare(
-            "resnet50_ratio_amp", self.synthetic(RESNET), theirs, f"amp, batch {AMP_BATCH}"
-        )
+            if model in models:
+                batch = BATCHES[model]
+                theirs = self.plain("opt", model, batch)
+                self.compare(name, self.synthetic(model), theirs, f"opt, batch {batch}")
+        if RESNET in models:
+            theirs = self.plain("amp", RESNET, AMP_BATCH)
+            what = f"amp, batch {AMP_BATCH}"
+            self.compare("resnet50_ratio_amp", self.synthetic(RESNET), theirs, what)
 
     def telemetry(self) -> None:
         """Images a second with all telemetry and with checkpoints, over those with reports only."""
