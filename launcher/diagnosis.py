@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher import findings, log_findings, podview, waiting
+from kfp_pytorch.launcher import findings, log_findings, podview, refusals, waiting
 from kfp_pytorch.launcher.evidence import Evidence, Object
 from kfp_pytorch.launcher.findings import Finding
 from kfp_pytorch.launcher.log_findings import Error
@@ -76,7 +76,14 @@ def diagnose(evidence: Evidence, cause: str, why: str = "failed") -> Diagnosis:
     logs = _logs(evidence)
     pods = [*evidence.pods.values(), *evidence.past_pods]
     errors = log_findings.errors(evidence, read_messages(pods), logs)
-    found = [*findings.find(evidence), *log_findings.find(evidence, errors, logs)]
+    found = [
+        *findings.find(evidence),
+        *refusals.find(evidence),
+        *log_findings.find(evidence, errors, logs),
+    ]
+    if refusals.told(evidence):
+        # An operator that says why it cannot make the pods is not silent.
+        found = [finding for finding in found if finding.weight != findings.SILENT_OPERATOR]
     found.sort(key=lambda finding: -finding.weight)
     cause = cause.strip() or "The job did not succeed"
     found = _led_by(found, cause, why)

@@ -36,6 +36,11 @@ _OPERATORS = (
 )
 # The key of an entry of a Secret or ConfigMap.
 _ENTRY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+# https://kubernetes.io/docs/concepts/workloads/pods/downward-api/
+_FIELD = re.compile(
+    r"metadata\.(name|namespace|uid|(labels|annotations)\['[^']+'\])"
+    r"|spec\.(nodeName|serviceAccountName)|status\.(host|pod)IPs?"
+)
 # What each source of a variable's value cannot do without.
 _REFERENCES = {
     "secretKeyRef": ("name", "key"),
@@ -87,6 +92,11 @@ def _check_reference(name: str, source: str, reference: Any) -> None:
             raise InputError(f"{where} lacks {key}; it needs {' and '.join(wanted)}.")
     if "name" in wanted:
         checks.dns_subdomain(f"{where}.name", reference["name"])
+    if source == "fieldRef" and not _FIELD.fullmatch(reference["fieldPath"]):
+        raise InputError(
+            f"{where}.fieldPath is {reference['fieldPath']!r}, which no variable can have; write "
+            "metadata.name, status.podIP, metadata.labels['KEY'] or the like."
+        )
     if "key" in wanted and not _ENTRY.fullmatch(reference["key"]):
         raise InputError(
             f"{where}.key is {reference['key']!r}; an entry's key is at most 253 letters, digits, "

@@ -103,7 +103,6 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     yield from _cannot_start(pods, ends)
     yield from _unscheduled(pods, evidence.events)
     yield from _volumes(evidence)
-    yield from _no_pods(evidence)
     yield from _stuck_init(evidence)
     yield from _exit_codes(evidence, ends)
     yield from _sidecars(evidence)
@@ -208,16 +207,16 @@ def _unscheduled(pods: list[Object], events: list[Object]) -> Iterator[Finding]:
         )
 
 
-_GANG = re.compile(r"in gang|pod ?group", re.IGNORECASE)
-_GANG_ADVICE = (
+GANG = re.compile(r"in gang|pod ?group", re.IGNORECASE)
+GANG_ADVICE = (
     "The gang scheduler starts all pods together or none: ask for less, use fewer nodes, or wait "
     "with a longer start_timeout until the cluster has room for all of them at once."
 )
 
 
 def _scheduling_advice(words: str) -> str:
-    if _GANG.search(words):
-        return _GANG_ADVICE
+    if GANG.search(words):
+        return GANG_ADVICE
     if re.search(r"persistentvolumeclaim .* not found", words):
         return "Create the claim in the job's namespace, or correct output_uri."
     if "unbound" in words or "volume" in words:
@@ -255,51 +254,6 @@ def _volumes(evidence: Evidence) -> Iterator[Finding]:
                 else "Check that the claim, Secret or ConfigMap exists and its storage works.",
             )
             return
-
-
-def _no_pods(evidence: Evidence) -> Iterator[Finding]:
-    """Find why the operator could create no pod: a quota, a webhook, a security policy."""
-    job = podview.name(evidence.job)
-    if evidence.pods and all(
-        podview.dig(pod, "spec", "nodeName") for pod in evidence.pods.values()
-    ):
-        return
-    for event in reversed(evidence.events):
-        words = event_words(event)
-        if event.get("type") == "Normal" or event_object(event) != job:
-            continue
-        if "exceeded quota" in words:
-            yield Finding(NO_PODS, f"The namespace's quota is used up: {words}", _QUOTA_ADVICE)
-            return
-        if "violates PodSecurity" in words:
-            yield Finding(
-                NO_PODS,
-                f"The namespace does not allow such pods: {words}",
-                "The operator's own init container breaks it: an administrator gives that one a "
-                "securityContext by the operator's flag --pytorch-init-container-template-file."
-                if "init-pytorch" in words
-                else "Leave run_as_root off and the security context as it is by default.",
-            )
-            return
-        reason = str(event.get("reason") or "")
-        if not evidence.pods and _GANG.search(words):
-            yield Finding(
-                NO_PODS, f"The job's pods are not let in ({reason}): {words}", _GANG_ADVICE
-            )
-            return
-        if re.search(r"denied the request|is forbidden|FailedCreate", f"{words} {reason}"):
-            yield Finding(
-                NO_PODS,
-                f"The operator cannot create the pods ({reason}): {words}",
-                "Change what the cluster objects to, or ask its administrator.",
-            )
-            return
-
-
-_QUOTA_ADVICE = (
-    "Ask for less, wait until other jobs end, or ask for a larger quota. A queue (Kueue) lets a "
-    "job wait instead: label kueue.x-k8s.io/queue-name."
-)
 
 
 def _stuck_init(evidence: Evidence) -> Iterator[Finding]:

@@ -113,6 +113,11 @@ def _toleration(name: str, item: Mapping[str, Any]) -> dict[str, Any]:
             f"{name}.effect is {read['effect']!r}; it must be NoSchedule, PreferNoSchedule or "
             "NoExecute."
         )
+    if item.get("tolerationSeconds") is not None and read.get("effect") != "NoExecute":
+        raise InputError(
+            f"{name} has tolerationSeconds; it needs the effect NoExecute, the only one that "
+            "takes a running pod off its node."
+        )
     if "tolerationSeconds" in item:
         read["tolerationSeconds"] = checks.integer(
             f"{name}.tolerationSeconds", item["tolerationSeconds"], default=0

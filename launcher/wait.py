@@ -10,6 +10,7 @@ import queue
 import time
 from dataclasses import dataclass
 
+from kfp_pytorch.launcher import refusals
 from kfp_pytorch.launcher.api_errors import Forbidden
 from kfp_pytorch.launcher.clocks import Clocks
 from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER, PYTORCHJOB
@@ -139,6 +140,9 @@ class Wait:
                 f"times, which is backoff_limit ({most})"
             )
         self._clocks.count(now)
+        refused = refusals.lasting(self._gatherer.evidence)
+        if refused and not self._gatherer.pods() and self._clocks.start > self._limits.acknowledge:
+            return f"PyTorchJob {self._name} gets no pods: {refused}"
         limit = self._clocks.exceeded()
         return self._cause_of_limit(limit) if limit else ""
 
@@ -276,8 +280,9 @@ class Wait:
         if self._clocks.whole and not whole:
             self._quicken()
         phase = self._state.phase
-        if phase is Phase.UNACKNOWLEDGED and self._gatherer.pods():
-            # Whoever made the pods has seen the job.
+        seen = self._gatherer.pods() or refusals.told(self._gatherer.evidence)
+        if phase is Phase.UNACKNOWLEDGED and seen:
+            # Whoever made the pods, or could not make them, has seen the job.
             phase = Phase.STARTING
         over = pod_phase(self._gatherer.evidence.pods.get(self._first_pod, {})) in _OVER
         self._clocks.set(time.monotonic(), phase, whole, self._state.deleting, over)
@@ -338,6 +343,7 @@ class Wait:
             return
         else:
             self._gatherer.read_events()
+            self._count()
             if not self._pods.streaming:
                 self._pods.look()
         self._beat = min(2 * self._beat, self._limits.remind)

@@ -33,7 +33,7 @@ from kfp_pytorch.local.apiserver import gc as collector
 from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.apiserver.registry import NAMESPACE, Registry, read_definitions
 from kfp_pytorch.local.apiserver.serve import Server, kubeconfig
-from kfp_pytorch.local.controllers import claims, node
+from kfp_pytorch.local.controllers import claims, node, pod_admission
 from kfp_pytorch.local.controllers.deployment import DeploymentController
 from kfp_pytorch.local.controllers.inferenceservice import KServe
 from kfp_pytorch.local.controllers.kubelet import Kubelet
@@ -64,6 +64,7 @@ class Cluster:
         self._server = Server(self.api, root / "logs", port, token=self._token)
         ports, gpus = Ports(self.api), node.gpus()
         self._kubelet = Kubelet(self.api, root, ports, gpus)
+        pod_admission.install(self.api)
         self._gpu_count = len(gpus)
         self._ports = ports
 

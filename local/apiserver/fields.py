@@ -149,7 +149,7 @@ def check_dns(value: str, field: str, rule: str = _LABEL, limit: int = 63) -> It
 
 def check_label(key: str, value: str, field: str) -> Iterator[Cause]:
     """What is wrong with one label."""
-    yield from _check_key(key, field)
+    yield from check_key(key, field)
     if len(value or "") > 63:
         yield invalid_value(field, value, "must be no more than 63 characters")
     if not re.fullmatch(_VALUE, value or ""):
@@ -161,7 +161,8 @@ def check_label(key: str, value: str, field: str) -> Iterator[Cause]:
         yield invalid_value(field, value, why)
 
 
-def _check_key(key: str, field: str) -> Iterator[Cause]:
+def check_key(key: str, field: str) -> Iterator[Cause]:
+    """What is wrong with the key of a label, an annotation or a taint."""
     prefix, slash, name = key.rpartition("/")
     if slash and (len(prefix) > 253 or not re.fullmatch(_SUBDOMAIN, prefix)):
         why = f"prefix part {_DNS_RULES[_SUBDOMAIN]}, regex used for validation is '{_SUBDOMAIN}')"
@@ -179,7 +180,7 @@ def _check_key(key: str, field: str) -> Iterator[Cause]:
 
 def _check_annotations(annotations: dict[str, str]) -> Iterator[Cause]:
     for key in annotations:
-        yield from _check_key(key.lower(), "metadata.annotations")
+        yield from check_key(key.lower(), "metadata.annotations")
     size = sum(
         len(key.encode()) + len((value or "").encode()) for key, value in annotations.items()
     )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from kfp_pytorch.local.apiserver import podchecks
 from kfp_pytorch.local.apiserver.errors import Cause, Object
 from kfp_pytorch.local.apiserver.fields import (
     check_dns,
@@ -19,7 +20,8 @@ _GROUPS = ("initContainers", "containers")
 _RESTART_POLICIES = ["Always", "Never", "OnFailure"]
 _PULL_POLICIES = ["Always", "IfNotPresent", "Never"]
 _QUANTITY = re.compile(
-    r"[+-]?(\d+(\.\d*)?|\.\d+)(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?(\d+(\.\d*)?|\.\d+)))?"
+    r"[+-]?(\d+(\.\d*)?|\.\d+)(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?\d+))?",
+    re.ASCII,
 )
 _QUANTITY_WORDS = (
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
@@ -116,6 +118,10 @@ def check_spec(spec: Object, path: str) -> Iterator[Cause]:
     volumes = {volume.get("name") for volume in spec.get("volumes") or []}
     if not spec.get("containers"):
         yield required(f"{path}.containers")
+    yield from podchecks.check_placement(spec, path)
+    yield from podchecks.check_security(
+        spec.get("securityContext") or {}, f"{path}.securityContext"
+    )
     for group in _GROUPS:
         containers = spec.get(group) or []
         yield from _check_names(containers, f"{path}.{group}")
@@ -161,6 +167,8 @@ def _check_container(container: Object, path: str, volumes: set[Any]) -> Iterato
             yield invalid_value(f"{where}.mountPath", place, why)
         mounted.add(place)
     yield from _check_resources(container.get("resources") or {}, f"{path}.resources")
+    context = container.get("securityContext") or {}
+    yield from podchecks.check_security(context, f"{path}.securityContext")
 
 
 def _check_variable(variable: Object, path: str) -> Iterator[Cause]:
@@ -173,6 +181,8 @@ def _check_variable(variable: Object, path: str) -> Iterator[Cause]:
     if variable.get("value") and variable.get("valueFrom"):
         why = "may not be specified when `value` is not empty"
         yield invalid_value(f"{path}.valueFrom", "", why)
+    elif variable.get("valueFrom") is not None:
+        yield from podchecks.check_source(variable["valueFrom"], f"{path}.valueFrom")
 
 
 def _check_mount(mount: Object, path: str, volumes: set[Any]) -> Iterator[Cause]:
@@ -191,6 +201,11 @@ def _check_mount(mount: Object, path: str, volumes: set[Any]) -> Iterator[Cause]
 
 
 def _check_resources(resources: Object, path: str) -> Iterator[Cause]:
+    wrong = list(_check_quantities(resources, path))
+    yield from wrong or podchecks.check_amounts(resources, path)
+
+
+def _check_quantities(resources: Object, path: str) -> Iterator[Cause]:
     for group in ("limits", "requests"):
         for name, value in (resources.get(group) or {}).items():
             if not _QUANTITY.fullmatch(str(value)):

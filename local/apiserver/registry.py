@@ -17,6 +17,8 @@ NODE = Kind("", "v1", "Node", "nodes")
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 SECRET = Kind("", "v1", "Secret", "secrets")
 SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
+RESOURCE_QUOTA = Kind("", "v1", "ResourceQuota", "resourcequotas")
+PRIORITY_CLASS = Kind("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses")
 EXPERIMENT = Kind("kubeflow.org", "v1beta1", "Experiment", "experiments")
 TRIAL = Kind("kubeflow.org", "v1beta1", "Trial", "trials")
 SUGGESTION = Kind("kubeflow.org", "v1beta1", "Suggestion", "suggestions")
@@ -173,6 +175,8 @@ def _native() -> Iterator[Resource]:
     yield Resource(CONFIG_MAP, short_names=("cm",))
     yield Resource(SECRET)
     yield Resource(SERVICE_ACCOUNT, short_names=("sa",))
+    yield Resource(RESOURCE_QUOTA, status=True, short_names=("quota",))
+    yield Resource(PRIORITY_CLASS, namespaced=False, short_names=("pc",))
     for kind in RBAC:
         yield Resource(kind, namespaced=not kind.kind.startswith("Cluster"))
     yield Resource(

@@ -17,7 +17,7 @@ from kfp_pytorch.local.controllers.events import Recorder
 from kfp_pytorch.local.controllers.launching import CreateError, ImageError, Place
 from kfp_pytorch.local.controllers.pod_status import ContainerState
 from kfp_pytorch.local.controllers.pytorchjob_pods import INIT_CONTAINER
-from kfp_pytorch.local.controllers.quantities import quantity
+from kfp_pytorch.local.quantities import quantity
 
 Object = dict[str, Any]
 

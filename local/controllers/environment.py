@@ -15,7 +15,7 @@ from typing import Any
 from kfp_pytorch.launcher.constants import Kind
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.registry import CONFIG_MAP, SECRET
-from kfp_pytorch.local.controllers.quantities import quantity
+from kfp_pytorch.local.quantities import quantity
 
 Object = dict[str, Any]
 Find = Callable[[Kind, str], Object | None]

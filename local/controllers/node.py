@@ -11,8 +11,8 @@ from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.apiserver.registry import NODE
 from kfp_pytorch.local.controllers import memory
-from kfp_pytorch.local.controllers.quantities import quantity
 from kfp_pytorch.local.controllers.translation import LOOPBACK
+from kfp_pytorch.local.quantities import quantity
 
 Object = dict[str, Any]
 

@@ -12,8 +12,8 @@ from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.apiserver.registry import NODE
 from kfp_pytorch.local.controllers.events import Recorder
 from kfp_pytorch.local.controllers.node import NODE_NAME, requests
-from kfp_pytorch.local.controllers.quantities import quantity
 from kfp_pytorch.local.controllers.workqueue import Key, WorkQueue
+from kfp_pytorch.local.quantities import quantity
 
 Object = dict[str, Any]
 

@@ -139,7 +139,7 @@ MOMENTS = [
     ("epoch=3 ", signal.SIGKILL),
     ("epoch=5 ", signal.SIGTERM),
     (f"epoch={EPOCHS} ", signal.SIGKILL),
-    (f"wrote the checkpoint step-{EPOCHS * 23:08}", signal.SIGKILL),
+    (f"/checkpoints/step-{EPOCHS * 23:08} in", signal.SIGKILL),
     ("pytorch-job: succeeded", signal.SIGKILL),
     ("metric-gate: started", signal.SIGINT),
     ("kserve-deploy: started", signal.SIGKILL),

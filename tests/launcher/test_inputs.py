@@ -146,6 +146,8 @@ def test_numbers_among_arguments_are_rendered_and_null_is_named_by_its_place() -
         ({"image": "$(IMAGE)"}, "image is '$(IMAGE)'"),
         ({"memory": "٣Gi"}, "no quantity"),
         ({"env": {"A": {"secretKeyRef": {"name": "s", "key": "a/b"}}}}, "key is 'a/b'"),
+        ({"tolerations": [{"key": "a", "tolerationSeconds": 3}]}, "needs the effect NoExecute"),
+        ({"env": {"A": {"fieldRef": {"fieldPath": "spec.image"}}}}, "write metadata.name"),
         ({"tolerations": [{"key": "a b", "operator": "Exists"}]}, "has the key 'a b'"),
         ({"tolerations": [{"key": "a", "value": "b c"}]}, "tolerations[0].value is 'b c'"),
         ({"pod_template_patch": {"spec": "x"}}, "pod_template_patch.spec must be an object"),

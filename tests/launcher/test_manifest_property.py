@@ -28,10 +28,14 @@ variable = st.from_regex(r"[A-Z][A-Z_]{0,6}X", fullmatch=True)
 quantity = st.from_regex(r"[1-9][0-9]{0,2}Gi", fullmatch=True)
 toleration = st.fixed_dictionaries(
     {"key": word, "operator": st.just("Exists")},
-    optional={
-        "effect": st.sampled_from(["NoSchedule", "NoExecute"]),
+    optional={"effect": st.sampled_from(["NoSchedule", "NoExecute"])},
+) | st.fixed_dictionaries(
+    {
+        "key": word,
+        "operator": st.just("Exists"),
+        "effect": st.just("NoExecute"),
         "tolerationSeconds": st.integers(0, 99) | st.just(30.0),
-    },
+    }
 )
 term = st.fixed_dictionaries(
     {"matchExpressions": st.just([{"key": "k", "operator": "In", "values": ["a"]}])}

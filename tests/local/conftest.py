@@ -14,7 +14,7 @@ from kfp_pytorch.launcher.constants import EVENT, POD, PYTORCHJOB, Kind
 from kfp_pytorch.local import guard
 from kfp_pytorch.local.apiserver.core import DELETED, Api, Change
 from kfp_pytorch.local.apiserver.gc import Collector
-from kfp_pytorch.local.controllers import claims, node
+from kfp_pytorch.local.controllers import claims, node, pod_admission
 from kfp_pytorch.local.controllers.container import Backoff
 from kfp_pytorch.local.controllers.kubelet import Kubelet
 from kfp_pytorch.local.controllers.operator import Operator
@@ -37,6 +37,7 @@ class Controllers:
         self._deleted: dict[tuple[Kind, str], Object] = {}
         self.api.on_change(self._see)
         node.create(self.api, len(gpus))
+        pod_admission.install(self.api)
 
     @staticmethod
     def python(code: str) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from kfp_pytorch.launcher.constants import Kind
 from kfp_pytorch.local.apiserver.registry import CONFIG_MAP, SECRET
 from kfp_pytorch.local.controllers.environment import ConfigError, command, expand, variables
-from kfp_pytorch.local.controllers.quantities import quantity
+from kfp_pytorch.local.quantities import quantity
 
 Object = dict[str, Any]
 

@@ -1,0 +1,148 @@
+"""What keeps a pod from being created though it is valid: its account, its priority, a quota.
+
+Source: kubernetes v1.32 `plugin/pkg/admission/{serviceaccount,priority}`,
+`staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota` and
+`pkg/quota/v1/evaluator/core/pods.go`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from kfp_pytorch.launcher.constants import POD
+from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.core import Api
+from kfp_pytorch.local.apiserver.errors import forbidden
+from kfp_pytorch.local.apiserver.registry import PRIORITY_CLASS, RESOURCE_QUOTA, SERVICE_ACCOUNT
+from kfp_pytorch.local.quantities import quantity
+
+Object = dict[str, Any]
+
+# Every namespace has this account, and every cluster these classes.
+_ACCOUNT = "default"
+_CLASSES = ("system-cluster-critical", "system-node-critical")
+_ENDED = ("Succeeded", "Failed")
+# What a quota calls by a name of its own, and each container must then state.
+_STATED = ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
+
+
+def install(api: Api) -> None:
+    """Have every new pod of a cluster checked.
+
+    Args:
+        api: The cluster's objects.
+    """
+    api.add_webhook(POD, partial(_check, api))
+
+
+def _check(api: Api, pod: Object) -> None:
+    if objects.metadata(pod).get("resourceVersion"):
+        return  # it is there already; this is a change of it
+    for why in (_no_account(api, pod), _no_class(api, pod), _over_quota(api, pod)):
+        if why:
+            raise forbidden(POD, objects.name(pod), why)
+
+
+def _no_account(api: Api, pod: Object) -> str:
+    namespace, name = objects.namespace(pod), pod["spec"].get("serviceAccountName") or _ACCOUNT
+    if name == _ACCOUNT or api.find(SERVICE_ACCOUNT, namespace, name):
+        return ""
+    return f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
+
+
+def _no_class(api: Api, pod: Object) -> str:
+    name = pod["spec"].get("priorityClassName") or _CLASSES[0]
+    if name in _CLASSES or api.find(PRIORITY_CLASS, "", name):
+        return ""
+    return f"no PriorityClass with name {name} was found"
+
+
+def _over_quota(api: Api, pod: Object) -> str:
+    namespace = objects.namespace(pod)
+    for quota in api.snapshot(RESOURCE_QUOTA, namespace):
+        hard = (quota.get("spec") or {}).get("hard") or {}
+        unstated = list(_unstated(pod, hard))
+        if unstated:
+            return f"failed quota: {objects.name(quota)}: must specify {'; '.join(unstated)}"
+        asked, used = _usage(pod), _used(api, namespace)
+        over = sorted(
+            name
+            for name, limit in hard.items()
+            if name in asked and asked[name] + used.get(name, 0.0) > quantity(limit)
+        )
+        if over:
+            words = (
+                f"{word}: {','.join(f'{name}={_written(amounts.get(name, 0.0))}' for name in over)}"
+                for word, amounts in (("requested", asked), ("used", used))
+            )
+            limited = ",".join(f"{name}={hard[name]}" for name in over)
+            return f"exceeded quota: {objects.name(quota)}, {', '.join(words)}, limited: {limited}"
+    return ""
+
+
+def _unstated(pod: Object, hard: Mapping[str, Any]) -> Iterator[str]:
+    """What a quota limits and some containers do not state, with their names."""
+    for name in sorted(set(hard) & set(_STATED)):
+        group, _, resource = name.rpartition(".")
+        names = [
+            container["name"]
+            for container in _containers(pod)
+            if resource not in ((container.get("resources") or {}).get(group or "requests") or {})
+        ]
+        if names:
+            yield f"{name} for: {','.join(names)}"
+
+
+def _containers(pod: Object) -> list[Object]:
+    return [*(pod["spec"].get("initContainers") or []), *pod["spec"]["containers"]]
+
+
+def _used(api: Api, namespace: str) -> dict[str, float]:
+    used: dict[str, float] = {}
+    for pod in api.snapshot(POD, namespace):
+        if (pod.get("status") or {}).get("phase") not in _ENDED:
+            for name, amount in _usage(pod).items():
+                used[name] = used.get(name, 0.0) + amount
+    return used
+
+
+def _usage(pod: Object) -> dict[str, float]:
+    """What a pod counts for a quota, by every name that a quota may call it."""
+    usage = {"pods": 1.0, "count/pods": 1.0}
+    for group in ("requests", "limits"):
+        for resource, amount in _total(pod, group).items():
+            usage[f"{group}.{resource}"] = amount
+            if group == "requests" and resource in _STATED:
+                usage[resource] = amount
+    return usage
+
+
+def _total(pod: Object, group: str) -> dict[str, float]:
+    """The sum over the containers, or more where an init container needs more."""
+    total: dict[str, float] = {}
+    for container in pod["spec"]["containers"]:
+        for resource, amount in _amounts(container, group):
+            total[resource] = total.get(resource, 0.0) + amount
+    for container in pod["spec"].get("initContainers") or []:
+        for resource, amount in _amounts(container, group):
+            total[resource] = max(total.get(resource, 0.0), amount)
+    return total
+
+
+def _amounts(container: Object, group: str) -> Iterator[tuple[str, float]]:
+    for resource, amount in ((container.get("resources") or {}).get(group) or {}).items():
+        yield resource, quantity(amount)
+
+
+def _written(amount: float) -> str:
+    """An amount as a quantity: in whole units, in a binary unit that fits, or in thousandths."""
+    if not amount.is_integer():
+        return f"{round(amount * 1000)}m"
+    whole, unit = int(amount), ""
+    for larger in ("Ki", "Mi", "Gi", "Ti"):
+        if whole < 1024 or whole % 1024:
+            break
+        whole, unit = whole // 1024, larger
+    return f"{whole}{unit}"
