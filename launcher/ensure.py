@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher.api_errors import AlreadyExists, KindAbsent, NotFound, Refused
+from kfp_pytorch.launcher.api_errors import AlreadyExists, Conflict, KindAbsent, NotFound, Refused
 from kfp_pytorch.launcher.constants import (
     ATTEMPT_ANNOTATION,
     MANAGED_BY_LABEL,
@@ -71,7 +71,7 @@ def ensure(
             return Ensured(job, "created", attempt)
         found = _find(kube, target.name, limits)
         if found is None:
-            _bound(started, limits, target.name, "appears and disappears again and again")
+            _bound(started, limits, target.name, "can neither be made nor found, again and again")
             time.sleep(0.2)
             continue
         if not target.owns(found):
@@ -98,7 +98,7 @@ def attempt_of(job: Object) -> int:
 def _create(
     kube: Kube, job: Object, target: Target, stopper: Stopper, limits: Limits
 ) -> Object | None:
-    """Creates the job; None when there is one of its name, perhaps from a try of ours."""
+    """Creates the job; None when there is, or may be, one of its name, perhaps of our own."""
     started = time.monotonic()
     # In this order: a signal either finds a create in flight, or is found here.
     target.creating = True
@@ -109,7 +109,8 @@ def _create(
                 created = kube.create(PYTORCHJOB, job, unknown_fields="Strict")
                 target.uid = created["metadata"]["uid"]
                 return created
-            except AlreadyExists:
+            except (AlreadyExists, Conflict):
+                # A conflict is of a quota that counts jobs and was written at the same moment.
                 return None
             except Refused as error:
                 raise _unknown_fields(error) from error

@@ -214,6 +214,9 @@ class Stopper:
             SystemExit: A signal came.
         """
         if self._asked.is_set():
+            if self._target is not None:
+                # Who creates is here: nothing is in flight, and nothing is to be waited for.
+                self._target.creating = False
             self._done.wait(self._grace)
             raise SystemExit(EXIT_TERMINATED)
 

@@ -248,9 +248,15 @@ class Transport:
 
 
 def _blind_words(error: ApiError, waited: float) -> str:
+    advice = "Check that the API server runs and can be reached."
+    if error.status:
+        advice = (
+            "Something answered, but not as it should: an administrator looks at the API server, "
+            "and at the webhook or the proxy if one is named."
+        )
+    said = error.message.rstrip(".")
     return (
-        f"Could not observe the cluster: tried for {waited:.0f} s, the last time: {error.message}\n"
-        "Check that the API server runs and can be reached."
+        f"Could not observe the cluster: tried for {waited:.0f} s, the last time: {said}.\n{advice}"
     )
 
 

@@ -137,6 +137,15 @@ def test_a_job_that_vanishes_between_create_and_look_is_created(step: Any, hands
     run.succeeded()
 
 
+def test_a_create_that_collides_at_a_quota_is_made_again(step: Any, hands: Any) -> None:
+    words = 'Operation cannot be fulfilled on resourcequotas "jobs": the object has been modified'
+    hands.fault(Answer(409, "Conflict", words), "create", times=2)
+    run = step()
+    hands.success(run.job)
+    run.succeeded()
+    assert hands.count("create", "pytorchjobs") == 3
+
+
 def test_an_admission_refusal_is_told_in_the_webhooks_words(step: Any, hands: Any) -> None:
     words = 'admission webhook "validator.training" denied the request: image is forbidden'
     hands.fault(Answer(403, "Forbidden", words), "create")

@@ -318,6 +318,17 @@ def test_a_create_that_is_never_answered_says_that_a_job_may_be_there(
     assert len(hands.jobs()) == 1
 
 
+def test_a_webhook_that_does_not_answer_is_named_and_not_the_api_server(
+    step: Any, impatient: Any, hands: Any
+) -> None:
+    words = 'failed calling webhook "validator.training": no endpoints available for service "w"'
+    hands.fault(Answer(500, "InternalError", words), "create", times=None)
+    said = step(on=impatient).failed(CannotObserve)
+    assert words in said
+    assert "the webhook" in said
+    assert "Check that the API server runs" not in said
+
+
 def test_a_report_that_cannot_be_made_does_not_hide_why_the_job_failed(
     step: Any, hands: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

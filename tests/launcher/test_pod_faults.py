@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 from harness.hands import container, end
 
+from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import CannotObserve, JobFailed
 from kfp_pytorch.local.apiserver.faultactions import Answer, Forbidden, Reset, Stall
 from kfp_pytorch.local.apiserver.watchfaults import (
@@ -94,6 +96,25 @@ def test_a_container_that_never_comes_up_still_is(step: Any, hands: Any) -> None
     hands.waiting(run.job, "CrashLoopBackOff", restarts=3, lastState={"terminated": failed})
     hands.set_conditions(run.job, "Created", "Running")
     assert "no such file" in run.failed(JobFailed)
+
+
+def test_a_pod_that_stays_on_a_node_that_is_gone_is_not_waited_for_without_end(
+    step: Any, hands: Any
+) -> None:
+    def hold(pod: Any) -> None:
+        pod["metadata"].update(finalizers=["test/hold"])
+
+    run = step(limits={"start": 1.0}, num_nodes=2)
+    hands.set_conditions(run.job, "Created", "Running")
+    hands.running(run.job)
+    held = hands.running(run.job, "worker")["metadata"]["name"]
+    hands.server.call(hands.server.api.mutate, POD, "default", held, hold)
+    time.sleep(1.2)
+    assert run.going, run.error
+    hands.delete(POD, held)
+    words = run.failed(JobFailed)
+    assert "start_timeout" in words
+    assert f"{held}: it is being deleted, and does not go while node-1 cannot be reached" in words
 
 
 def test_crashes_that_are_only_restarted_are_told_though_the_job_says_running(

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
+from kfp_pytorch.launcher.stop import Stopper, Target
 from kfp_pytorch.local.apiserver.faultactions import Answer, Delay, LostAnswer, Stall
 
 PROGRAM = """
@@ -185,6 +187,20 @@ def test_nothing_is_created_after_a_signal(process: Any, hands: Any) -> None:
     hands.until(lambda: hands.count("get", "persistentvolumeclaims"))
     assert step.signal().exit()[0] == 143
     assert hands.count("create", "pytorchjobs") == 0
+
+
+def test_a_signal_right_before_a_create_waits_for_none(kube: Any, hands: Any) -> None:
+    left: list[int] = []
+    stopper = Stopper(leave=left.append, grace=60.0)
+    target = Target(kube, PYTORCHJOB, "not-there", lambda _: True, creating=True)
+    stopper.expect(target)
+    stopping = threading.Thread(target=stopper.stop)
+    stopping.start()
+    hands.until(lambda: hands.count("get", "pytorchjobs"))
+    with pytest.raises(SystemExit):
+        stopper.check()
+    stopping.join(20)
+    assert left == [143]
 
 
 def test_a_delete_that_fails_at_first_is_tried_again_within_the_grace(
