@@ -34,9 +34,8 @@ from benchmarks.figures import show
 from kfp_pytorch.training import checkpoint, language, transformer
 from kfp_pytorch.training.config import parse
 from kfp_pytorch.training.distributed import World, joined
-from kfp_pytorch.training.rescue import Rescue
+from kfp_pytorch.training.lifecycle import Start
 from kfp_pytorch.training.stopping import StopRequest
-from kfp_pytorch.training.watchdog import Heartbeat
 
 SHAPES = {
     "bench": transformer.TransformerConfig(
@@ -91,7 +90,7 @@ def run_rank(arguments: argparse.Namespace) -> None:
     given += [f"--output={arguments.output / 'job'}", f"--compile={arguments.compile}"]
     given += ["--batch-size=2", f"--max-steps={STEPS}", "--epochs=1000", "--keep=1"]
     with joined(600, lambda _rank: os._exit(1)) as world:
-        job = language.set_up(parse(given), world, StopRequest(), Heartbeat(), Rescue())
+        job = language.set_up(Start(parse(given), world, StopRequest()))
         with job.telemetry:
             figures, losses = save(job) if arguments.rank == "save" else resume(job)
         if world.is_main:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
@@ -62,6 +62,7 @@ class Checkpoints:
         config: Config,
         world: World,
         state: State,
+        data: Mapping[str, int],
         data_ranks: int = 0,
     ) -> None:
         """Gets ready; all ranks do so together.
@@ -71,12 +72,14 @@ class Checkpoints:
             config: What the run was told.
             world: This rank.
             state: What is kept, and put back.
+            data: What the data has to have in common with that of a checkpoint, by name.
             data_ranks: How many parts a global batch has; by default there is one for each rank.
         """
         self._folder = folder
         self._config = config
         self._world = world
         self._state = state
+        self._identity = {**{key: getattr(config, key) for key in _IDENTITY}, **data}
         self._data_ranks = data_ranks or world.size
         # A group of its own: what the thread exchanges must not meet what training exchanges.
         self.group: dist.ProcessGroup | None = None
@@ -221,21 +224,20 @@ class Checkpoints:
 
     def _find(self) -> tuple[str, dict[str, Any]] | None:
         config, folder = self._config, self._folder
-        identity = {key: getattr(config, key) for key in _IDENTITY}
         if config.resume == "never":
             checkpoint.clear(folder)
-        found = checkpoint.newest(folder, identity)
+        found = checkpoint.newest(folder, self._identity)
         if found is not None:
             checkpoint.discard_after(folder, found.step)
         elif config.resume_from:
-            found = checkpoint.newest_of_other(open_folder(config.resume_from), identity)
+            found = checkpoint.newest_of_other(open_folder(config.resume_from), self._identity)
         return (found.folder.uri, found.meta) if found else None
 
     def _about(self) -> dict[str, Any]:
         """What a checkpoint says of the run that wrote it."""
         config, world = self._config, self._world
         return {
-            **{key: getattr(config, key) for key in _IDENTITY},
+            **self._identity,
             "arguments": asdict(config),
             "world_size": world.size,
             "global_batch": config.batch_size * self._data_ranks,

@@ -20,19 +20,26 @@ from kfp_pytorch.training.distributed import World, on_main
 from kfp_pytorch.training.errors import ConfigError, DivergedError
 from kfp_pytorch.training.finite import Guard, Stopper
 from kfp_pytorch.training.instruments import Instruments
-from kfp_pytorch.training.lifecycle import leave, report_training, save, save_if_due, summary
+from kfp_pytorch.training.lifecycle import (
+    Start,
+    close_epoch,
+    conclude,
+    leave,
+    report_training,
+    save,
+    save_if_due,
+)
 from kfp_pytorch.training.metrics import History, LossMeter
 from kfp_pytorch.training.parallel import StepOptions, Trainable, build
 from kfp_pytorch.training.plan import ParallelPlan
 from kfp_pytorch.training.rescue import Rescue
 from kfp_pytorch.training.schedule import learning_rate, peak_rate
 from kfp_pytorch.training.state import Progress, State
-from kfp_pytorch.training.stopping import StopAgreement, StopRequest
+from kfp_pytorch.training.stopping import StopAgreement
 from kfp_pytorch.training.storage import Folder
 from kfp_pytorch.training.telemetry import Telemetry
 from kfp_pytorch.training.text import ByteText, TextBatches, files_in, standard_library
 from kfp_pytorch.training.transformer import TransformerConfig, preset
-from kfp_pytorch.training.watchdog import Heartbeat
 
 LOG = logging.getLogger("kfp_pytorch.training")
 # The curves that the termination message has room for.
@@ -120,21 +127,11 @@ class _Limited:
         self.instruments.gradient_norm(self.trainable.clip_and_step())
 
 
-def train(
-    config: Config,
-    world: World,
-    request: StopRequest,
-    heartbeat: Heartbeat | None = None,
-    rescue: Rescue | None = None,
-) -> dict[str, Any]:
+def train(start: Start) -> dict[str, Any]:
     """Trains, evaluates and exports a language model.
 
     Args:
-        config: What to do.
-        world: This rank among all.
-        request: Whether somebody asked this process to stop.
-        heartbeat: What is told how far this rank is, for a watchdog to look at.
-        rescue: What is told how to save the last step, and does so when another rank has gone.
+        start: What to do, where and for whom.
 
     Returns:
         What the termination message reports, on all ranks.
@@ -143,7 +140,7 @@ def train(
         Stopped: If a rank was asked to stop; a checkpoint was written.
         TrainingError: If something cannot be done, with what to do about it.
     """
-    job = set_up(config, world, request, heartbeat or Heartbeat(), rescue or Rescue())
+    job = set_up(start)
     with job.telemetry, closing(job.checkpoints), closing(job.instruments):
         introduce(job)
         evaluation: dict[str, float] = {}
@@ -154,10 +151,9 @@ def train(
         return finish(job, evaluation or evaluate(job))
 
 
-def set_up(
-    config: Config, world: World, request: StopRequest, heartbeat: Heartbeat, rescue: Rescue
-) -> Job:
+def set_up(start: Start) -> Job:
     """Reads the text, lays out the model, and goes on from the newest checkpoint."""
+    config, world = start.config, start.world
     folder = storage.open_folder(config.output)
     on_main(world, lambda: storage.check_writable(folder))
     shape = preset(config.model.removeprefix(LANGUAGE_PREFIX))
@@ -179,14 +175,15 @@ def set_up(
     state = State(
         trainable.model, trainable.optimizer, LossMeter(world), Progress(), History(), batches
     )
-    checkpoints = Checkpoints(folder, config, world, state, plan.data_ranks)
+    # The text itself says what it is: see `TextBatches.load_state_dict`.
+    checkpoints = Checkpoints(folder, config, world, state, {}, plan.data_ranks)
     resumed = checkpoints.resume()
     if plan.ddp == world.size and not plan.sharded:
-        rescue.arm(world, lambda: job_state.position(state), checkpoints.rescue)
+        start.rescue.arm(world, lambda: job_state.position(state), checkpoints.rescue)
     instruments = Instruments(
         *(config, world, folder, trainable.model),
         lambda: float(shape.flops_per_token * shape.seq_len),
-        heartbeat,
+        start.heartbeat,
     )
     return Job(
         config=config,
@@ -197,12 +194,12 @@ def set_up(
         held_out=held_out,
         trainable=trainable,
         state=state,
-        stop=StopAgreement(world, request),
+        stop=StopAgreement(world, start.request),
         telemetry=Telemetry(config, world, folder, state.history, state.progress, resumed),
         instruments=instruments,
         guard=Stopper(world, _Limited(trainable, instruments)),
         checkpoints=checkpoints,
-        rescue=rescue,
+        rescue=start.rescue,
     )
 
 
@@ -329,13 +326,7 @@ def finish_epoch(job: Job, evaluation: dict[str, float]) -> None:
     report_training(job, {})
     if job.batches.epoch >= progress.epoch + 1:
         progress.epoch, progress.samples = progress.epoch + 1, 0
-    job.telemetry.report(progress.epoch, progress.step, evaluation)
-    # After the last epoch only the export is left, which is not worth another start.
-    if job.stop.settle() and not job.is_over:
-        leave(job)
-    if job.is_over or progress.epoch % job.config.checkpoint_every == 0:
-        save(job)
-    on_main(job.world, lambda: job.telemetry.flush(**summary(job, evaluation)))
+    close_epoch(job, evaluation)
 
 
 def finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
@@ -344,15 +335,11 @@ def finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
     save(job)
     job.checkpoints.wait()
 
-    def write() -> dict[str, Any]:
-        job.telemetry.finished()
-        job.telemetry.flush(**summary(job, evaluation))
+    def export() -> dict[str, Any]:
         newest = job.checkpoints.newest()
         return language_export.write_export(job.folder, job.shape, newest, job.held_out)
 
-    exported = on_main(job.world, write)
-    curves = {name: job.state.history.curves.get(name, []) for name in CURVES}
-    return {**summary(job, evaluation), **exported, "curves": curves}
+    return conclude(job, evaluation, CURVES, export)
 
 
 def _where(world: World) -> tuple[torch.device, int, int]:

@@ -1,20 +1,44 @@
-"""What every training loop does around its steps: report, check, save, stop, sum up."""
+"""What every training loop does around its steps: begin, report, check, save, stop, sum up."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
 from kfp_pytorch.training.checkpoints import Checkpoints
 from kfp_pytorch.training.config import Config
-from kfp_pytorch.training.distributed import World
+from kfp_pytorch.training.distributed import World, on_main
 from kfp_pytorch.training.errors import DivergedError, Stopped
 from kfp_pytorch.training.finite import Guard
 from kfp_pytorch.training.instruments import Instruments
+from kfp_pytorch.training.rescue import Rescue
 from kfp_pytorch.training.state import State
+from kfp_pytorch.training.stopping import StopAgreement, StopRequest
 from kfp_pytorch.training.telemetry import Telemetry
+from kfp_pytorch.training.watchdog import Heartbeat
 
 LOG = logging.getLogger("kfp_pytorch.training")
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run begins with.
+
+    Attributes:
+        config: What to do.
+        world: This rank among all.
+        request: Whether somebody asked this process to stop.
+        heartbeat: What is told how far this rank is, for a watchdog to look at.
+        rescue: What is told how to save the last step, and does so when another rank has gone.
+    """
+
+    config: Config
+    world: World
+    request: StopRequest
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    rescue: Rescue = field(default_factory=Rescue)
 
 
 class Running(Protocol):
@@ -27,6 +51,8 @@ class Running(Protocol):
     @property
     def state(self) -> State: ...  # noqa: D102
     @property
+    def stop(self) -> StopAgreement: ...  # noqa: D102
+    @property
     def telemetry(self) -> Telemetry: ...  # noqa: D102
     @property
     def instruments(self) -> Instruments: ...  # noqa: D102
@@ -34,6 +60,10 @@ class Running(Protocol):
     def guard(self) -> Guard: ...  # noqa: D102
     @property
     def checkpoints(self) -> Checkpoints: ...  # noqa: D102
+
+    @property
+    def is_over(self) -> bool:
+        """Whether training is done."""
 
     def batch_of(self, step: int, rank: int) -> str:
         """What a rank computed in a recent step, for a person to look at."""
@@ -79,6 +109,46 @@ def save_if_due(job: Running) -> None:
     if job.checkpoints.due(step):
         save(job)
         job.instruments.start(step + 1)
+
+
+def close_epoch(job: Running, evaluation: dict[str, float]) -> None:
+    """Reports an epoch that is over, saves where it is time to, and stops if that was asked."""
+    progress = job.state.progress
+    job.telemetry.report(progress.epoch, progress.step, evaluation)
+    # After the last epoch only the export is left, which is not worth another start.
+    if job.stop.settle() and not job.is_over:
+        leave(job)
+    if job.is_over or progress.epoch % job.config.checkpoint_every == 0:
+        save(job)
+    on_main(job.world, lambda: job.telemetry.flush(**summary(job, evaluation)))
+
+
+def conclude(
+    job: Running,
+    evaluation: dict[str, float],
+    curves: Sequence[str],
+    export: Callable[[], dict[str, Any]],
+) -> dict[str, Any]:
+    """Has the export written by rank 0, and puts together the result.
+
+    Args:
+        job: What was trained.
+        evaluation: The last one.
+        curves: The names of those that the termination message has room for.
+        export: Writes the export, and says what is to be told of it.
+
+    Returns:
+        What the termination message reports, on all ranks.
+    """
+
+    def write() -> dict[str, Any]:
+        job.telemetry.finished()
+        job.telemetry.flush(**summary(job, evaluation))
+        return export()
+
+    exported = on_main(job.world, write)
+    kept = {name: job.state.history.curves.get(name, []) for name in curves}
+    return {**summary(job, evaluation), **exported, "curves": kept}
 
 
 def leave(job: Running) -> NoReturn:

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
 from multiprocessing.context import BaseContext
 from typing import NamedTuple
@@ -78,16 +79,31 @@ class Pieces(Dataset[Piece | DataError]):
 
     def __getitem__(self, request: Request) -> Piece | DataError:
         """The piece, or what is wrong with the data: raised here, it would lose its words."""
-        split = self._train if request.train else self._held_out
         try:
-            contents = split.contents(request.indices)
+            return self._make(request)
         except DataError as error:
             return error
+        except Exception as error:
+            return DataError(
+                f"reading {self.first_of(request)} or one of the {len(request.indices) - 1} images "
+                f"after it failed with {type(error).__name__}: {error}"
+            )
+
+    def first_of(self, request: Request) -> str:
+        """Where the first sample of a request lies, for a person."""
+        return self._split(request).name(request.indices[0])
+
+    def _make(self, request: Request) -> Piece:
+        split = self._split(request)
+        contents = split.contents(request.indices)
         if self._raw:
             return Piece(torch.cat(contents), list(map(len, contents)), [])
         views = view_of(request, self._seed)
         images, failures = decode.on_cpu(contents, views, split.size)
         return Piece(images, [], failures)
+
+    def _split(self, request: Request) -> EncodedSplit:
+        return self._train if request.train else self._held_out
 
 
 def view_of(request: Request, seed: int) -> decode.ViewOf:
@@ -112,7 +128,9 @@ class Workers:
             config: How many they are and how far they work ahead.
             pin: Whether what they make is put in memory that the GPU can copy from by itself.
         """
+        self._pieces = pieces
         self._requests: Iterable[Request] = ()
+        self._asked: deque[Request] = deque()
         count = worker_count(config)
         waiting = config.prefetch * math.ceil(config.batch_size / PIECE)
         self._loader = DataLoader(
@@ -127,24 +145,40 @@ class Workers:
             worker_init_fn=_begin,
             persistent_workers=count > 0,
             prefetch_factor=max(2, math.ceil(waiting / count)) if count else None,
-            timeout=config.collective_timeout if count else 0,
+            # With a limit to a wait, torch looks for workers that are gone only at its end. The
+            # watchdog finds one that hangs.
+            timeout=0,
         )
 
     def make(self, requests: Iterable[Request]) -> Iterator[Piece]:
         """The pieces of these requests, in their order.
 
         Raises:
-            DataError: If a file cannot be read.
+            DataError: If a file cannot be read, or a worker is killed.
         """
         self._requests = requests
-        for piece in self._loader:
-            if isinstance(piece, DataError):
-                raise piece
-            yield piece
+        self._asked.clear()
+        try:
+            for piece in self._loader:
+                self._asked.popleft()
+                if isinstance(piece, DataError):
+                    raise piece
+                yield piece
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise DataError(
+                "a worker process that reads images was killed, for want of memory as a rule, "
+                f"before {self._pieces.first_of(self._asked[0])} came, the next of "
+                f"{sum(len(each.indices) for each in self._asked)} images under way; give the pod "
+                "more memory or a larger /dev/shm, or lower --workers or --prefetch"
+            ) from error
 
     def requests(self) -> Iterator[Request]:
-        """The requests of the current call of `make`."""
-        return iter(self._requests)
+        """The requests of the current call of `make`, noted until they are answered."""
+        for request in self._requests:
+            self._asked.append(request)
+            yield request
 
     def close(self) -> None:
         """Ends the processes."""

@@ -83,6 +83,7 @@ def main(arguments: list[str]) -> int:
 def _train(arguments: list[str], request: StopRequest, rescue: Rescue) -> None:
     # These imports take seconds, so they come after the signal handler.
     from kfp_pytorch.training import config, distributed
+    from kfp_pytorch.training.lifecycle import Start
     from kfp_pytorch.training.watchdog import Heartbeat, watched
 
     settings = config.parse(arguments)
@@ -94,7 +95,7 @@ def _train(arguments: list[str], request: StopRequest, rescue: Rescue) -> None:
     lost = functools.partial(_lost, rescue, heartbeat)
     with distributed.joined(settings.collective_timeout, lost) as world:
         with watched(heartbeat, world, settings.rank_timeout, _hung):
-            result = train(settings, world, request, heartbeat, rescue)
+            result = train(Start(settings, world, request, heartbeat, rescue))
         # Every node's entry point writes the message: rank 0's pod may be gone when it is read.
         result = distributed.from_main(world, result)
         if world.local_rank == 0:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     from kfp_pytorch.training.distributed import World
 
@@ -62,6 +63,7 @@ class Rescue:
         self._world: World | None = None
         self._position: Callable[[], dict[str, Any]] = dict
         self._save: Save | None = None
+        self._store: TCPStore | None = None
         self._key = ""
 
     def arm(self, world: World, position: Callable[[], dict[str, Any]], save: Save) -> None:
@@ -72,10 +74,12 @@ class Rescue:
             position: Where the job is, in plain values that are not changed later.
             save: Writes a checkpoint of a position by this rank alone.
         """
-        from kfp_pytorch.training.distributed import from_main
+        from kfp_pytorch.training.distributed import from_main, own_store
 
         # One key for each start, as torchrun's store outlives the ranks.
         self._key = f"kfp-pytorch/rescue/{from_main(world, uuid.uuid4().hex)}"
+        # Connected from now on: who has to look for a store that has gone looks for a long time.
+        self._store = own_store(world)
         self._world, self._position, self._save = world, position, save
         self._mark()
 
@@ -101,18 +105,18 @@ class Rescue:
         """
         with self._attempting:
             save, self._save = self._save, None
-            if save is None or self._world is None:
+            if save is None or self._world is None or self._store is None:
                 return
             # It is never released: from here on nothing changes any more.
             if not self._changing.acquire(timeout=_STEP_SECONDS):
                 LOG.warning("the last step is not saved: it has not ended")
                 return
             try:
-                if _answered(functools.partial(self._is_chosen, self._world)):
+                if _answered(functools.partial(self._is_chosen, self._world, self._store)):
                     save(self._last_reached().position)
-                    _answered(functools.partial(self._say_done, self._world))
+                    _answered(functools.partial(self._say_done, self._store))
                 elif self._world.is_main:
-                    self._await_done(self._world)
+                    self._await_done(self._store)
             except BaseException as error:
                 LOG.warning("the last step is not saved: %s: %s", type(error).__name__, error)
 
@@ -125,37 +129,26 @@ class Rescue:
             event.record()
         self._marks.append(_Mark(self._position(), event))
 
-    def _is_chosen(self, world: World) -> bool:
+    def _is_chosen(self, world: World, store: TCPStore) -> bool:
         """Whether it is for this rank to save: the first of those that ask the common store."""
         from torch.distributed import DistError
 
-        from kfp_pytorch.training.distributed import own_store
-
         try:
-            store = own_store(world)
+            return store.add(self._key, 1) == 1
         except DistError:
             # Rank 0 had it, and is gone. The last rank is the one that watches rank 0.
             return world.rank == world.size - 1
-        return store is not None and store.add(self._key, 1) == 1
 
-    def _say_done(self, world: World) -> bool:
-        from kfp_pytorch.training.distributed import own_store
-
-        store = own_store(world)
-        if store is not None:
-            store.set(f"{self._key}/done", "")
+    def _say_done(self, store: TCPStore) -> bool:
+        store.set(f"{self._key}/done", "")
         return True
 
-    def _await_done(self, world: World) -> None:
+    def _await_done(self, store: TCPStore) -> None:
         """Keeps the store, if it is this rank's: without it another would save a second time."""
         from torch.distributed import DistError
 
-        from kfp_pytorch.training.distributed import own_store
-
-        store = own_store(world)
-        if store is not None:
-            with contextlib.suppress(DistError):
-                store.wait([f"{self._key}/done"], _SAVE_TIMEOUT)
+        with contextlib.suppress(DistError):
+            store.wait([f"{self._key}/done"], _SAVE_TIMEOUT)
 
     def _last_reached(self) -> _Mark:
         """The last step that the device has taken, when it takes no more.

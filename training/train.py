@@ -27,12 +27,13 @@ from kfp_pytorch.training.finite import Guard, open_guard
 from kfp_pytorch.training.flops import image_flops
 from kfp_pytorch.training.instruments import Instruments
 from kfp_pytorch.training.lifecycle import (
+    Start,
     check_finite,
+    close_epoch,
+    conclude,
     leave,
     report_training,
-    save,
     save_if_due,
-    summary,
 )
 from kfp_pytorch.training.metrics import Evaluation, History, LossMeter
 from kfp_pytorch.training.rescue import Rescue
@@ -40,10 +41,9 @@ from kfp_pytorch.training.sampler import Batch, DistributedBatchSampler, evaluat
 from kfp_pytorch.training.schedule import learning_rate, peak_rate
 from kfp_pytorch.training.speed import Speed
 from kfp_pytorch.training.state import Progress, State
-from kfp_pytorch.training.stopping import StopAgreement, StopRequest
+from kfp_pytorch.training.stopping import StopAgreement
 from kfp_pytorch.training.storage import Folder
 from kfp_pytorch.training.telemetry import Telemetry
-from kfp_pytorch.training.watchdog import Heartbeat
 
 LOG = logging.getLogger("kfp_pytorch.training")
 # The curves that the termination message has room for.
@@ -92,6 +92,11 @@ class Job:
     checkpoints: Checkpoints
     rescue: Rescue
 
+    @property
+    def is_over(self) -> bool:
+        """Whether training is done."""
+        return self.state.progress.epoch >= self.config.epochs
+
     def batch_of(self, step: int, rank: int) -> str:
         """What a rank computed in a recent step of this epoch, for a person to look at."""
         progress, sampler = self.state.progress, self.sampler
@@ -105,21 +110,11 @@ class Job:
         )
 
 
-def train(
-    config: Config,
-    world: World,
-    request: StopRequest,
-    heartbeat: Heartbeat | None = None,
-    rescue: Rescue | None = None,
-) -> dict[str, Any]:
+def train(start: Start) -> dict[str, Any]:
     """Trains, evaluates and exports a model.
 
     Args:
-        config: What to do.
-        world: This rank among all.
-        request: Whether somebody asked this process to stop.
-        heartbeat: What is told how far this rank is, for a watchdog to look at.
-        rescue: What is told how to save the last step, and does so when another rank has gone.
+        start: What to do, where and for whom.
 
     Returns:
         What the termination message reports, on all ranks.
@@ -128,7 +123,7 @@ def train(
         Stopped: If a rank was asked to stop; a checkpoint was written.
         TrainingError: If something cannot be done, with what to do about it.
     """
-    job = set_up(config, world, request, heartbeat or Heartbeat(), rescue or Rescue())
+    job = set_up(start)
     with (
         job.telemetry,
         closing(job.feed),
@@ -137,17 +132,16 @@ def train(
     ):
         introduce(job)
         evaluation: dict[str, float] = {}
-        while job.state.progress.epoch < config.epochs:
+        while not job.is_over:
             train_epoch(job)
             evaluation = evaluate(job)
             finish_epoch(job, evaluation)
         return finish(job, evaluation or evaluate(job))
 
 
-def set_up(
-    config: Config, world: World, request: StopRequest, heartbeat: Heartbeat, rescue: Rescue
-) -> Job:
+def set_up(start: Start) -> Job:
     """Loads data, model and the newest checkpoint."""
+    config, world = start.config, start.world
     folder = storage.open_folder(config.output)
     on_main(world, lambda: storage.check_writable(folder))
     images = data.load(config, world)
@@ -159,10 +153,12 @@ def set_up(
     torch.manual_seed(config.seed * 1_000_003 + world.rank)
     optimizer = optimizers.build(config, model, choices.fused)
     state = State(model, optimizer, LossMeter(world), Progress(), History())
-    checkpoints = Checkpoints(folder, config, world, state)
+    # With other images or classes the order of samples, or an answer, would mean another thing.
+    samples, classes = len(images.train.labels), len(images.spec.classes)
+    identity = {"train_samples": samples, "classes": classes}
+    checkpoints = Checkpoints(folder, config, world, state, identity)
     resumed = checkpoints.resume()
-    rescue.arm(world, lambda: job_state.position(state), checkpoints.rescue)
-    samples = len(images.train.labels)
+    start.rescue.arm(world, lambda: job_state.position(state), checkpoints.rescue)
     return Job(
         config=config,
         world=world,
@@ -175,14 +171,16 @@ def set_up(
         sampler=DistributedBatchSampler(
             samples, world.rank, world.size, config.batch_size, config.seed, images.block
         ),
-        stop=StopAgreement(world, request),
+        stop=StopAgreement(world, start.request),
         telemetry=Telemetry(config, world, folder, state.history, state.progress, resumed),
         instruments=Instruments(
-            config, world, folder, model, lambda: image_flops(model, images.spec.shape), heartbeat
+            *(config, world, folder, model),
+            lambda: image_flops(model, images.spec.shape),
+            start.heartbeat,
         ),
         guard=open_guard(world, model, optimizer, config.skip_bad_steps),
         checkpoints=checkpoints,
-        rescue=rescue,
+        rescue=start.rescue,
     )
 
 
@@ -302,18 +300,11 @@ def evaluate(job: Job) -> dict[str, float]:
 
 def finish_epoch(job: Job, evaluation: dict[str, float]) -> None:
     """Reports the epoch, writes a checkpoint where one is due, and stops if that was asked."""
-    config, progress = job.config, job.state.progress
-    last = progress.epoch + 1 == config.epochs
-    if last:
+    progress = job.state.progress
+    if progress.epoch + 1 == job.config.epochs:
         report_training(job, {})
     progress.epoch, progress.samples = progress.epoch + 1, 0
-    job.telemetry.report(progress.epoch, progress.step, evaluation)
-    # After the last epoch only the export is left, which is not worth another start.
-    if job.stop.settle() and not last:
-        leave(job)
-    if last or progress.epoch % config.checkpoint_every == 0:
-        save(job)
-    on_main(job.world, lambda: job.telemetry.flush(**summary(job, evaluation)))
+    close_epoch(job, evaluation)
 
 
 def finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
@@ -321,13 +312,9 @@ def finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
     job.stop.settle()
     job.checkpoints.wait()
     model = job.state.model.eval().to("cpu").to(memory_format=torch.contiguous_format)
-    spec, held_out = job.data.spec, job.data.held_out
+    data = job.data
 
-    def write() -> dict[str, Any]:
-        job.telemetry.finished()
-        job.telemetry.flush(**summary(job, evaluation))
-        return write_export(job.folder, model, spec, held_out)
+    def export() -> dict[str, Any]:
+        return write_export(job.folder, model, data.spec, data.held_out)
 
-    exported = on_main(job.world, write)
-    curves = {name: job.state.history.curves.get(name, []) for name in CURVES}
-    return {**summary(job, evaluation), **exported, "curves": curves}
+    return conclude(job, evaluation, CURVES, export)

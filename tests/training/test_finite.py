@@ -13,6 +13,7 @@ from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import ALONE
 from kfp_pytorch.training.errors import DivergedError
 from kfp_pytorch.training.finite import Skipper, Stopper, open_guard
+from kfp_pytorch.training.lifecycle import Start
 from kfp_pytorch.training.stopping import StopRequest
 
 NAN, INF = float("nan"), float("inf")
@@ -98,7 +99,7 @@ def spoiled(monkeypatch):
 def run(output, **arguments):
     torch.set_num_threads(1)
     config = Config(output=str(output), epochs=1, max_train_samples=500, log_every=3, **arguments)
-    return training.train(config, ALONE, StopRequest())
+    return training.train(Start(config, ALONE, StopRequest()))
 
 
 def test_a_run_that_may_skip_goes_on_and_says_which_samples_to_look_at(spoiled, tmp_path, caplog):

@@ -12,6 +12,7 @@ from kfp_pytorch.training import train as training
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import ALONE
 from kfp_pytorch.training.errors import Stopped
+from kfp_pytorch.training.lifecycle import Start
 from kfp_pytorch.training.stopping import StopRequest
 
 
@@ -53,7 +54,7 @@ def run(folder, output, looks=10**9):
         workers=0,
         log_every=2,
     )
-    return training.train(config, ALONE, StopAt(looks))
+    return training.train(Start(config, ALONE, StopAt(looks)))
 
 
 @pytest.fixture(scope="module")

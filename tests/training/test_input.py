@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -18,7 +19,15 @@ import pytest
 import torch
 from torchvision.io import encode_jpeg, encode_png
 
-from kfp_pytorch.training import data, encoded, feed, input_folder, input_shards, shard_index
+from kfp_pytorch.training import (
+    data,
+    decode,
+    encoded,
+    feed,
+    input_folder,
+    input_shards,
+    shard_index,
+)
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import ALONE, World
 from kfp_pytorch.training.errors import ConfigError, DataError
@@ -307,6 +316,27 @@ def test_a_file_that_goes_while_training_is_named(broken, tmp_path):
     with pytest.raises(DataError, match=r"cannot read .*train/green/007.jpg: No such file"):
         list(source.train(0, DistributedBatchSampler(37, 0, 1, 8, 0)))
     source.close()
+
+
+def test_a_worker_that_is_killed_ends_training_with_the_image_that_was_waited_for(tmp_path):
+    make_folder(tmp_path)
+    config = Config(dataset="imagefolder", data_dir=str(tmp_path), image_size=8, workers=1)
+    source = feed.open_feed(config, ALONE, data.load(config, ALONE))
+    supply = source.train(0, DistributedBatchSampler(37, 0, 1, 4, 0))
+    next(supply)
+    (worker,) = multiprocessing.active_children()
+    worker.kill()
+    with pytest.raises(DataError, match=r"was killed.*train/\w+/\d+.jpg came.*--workers"):
+        list(supply)
+    source.close()
+
+
+def test_an_error_that_nobody_thought_of_names_the_images_that_it_came_from(tmp_path, monkeypatch):
+    make_folder(tmp_path)
+    monkeypatch.setattr(decode, "on_cpu", lambda *_: 1 / 0)
+    config = Config(dataset="imagefolder", data_dir=str(tmp_path), image_size=8, workers=0)
+    with pytest.raises(DataError, match=r"train/\w+/\d+.jpg or one of .* ZeroDivisionError"):
+        seen_by(config)
 
 
 def test_decoding_on_a_gpu_that_is_not_there_is_refused(broken):

@@ -13,6 +13,7 @@ from kfp_pytorch.training import language, language_export
 from kfp_pytorch.training.config import parse
 from kfp_pytorch.training.distributed import ALONE
 from kfp_pytorch.training.errors import CheckpointError, ConfigError, Stopped
+from kfp_pytorch.training.lifecycle import Start
 from kfp_pytorch.training.result import success_message
 from kfp_pytorch.training.stopping import StopRequest
 from kfp_pytorch.training.transformer import TransformerConfig
@@ -36,7 +37,7 @@ class StopAt(StopRequest):
 def run(output, *arguments, stop_at=10**9, text=TEXT):
     torch.set_num_threads(1)
     given = [*SMALL, "--batch-size=8", f"--output={output}", f"--text-files={text}", *arguments]
-    return language.train(parse(given), ALONE, StopAt(stop_at))
+    return language.train(Start(parse(given), ALONE, StopAt(stop_at)))
 
 
 def newest(output):

@@ -18,6 +18,7 @@ from kfp_pytorch.training.data import Split
 from kfp_pytorch.training.decode import LEFT_OUT
 from kfp_pytorch.training.distributed import ALONE
 from kfp_pytorch.training.errors import ConfigError
+from kfp_pytorch.training.lifecycle import Start
 from kfp_pytorch.training.stopping import StopRequest
 
 CPU = torch.device("cpu")
@@ -128,7 +129,7 @@ def test_a_model_that_cannot_be_compiled_is_trained_as_it_is(monkeypatch, caplog
 def test_a_run_in_bf16_learns_the_digits_as_well(tmp_path):
     torch.set_num_threads(1)
     config = Config(output=str(tmp_path), epochs=2, precision="bf16", optimizer="adamw", lr=0.005)
-    result = training.train(config, ALONE, StopRequest())
+    result = training.train(Start(config, ALONE, StopRequest()))
     assert result["metrics"]["accuracy"] > 0.9
 
 

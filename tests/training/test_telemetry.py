@@ -25,6 +25,7 @@ from kfp_pytorch.training.errors import ConfigError
 from kfp_pytorch.training.exporter import Exporter
 from kfp_pytorch.training.figures import confusion_matrix
 from kfp_pytorch.training.flops import image_flops
+from kfp_pytorch.training.lifecycle import Start
 from kfp_pytorch.training.models import small_cnn
 from kfp_pytorch.training.steptimes import StepTimer
 from kfp_pytorch.training.stopping import StopRequest
@@ -37,7 +38,7 @@ def finished(tmp_path_factory):
     output = tmp_path_factory.mktemp("job")
     arguments = {"epochs": 2, "log_every": 5, "max_train_samples": 500}
     config = Config(output=str(output), profile_steps="3:4", **arguments)
-    training.train(config, ALONE, StopRequest())
+    training.train(Start(config, ALONE, StopRequest()))
     return output
 
 

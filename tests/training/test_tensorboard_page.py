@@ -17,6 +17,7 @@ import torch
 from kfp_pytorch.training import train as training
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import ALONE
+from kfp_pytorch.training.lifecycle import Start
 from kfp_pytorch.training.stopping import StopRequest
 
 pytestmark = pytest.mark.slow
@@ -29,7 +30,7 @@ def board(tmp_path_factory):
     output = tmp_path_factory.mktemp("job")
     for epochs in (1, 2):
         config = Config(output=str(output), epochs=epochs, log_every=4, max_train_samples=500)
-        training.train(config, ALONE, StopRequest())
+        training.train(Start(config, ALONE, StopRequest()))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -14,6 +14,7 @@ from kfp_pytorch.training import train as training
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import ALONE, pick_device
 from kfp_pytorch.training.errors import CheckpointError, ConfigError, Stopped
+from kfp_pytorch.training.lifecycle import Start
 from kfp_pytorch.training.schedule import learning_rate
 from kfp_pytorch.training.stopping import StopRequest
 
@@ -37,7 +38,7 @@ def never():
 def run(output, request=None, **arguments):
     torch.set_num_threads(1)
     config = Config(output=str(output), log_every=5, max_train_samples=500, **arguments)
-    return training.train(config, ALONE, request or never())
+    return training.train(Start(config, ALONE, request or never()))
 
 
 def weights(output):
