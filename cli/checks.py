@@ -141,9 +141,9 @@ def _is_share(task: KnownTask) -> bool:
 
 
 def _tensorboard(task: KnownTask) -> None:
-    from kfp_pytorch.launcher import storage
+    from kfp_pytorch.launcher.steps.tensorboard import parse_inputs
 
-    storage.parse(task.inputs.get("output_uri", _UNKNOWN_URI))
+    parse_inputs(**task.inputs)
 
 
 _CHECKERS: dict[str, Callable[[KnownTask], None]] = {

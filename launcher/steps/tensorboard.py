@@ -75,7 +75,7 @@ def run(mlpipeline_ui_metadata: UiArtifact, **inputs: Any) -> str:
     Raises:
         InputError: If an input cannot work; nothing else fails this step.
     """
-    view = _checked(**inputs)
+    view = parse_inputs(**inputs)
     target = Path(mlpipeline_ui_metadata.path)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(ui_metadata(view)), encoding="utf-8")
@@ -89,14 +89,35 @@ def run(mlpipeline_ui_metadata: UiArtifact, **inputs: Any) -> str:
     return " ".join(said)
 
 
-def _checked(
-    output_uri: str, key: str, image: str, output_secret: str, namespace: str, labels: Any
+def parse_inputs(
+    output_uri: Any = "",
+    key: Any = "",
+    image: Any = "",
+    output_secret: Any = "",
+    namespace: Any = "",
+    labels: Any = None,
 ) -> View:
+    """Check the inputs of the component.
+
+    Args:
+        output_uri: Where jobs keep their folders.
+        key: The folder below it.
+        image: The image that has TensorBoard.
+        output_secret: The Secret with the bucket's credentials.
+        namespace: The object's namespace.
+        labels: Labels of the Tensorboard object.
+
+    Returns:
+        What is to be shown.
+
+    Raises:
+        InputError: If one cannot work.
+    """
     uri = checks.text("output_uri", output_uri, constants.DEFAULT_OUTPUT_URI)
     folder = storage.relative(checks.text("key", key), "key")
     return View(
         logs=storage.parse(uri).under(folder),
-        image=checks.text("image", image, constants.TRAINING_IMAGE),
+        image=checks.image("image", image) or constants.TRAINING_IMAGE,
         secret=checks.dns_subdomain("output_secret", output_secret),
         namespace=checks.dns_label("namespace", namespace),
         labels=checks.label_map("labels", labels),

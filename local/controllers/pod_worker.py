@@ -13,6 +13,7 @@ from typing import Any
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.core import Api, ApiError
+from kfp_pytorch.local.apiserver.registry import SECRET
 from kfp_pytorch.local.controllers import pod_status, volumes
 from kfp_pytorch.local.controllers.container import Backoff, Container
 from kfp_pytorch.local.controllers.events import Recorder
@@ -85,6 +86,7 @@ class PodWorker:
     async def run(self) -> None:
         """Run the pod until it has ended, or was deleted and has stopped."""
         self.write_status()
+        self._look_for_pull_secrets()
         mounted = await self._mount()
         for container in self.containers:
             container.place = replace(self._place, volumes=mounted)
@@ -118,6 +120,17 @@ class PodWorker:
         # A pod that was deleted without grace has no status to write.
         with contextlib.suppress(ApiError):
             self._node.api.mutate(POD, self._namespace, self._name, changed, "status")
+
+    def _look_for_pull_secrets(self) -> None:
+        """Warn of secrets that are not there; the image may be pulled without them."""
+        place = self._place
+        named = [each.get("name", "") for each in place.pod["spec"].get("imagePullSecrets") or []]
+        missing = ", ".join(name for name in named if place.find(SECRET, name) is None)
+        if missing:
+            said = f"Unable to retrieve some image pull secrets ({missing}); attempting to pull"
+            reason = "FailedToRetrieveImagePullSecret"
+            words = f"{said} the image may not succeed."
+            self._node.recorder.event(place.pod, "Warning", reason, words)
 
     async def _mount(self) -> dict[str, Path]:
         """Make the pod's volumes, once all that they refer to is there."""

@@ -123,6 +123,31 @@ def test_a_constant_of_the_later_steps_is_checked_too(mine, cli, before, after, 
     assert re.search(message, result.output)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ('output_uri="file:///logs"', "output_uri is 'file:///logs'; it must begin with pvc://"),
+        ('key="../other"', r"key has the path '\.\./other'"),
+        ('image="no good"', "image is 'no good'; write it as REGISTRY/NAME:TAG"),
+        ('output_secret="A b"', "output_secret is 'A b'"),
+        ('labels={"a": "b c"}', r"labels\['a'\] is 'b c'"),
+    ],
+)
+def test_a_constant_of_the_first_step_is_checked_too(tmp_path, cli, given, message):
+    path = tmp_path / "viewing.py"
+    path.write_text(f"""
+from kfp import dsl
+from kfp_pytorch.components import tensorboard
+
+@dsl.pipeline
+def viewing():
+    tensorboard({given})
+""")
+    result = cli("compile", path, "--output", tmp_path / "out")
+    assert result.exit_code == 1
+    assert re.search(f"task tensorboard: {message}", result.output), result.output
+
+
 def test_a_component_of_the_same_name_that_is_not_ours_is_left_alone(tmp_path, cli):
     path = tmp_path / "theirs.py"
     path.write_text("""

@@ -158,3 +158,13 @@ def test_a_jobs_pods_are_made_as_soon_as_nothing_keeps_them_away(on_controllers:
         await local.condition("j", "Succeeded")
 
     on_controllers(story)
+
+
+def test_a_pull_secret_that_is_not_there_is_warned_of_and_the_pod_runs(on_controllers: Run) -> None:
+    async def story(local: Any) -> None:
+        local.create_pod("p", local.python("pass"), ImagePullSecrets=[{"name": "registry"}])
+        await local.phase("p", "Succeeded")
+        event = await local.event("p", "FailedToRetrieveImagePullSecret")
+        assert "image pull secrets (registry)" in event["message"]
+
+    on_controllers(story)
