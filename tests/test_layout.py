@@ -89,3 +89,11 @@ def test_no_file_outgrows_what_a_person_reads_in_one_go() -> None:
         if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 400
     }
     assert not long
+
+
+def test_the_trainings_readme_lists_every_module() -> None:
+    listed = (
+        (ROOT / "training" / "README.md").read_text(encoding="utf-8").partition("## Modules")[2]
+    )
+    missing = {path.stem for path in files("training") if f"`{path.stem}`" not in listed}
+    assert missing == {"__init__"}

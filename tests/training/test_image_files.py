@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torchvision.io import encode_jpeg
 from kfp_pytorch.training import train as training
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import ALONE
-from kfp_pytorch.training.errors import Stopped
+from kfp_pytorch.training.errors import CheckpointError, Stopped
 from kfp_pytorch.training.lifecycle import Start
 from kfp_pytorch.training.stopping import StopRequest
 
@@ -71,6 +72,25 @@ def test_a_run_stopped_in_an_epoch_and_resumed_is_bit_for_bit_one_that_was_not(
     resumed = run(folder, tmp_path)
     assert resumed["curves"] == whole[1]["curves"]
     assert resumed["metrics"] == whole[1]["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [("red/50.jpg", "train_samples 40, and this run has 41"), ("green/50.jpg", "classes 2, .* 3")],
+)
+def test_a_folder_that_changed_since_its_checkpoint_is_refused_with_the_reason(
+    folder, tmp_path, place, words
+):
+    images = shutil.copytree(folder, tmp_path / "images")
+    with pytest.raises(Stopped):
+        run(images, tmp_path / "job", looks=1)
+    known = images / "train" / "red" / "1.jpg"
+    (images / "train" / place).parent.mkdir(exist_ok=True)
+    shutil.copy(known, images / "train" / place)
+    if "green" in place:
+        known.unlink()
+    with pytest.raises(CheckpointError, match=f"{words}; use another folder.*--resume never"):
+        run(images, tmp_path / "job")
 
 
 def test_the_export_takes_raw_images_of_any_size_and_says_how_it_prepares_them(whole):
