@@ -31,6 +31,7 @@ from kfp_pytorch.local.apiserver.serve import (
     start_in_thread,
     write_kubeconfig,
 )
+from tests.harness import played
 
 T = TypeVar("T")
 Object = dict[str, Any]
@@ -169,7 +170,7 @@ class Cluster:
                 self._pod(job, role, index) async for role, index in _bit_by_bit(_replicas(job))
             ]
             async for pod in _bit_by_bit(pods):
-                self._status(pod, "Running", {"running": {"startedAt": _now()}})
+                self._status(pod, "Running", {"running": {"startedAt": played.now()}})
             self.conditions(job, "Created", "Running")
             await self._running(pods[0], namespace, play)
             await self._end(job, pods, fails=play.fails())
@@ -195,7 +196,7 @@ class Cluster:
 
     def conditions(self, job: Object, *types: str) -> None:
         """Writes a job's conditions, such as `Running` or `Running=False`."""
-        written = [_condition(words) for words in types]
+        written = [played.condition(words, played.now()) for words in types]
 
         def change(obj: Object) -> None:
             obj["status"] = {**(obj.get("status") or {}), "conditions": written}
@@ -205,41 +206,12 @@ class Cluster:
         self.server.api.mutate(PYTORCHJOB, *where, change, "status")
 
     def _pod(self, job: Object, role: str, index: int) -> Object:
-        metadata = job["metadata"]
-        obj = {
-            "metadata": {
-                "name": f"{metadata['name']}-{role.lower()}-{index}",
-                "namespace": metadata["namespace"],
-                "labels": {
-                    "training.kubeflow.org/job-name": metadata["name"],
-                    "training.kubeflow.org/replica-type": role.lower(),
-                    "training.kubeflow.org/replica-index": str(index),
-                },
-                "ownerReferences": [
-                    {
-                        "apiVersion": PYTORCHJOB.api_version,
-                        "kind": PYTORCHJOB.kind,
-                        "name": metadata["name"],
-                        "uid": metadata["uid"],
-                        "controller": True,
-                        "blockOwnerDeletion": True,
-                    }
-                ],
-            },
-            "spec": job["spec"]["pytorchReplicaSpecs"][role]["template"]["spec"]
-            | {"nodeName": f"node-{index % 64}"},
-        }
-        return self.server.api.create(POD, obj)
+        template = job["spec"]["pytorchReplicaSpecs"][role]["template"]
+        spec = template["spec"] | {"nodeName": f"node-{index % 64}"}
+        return self.server.api.create(POD, played.pod(job, role.lower(), index, spec))
 
     def _status(self, pod: Object, phase: str, state: Object) -> None:
-        container = {
-            "name": "pytorch",
-            "image": "train:1",
-            "imageID": "",
-            "ready": phase == "Running",
-            "restartCount": 0,
-            "state": state,
-        }
+        container = played.container(**state)
 
         def change(obj: Object) -> None:
             obj["status"] = {**obj["status"], "phase": phase, "containerStatuses": [container]}
@@ -307,26 +279,6 @@ def _ending(*, fails: bool, rank: int) -> tuple[str, Object]:
     told: Object = {"version": 1, "status": "succeeded", "metrics": {"loss": 0.03}}
     if fails:
         told = {"version": 1, "status": "failed", "error": error}
-    state = {
-        "exitCode": int(fails),
-        "reason": "Error" if fails else "Completed",
-        "message": json.dumps(told),
-        "startedAt": _now(),
-        "finishedAt": _now(),
-    }
+    when = played.now()
+    state = played.end(int(fails), json.dumps(told), started=when, finished=when)
     return "Failed" if fails else "Succeeded", {"terminated": state}
-
-
-def _condition(words: str) -> Object:
-    kind, _, value = words.partition("=")
-    return {
-        "type": kind,
-        "status": value or "True",
-        "reason": f"PyTorchJob{kind}",
-        "message": f"PyTorchJob is {kind}.",
-        "lastTransitionTime": _now(),
-    }
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

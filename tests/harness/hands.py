@@ -8,6 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from harness import played
+from harness.played import container, end
+
 from kfp_pytorch.launcher.constants import (
     CLAIM,
     EVENT,
@@ -61,7 +64,7 @@ class Hands:
     def set_conditions(self, name: str, *conditions: str, **status: Any) -> Object:
         """Writes conditions such as `Running` or `Running=False`, with reason and message."""
         self.job(name)
-        written = [_condition(c) for c in conditions]
+        written = [played.condition(c) for c in conditions]
 
         def change(obj: Object) -> None:
             obj["status"] = {**(obj.get("status") or {}), "conditions": written, **status}
@@ -100,7 +103,11 @@ class Hands:
         """Makes a pod of a job, or changes the status of the one that is there."""
         name = f"{job}-{role}-{index}"
         if self.find(POD, name) is None:
-            self.server.call(self.server.api.create, POD, _pod(self.job(job), role, index))
+            self.server.call(
+                self.server.api.create,
+                POD,
+                played.pod(self.job(job), role, index, played.small_spec()),
+            )
 
         def change(obj: Object) -> None:
             obj["status"] = {**(obj.get("status") or {}), **status}
@@ -108,7 +115,7 @@ class Hands:
         return self.server.call(self.server.api.mutate, POD, NAMESPACE, name, change, "status")
 
     def running(self, job: str, role: str = "master", index: int = 0, restarts: int = 0) -> Object:
-        state = {"running": {"startedAt": "2025-11-27T12:00:00Z"}}
+        state = {"running": {"startedAt": played.STARTED}}
         return self.pod(
             job, role, index, phase="Running",
             containerStatuses=[container(restarts=restarts, **state)],
@@ -153,7 +160,7 @@ class Hands:
             "type": "Warning",
             "reason": reason,
             "message": message,
-            "lastTimestamp": "2025-11-27T12:00:00Z",
+            "lastTimestamp": played.STARTED,
         }
         self.server.call(self.server.api.create, EVENT, obj)
 
@@ -188,68 +195,6 @@ def until(find: Callable[[], Any], within: float = 30.0) -> Any:
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.01)
     return found
-
-
-def end(code: int, text: str = "", reason: str = "") -> Object:
-    return {
-        "exitCode": code,
-        "reason": reason or ("Error" if code else "Completed"),
-        "message": text,
-        "startedAt": "2025-11-27T12:00:00Z",
-        "finishedAt": "2025-11-27T12:01:00Z",
-    }
-
-
-def container(name: str = "pytorch", restarts: int = 0, **state: Any) -> Object:
-    """The status of a container, such as `container(running={})`."""
-    last = state.pop("lastState", None)
-    found: Object = {
-        "name": name,
-        "image": "train:1",
-        "imageID": "",
-        "ready": "running" in state,
-        "restartCount": restarts,
-        "state": state,
-    }
-    return found | ({"lastState": last} if last else {})
-
-
-def _condition(text: str) -> Object:
-    words, _, message = text.partition(":")
-    kind, _, value = words.partition("=")
-    return {
-        "type": kind,
-        "status": value or "True",
-        "reason": f"PyTorchJob{kind}",
-        "message": message.strip(),
-        "lastTransitionTime": "2025-11-27T12:00:00Z",
-    }
-
-
-def _pod(job: Object, role: str, index: int) -> Object:
-    name = job["metadata"]["name"]
-    return {
-        "metadata": {
-            "name": f"{name}-{role}-{index}",
-            "namespace": NAMESPACE,
-            "labels": {
-                "training.kubeflow.org/job-name": name,
-                "training.kubeflow.org/replica-type": role,
-                "training.kubeflow.org/replica-index": str(index),
-            },
-            "ownerReferences": [
-                {
-                    "apiVersion": PYTORCHJOB.api_version,
-                    "kind": PYTORCHJOB.kind,
-                    "name": name,
-                    "uid": job["metadata"]["uid"],
-                    "controller": True,
-                    "blockOwnerDeletion": True,
-                }
-            ],
-        },
-        "spec": {"nodeName": "node-1", "containers": [{"name": "pytorch", "image": "train:1"}]},
-    }
 
 
 def _copy(obj: Any) -> Any:

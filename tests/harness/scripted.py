@@ -6,8 +6,9 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 from typing import Any
+
+from harness import played
 
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB, STEP_ID_LABEL
 from kfp_pytorch.local.apiserver.core import DELETED, Api
@@ -75,23 +76,24 @@ class Operator:
                 if change == DELETED or uid in seen or true_conditions(job):
                     continue
                 seen.add(uid)
-                task = asyncio.create_task(self._play(job["metadata"]["name"], uid))
+                task = asyncio.create_task(self._play(job))
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
         finally:
             for task in self._running:
                 task.cancel()
 
-    async def _play(self, name: str, uid: str) -> None:
+    async def _play(self, job: Object) -> None:
+        name, uid = job["metadata"]["name"], job["metadata"]["uid"]
         try:
             self._say(name, uid, "Created")
-            pod = self._pod(name, uid)
-            self._status(pod, "Running", {"running": {"startedAt": _now()}})
+            pod = self._api.create(POD, played.pod(job, "master", 0, played.small_spec()))
+            self._status(pod, "Running", played.container(running={"startedAt": played.now()}))
             self._say(name, uid, "Created", "Running")
             while not self.ready(name):
                 await asyncio.sleep(0.002)
             end = self.ends.popleft() if self.ends else "Succeeded"
-            self._status(pod, end, _terminated(end))
+            self._status(pod, end, played.container(terminated=_terminated(end)))
             self._say(name, uid, "Created", "Running=False", end)
         except ApiError:
             # The job is gone or being deleted: so is the script of it.
@@ -101,33 +103,13 @@ class Operator:
         def change(job: Object) -> None:
             if job["metadata"]["uid"] != uid or job["metadata"].get("deletionTimestamp"):
                 raise ApiError(404, "NotFound", "it is gone")
-            job["status"] = {"conditions": [_condition(words) for words in conditions]}
+            job["status"] = {
+                "conditions": [played.condition(words, played.now()) for words in conditions]
+            }
 
         self._api.mutate(PYTORCHJOB, self._namespace, name, change, "status")
 
-    def _pod(self, job: str, uid: str) -> Object:
-        owner = {
-            "apiVersion": PYTORCHJOB.api_version, "kind": PYTORCHJOB.kind, "name": job, "uid": uid,
-            "controller": True, "blockOwnerDeletion": True,
-        }  # fmt: skip
-        labels = {
-            "training.kubeflow.org/job-name": job,
-            "training.kubeflow.org/replica-type": "master",
-            "training.kubeflow.org/replica-index": "0",
-        }
-        metadata = {
-            "name": f"{job}-master-0", "namespace": self._namespace, "labels": labels,
-            "ownerReferences": [owner],
-        }  # fmt: skip
-        spec = {"nodeName": "node-1", "containers": [{"name": "pytorch", "image": "train:1"}]}
-        return self._api.create(POD, {"metadata": metadata, "spec": spec})
-
-    def _status(self, pod: Object, phase: str, state: Object) -> None:
-        container = {
-            "name": "pytorch", "image": "train:1", "imageID": "", "ready": phase == "Running",
-            "restartCount": 0, "state": state,
-        }  # fmt: skip
-
+    def _status(self, pod: Object, phase: str, container: Object) -> None:
         def change(obj: Object) -> None:
             obj["status"] = {**obj["status"], "phase": phase, "containerStatuses": [container]}
 
@@ -146,27 +128,5 @@ def _terminated(end: str) -> Object:
     else:
         error = {"rank": 0, "time": 1.0, "type": "ValueError", "message": "bad", "traceback": ""}
         told = {"version": 1, "status": "failed", "error": error}
-    return {
-        "terminated": {
-            "exitCode": int(end == "Failed"),
-            "reason": "Error" if end == "Failed" else "Completed",
-            "message": json.dumps(told),
-            "startedAt": _now(),
-            "finishedAt": _now(),
-        }
-    }
-
-
-def _condition(words: str) -> Object:
-    kind, _, value = words.partition("=")
-    return {
-        "type": kind,
-        "status": value or "True",
-        "reason": f"PyTorchJob{kind}",
-        "message": f"PyTorchJob is {kind}.",
-        "lastTransitionTime": _now(),
-    }
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    when = played.now()
+    return played.end(int(end == "Failed"), json.dumps(told), started=when, finished=when)
