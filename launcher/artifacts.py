@@ -61,8 +61,7 @@ def write_outputs(
     success = outcome.success or Success(pod="")
     folder = inputs.folder(podview.name(manifest))
     finite = finite_metrics(success.metrics)
-    for name in sorted(set(success.metrics) - set(finite)):
-        _warn(evidence, f"Metric {name} ended as {success.metrics[name]}: training diverged.")
+    _warn_of_metrics(evidence, success, finite)
     storage_uri = _exported(folder, success, evidence).uri
     model.metadata.update(_metadata(evidence.job or manifest, success, folder, storage_uri, finite))
     metrics.metadata.update(finite)
@@ -74,8 +73,23 @@ def write_outputs(
 
 
 def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Keep the metrics that are finite numbers and have a name."""
-    return {name: value for name, value in metrics.items() if name and math.isfinite(value)}
+    """Keep the metrics that are finite numbers and have a name that can be shown."""
+    return {
+        name: value
+        for name, value in metrics.items()
+        if name and name.isprintable() and math.isfinite(value)
+    }
+
+
+def _warn_of_metrics(evidence: Evidence, success: Success, kept: Mapping[str, float]) -> None:
+    for name in sorted(set(success.metrics) - set(kept)):
+        value, shown = success.metrics[name], name if name.isprintable() else repr(name)
+        if math.isfinite(value):
+            _warn(evidence, f"Metric {name!r} is left out: that name cannot be shown.")
+        else:
+            _warn(evidence, f"Metric {shown} ended as {value}: training diverged.")
+    for name in success.no_numbers:
+        _warn(evidence, f"Metric {name!r} is left out: its value is no number.")
 
 
 def _exported(folder: Location, success: Success, evidence: Evidence) -> Location:
@@ -108,7 +122,7 @@ def _metadata(
         "folder": folder.uri,
         "sha256": success.export.sha256 if success.export else "",
     }
-    flat = {key: value for key, value in texts.items() if isinstance(value, str) and value}
+    flat = {k: v for k, v in texts.items() if isinstance(v, str) and v and v.isprintable()}
     return flat | {f"metric_{name}": value for name, value in finite.items()}
 
 

@@ -50,6 +50,7 @@ class Success:
         export: What was exported, or None.
         curves: Loss and metrics by step, thinned.
         samples: Held-out samples with the model's answers: `instance` and `prediction`.
+        no_numbers: Names of what was said among the metrics and is no number.
     """
 
     pod: str
@@ -58,6 +59,7 @@ class Success:
     export: Export | None = None
     curves: dict[str, Curve] = field(default_factory=dict)
     samples: tuple[dict[str, Any], ...] = ()
+    no_numbers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ def _success(pod: str, said: Mapping[str, Any]) -> Success:
     return Success(
         pod=pod,
         metrics=_metrics(said.get("metrics")),
+        no_numbers=tuple(k for k, v in _object(said.get("metrics")).items() if not _is_number(v)),
         world_size=int(_number(said.get("world_size"), 0)),
         export=_export(said.get("export")),
         curves=_curves(said.get("curves")),

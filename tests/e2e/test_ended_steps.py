@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from harness.backend import run
+from harness.hands import until
 from harness.steps import Try, drive
 
 from kfp_pytorch.cli import packages
@@ -83,8 +84,9 @@ def test_a_failed_step_leaves_its_words_and_none_of_its_artifacts(where, cluster
     *_, last = failed.log.split("pytorch_job failed.")
     assert "ValueError: the script's own words" in last
     assert "ValueError: the script's own words" in failed.message
-    assert objects(cluster, PYTORCHJOB, "raising-") == []
-    assert objects(cluster, POD, "raising-") == []
+    # The step asks for the job's deletion and ends; that takes its time.
+    until(lambda: objects(cluster, PYTORCHJOB, "raising-") == [])
+    until(lambda: objects(cluster, POD, "raising-") == [])
 
 
 def delete(cluster, job):

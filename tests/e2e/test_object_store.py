@@ -6,6 +6,7 @@ import json
 
 import pytest
 from harness.backend import run
+from harness.hands import until
 from harness.s3 import BUCKET
 from harness.steps import Try, drive, new_run
 
@@ -130,7 +131,9 @@ def test_keys_that_the_bucket_refuses_fail_the_step_with_the_place_and_no_job(
     assert "name the Secret with its credentials as output_secret" in ended.log
     assert "nonsense" not in ended.log
     assert ended.artifacts == {}
-    assert not [j for j in cluster.objects(PYTORCHJOB) if j["metadata"]["name"] in ended.log]
+    until(
+        lambda: not [j for j in cluster.objects(PYTORCHJOB) if j["metadata"]["name"] in ended.log]
+    )
 
 
 def test_keys_that_the_predictor_may_not_use_fail_the_deployment_with_the_place(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from harness.hands import until
 
 from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION, PYTORCHJOB
 
@@ -12,6 +13,7 @@ PIPELINES = Path(__file__).with_name("pipelines.py")
 
 
 def jobs(cluster, name):
+    """The jobs of a name; one that was deleted stays until its pods are gone."""
     return [
         job for job in cluster.objects(PYTORCHJOB) if job["metadata"]["name"].startswith(f"{name}-")
     ]
@@ -49,7 +51,7 @@ def test_a_script_that_raises_fails_the_step_with_its_traceback_and_leaves_no_jo
     assert "kfp/dsl" not in ran.summary["error"]
     assert ran.step("metric-gate") == "skipped"
     assert "raising" in ran.artifact("report")
-    assert jobs(cluster, "raising") == []
+    until(lambda: jobs(cluster, "raising") == [])
 
 
 def test_a_retried_step_replaces_its_failed_job_and_finds_its_own_folder(cluster):
@@ -65,7 +67,7 @@ def test_a_claim_that_is_not_there_is_named_before_a_job_is_made(cluster):
     ran = cluster.run(f"{PIPELINES}:elsewhere")
     assert ran.code == 1
     assert "no PersistentVolumeClaim 'nonsuch'" in ran.summary["error"]
-    assert jobs(cluster, "pytorch-job") == []
+    until(lambda: jobs(cluster, "pytorch-job") == [])
 
 
 @pytest.mark.slow
@@ -73,4 +75,4 @@ def test_a_command_that_does_not_exist_is_named(cluster):
     ran = cluster.run(f"{PIPELINES}:commanded")
     assert ran.code == 1
     assert "nonsuch" in ran.summary["error"]
-    assert jobs(cluster, "commanded") == []
+    until(lambda: jobs(cluster, "commanded") == [])

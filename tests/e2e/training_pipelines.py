@@ -62,6 +62,7 @@ def anything(
     shm_size: str = "",
     output_uri: str = "pvc://kfp-pytorch",
     resume_from: str = "",
+    service_account: str = "",
     labels: dict[str, Any] = {},  # noqa: B006
     start_timeout: int = 60,
     ttl_seconds: int = 3600,
@@ -82,6 +83,7 @@ def anything(
         shm_size=shm_size,
         output_uri=output_uri,
         resume_from=resume_from,
+        service_account=service_account,
         labels=labels,
         start_timeout=start_timeout,
         ttl_seconds=ttl_seconds,

@@ -12,7 +12,7 @@ from kfp import dsl
 from kfp_pytorch.launcher import artifacts
 from kfp_pytorch.launcher.evidence import Evidence
 from kfp_pytorch.launcher.inputs import parse_inputs
-from kfp_pytorch.launcher.messages import Export, Outcome, Success
+from kfp_pytorch.launcher.messages import Export, Outcome, Success, read_messages
 from kfp_pytorch.launcher.pytorchjob import manifest
 
 EXPORT = Export("export", "ab" * 32, {"format": "kfp-pytorch", "classes": ["0", "ü"]})
@@ -73,6 +73,35 @@ def test_a_bucket_of_kfp_is_named_as_kserve_reads_it(step: Step) -> None:
     success = Success("p", export=EXPORT)
     uri = step.write(success, output_uri="minio://mlpipeline/jobs", key="r")
     assert uri == "s3://mlpipeline/jobs/r/j-1/export"
+
+
+def test_what_no_metric_can_be_is_left_out_and_said(step: Step) -> None:
+    said = {
+        "accuracy": 0.9,
+        "huge": 1e308,
+        "whole": 2**60,
+        "minus": -0.0,
+        "Präzision @1": 0.5,
+        "half \ud800": 1.0,
+        "line\n": 2.0,
+        "": 3.0,
+        "nested": {"a": 1},
+        "listed": [1],
+        "flag": True,
+        "text": "0.5",
+        "none": None,
+    }
+    message = json.dumps({"version": 1, "status": "succeeded", "metrics": said})
+    ended = {"exitCode": 0, "message": message}
+    status = {"containerStatuses": [{"name": "pytorch", "state": {"terminated": ended}}]}
+    pod = {"metadata": {"name": "p"}, "status": status}
+    step.write(read_messages([pod]).success)
+    kept = {"accuracy", "huge", "whole", "minus", "Präzision @1"}
+    assert step.metrics.metadata.keys() == kept
+    assert {f"metric_{name}" for name in kept} <= step.model.metadata.keys()
+    notes = " ".join(step.evidence.notes)
+    assert all(repr(name) in notes for name in said.keys() - kept)
+    json.dumps(step.model.metadata, ensure_ascii=False).encode()
 
 
 def test_metrics_that_are_not_finite_are_left_out_and_said(
