@@ -193,6 +193,22 @@ def _progress(status: str, reason: str, words: str, since: datetime) -> Object:
     return {**condition, "lastUpdateTime": objects.timestamp(since)}
 
 
+def replica_failure(deployment: Object, words: str, now: datetime) -> Object:
+    """The condition of a Deployment whose pods the cluster refuses.
+
+    Args:
+        deployment: The Deployment, with its status until now.
+        words: Why a pod was refused.
+        now: The time, in UTC.
+    """
+    failed = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
+    conditions = (deployment.get("status") or {}).get("conditions") or []
+    known: Object = next((each for each in conditions if each["type"] == "ReplicaFailure"), {})
+    same = known.get("message") == words
+    updated = known["lastUpdateTime"] if same else objects.timestamp(now)
+    return _dated({**failed, "message": words, "lastUpdateTime": updated}, known, now)
+
+
 def _dated(condition: Object, known: Object, now: datetime) -> Object:
     """Keep the times of a condition that says what it said."""
     stamp = objects.timestamp(now)
@@ -253,18 +269,25 @@ class DeploymentController:
         plan = reconcile(deployment, pods, self._api.clock())
         for name in plan.delete:
             self._api.delete(POD, key[0], name)
-        for pod in plan.create:
-            self._create(pod, deployment)
+        refusal = self._create(plan.create, deployment)
+        if refusal:
+            failed = replica_failure(deployment, str(refusal), self._api.clock())
+            plan.status["conditions"].append(failed)
         if plan.status != (deployment.get("status") or {}):
             changed = {**objects.copy(deployment), "status": plan.status}
             self._api.update(DEPLOYMENT, changed, subresource="status")
         if plan.wake_at is not None:
             self._queue.add_at(key, plan.wake_at)
+        if refusal:
+            raise refusal
 
-    def _create(self, pod: Object, deployment: Object) -> None:
-        try:
-            self._api.create(POD, pod)
-        except ApiError as error:
-            words = f"Error creating: {error}"
-            self._recorder.event(deployment, "Warning", "FailedCreate", words)
-            raise
+    def _create(self, pods: list[Object], deployment: Object) -> ApiError | None:
+        """Create pods until one is refused; returns the refusal."""
+        for pod in pods:
+            try:
+                self._api.create(POD, pod)
+            except ApiError as error:
+                words = f"Error creating: {error}"
+                self._recorder.event(deployment, "Warning", "FailedCreate", words)
+                return error
+        return None

@@ -42,7 +42,9 @@ def _check(api: Api, pod: Object) -> None:
         return  # it is there already; this is a change of it
     for why in (_no_account(api, pod), _no_class(api, pod), _over_quota(api, pod)):
         if why:
-            raise forbidden(POD, objects.name(pod), why)
+            # A real server makes a name of `generateName` only after this.
+            shown = objects.metadata(pod).get("generateName") or objects.name(pod)
+            raise forbidden(POD, shown, why)
 
 
 def _no_account(api: Api, pod: Object) -> str:

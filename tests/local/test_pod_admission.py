@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
+from kfp_pytorch.launcher.constants import DEPLOYMENT, POD, PYTORCHJOB
 from kfp_pytorch.local.apiserver.core import Api, ApiError
 from kfp_pytorch.local.apiserver.registry import PRIORITY_CLASS, RESOURCE_QUOTA, SERVICE_ACCOUNT
 from kfp_pytorch.local.controllers import pod_admission
+from kfp_pytorch.local.controllers.deployment import DeploymentController
 
 Object = dict[str, Any]
 Run = Callable[..., None]
@@ -158,6 +160,37 @@ def test_a_jobs_pods_are_made_as_soon_as_nothing_keeps_them_away(on_controllers:
         await local.condition("j", "Succeeded")
 
     on_controllers(story)
+
+
+def test_a_deployment_says_why_it_gets_no_pods_until_it_gets_them() -> None:
+    api = Api()
+    pod_admission.install(api)
+    spec = {"containers": [{"name": "c", "image": "i"}], "serviceAccountName": "me"}
+    template = {"metadata": {"labels": {"app": "d"}}, "spec": spec}
+    body = {"template": template, "selector": {"matchLabels": {"app": "d"}}}
+    api.create(DEPLOYMENT, named("d", spec=body))
+    controller = DeploymentController(api)
+
+    def conditions() -> dict[str, Object]:
+        found = api.get(DEPLOYMENT, "default", "d")["status"]["conditions"]
+        return {each["type"]: each for each in found}
+
+    async def story() -> None:
+        versions = []
+        for _ in range(2):
+            with pytest.raises(ApiError):
+                controller.reconcile(("default", "d"))
+            versions.append(api.get(DEPLOYMENT, "default", "d")["metadata"]["resourceVersion"])
+        assert versions[0] == versions[1]  # what is known already is not written again
+        refused = conditions()["ReplicaFailure"]
+        assert (refused["status"], refused["reason"]) == ("True", "FailedCreate")
+        assert "error looking up service account default/me" in refused["message"]
+        api.create(SERVICE_ACCOUNT, named("me"))
+        controller.reconcile(("default", "d"))
+        controller.reconcile(("default", "d"))
+        assert "ReplicaFailure" not in conditions()
+
+    asyncio.run(story())
 
 
 def test_a_pull_secret_that_is_not_there_is_warned_of_and_the_pod_runs(on_controllers: Run) -> None:
