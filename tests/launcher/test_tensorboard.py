@@ -11,7 +11,7 @@ from kfp import dsl
 from kfp_pytorch.launcher.constants import CLAIM, POD, TENSORBOARD, TRAINING_IMAGE, WORKFLOW
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.steps import tensorboard
-from kfp_pytorch.local.apiserver.faultactions import Answer, Forbidden, Refuse
+from kfp_pytorch.local.apiserver.faultactions import Answer, Forbidden, LostAnswer, Refuse
 from kfp_pytorch.local.apiserver.faults import Fault
 
 if TYPE_CHECKING:
@@ -167,6 +167,14 @@ def test_nothing_that_the_cluster_does_fails_the_run(board: Board, fault: Fault,
     board.server.faults.add(fault)
     assert said in board.run()
     assert board.shown["source"] == "volume://logs/logs/run-1"
+
+
+@pytest.mark.parametrize("then", ["reset", "timeout"])
+def test_a_create_whose_answer_was_lost_has_made_the_object(board: Board, then: str) -> None:
+    board.claim("ReadWriteMany")
+    board.server.faults.add(Fault(LostAnswer(then), verb="create", path=BOARDS))
+    assert "it opens from the dashboard" in board.run()
+    assert len(board.objects()) == 1
 
 
 def test_no_cluster_at_all_is_said_and_fails_nothing(
