@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from harness import played
 from harness.played import container, end
@@ -101,18 +101,15 @@ class Hands:
 
     def pod(self, job: str, role: str = "master", index: int = 0, **status: Any) -> Object:
         """Makes a pod of a job, or changes the status of the one that is there."""
-        name = f"{job}-{role}-{index}"
-        if self.find(POD, name) is None:
-            self.server.call(
-                self.server.api.create,
-                POD,
-                played.pod(self.job(job), role, index, played.small_spec()),
-            )
+        return self.pods(job, role, {index: status})[0]
 
-        def change(obj: Object) -> None:
-            obj["status"] = {**(obj.get("status") or {}), **status}
-
-        return self.server.call(self.server.api.mutate, POD, NAMESPACE, name, change, "status")
+    def pods(self, job: str, role: str, statuses: Mapping[int, Object]) -> list[Object]:
+        """The same for many pods, by their index, in one turn of the server's loop."""
+        parent = self.find(PYTORCHJOB, job)
+        if parent is None and not self.find(POD, f"{job}-{role}-{min(statuses)}"):
+            parent = self.job(job)
+        made = self.server.call(_change_pods, self.server.api, job, parent, role, statuses)
+        return cast("list[Object]", made)
 
     def running(self, job: str, role: str = "master", index: int = 0, restarts: int = 0) -> Object:
         state = {"running": {"startedAt": played.STARTED}}
@@ -199,6 +196,22 @@ def until(find: Callable[[], Any], within: float = 30.0) -> Any:
 
 def _copy(obj: Any) -> Any:
     return None if obj is None else dict(obj)
+
+
+def _change_pods(
+    api: Api, job: str, parent: Object | None, role: str, statuses: Mapping[int, Object]
+) -> list[Object]:
+    made = []
+    for index, status in statuses.items():
+        name = f"{job}-{role}-{index}"
+        if parent is not None and api.find(POD, NAMESPACE, name) is None:
+            api.create(POD, played.pod(parent, role, index, played.small_spec()))
+
+        def change(obj: Object, status: Object = status) -> None:
+            obj["status"] = {**(obj.get("status") or {}), **status}
+
+        made.append(api.mutate(POD, NAMESPACE, name, change, "status"))
+    return made
 
 
 def _empty(api: Api) -> None:

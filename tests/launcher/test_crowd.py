@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from harness.hands import connected
+from harness.played import container, end
 
 from kfp_pytorch.launcher.errors import JobFailed
 from kfp_pytorch.launcher.limits import Limits
@@ -26,7 +27,7 @@ CALM = {
 }
 
 
-@pytest.mark.parametrize("launchers", [30, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("launchers", [20, pytest.param(100, marks=pytest.mark.slow)])
 def test_many_launchers_outlive_a_restart_of_the_server_and_none_starves(
     step: Any, hands: Any, launchers: int
 ) -> None:
@@ -78,14 +79,14 @@ def test_of_a_job_with_hundreds_of_workers_the_first_to_fail_are_told_and_the_re
 ) -> None:
     run = step(limits=CALM, num_nodes=WORKERS + 1)
     hands.running(run.job)
-    for worker in range(WORKERS):
-        hands.running(run.job, "worker", worker)
+    runs = {"phase": "Running", "containerStatuses": [container(running={})]}
+    hands.pods(run.job, "worker", dict.fromkeys(range(WORKERS), runs))
     hands.set_conditions(run.job, "Created", "Running")
     error = {"rank": 301, "time": 5.0, "type": "ValueError", "message": "bad batch"}
     told = json.dumps({"version": 1, "status": "failed", "error": error | {"traceback": "line 7"}})
     hands.ended(run.job, 1, told, "worker", 300)
-    for worker in set(range(WORKERS)) - {300}:
-        hands.ended(run.job, 143, "", "worker", worker)
+    failed = {"phase": "Failed", "containerStatuses": [container(terminated=end(143))]}
+    hands.pods(run.job, "worker", {n: failed for n in range(WORKERS) if n != 300})
     hands.set_conditions(run.job, "Created", "Running=False", "Failed: worker 300 failed")
     words = run.failed(JobFailed)
     assert "ValueError: bad batch" in words.splitlines()[0]

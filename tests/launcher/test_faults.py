@@ -195,7 +195,7 @@ def test_what_a_result_does_not_need_may_be_forbidden(
 @pytest.mark.parametrize("answer", [Answer(400), Answer(404), Answer(500), Forbidden()], ids=repr)
 def test_logs_that_cannot_be_read_hide_no_failure(step: Any, hands: Any, answer: Any) -> None:
     hands.fault(answer, "get", "*/log", times=None)
-    run = runs(step, hands)
+    run = runs(step, hands, gather=2.5)
     hands.ended(run.job, 137)
     hands.set_conditions(run.job, "Failed: it was killed")
     words = run.failed(JobFailed)
@@ -302,7 +302,7 @@ def test_a_server_that_is_away_when_the_job_has_succeeded_loses_no_result(
     hands.fault(EndWatch(), "watch", "*/pods", times=None)
     run = runs(step, hands, gather=0.2, slow_beat=60)
     hands.until(lambda: hands.count("get", "/log"))
-    hands.fault(Answer(503), "list", "*/pods", times=30)
+    hands.fault(Answer(503), "list", "*/pods", times=8)
     hands.success(run.job, metrics={"accuracy": 1.0})
     run.succeeded()
     assert run.outputs.metrics.metadata == {"accuracy": 1.0}

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from harness.hands import container, end
+from harness.played import container, end
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import CannotObserve, JobFailed

@@ -35,7 +35,7 @@ def test_an_empty_status_is_no_acknowledgement(step: Any, hands: Any) -> None:
 
 def test_a_silent_watch_is_no_proof_that_nobody_looks_at_the_job(step: Any, hands: Any) -> None:
     hands.fault(SilentWatch(), "watch", "*", times=None)
-    run = step(limits={"acknowledge": 0.3, "silence": 1.5, "slow_beat": 60.0})
+    run = step(limits={"acknowledge": 0.3, "silence": 0.8, "slow_beat": 60.0})
     hands.running(run.job)
     hands.set_conditions(run.job, "Created", "Running")
     hands.until(lambda: hands.count("get", f"pytorchjobs/{run.job}"))
@@ -61,7 +61,7 @@ def test_the_operator_is_not_blamed_for_the_time_that_the_server_was_away(
 
 
 def test_a_pull_that_works_again_is_looked_at_before_it_is_given_up(step: Any, hands: Any) -> None:
-    run = step(limits={"silence": 60.0, "slow_beat": 60.0, "pull_grace": 1.2})
+    run = step(limits={"silence": 60.0, "slow_beat": 60.0, "pull_grace": 2.0})
     hands.set_conditions(run.job, "Created")
     hands.waiting(run.job, "ImagePullBackOff", "Back-off pulling image train:1")
     hands.until(lambda: hands.count("watch", "/pods"))
@@ -70,8 +70,9 @@ def test_a_pull_that_works_again_is_looked_at_before_it_is_given_up(step: Any, h
     before = hands.count("watch", "/pods")
     hands.until(lambda: hands.count("watch", "/pods") > before)
     hands.running(run.job)
-    time.sleep(1.4)
-    assert run.going
+    again = hands.count("watch", "/pods")
+    hands.until(lambda: hands.count("watch", "/pods") > again)
+    assert run.going, run.error
     hands.success(run.job)
     run.succeeded()
 

@@ -73,7 +73,7 @@ def test_news_that_explains_no_waiting_is_not_told() -> None:
 def test_the_queues_words_are_read_from_the_jobs_own_workload(
     step: Any, hands: Any, told: list[str]
 ) -> None:
-    run = step(limits={"queue": 3.0})
+    run = step(limits={"queue": 1.5})
     hands.suspend(run.job, True)
     hands.event(f"pytorchjob-{run.job}-1a2b3", "Pending", NO_QUOTA, kind="Workload")
     hands.event("pytorchjob-another-1a2b3", "Pending", "another job's words", kind="Workload")
@@ -89,7 +89,7 @@ def test_a_gang_that_is_not_let_in_is_told_in_the_gang_schedulers_words(
     step: Any, hands: Any, told: list[str]
 ) -> None:
     """Volcano lets no pod be made before its PodGroup, which has the job's name, is let in."""
-    run = step(limits={"start": 3.0}, num_nodes=2)
+    run = step(limits={"start": 1.5}, num_nodes=2)
     hands.set_conditions(run.job, "Created")
     hands.event(run.job, "Unschedulable", GANG, kind="PodGroup")
     hands.until(lambda: [line for line in told if GANG in line])
