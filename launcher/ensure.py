@@ -7,14 +7,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher.api_errors import AlreadyExists, Conflict, KindAbsent, NotFound, Refused
+from kfp_pytorch.launcher.api_errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Forbidden,
+    KindAbsent,
+    NotFound,
+    Refused,
+    Unauthorized,
+)
 from kfp_pytorch.launcher.constants import (
     ATTEMPT_ANNOTATION,
     MANAGED_BY_LABEL,
     PYTORCHJOB,
     RUN_ID_LABEL,
 )
-from kfp_pytorch.launcher.errors import InputError, JobFailed, NotOurs, StepError
+from kfp_pytorch.launcher.errors import CannotObserve, InputError, JobFailed, NotOurs, StepError
 from kfp_pytorch.launcher.evidence import Object
 from kfp_pytorch.launcher.kube import Kube
 from kfp_pytorch.launcher.limits import Limits
@@ -112,7 +121,10 @@ def _create(
             except (AlreadyExists, Conflict):
                 # A conflict is of a quota that counts jobs and was written at the same moment.
                 return None
-            except Refused as error:
+            except (Refused, Forbidden) as error:
+                # One whose answer was lost may have made it; a quota then counts it against us.
+                if _is_made(kube, target):
+                    return None
                 raise _unknown_fields(error) from error
             except KindAbsent as error:
                 _bear_absence(error, started, limits)
@@ -121,7 +133,14 @@ def _create(
         stopper.check()
 
 
-def _unknown_fields(error: Refused) -> StepError:
+def _is_made(kube: Kube, target: Target) -> bool:
+    try:
+        return target.owns(kube.get(PYTORCHJOB, target.name))
+    except StepError:
+        return False
+
+
+def _unknown_fields(error: ApiError) -> StepError:
     """A refusal for fields that the cluster does not know, as what it is: mostly a typing error."""
     found = dict.fromkeys(_IN_TEMPLATE.sub("", path) for path in _UNKNOWN.findall(error.words))
     if not found:
@@ -153,6 +172,8 @@ def _find(kube: Kube, name: str, limits: Limits) -> Object | None:
             return kube.get(PYTORCHJOB, name)
         except NotFound:
             return None
+        except Unauthorized as error:
+            raise CannotObserve(f"Could not observe the job: {error.message}") from error
         except KindAbsent as error:
             _bear_absence(error, started, limits)
 

@@ -175,14 +175,21 @@ class Transport:
             What it returned.
 
         Raises:
-            CannotObserve: The blind time is over.
+            CannotObserve: The blind time is over, or the credentials are refused after a try whose
+                answer was lost: nobody knows what that did.
             ApiError: The server refused.
         """
-        started, pause, told = time.monotonic(), self._patience.pause, False
+        started, pause = time.monotonic(), self._patience.pause
+        told = lost = False
         while True:
             try:
                 return attempt()
+            except Unauthorized as error:
+                if not lost:
+                    raise
+                raise CannotObserve(f"Could not observe the cluster: {error.message}") from error
             except Transient as error:
+                lost = True
                 waited, budget = time.monotonic() - started, self._budget()
                 if waited >= budget:
                     raise CannotObserve(_blind_words(error, waited)) from error

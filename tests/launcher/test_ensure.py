@@ -16,7 +16,13 @@ from kfp_pytorch.launcher.constants import (
     PYTORCHJOB,
     STEP_ID_LABEL,
 )
-from kfp_pytorch.launcher.errors import InputError, JobFailed, NotOurs, PermissionMissing
+from kfp_pytorch.launcher.errors import (
+    CannotObserve,
+    InputError,
+    JobFailed,
+    NotOurs,
+    PermissionMissing,
+)
 from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.apiserver.faultactions import Answer, Forbidden, LostAnswer
 from kfp_pytorch.local.apiserver.registry import Registry, read_definitions
@@ -144,6 +150,28 @@ def test_a_create_that_collides_at_a_quota_is_made_again(step: Any, hands: Any) 
     hands.success(run.job)
     run.succeeded()
     assert hands.count("create", "pytorchjobs") == 3
+
+
+def test_a_quota_that_counts_a_job_whose_answer_was_lost_is_not_taken_for_a_refusal(
+    step: Any, hands: Any
+) -> None:
+    words = 'pytorchjobs "x" is forbidden: exceeded quota: jobs, used: 1, limited: 1'
+    hands.fault(LostAnswer("timeout"), "create")
+    hands.fault(Answer(403, "Forbidden", words), "create")
+    run = step()
+    hands.until(lambda: hands.count("watch", "/pytorchjobs"))
+    hands.success(run.job)
+    run.succeeded()
+
+
+def test_credentials_refused_after_a_create_whose_answer_was_lost_say_that_a_job_may_be_there(
+    step: Any, hands: Any
+) -> None:
+    hands.fault(LostAnswer("timeout"), "create")
+    hands.fault(Answer(401), "create", times=None)
+    words = step().failed(CannotObserve)
+    assert "does not accept the credentials" in words
+    assert "Whether PyTorchJob default/pytorch-job-" in words
 
 
 def test_an_admission_refusal_is_told_in_the_webhooks_words(step: Any, hands: Any) -> None:
