@@ -7,6 +7,7 @@ state are 10 GB together. Figures, each also for the first checkpoint, which mak
 the state is copied to:
 
 - checkpoint_stall_s: how much longer the step took that a checkpoint fell into, than its median.
+- checkpoint_cost_s: how much longer that step and all others took while it was written.
 - checkpoint_write_s: how long the thread wrote, while training went on.
 - resume_loss_difference: the largest part by which the loss of a step after resuming differs from
   that of the same step of the job that was not interrupted.
@@ -43,9 +44,11 @@ SHAPES = {
     ),
     "bench-tiny": transformer.TransformerConfig(layers=2, seq_len=16),
 }
-WARM_UP, BETWEEN, SAVES = 10, 20, 5
+# While the steps in between are taken, all of a checkpoint is written.
+WARM_UP, BETWEEN, SAVES = 10, 60, 5
+COMPARED = 20
 # More than are taken. The rate of learning follows from it, so that losses change.
-STEPS = 200
+STEPS = 500
 Figure = tuple[str, float, str, str]
 STARTED_ENV = "KFP_PYTORCH_BENCH_STARTED"
 
@@ -101,20 +104,20 @@ def run_rank(arguments: argparse.Namespace) -> None:
 def save(job: language.Job) -> tuple[list[Figure], list[float]]:
     """Trains, with checkpoints in between; also the losses of the steps after the last one."""
     plain = [timed_step(job)[0] for _ in range(WARM_UP + BETWEEN)][WARM_UP:]
-    stalls, calls, writes = [], [], []
+    step = statistics.median(plain)
+    stalls, calls, writes, costs = [], [], [], []
     for _ in range(SAVES):
         clock = time.perf_counter()
         job.checkpoints.save()
         calls.append(job.checkpoints.stalled)
         first = timed_step(job)
-        stalls.append(time.perf_counter() - clock - statistics.median(plain))
+        stalls.append(time.perf_counter() - clock - step)
         after = [timed_step(job) for _ in range(BETWEEN)]
-        plain += [seconds for seconds, _loss in after]
+        costs.append(stalls[-1] + sum(seconds - step for seconds, _loss in after))
         job.checkpoints.wait()
         writes.append(job.checkpoints.wrote)
     newest = checkpoint.place(job.state.progress.step - BETWEEN - 1)
     gigabytes = sum(job.folder.sizes(newest).values()) / 1e9
-    step = statistics.median(plain)
     against = (
         f"{job.world.size} × {device_name(job.world)}, {gigabytes:.2f} GB a job, "
         f"median step {step:.4f} s"
@@ -123,9 +126,10 @@ def save(job: language.Job) -> tuple[list[Figure], list[float]]:
         ("checkpoint_first_stall_s", stalls[0], "s", f"counted apart; {against}"),
         ("checkpoint_stall_s", max(stalls[1:]), "s", f"< 0.5, the worst of 4; {against}"),
         ("checkpoint_save_call_s", max(calls[1:]), "s", f"part of the stall; {against}"),
+        ("checkpoint_cost_s", max(costs[1:]), "s", f"of {BETWEEN + 1} steps; {against}"),
         ("checkpoint_write_s", statistics.median(writes), "s", f"in a thread; {against}"),
     ]
-    return figures, [loss for _seconds, loss in (first, *after)]
+    return figures, [loss for _seconds, loss in (first, *after)][:COMPARED]
 
 
 def resume(job: language.Job) -> tuple[list[Figure], list[float]]:
@@ -136,7 +140,7 @@ def resume(job: language.Job) -> tuple[list[Figure], list[float]]:
     against = (
         f"< 60; {job.world.size} × {device_name(job.world)}, from torchrun's start, step {step}"
     )
-    losses += [timed_step(job)[1] for _ in range(BETWEEN)]
+    losses += [timed_step(job)[1] for _ in range(COMPARED - 1)]
     return [("resume_to_first_step_s", seconds, "s", against)], losses
 
 

@@ -86,6 +86,7 @@ class Checkpoints:
         if world.size > 1:
             self.group = dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT)  # type: ignore[assignment]
         self._staging = Staging(world.device)
+        self._planner = tensor_files.Planner()
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
         self._newest_step: int | None = None
@@ -216,7 +217,7 @@ class Checkpoints:
             checkpoint.complete(folder, step, about, files)
             checkpoint.prune(folder, self._config.keep, losses)
 
-        tensor_files.write(folder, place, tensors, self.group, commit)
+        tensor_files.write(folder, place, tensors, self.group, commit, self._planner)
         self.wrote = time.perf_counter() - clock
         if self._world.is_main:
             words = "wrote the checkpoint %s in %.2f s, for which training waited %.3f s"
