@@ -156,7 +156,8 @@ class Planner(DefaultSavePlanner):
     def create_local_plan(self) -> SavePlan:
         """What this rank would write, or a word that it is as the last time."""
         self._kinds = {
-            name: (type(value), value.shape, value.dtype) for name, value in self.state_dict.items()
+            name: (type(value), getattr(value, "shape", None), getattr(value, "dtype", None))
+            for name, value in self.state_dict.items()
         }
         # This is how a rank tells the first one that its part is as it was.
         return SavePlan([], usable=False) if self._is_planned else super().create_local_plan()
