@@ -20,6 +20,7 @@ from kfp_pytorch.launcher.findings import (
 _LASTING = (
     ("error looking up service account", "Create the account, or correct service_account."),
     ("no PriorityClass", "Create the class, or correct priorityClassName in pod_template_patch."),
+    ("RuntimeClass", "Create the class, or correct runtimeClassName in pod_template_patch."),
     ("failed quota", "Set cpu and memory: the namespace's quota counts them."),
     (" is invalid: ", "Correct that field: most likely it comes from pod_template_patch."),
 )

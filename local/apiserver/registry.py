@@ -18,6 +18,7 @@ CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 SECRET = Kind("", "v1", "Secret", "secrets")
 SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
 RESOURCE_QUOTA = Kind("", "v1", "ResourceQuota", "resourcequotas")
+RUNTIME_CLASS = Kind("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses")
 PRIORITY_CLASS = Kind("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses")
 EXPERIMENT = Kind("kubeflow.org", "v1beta1", "Experiment", "experiments")
 TRIAL = Kind("kubeflow.org", "v1beta1", "Trial", "trials")
@@ -177,6 +178,7 @@ def _native() -> Iterator[Resource]:
     yield Resource(SERVICE_ACCOUNT, short_names=("sa",))
     yield Resource(RESOURCE_QUOTA, status=True, short_names=("quota",))
     yield Resource(PRIORITY_CLASS, namespaced=False, short_names=("pc",))
+    yield Resource(RUNTIME_CLASS, namespaced=False)
     for kind in RBAC:
         yield Resource(kind, namespaced=not kind.kind.startswith("Cluster"))
     yield Resource(

@@ -1,6 +1,6 @@
-"""What keeps a pod from being created though it is valid: its account, its priority, a quota.
+"""What keeps a pod from being created though it is valid: its account, its classes, a quota.
 
-Source: kubernetes v1.32 `plugin/pkg/admission/{serviceaccount,priority}`,
+Source: kubernetes v1.32 `plugin/pkg/admission/{serviceaccount,priority,runtimeclass}`,
 `staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota` and
 `pkg/quota/v1/evaluator/core/pods.go`.
 """
@@ -15,7 +15,12 @@ from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.apiserver.errors import forbidden
-from kfp_pytorch.local.apiserver.registry import PRIORITY_CLASS, RESOURCE_QUOTA, SERVICE_ACCOUNT
+from kfp_pytorch.local.apiserver.registry import (
+    PRIORITY_CLASS,
+    RESOURCE_QUOTA,
+    RUNTIME_CLASS,
+    SERVICE_ACCOUNT,
+)
 from kfp_pytorch.local.quantities import quantity
 
 Object = dict[str, Any]
@@ -56,9 +61,12 @@ def _no_account(api: Api, pod: Object) -> str:
 
 def _no_class(api: Api, pod: Object) -> str:
     name = pod["spec"].get("priorityClassName") or _CLASSES[0]
-    if name in _CLASSES or api.find(PRIORITY_CLASS, "", name):
-        return ""
-    return f"no PriorityClass with name {name} was found"
+    if name not in _CLASSES and not api.find(PRIORITY_CLASS, "", name):
+        return f"no PriorityClass with name {name} was found"
+    runtime = pod["spec"].get("runtimeClassName")
+    if runtime and not api.find(RUNTIME_CLASS, "", runtime):
+        return f'pod rejected: RuntimeClass "{runtime}" not found'
+    return ""
 
 
 def _over_quota(api: Api, pod: Object) -> str:

@@ -10,7 +10,12 @@ import pytest
 
 from kfp_pytorch.launcher.constants import DEPLOYMENT, POD, PYTORCHJOB
 from kfp_pytorch.local.apiserver.core import Api, ApiError
-from kfp_pytorch.local.apiserver.registry import PRIORITY_CLASS, RESOURCE_QUOTA, SERVICE_ACCOUNT
+from kfp_pytorch.local.apiserver.registry import (
+    PRIORITY_CLASS,
+    RESOURCE_QUOTA,
+    RUNTIME_CLASS,
+    SERVICE_ACCOUNT,
+)
 from kfp_pytorch.local.controllers import pod_admission
 from kfp_pytorch.local.controllers.deployment import DeploymentController
 
@@ -120,6 +125,13 @@ def test_a_priority_class_must_be_there_or_the_systems_own(api: Api) -> None:
     api.create(PRIORITY_CLASS, {"metadata": {"name": "high"}, "value": 5})
     api.create(POD, pod(priorityClassName="high"))
     api.create(POD, pod("q", priorityClassName="system-node-critical"))
+
+
+def test_a_runtime_class_must_be_there(api: Api) -> None:
+    said = refusal(api, pod(runtimeClassName="nvidia"))
+    assert said == 'pods "p" is forbidden: pod rejected: RuntimeClass "nvidia" not found'
+    api.create(RUNTIME_CLASS, {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
+    api.create(POD, pod(runtimeClassName="nvidia"))
 
 
 def quota(**hard: str) -> Object:
