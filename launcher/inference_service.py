@@ -202,13 +202,15 @@ def _model(
         checks.integer("gpus", inputs.get("gpus"), default=0, maximum=4096),
     )
     key = checks.text("storage_key", inputs.get("storage_key"))
+    env = list(environment.merged(inputs.get("env"), ()))
+    environment.check_size((), (), env)
     fields = {
         "runtime": runtime,
         # KServe reads the credentials of a key only where there are parameters too.
         "storage": key and {"key": key, "parameters": {"type": uri.partition("://")[0]}},
         # The server's name for the model is the URL's, whatever the runtime's own default is.
         "args": [f"--model_name={name}"] if model_format == constants.MODEL_FORMAT else [],
-        "env": list(environment.merged(inputs.get("env"), ())),
+        "env": env,
         "resources": {part: amounts for part, amounts in resources.items() if amounts},
     }
     return {

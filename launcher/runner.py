@@ -42,6 +42,12 @@ def run_step(name: str, /, **inputs: Any) -> Any:
         report_failure(name, error)
         # No `from`: a traceback would push the message off the last lines.
         sys.exit(1)
+    except Exception as error:
+        # One of the launcher's own faults: its traceback is what is needed.
+        stopper.settle()
+        stopper.check()
+        leave_word(f"{name}: an unexpected {type(error).__name__}: {error}")
+        raise
     stopper.check()
     return result
 

@@ -172,6 +172,7 @@ def test_a_canary_shifts_traffic_without_a_new_revision() -> None:
         ({"canary_traffic_percent": 101}, TRAINED, "canary_traffic_percent is 101"),
         ({"cpu": "much"}, TRAINED, "cpu is 'much'"),
         ({"env": {"A": None}}, TRAINED, r"env\['A'\] is null"),
+        ({"env": {"A": "x" * 100_001}}, TRAINED, r"env\['A'\] alone 100,001"),
         ({"labels": {"a": "b c"}}, TRAINED, "labels"),
         ({"timeout": 0}, TRAINED, "timeout is 0"),
     ],

@@ -72,13 +72,17 @@ def test_a_long_short_form_is_cut_at_a_whole_character(a_step: Any, termination_
     termination_log.read_text(encoding="utf-8")
 
 
-def test_an_error_in_the_program_keeps_its_traceback(a_step: Any) -> None:
+def test_an_error_in_the_program_keeps_its_traceback_and_is_named_at_the_node(
+    a_step: Any, termination_log: Path
+) -> None:
     def run(**_: Any) -> None:
-        raise ZeroDivisionError
+        raise ZeroDivisionError("by zero")
 
     a_step.run = run
+    termination_log.touch()
     with pytest.raises(ZeroDivisionError):
         launcher.run_step("a_step")
+    assert termination_log.read_text() == "a_step: an unexpected ZeroDivisionError: by zero"
 
 
 def test_an_error_without_a_short_form_is_shortened_to_its_first_line() -> None:
