@@ -31,7 +31,9 @@ def check(package: Package, arguments: dict[str, Any] | None = None) -> None:
         for problem in _problems(task)
     ]
     if found:
-        raise click.ClickException(f"{package.pipeline_name}: " + "\n".join(found))
+        # The rounds of a loop may have one mistake in common.
+        told = "\n".join(dict.fromkeys(found))
+        raise click.ClickException(f"{package.pipeline_name}: {told}")
 
 
 def _problems(task: KnownTask) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 from kfp_pytorch.cli.packages import Package
 
 _REFERENCE = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
+_SELECTOR = re.compile(r'parseJson\(string_value\)\["([^"]+)"\]')
 _UNKNOWN = object()
 
 
@@ -66,7 +67,8 @@ def _walk(
         child = spec["components"][task["componentRef"]["name"]]
         inputs = _resolve(task.get("inputs", {}).get("parameters", {}), known)
         if "dag" in child:
-            yield from _walk(spec, child, inputs)
+            for given in _rounds(task, inputs):
+                yield from _walk(spec, child, given)
             continue
         executor = (
             spec.get("deploymentSpec", {}).get("executors", {}).get(child["executorLabel"], {})
@@ -80,6 +82,20 @@ def _walk(
             for name, source in artifacts.items()
         }
         yield replace(one, sources={n: found[m] for n, m in makers.items() if m in found})
+
+
+def _rounds(task: dict[str, Any], inputs: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields the known inputs of a group of tasks, for each round where it is a loop."""
+    loop = task.get("parameterIterator", {})
+    source = loop.get("items", {})
+    raw = json.loads(source["raw"]) if "raw" in source else _UNKNOWN
+    items = inputs.get(source.get("inputParameter"), raw)
+    if not isinstance(items, list):
+        yield inputs
+        return
+    for item in items:
+        value = _filled(item, inputs)
+        yield inputs if value is _UNKNOWN else {**inputs, loop["itemInput"]: value}
 
 
 def _task(
@@ -104,12 +120,25 @@ def _resolve(parameters: dict[str, Any], known: dict[str, Any]) -> dict[str, Any
         if "runtimeValue" in source:
             constants[name] = source["runtimeValue"].get("constant")
         elif source.get("componentInputParameter") in known:
-            direct[name] = known[source["componentInputParameter"]]
+            value = known[source["componentInputParameter"]]
+            direct[name] = _part(value, source.get("parameterExpressionSelector", ""))
+            if direct[name] is _UNKNOWN:
+                del direct[name]
     for name, constant in constants.items():
         value = _filled(constant, direct)
         if value is not _UNKNOWN:
             direct[name] = value
     return direct
+
+
+def _part(value: Any, selector: str) -> Any:
+    """Returns the part of a loop's item that a selector names; `_UNKNOWN` when it has none."""
+    if not selector:
+        return value
+    key = _SELECTOR.fullmatch(selector)
+    if key is None or not isinstance(value, dict):
+        return _UNKNOWN
+    return value.get(key[1], _UNKNOWN)
 
 
 def _filled(value: Any, known: dict[str, Any]) -> Any:

@@ -124,6 +124,37 @@ def test_a_constant_of_the_later_steps_is_checked_too(mine, cli, before, after, 
 
 
 @pytest.mark.parametrize(
+    ("items", "given", "message"),
+    [
+        ("[2, 0]", "num_nodes=item", "num_nodes is 0"),
+        ("[{'n': 2}, {'n': -7}]", "num_nodes=item.n", "num_nodes is -7"),
+        ("['cpu', 'some']", "nproc_per_node=item", "nproc_per_node is 'some'"),
+        ("['a', '$']", "hyperparameters={'a': item}, name=item", "name is '$'"),
+        ("many", "num_nodes=item", "num_nodes is -1"),
+    ],
+)
+def test_every_round_of_a_loop_over_constants_is_checked(tmp_path, cli, items, given, message):
+    path = tmp_path / "looping.py"
+    text = f"""
+from kfp import dsl
+from kfp_pytorch.components import pytorch_job
+
+@dsl.pipeline
+def looping(many: list[int] = [1, -1, -1]):
+    with dsl.ParallelFor({items}) as item:
+        pytorch_job(image="i", {given})
+"""
+    path.write_text(text)
+    result = cli("compile", path, "--output", tmp_path / "out")
+    assert result.exit_code == 1
+    assert result.output.count(f"task pytorch-job: {message}") == 1, result.output
+    path.write_text(text.replace("-7", "7").replace("0]", "3]").replace("-1", "1"))
+    good = path.read_text().replace("'some'", "'gpu'").replace("'$'", "'b'")
+    path.write_text(good)
+    assert cli("compile", path, "--output", tmp_path / "out").exit_code == 0
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         ('output_uri="file:///logs"', "output_uri is 'file:///logs'; it must begin with pvc://"),
