@@ -76,6 +76,8 @@ class Wait:
         self._asked: float | None = None
         self._read_since: set[str] = set()
         self._adopted = ensured.how == "adopted"
+        # A job that ran before this try is not given up for what this try may not do.
+        self._jobs.allowed = self._pods.allowed = self._adopted
         self._saw_job(ensured.job)
 
     def run(self) -> End:

@@ -68,7 +68,11 @@ Sight = Snapshot | Change | Broken
 
 
 class Follower(threading.Thread, ABC):
-    """Puts what it sees into a queue, until it is closed."""
+    """Puts what it sees into a queue, until it is closed.
+
+    Attributes:
+        allowed: Whether it was ever let look; then a refusal is news of permissions alone.
+    """
 
     def __init__(self, kube: Kube, put: Callable[[Sight], None], limits: Limits) -> None:
         super().__init__(daemon=True, name=type(self).__name__)
@@ -82,6 +86,7 @@ class Follower(threading.Thread, ABC):
         self._version = ""
         self._expired = False
         self._heard = time.monotonic()
+        self.allowed = False
 
     @abstractmethod
     def read(self) -> tuple[list[Object], str]:
@@ -109,9 +114,12 @@ class Follower(threading.Thread, ABC):
         try:
             while not self._closed:
                 self._round()
-        except Unauthorized as error:
-            # It says nothing of what is watched, which may well be alive.
-            self._put(Broken(CannotObserve(f"Could not observe it: {error.message}")))
+        except (Unauthorized, Forbidden) as error:
+            if isinstance(error, Forbidden) and not self.allowed:
+                self._put(Broken(error))
+                return
+            # Lost meanwhile: it says nothing of what is watched, which may well be alive.
+            self._put(Broken(CannotObserve(f"Could not observe it any more: {error.message}")))
         except StepError as error:
             self._put(Broken(error))
         except Exception as error:
@@ -174,7 +182,7 @@ class Follower(threading.Thread, ABC):
 
     def _watch(self, version: str) -> None:
         self._stream = stream = self.open(version)
-        self._heard = time.monotonic()
+        self._heard, self.allowed = time.monotonic(), True
         if self._wake.is_set():
             return
         for kind, obj in stream:
@@ -273,7 +281,9 @@ class PodsFollower(Follower):
 
     def read(self) -> tuple[list[Object], str]:
         """Lists the pods."""
-        return self.kube.list_at(POD, labels=self._labels)
+        found = self.kube.list_at(POD, labels=self._labels)
+        self.allowed = True
+        return found
 
     def open(self, version: str) -> WatchStream:
         """Opens a watch on the pods."""

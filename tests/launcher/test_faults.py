@@ -172,6 +172,18 @@ def test_a_watch_that_may_not_be_opened_is_fatal_and_leaves_no_job(step: Any, ha
     hands.until(lambda: hands.jobs() == [])
 
 
+def test_a_job_that_is_adopted_is_not_deleted_for_what_this_try_may_not_do(
+    step: Any, hands: Any
+) -> None:
+    first = runs(step, hands)
+    hands.until(lambda: hands.count("watch", "/pytorchjobs"))
+    hands.fault(Forbidden(), "watch", times=None)
+    assert "watch pytorchjobs" in step().failed(CannotObserve)
+    hands.server.faults.clear()
+    hands.success(first.job)
+    first.succeeded()
+
+
 def test_pods_that_may_not_be_listed_are_fatal_and_named(step: Any, hands: Any) -> None:
     hands.fault(Forbidden(), "list", "*/pods", times=None)
     assert "list pods" in step().failed(PermissionMissing)
@@ -239,16 +251,20 @@ def test_a_retry_replaces_a_failed_job_though_its_delete_collides_at_first(
     second.succeeded()
 
 
-def test_credentials_that_are_refused_while_a_job_runs_leave_it_to_a_retry(
-    step: Any, hands: Any
+@pytest.mark.parametrize(
+    ("refusal", "said"),
+    [(Answer(401), "does not accept the credentials"), (Forbidden(), "may not")],
+)
+def test_access_that_is_lost_while_a_job_runs_leaves_it_to_a_retry(
+    step: Any, hands: Any, refusal: Any, said: str
 ) -> None:
     run = runs(step, hands)
-    hands.until(lambda: hands.count("watch", "/pytorchjobs"))
+    hands.until(lambda: hands.count("watch", "/pytorchjobs") and hands.count("get", "/log"))
     for verb in ("get", "watch"):
-        hands.fault(Answer(401), verb, times=None)
+        hands.fault(refusal, verb, times=None)
     hands.server.go_away(0.05)
     words = run.failed(CannotObserve)
-    assert "does not accept the credentials" in words
+    assert said in words
     assert "left as it is" in words
     assert len(hands.jobs()) == 1
 

@@ -203,11 +203,12 @@ def test_a_signal_right_before_a_create_waits_for_none(kube: Any, hands: Any) ->
     assert left == [143]
 
 
+@pytest.mark.parametrize("code", [500, 409])
 def test_a_delete_that_fails_at_first_is_tried_again_within_the_grace(
-    process: Any, hands: Any
+    process: Any, hands: Any, code: int
 ) -> None:
     step = process().runs()
-    hands.fault(Answer(500), "delete", times=2)
+    hands.fault(Answer(code), "delete", times=2)
     assert step.signal().exit()[0] == 143
     hands.until(lambda: hands.jobs() == [])
 
