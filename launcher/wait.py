@@ -172,8 +172,11 @@ class Wait:
 
     def _cause_of_limit(self, limit: str) -> str:
         job, limits, words = f"PyTorchJob {self._name}", self._limits, self._gatherer.words()
-        tail = f": {words}" if words else ""
         ran = f"{self._gatherer.running()} of {self._expected} pods ran"
+        if limit == "start" and self._expected and not self._gatherer.pods():
+            ran = f"none of its {self._expected} pods was made"
+            words = words or "nothing says why, so look at the Training Operator's log"
+        tail = f": {words}" if words else ""
         return {
             "acknowledge": f"{job} was not acknowledged by the Training Operator within "
             f"{age(limits.acknowledge)}: it has neither a condition nor a pod",

@@ -98,6 +98,13 @@ def test_a_gang_that_is_not_let_in_is_told_in_the_gang_schedulers_words(
     assert "starts all pods together or none" in said
 
 
+def test_an_operator_that_makes_no_pods_is_what_to_look_at(step: Any, hands: Any) -> None:
+    run = step(limits={"start": 0.5}, num_nodes=2)
+    hands.set_conditions(run.job, "Created")
+    said = run.failed(JobFailed).splitlines()[0]
+    assert "none of its 2 pods was made: nothing says why, so look at the Training Operator" in said
+
+
 def of(why: str, cause: str, **seen: Any) -> list[str]:
     created = {"type": "Created", "status": "True"}
     job = {"metadata": {"name": "j"}, "spec": {}, "status": {"conditions": [created]}}
