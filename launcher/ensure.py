@@ -122,7 +122,8 @@ def _create(
                 # A conflict is of a quota that counts jobs and was written at the same moment.
                 return None
             except (Refused, Forbidden) as error:
-                # One whose answer was lost may have made it; a quota then counts it against us.
+                # Admission comes before the name is looked at: our own job may be what is over the
+                # quota, made by an earlier try or by a create whose answer was lost.
                 if _is_made(kube, target):
                     return None
                 raise _unknown_fields(error) from error

@@ -164,6 +164,25 @@ def test_a_quota_that_counts_a_job_whose_answer_was_lost_is_not_taken_for_a_refu
     run.succeeded()
 
 
+@pytest.mark.parametrize("phase", ["Running", "Failed"])
+def test_a_retry_finds_its_job_though_a_quota_lets_no_other_be_made(
+    step: Any, hands: Any, phase: str
+) -> None:
+    first = step(cleanup="never")
+    uid = hands.set_conditions(first.job, "Created", phase)["metadata"]["uid"]
+    if phase == "Failed":
+        first.failed(JobFailed)
+    words = 'pytorchjobs "x" is forbidden: exceeded quota: jobs, used: 1, limited: 1'
+    hands.fault(Answer(403, "Forbidden", words), "create")
+    second = step()
+    creates = 2 if phase == "Running" else 3
+    hands.until(lambda: hands.count("create", "pytorchjobs") == creates)
+    job = hands.until(lambda: hands.find(PYTORCHJOB, first.job))
+    assert (job["metadata"]["uid"] == uid) == (phase == "Running")
+    hands.success(first.job)
+    second.succeeded()
+
+
 def test_credentials_refused_after_a_create_whose_answer_was_lost_say_that_a_job_may_be_there(
     step: Any, hands: Any
 ) -> None:
