@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import sys
 import warnings
@@ -29,6 +30,8 @@ from kfp_pytorch.local import guard, step
 
 RUN_FILE = "run.json"
 PIPELINE_FILE = "pipeline.json"
+# kfp.local writes names in colours, for a terminal.
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,8 @@ def main(arguments: list[str]) -> int:
     try:
         run(folder)
     except Exception as error:
-        step.Events("").send("error", message=f"{type(error).__name__}: {error}")
+        words = _COLOURS.sub("", str(error))
+        step.Events("").send("error", message=f"{type(error).__name__}: {words}")
         return 1
     return 0
 

@@ -216,7 +216,12 @@ def main(arguments: list[str]) -> int:
     pod = PodObject(setting, step)
     events = Events(step, pod.name)
     events.send("started")
-    pod.create(_deploys(command, setting.namespace))
+    try:
+        pod.create(_deploys(command, setting.namespace))
+    except (OSError, client.RequestRefused) as error:
+        words = f"The pod of this step could not be made: {error}"
+        events.send("ended", exit=1, seconds=0.0, message=words, stderr=words, outputs={})
+        return 1
     log = Path(setting.folder) / "steps" / pod.name / "termination-log"
     log.parent.mkdir(parents=True)
     log.touch()

@@ -165,6 +165,7 @@ def test_what_kfp_itself_refuses_is_told_too(tmp_path):
     code, events = run(tmp_path / "a-run", sleeping)  # its parameter is missing
     assert code == 1
     assert "marker" in events[-1]["message"]
+    assert "\x1b" not in events[-1]["message"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
