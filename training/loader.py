@@ -164,14 +164,15 @@ class Workers:
                 if isinstance(piece, DataError):
                     raise piece
                 yield piece
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
+        except (RuntimeError, OSError, EOFError) as error:
+            # What torch says, or what there is to see where it was killed while it handed over.
+            if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
                 raise
             raise DataError(
                 "a worker process that reads images was killed, for want of memory as a rule, "
                 f"before {self._pieces.first_of(self._asked[0])} came, the next of "
-                f"{sum(len(each.indices) for each in self._asked)} images under way; give the pod "
-                "more memory or a larger /dev/shm, or lower --workers or --prefetch"
+                f"{sum(len(each.indices) for each in self._asked)} images under way ({error}); "
+                "give the pod more memory or a larger /dev/shm, or lower --workers or --prefetch"
             ) from error
 
     def requests(self) -> Iterator[Request]:

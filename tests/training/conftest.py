@@ -17,13 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed import TCPStore
 
 # torch is imported once, in the server that ranks are forked from, and not by each rank.
 RANK_PROCESS = Path(__file__).with_name("rank_process.py")
 FORKS = multiprocessing.get_context("forkserver")
-_IMPORTED = ("train", "rank", "tensorboard", "tracking", "watchdog")
+_IMPORTED = ("train", "language", "rank", "tensorboard", "figures", "tracking", "watchdog")
+# What an export imports when it is written.
+_EXPORTING = ("torch._export.non_strict_utils", "torch.export.pt2_archive._package")
 FORKS.set_forkserver_preload(
-    [*(f"kfp_pytorch.training.{name}" for name in _IMPORTED), "torch._dynamo"]
+    [*(f"kfp_pytorch.training.{name}" for name in _IMPORTED), "torch._dynamo", *_EXPORTING]
 )
 
 
@@ -74,18 +77,33 @@ class Ranks:
 
 @pytest.fixture
 def start_ranks(tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
-    """Starts the ranks of a job: `start_ranks(2, "--epochs=3", name="first")`."""
-    started: list[Ranks] = []
+    """Starts the ranks of a job: `start_ranks(2, "--epochs=3", name="first")`.
 
-    def start(size: int, *arguments: str, name: str = "ranks", **each: list[str]) -> Ranks:
+    `prepare` is a file beside this one that each rank runs before it trains.
+    """
+    started: list[Ranks] = []
+    stores: list[TCPStore] = []
+
+    def start(
+        size: int,
+        *arguments: str,
+        name: str = "ranks",
+        prepare: str = "",
+        **each: list[str],
+    ) -> Ranks:
         folder = tmp_path / name
         (folder / "outcome").mkdir(parents=True)
         ranks = Ranks(folder)
         started.append(ranks)
+        # As under torchrun, the store outlives the ranks.
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        stores.append(store)
         shared = {
             "WORLD_SIZE": str(size),
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
+            "MASTER_PORT": str(store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_RESTART_COUNT": "0",
             "KFP_PYTORCH_OUTCOME_DIR": str(folder / "outcome"),
         }
         for rank in range(size):
@@ -100,6 +118,7 @@ def start_ranks(tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
                 "arguments": own,
                 "environ": environ,
                 "output": str(folder / f"{rank}.out"),
+                "prepare": str(Path(__file__).with_name(prepare)) if prepare else "",
             }
             process = FORKS.Process(
                 target=runpy.run_path, args=(str(RANK_PROCESS), names, "__main__")

@@ -34,4 +34,6 @@ def follow(tests) -> None:
 
 threading.Thread(target=follow, args=(multiprocessing.parent_process(),), daemon=True).start()
 runpy.run_path(str(Path(__file__).with_name("faults.py")))["install"]()
+if given.get("prepare"):
+    runpy.run_path(given["prepare"])
 leave(rank.main(given["arguments"]))

@@ -195,11 +195,12 @@ def test_tensors_are_those_that_other_programs_of_torch_read(tmp_path):
     assert torch.load(tmp_path / "plain.pt", weights_only=True)["model"]["weight"][0] == 7
 
 
-def test_kill_9_while_saving_always_leaves_one_that_loads(tmp_path):
+@pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.slow)])
+def test_kill_9_while_saving_always_leaves_one_that_loads(tmp_path, kills):
     folder = open_folder(str(tmp_path))
     chance = random.Random(0)
     last = 0
-    for _ in range(30):
+    for _ in range(kills):
         names = {"folder": str(tmp_path), "size": 100_000, "first": last + 1}
         process = FORKS.Process(target=runpy.run_path, args=(str(SAVING_PROCESS), names))
         process.start()

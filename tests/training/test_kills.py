@@ -184,7 +184,7 @@ def check(folder: Path, kills: int, seed: int) -> None:
 
 
 def test_a_job_that_is_killed_again_and_again_sees_every_sample_once_an_epoch(tmp_path):
-    check(tmp_path, kills=5, seed=0)
+    check(tmp_path, kills=3, seed=0)
 
 
 @pytest.mark.slow

@@ -40,6 +40,12 @@ def run(output, *arguments, stop_at=10**9, text=TEXT):
     return language.train(Start(parse(given), ALONE, StopAt(stop_at)))
 
 
+@pytest.fixture
+def no_export(monkeypatch):
+    """Leaves out what takes longest, where the story is another."""
+    monkeypatch.setattr(language_export, "write_export", lambda *_: {})
+
+
 def newest(output):
     dcp_to_torch_save(max((output / "checkpoints").glob("step-*")), output / "newest.pt")
     return torch.load(output / "newest.pt", weights_only=True)
@@ -51,7 +57,9 @@ def whole(tmp_path_factory):
     return output, run(output)
 
 
-def test_a_run_stopped_anywhere_and_resumed_is_bit_for_bit_one_that_was_not(whole, tmp_path):
+def test_a_run_stopped_anywhere_and_resumed_is_bit_for_bit_one_that_was_not(
+    whole, no_export, tmp_path
+):
     for looks in (0, 4, 5):
         with pytest.raises(Stopped):
             run(tmp_path, stop_at=looks)
@@ -115,11 +123,11 @@ def test_an_image_model_takes_no_other_plan_than_ddp():
 
 
 def test_a_model_sharded_over_two_ranks_goes_on_in_one_as_if_nothing_had_been(
-    whole, start_ranks, tmp_path
+    whole, no_export, start_ranks, tmp_path
 ):
     arguments = (*SMALL, "--parallelism=fsdp2", f"--output={tmp_path / 'job'}")
     arguments = (*arguments, f"--text-files={TEXT}")
-    first = start_ranks(2, *arguments, "--batch-size=4", "--max-steps=6", name="first")
+    first = start_ranks(2, *arguments, "--batch-size=4", "--max-steps=6", prepare="no_export.py")
     assert first.exit_codes() == [0, 0], first.output() + first.output(1)
     assert first.result()["step"] == 6
     names = {path.name for path in (tmp_path / "job" / "checkpoints" / "step-00000006").iterdir()}

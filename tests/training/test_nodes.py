@@ -16,7 +16,7 @@ TERMINATION_FIELDS = {"version", "status", "metrics", "world_size", "export", "c
 @pytest.fixture(scope="module")
 def finished(start_nodes, tmp_path_factory):
     output = tmp_path_factory.mktemp("job")
-    nodes = start_nodes(2, "--epochs=8", output=output)
+    nodes = start_nodes(2, "--epochs=4", output=output)
     assert nodes.exit_codes() == [0, 0], nodes.output(0) + nodes.output(1)
     return nodes, output
 
@@ -27,7 +27,7 @@ def test_two_pods_train_as_one_job_and_both_tell_its_whole_result(finished):
     assert set(message) == TERMINATION_FIELDS
     assert message["status"] == "succeeded"
     assert message["world_size"] == 2
-    assert message["metrics"]["accuracy"] >= 0.97
+    assert message["metrics"]["accuracy"] >= 0.9
     assert len(message["samples"]) >= 3
     assert nodes.message(1) == message
 
@@ -64,7 +64,7 @@ def test_one_writer_told_tensorboard_each_scalar_once(finished):
 def test_a_report_is_one_line_of_names_and_values(finished):
     nodes, _output = finished
     reports = [line for line in nodes.output().splitlines() if " accuracy=" in line]
-    assert len(reports) == 8
+    assert len(reports) == 4
     for line in reports:
         names = [pair.partition("=")[0] for pair in line.split()]
         assert names == ["epoch", "step", "loss", "accuracy"]
@@ -72,6 +72,7 @@ def test_a_report_is_one_line_of_names_and_values(finished):
     assert " accuracy=" not in nodes.output(1)
 
 
+@pytest.mark.slow
 def test_the_first_error_of_all_is_told_by_the_pod_that_it_came_from(start_nodes, tmp_path):
     nodes = start_nodes(2, output=tmp_path, node1=["--model=resnet_of_nobody"])
     assert nodes.exit_codes() == [138, 2]

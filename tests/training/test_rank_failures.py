@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import runpy
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
+import torch
+from torchvision.io import encode_jpeg
 
 from kfp_pytorch.training.distributed import ALONE
 from kfp_pytorch.training.stopping import StopRequest
@@ -39,6 +43,40 @@ def test_an_exception_of_one_rank_is_recorded_before_the_others_miss_it(running)
     assert ranks.error(0)["time"] >= first["time"]
 
 
+def test_an_argument_that_cannot_work_ends_its_rank_with_2_and_the_others_miss_it(
+    start_ranks, tmp_path
+):
+    ranks = start_ranks(2, f"--output={tmp_path}", rank1=["--model=resnet_of_nobody"])
+    assert ranks.exit_codes() == [GONE, 2]
+    first = ranks.error(1)
+    assert first["type"] == "ConfigError"
+    assert "resnet_of_nobody" in first["message"]
+    assert ranks.error(0)["time"] >= first["time"]
+
+
+def test_an_image_that_is_broken_ends_its_rank_with_its_name_and_the_others_miss_it(
+    start_ranks, tmp_path
+):
+    for number in range(16):
+        path = tmp_path / "images" / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode_jpeg(torch.zeros(3, 8, 8, dtype=torch.uint8)).numpy().tobytes())
+    # The other's is of 16 images of the same size, so that both begin to train.
+    shutil.copytree(tmp_path / "images", tmp_path / "broken")
+    for path in (tmp_path / "broken").rglob("*.jpg"):
+        path.write_bytes(b"no image")
+    arguments = ("--dataset=imagefolder", "--workers=0", "--image-size=8", "--batch-size=2")
+    ranks = start_ranks(
+        2,
+        *(*arguments, f"--output={tmp_path / 'job'}"),
+        rank0=[f"--data-dir={tmp_path / 'images'}"],
+        rank1=[f"--data-dir={tmp_path / 'broken'}"],
+    )
+    assert ranks.exit_codes() == [GONE, 1]
+    assert re.search(r"broken/\w/\d+.jpg cannot be decoded", ranks.error(1)["message"])
+    assert ranks.error(0)["type"] == "PeerLostError"
+
+
 def test_a_rank_that_leaves_without_a_word_is_missed(running):
     ranks = running()
     ranks.send(1, FAULTS["LEAVE"])
@@ -57,6 +95,7 @@ def test_a_rank_that_hangs_says_where_and_those_that_wait_for_it_do_not_claim_to
     assert ranks.error(0)["time"] >= hung["time"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_frozen_is_named_by_one_that_waits_for_it(running):
     ranks = running("--rank-timeout=2")
     ranks.send(1, signal.SIGSTOP)

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 Start = Callable[..., "object"]
 LONG = "--epochs=2000"
-SHORT = ("--epochs=4", "--batch-size=64", "--log-every=5")
+SHORT = ("--epochs=2", "--batch-size=64", "--log-every=5")
+NO_EXPORT, STOP = "no_export.py", "stop_in_step.py"
 
 
 def test_a_run_that_was_stopped_and_resumed_equals_one_that_was_not(start_ranks, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    uninterrupted = start_ranks(2, *SHORT, f"--output={whole}", name="uninterrupted")
+    uninterrupted = start_ranks(
+        2, *SHORT, f"--output={whole}", name="uninterrupted", prepare=NO_EXPORT
+    )
     assert uninterrupted.exit_codes() == [0, 0]
 
-    first = start_ranks(2, *SHORT, f"--output={parts}", name="first")
-    first.await_output("step=15 ")
-    first.send(rank=1)
+    first = start_ranks(2, *SHORT, f"--output={parts}", name="first", prepare=STOP)
     assert first.exit_codes() == [143, 143]
-    second = start_ranks(2, *SHORT, f"--output={parts}", name="second")
+    second = start_ranks(2, *SHORT, f"--output={parts}", name="second", prepare=NO_EXPORT)
     assert second.exit_codes() == [0, 0]
     assert "going on from" in second.output()
 
@@ -58,7 +60,8 @@ def test_a_rank_that_is_killed_ends_the_other_quickly(start_ranks, tmp_path):
 def test_a_rank_that_is_missed_by_nobody_in_the_main_thread_is_missed_all_the_same(
     start_ranks, tmp_path
 ):
-    ranks = start_ranks(3, LONG, f"--output={tmp_path / 'job'}")
+    arguments = (LONG, "--checkpoint-every=2000", f"--output={tmp_path / 'job'}")
+    ranks = start_ranks(3, *arguments)
     ranks.await_output("step=10 ")
     # Rank 0 cannot notice anything while it is stopped, so rank 1 waits for it in vain.
     ranks.send(rank=0, number=signal.SIGSTOP)
@@ -91,6 +94,21 @@ def test_a_loss_that_is_not_finite_names_step_batch_and_samples_and_saves_nothin
     assert not list((tmp_path / "job" / "checkpoints").glob("step-*"))
 
 
+def test_a_bad_step_of_one_rank_is_skipped_by_all_and_their_weights_stay_alike(
+    start_ranks, tmp_path
+):
+    arguments = ("--epochs=1", "--skip-bad-steps=3", f"--output={tmp_path / 'job'}")
+    ranks = start_ranks(2, *arguments, prepare="spoil_steps.py")
+    assert ranks.exit_codes() == [0, 0]
+    for number, step in ((1, 2), (2, 5)):
+        words = f"skipped step {number} of at most 3: the loss of step {step} is not a finite"
+        assert words in ranks.output(0)
+    assert "rank 1, samples [" in ranks.output(0)
+    weights = [re.findall(r"weights=(\w+)", ranks.output(rank)) for rank in (0, 1)]
+    assert len(weights[0]) == 1
+    assert weights[0] == weights[1]
+
+
 def test_more_ranks_than_samples_is_an_error_and_not_a_wait(start_ranks, tmp_path):
     arguments = ("--max-train-samples=2", f"--output={tmp_path / 'job'}")
     ranks = start_ranks(3, *arguments)
@@ -108,15 +126,13 @@ def test_samples_that_cannot_be_shared_evenly_do_not_make_ranks_wait(start_ranks
 
 
 def test_another_number_of_ranks_goes_on_where_the_first_stopped(start_ranks, tmp_path: Path):
-    arguments = ("--epochs=3", f"--output={tmp_path / 'job'}", "--log-every=5")
-    first = start_ranks(2, *arguments, name="first")
-    first.await_output("step=5 ")
-    first.send(rank=0)
+    arguments = ("--epochs=2", f"--output={tmp_path / 'job'}", "--log-every=5")
+    first = start_ranks(2, *arguments, name="first", prepare=STOP)
     assert first.exit_codes() == [143, 143]
-    second = start_ranks(1, *arguments, name="second")
+    second = start_ranks(1, *arguments, name="second", prepare=NO_EXPORT)
     assert second.exit_codes() == [0]
     assert "global_batch was 128 in the checkpoint, and is 64" in second.output()
-    assert second.result()["epoch"] == 3
+    assert second.result()["epoch"] == 2
 
 
 def test_a_rank_that_is_left_alone_saves_the_last_step_from_its_memory(start_ranks, tmp_path):

@@ -41,13 +41,19 @@ def run(output, request=None, **arguments):
     return training.train(Start(config, ALONE, request or never()))
 
 
+@pytest.fixture
+def no_export(monkeypatch):
+    """Leaves out what takes longest, where the story is another."""
+    monkeypatch.setattr(training, "write_export", lambda *_: {})
+
+
 def weights(output):
     newest = max((output / "checkpoints").glob("step-*"))
     dcp_to_torch_save(newest, output / "newest.pt")
     return torch.load(output / "newest.pt", weights_only=True)
 
 
-def test_a_run_stopped_anywhere_and_resumed_is_bit_for_bit_one_that_was_not(tmp_path):
+def test_a_run_stopped_anywhere_and_resumed_is_bit_for_bit_one_that_was_not(no_export, tmp_path):
     whole = run(tmp_path / "whole", epochs=3)
     for looks in (3, 9, 15):
         with pytest.raises(Stopped):
@@ -63,7 +69,7 @@ def test_a_run_stopped_anywhere_and_resumed_is_bit_for_bit_one_that_was_not(tmp_
     assert torch.equal(expected["random"]["0"]["cpu"], found["random"]["0"]["cpu"])
 
 
-def test_restarts_leave_no_gap_and_no_overlap_in_tensorboard(tmp_path):
+def test_restarts_leave_no_gap_and_no_overlap_in_tensorboard(no_export, tmp_path):
     run(tmp_path, epochs=2)
     # Another process that died after a checkpoint, at a step that it had reported already.
     (newest,) = (tmp_path / "checkpoints").glob("step-*16")
@@ -86,7 +92,7 @@ def test_a_job_that_is_done_exports_again_without_training(tmp_path):
     assert again["step"] == first["step"]
 
 
-def test_another_jobs_folder_is_started_from_and_left_as_it_was(tmp_path):
+def test_another_jobs_folder_is_started_from_and_left_as_it_was(no_export, tmp_path):
     run(tmp_path / "first", epochs=1)
     before = {p: p.read_bytes() for p in (tmp_path / "first").rglob("*") if p.is_file()}
     second = run(tmp_path / "second", epochs=2, resume_from=str(tmp_path / "first"))
@@ -94,14 +100,14 @@ def test_another_jobs_folder_is_started_from_and_left_as_it_was(tmp_path):
     assert {p: p.read_bytes() for p in (tmp_path / "first").rglob("*") if p.is_file()} == before
 
 
-def test_a_checkpoint_of_another_model_is_refused_until_told_to_start_anew(tmp_path):
+def test_a_checkpoint_of_another_model_is_refused_until_told_to_start_anew(no_export, tmp_path):
     run(tmp_path, epochs=1)
     with pytest.raises(CheckpointError, match=r"seed 0, and this run has 1.*--resume never"):
         run(tmp_path, epochs=1, seed=1)
     assert run(tmp_path, epochs=1, seed=1, resume="never")["step"] == 8
 
 
-def test_a_checkpoint_says_which_batch_and_rate_it_was_made_with(tmp_path):
+def test_a_checkpoint_says_which_batch_and_rate_it_was_made_with(no_export, tmp_path):
     run(tmp_path, epochs=1, batch_size=50, lr=0.01)
     (meta,) = (tmp_path / "checkpoints").glob("*/meta.json")
     about = json.loads(meta.read_text())
