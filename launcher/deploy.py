@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher import podview
+from kfp_pytorch.launcher import podview, waiting
 from kfp_pytorch.launcher.api_errors import (
     AlreadyExists,
     ApiError,
@@ -201,13 +201,13 @@ class Waiter:
                 return self._service
             waited = time.monotonic() - started
             if not state.done:
-                progress.tell(f"waiting for {state.waits_for}")
-                reason = self._hopeless(state)
+                pods = self._new_pods()
+                # The scheduler's or the kubelet's own words.
+                why = waiting.words(pods, [])
+                progress.tell(f"waiting for {state.waits_for}", why)
+                reason = self._hopeless(state, pods)
                 if not reason and waited > self.inputs.timeout:
-                    reason = (
-                        f"after {self.inputs.timeout} s (timeout) it still waits for "
-                        f"{state.waits_for}"
-                    )
+                    reason = "; ".join(filter(None, (self._too_late(state), why)))
                 if reason:
                     raise self._failure(reason)
             slow = self.pace.slow_poll if waited > 60 else self.pace.poll
@@ -263,13 +263,15 @@ class Waiter:
             f"it is Ready, but {self.pace.url_grace:.0f} s later its status has no URL"
         )
 
-    def _hopeless(self, state: Rollout) -> str:
+    def _too_late(self, state: Rollout) -> str:
+        return f"after {self.inputs.timeout} s (timeout) it still waits for {state.waits_for}"
+
+    def _hopeless(self, state: Rollout, pods: list[Object]) -> str:
         """Why waiting longer cannot help, or an empty string."""
         now = time.monotonic()
         self._refused_since = (self._refused_since or now) if state.refusal else None
         if self._refused_since and now - self._refused_since >= self.pace.refusal_grace:
             return f"KServe cannot serve this spec: {state.refusal}"
-        pods = self._new_pods()
         trouble = self._troubles.fatal(pods, now)
         if trouble:
             return f"a container of the new revision does not start: {trouble}"

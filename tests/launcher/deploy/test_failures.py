@@ -87,6 +87,18 @@ def test_a_time_out_names_what_is_missing_with_the_pods_events(
     assert words in message
 
 
+def test_a_predictor_that_no_node_takes_is_told_first_and_in_the_schedulers_words(
+    kserve: KServe, start: Start, until: Until
+) -> None:
+    step = start(timeout=1)
+    until(kserve.service)
+    carried = kserve.rolls_out(available=0)
+    words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    unfit = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    kserve.pod(carried, phase="Pending", conditions=[unfit | {"message": words}])
+    assert f"; digits-predictor-1: Unschedulable: {words}" in step.failed().splitlines()[0]
+
+
 def test_a_spec_that_kserve_cannot_serve_fails_soon_in_its_words(
     kserve: KServe, start: Start, until: Until
 ) -> None:
