@@ -185,7 +185,7 @@ def _clear_away(kube: Kube, job: Object, *, deleting: bool) -> None:
         say(f"an old job {name} is being deleted; waiting for its end")
         return
     state = job_state(job)
-    words = state.message or state.reason
+    words = state.message or state.reason or "the operator gave no reason"
     say(f"replacing job {name}, which failed in attempt {attempt_of(job)}: {words}")
     delete_quietly(kube, PYTORCHJOB, name, uid)
 
