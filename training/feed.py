@@ -32,8 +32,8 @@ LOG = logging.getLogger("kfp_pytorch.training")
 # A data set in memory that is smaller than this is copied to the GPU once.
 _RESIDENT = 2**30
 # With fewer workers to a GPU its own decoder is the faster one: on an H100 a worker decodes some
-# 400 images a second, and training that the GPU decodes for got 2,500; see benchmarks/training.py.
-_CPU_IS_ENOUGH = 6
+# 400 images a second, and training that the GPU decodes for got 3,760; see benchmarks/README.md.
+_CPU_IS_ENOUGH = 9
 
 
 class Feed(Protocol):
