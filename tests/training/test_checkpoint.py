@@ -195,6 +195,28 @@ def test_tensors_are_those_that_other_programs_of_torch_read(tmp_path):
     assert torch.load(tmp_path / "plain.pt", weights_only=True)["model"]["weight"][0] == 7
 
 
+def test_a_plan_is_kept_while_tensors_are_alike_and_made_anew_when_they_are_not(tmp_path):
+    folder, planner = open_folder(str(tmp_path)), tensor_files.Planner()
+    first = {"a": torch.full((3,), 1.0)}
+    again = {"a": torch.full((3,), 2.0)}
+    more = {"a": torch.full((3,), 3.0), "b": torch.full((2,), 4.0)}
+    plans = []
+    for number, tensors in enumerate((first, again, more, more)):
+        place, written = f"save-{number}", {}
+        tensor_files.write(folder, place, {"model": tensors}, None, written.update, planner)
+        plans.append(planner.plan)
+        index = tensor_files.read_index(folder, place, written)
+        read = {name: torch.zeros_like(value) for name, value in tensors.items()}
+        tensor_files.read(folder, place, index, {"model": read}, None)
+        assert {name: value.tolist() for name, value in read.items()} == {
+            name: value.tolist() for name, value in tensors.items()
+        }
+        assert index.state_dict_metadata.keys() == {f"model.{name}" for name in tensors}
+    assert plans[0] is plans[1]
+    assert plans[1] is not plans[2]
+    assert plans[2] is plans[3]
+
+
 @pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.slow)])
 def test_kill_9_while_saving_always_leaves_one_that_loads(tmp_path, kills):
     folder = open_folder(str(tmp_path))
