@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tempfile
 
 from benchmarks import launcher
 
@@ -19,8 +20,13 @@ def main() -> None:
     launcher.main([])
     gpus = _gpus()
     if gpus:
-        command = [sys.executable, "-m", "benchmarks.parallel", "--gpus", str(gpus)]
-        subprocess.run(command, check=True)
+        with tempfile.TemporaryDirectory(prefix="kfp-pytorch-bench-") as folder:
+            for words in (
+                ["benchmarks.parallel", "--gpus", str(gpus)],
+                ["benchmarks.checkpoint", "--gpus", str(gpus), "--output", folder],
+                ["benchmarks.training", "telemetry", "jpeg", "input"],
+            ):
+                subprocess.run([sys.executable, "-m", *words], check=True)
     else:
         print("no GPU is here: training over several was not measured", file=sys.stderr)
 
