@@ -202,8 +202,6 @@ class Config:
         _one_of("recompute", self.recompute, ("none", "selective", "full"))
         if self.is_language_model:
             _one_of(f"dataset of {self.model}", self.dataset, (TEXT,))
-            if self.skip_bad_steps:
-                raise ConfigError("--skip-bad-steps is for image models; leave it away")
             return
         _one_of("dataset", self.dataset, DATASETS)
         if self.parallelism.partition("=")[0] != "ddp" or "," in self.parallelism:

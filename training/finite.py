@@ -7,6 +7,8 @@ and batch norm are as if the step had not been.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -100,14 +102,31 @@ class Skipper:
     """
 
     def __init__(
-        self, world: World, model: nn.Module, optimizer: torch.optim.Optimizer, allowed: int
+        self,
+        world: World,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        allowed: int,
+        norm: Callable[[], Tensor] | None = None,
     ) -> None:
+        """Keeps what a bad step would change.
+
+        Args:
+            world: This rank.
+            model: What is trained.
+            optimizer: What trains it, as it goes on from a checkpoint.
+            allowed: How many bad steps are skipped.
+            norm: Tells the norm of all gradients, and may limit them; by default that of the
+                model's own.
+        """
         self.allowed = allowed
         self.count = 0
         self._world = world
         self._optimizer = optimizer
-        self._parameters = list(model.parameters())
-        self._buffers = list(model.buffers())
+        self._norm = norm or functools.partial(_gradient_norm, model)
+        # Others, such as tables, do not change.
+        carried = model.state_dict().keys()
+        self._buffers = [buffer for name, buffer in model.named_buffers() if name in carried]
         self._kept = [buffer.clone() for buffer in self._buffers]
         self._fused = all(group.get("fused") for group in optimizer.param_groups)
         if self._fused:
@@ -118,9 +137,7 @@ class Skipper:
 
     def step(self, number: int, loss: Tensor) -> None:
         """See `Guard.step`."""
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        mine = ~(torch.isfinite(loss) & torch.isfinite(norm))
+        mine = ~(torch.isfinite(loss) & torch.isfinite(self._norm()))
         bad = mine.to(torch.float32).reshape(())
         if self._world.size > 1:
             dist.all_reduce(bad, op=dist.ReduceOp.MAX)
@@ -160,6 +177,11 @@ def _steps(world: World, places: Tensor) -> list[tuple[int, int]]:
     if world.size > 1:
         dist.all_reduce(common, op=dist.ReduceOp.MIN)
     return [divmod(place, world.size) for place in common.tolist() if place != _NONE]
+
+
+def _gradient_norm(model: nn.Module) -> Tensor:
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return torch.nn.utils.get_total_norm(gradients)
 
 
 def _make_momentum(optimizer: torch.optim.Optimizer) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kfp_pytorch.training import language_export, speed, storage
 from kfp_pytorch.training import state as job_state
@@ -18,7 +19,7 @@ from kfp_pytorch.training.checkpoints import Checkpoints
 from kfp_pytorch.training.config import LANGUAGE_PREFIX, Config
 from kfp_pytorch.training.distributed import World, on_main
 from kfp_pytorch.training.errors import ConfigError, DivergedError
-from kfp_pytorch.training.finite import Guard, Stopper
+from kfp_pytorch.training.finite import Guard, Skipper, Stopper
 from kfp_pytorch.training.instruments import Instruments
 from kfp_pytorch.training.lifecycle import (
     Start,
@@ -123,8 +124,14 @@ class _Limited:
     trainable: Trainable
     instruments: Instruments
 
+    def norm(self) -> Tensor:
+        norm = self.trainable.clip()
+        self.instruments.gradient_norm(norm)
+        return norm
+
     def step(self) -> None:
-        self.instruments.gradient_norm(self.trainable.clip_and_step())
+        self.norm()
+        self.trainable.optimizer.step()
 
 
 def train(start: Start) -> dict[str, Any]:
@@ -197,10 +204,18 @@ def set_up(start: Start) -> Job:
         stop=StopAgreement(world, start.request),
         telemetry=Telemetry(config, world, folder, state.history, state.progress, resumed),
         instruments=instruments,
-        guard=Stopper(world, _Limited(trainable, instruments)),
+        guard=open_guard(world, trainable, instruments, config.skip_bad_steps),
         checkpoints=checkpoints,
         rescue=start.rescue,
     )
+
+
+def open_guard(world: World, trainable: Trainable, instruments: Instruments, allowed: int) -> Guard:
+    """The guard of a run that limits gradients; see `finite.open_guard`."""
+    limited = _Limited(trainable, instruments)
+    if allowed:
+        return Skipper(world, trainable.model, trainable.optimizer, allowed, limited.norm)
+    return Stopper(world, limited)
 
 
 def read_text(config: Config, seq_len: int) -> tuple[ByteText, ByteText]:
@@ -279,6 +294,7 @@ def train_step(job: Job) -> float:
     job.instruments.after_backward()
     with job.rescue.step():
         job.guard.step(progress.step + 1, loss)
+        job.trainable.optimizer.zero_grad(set_to_none=True)
         job.batches.advance()
         progress.step += 1
         progress.samples += job.global_batch

@@ -177,7 +177,7 @@ class Trainable:
         Returns:
             The norm before it was limited, the same on every rank; a scalar on the device.
         """
-        norm = self._clip()
+        norm = self.clip()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
@@ -230,7 +230,8 @@ class Trainable:
         ):
             yield
 
-    def _clip(self) -> Tensor:
+    def clip(self) -> Tensor:
+        """Limit the gradients' global norm, and return what it was before, as all ranks know it."""
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         grads = [p.grad for p in parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(grads)

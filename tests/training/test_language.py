@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from kfp_pytorch.training.config import parse
 from kfp_pytorch.training.distributed import ALONE
 from kfp_pytorch.training.errors import CheckpointError, ConfigError, Stopped
 from kfp_pytorch.training.lifecycle import Start
+from kfp_pytorch.training.parallel import Trainable
 from kfp_pytorch.training.result import success_message
 from kfp_pytorch.training.stopping import StopRequest
 from kfp_pytorch.training.transformer import TransformerConfig
@@ -94,6 +97,21 @@ def test_a_model_that_is_too_large_for_one_process_says_why_it_is_not_exported(w
     assert "its weights are in the newest checkpoint" in message["no_export"]
 
 
+def test_a_bad_step_is_skipped_where_that_was_asked(no_export, tmp_path, monkeypatch, caplog):
+    forward_backward, numbers = Trainable.forward_backward, itertools.count(1)
+
+    def spoiled(self, batch):
+        loss = forward_backward(self, batch)
+        return loss * float("nan") if next(numbers) == 4 else loss
+
+    monkeypatch.setattr(Trainable, "forward_backward", spoiled)
+    with caplog.at_level(logging.WARNING):
+        result = run(tmp_path, "--skip-bad-steps=1")
+    assert result["step"] == 12
+    assert result["metrics"]["loss"] < 6
+    assert "skipped step 1 of at most 1: the loss of step 4 is not a finite" in caplog.text
+
+
 def test_other_text_is_refused(tmp_path):
     with pytest.raises(Stopped):
         run(tmp_path, stop_at=2)
@@ -127,7 +145,14 @@ def test_a_model_sharded_over_two_ranks_goes_on_in_one_as_if_nothing_had_been(
 ):
     arguments = (*SMALL, "--parallelism=fsdp2", f"--output={tmp_path / 'job'}")
     arguments = (*arguments, f"--text-files={TEXT}")
-    first = start_ranks(2, *arguments, "--batch-size=4", "--max-steps=6", prepare="no_export.py")
+    first = start_ranks(
+        2,
+        *arguments,
+        "--batch-size=4",
+        "--max-steps=6",
+        "--skip-bad-steps=1",
+        prepare="no_export.py",
+    )
     assert first.exit_codes() == [0, 0], first.output() + first.output(1)
     assert first.result()["step"] == 6
     names = {path.name for path in (tmp_path / "job" / "checkpoints" / "step-00000006").iterdir()}
