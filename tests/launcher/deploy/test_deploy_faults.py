@@ -27,7 +27,7 @@ Until = Callable[..., Any]
 @pytest.fixture
 def kube(server: ThreadedServer) -> Any:
     """A connection that soon takes no answer for none."""
-    return connected(server, replace(IMPATIENT, blind=5.0))
+    return connected(server, replace(IMPATIENT, blind=3.0))
 
 
 def fault(server: ThreadedServer, action: Any, verb: str, path: str, **how: Any) -> None:
