@@ -58,7 +58,7 @@ class Config:
         lr: The learning rate of one process.
         lr_scaling: `linear` multiplies `lr` by the number of processes, `none` leaves it.
         warmup_epochs: Epochs over which the rate goes from `lr` to the scaled rate.
-        optimizer: `sgd` or `adamw`.
+        optimizer: `sgd` or `adamw`; a language model takes adamw.
         momentum: SGD's momentum.
         weight_decay: The optimizer's weight decay.
         label_smoothing: Label smoothing of the training loss, from 0 to below 1.
@@ -202,6 +202,7 @@ class Config:
         _one_of("recompute", self.recompute, ("none", "selective", "full"))
         if self.is_language_model:
             _one_of(f"dataset of {self.model}", self.dataset, (TEXT,))
+            _one_of(f"optimizer of {self.model}", self.optimizer, ("adamw",))
             return
         _one_of("dataset", self.dataset, DATASETS)
         if self.parallelism.partition("=")[0] != "ddp" or "," in self.parallelism:

@@ -241,6 +241,8 @@ def step_options(config: Config, device: torch.device) -> StepOptions:
         microbatches=config.accumulate,
         bf16=choices.dtype is not None,
         compile=choices.compile,
+        fused=choices.fused,
+        static_graph=choices.static_graph,
         recompute=config.recompute,  # type: ignore[arg-type]
         seed=config.seed,
     )

@@ -54,6 +54,8 @@ class StepOptions:
             and a pipeline overlaps them.
         bf16: Whether to compute in bf16, keeping weights and sums in float32.
         compile: Whether to compile the blocks and the loss.
+        fused: Whether a GPU updates all weights in one kernel.
+        static_graph: Whether replicas rely on the same weights being used in every step.
         recompute: What backward computes again rather than keep: `none`, `selective`, `full`.
         seed: Of the weights.
     """
@@ -64,6 +66,8 @@ class StepOptions:
     microbatches: int = 1
     bf16: bool = True
     compile: bool = False
+    fused: bool = True
+    static_graph: bool = True
     recompute: Recompute = "none"
     seed: int = 0
 
@@ -142,7 +146,7 @@ class Trainable:
         self.model = model
         self.plan = plan
         self.options = options
-        self.optimizer = _adamw(model, options, fused=device.type == "cuda")
+        self.optimizer = _adamw(model, options, fused=options.fused and device.type == "cuda")
         self._runner = runner
         self._mesh = mesh
         self._device = device
@@ -287,7 +291,8 @@ def build(
     model.init_weights(options.seed)
     wrapped: nn.Module = model
     if mesh and plan.ddp > 1 and not plan.sharded:
-        wrapped = _replicate(model, mesh["ddp"], device, static=options.microbatches == 1)
+        static = options.static_graph and options.microbatches == 1
+        wrapped = _replicate(model, mesh["ddp"], device, static)
     if mesh and plan.pp > 1:
         runner: _Runner = Pipeline(wrapped, options.microbatches, mesh.get_group("pp"), device)
     else:

@@ -124,6 +124,7 @@ def test_other_text_is_refused(tmp_path):
     [
         (["--model=lm-huge"], "no model called 'huge'"),
         (["--dataset=digits"], "dataset of lm-tiny"),
+        (["--optimizer=sgd"], "optimizer of lm-tiny is 'sgd'; it can be adamw"),
         (["--parallelism=fsdp3"], "'fsdp3' is none of"),
         (["--parallelism=tp=2"], "needs 2 ranks; there are 1"),
         (["--text-files=/no/such/file"], "cannot be read"),
