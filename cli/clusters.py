@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import http
-import time
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
 from kfp_pytorch.cli.session import Target
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KFP_RUN_ID_LABEL, POD
-from kfp_pytorch.local import client, lifecycle, step
+from kfp_pytorch.local import client, lifecycle, locks, step
 
 NAMESPACE = "default"
 _OWNED_FILE = "owned.lock"
-_TRIES = 5
-_BEAT_S = 0.02
 
 
 @contextmanager
@@ -98,7 +94,7 @@ def _ending(root: Path) -> Iterator[lifecycle.ClusterHandle]:
     """A new cluster that ends with the block."""
     with (root / _OWNED_FILE).open("a") as lock:
         # Before the cluster is there: of two runs that begin at the same instant, one starts it.
-        if not _take(lock):
+        if not locks.take(lock):
             raise _owned(root)
         try:
             handle = lifecycle.start_owned(root)
@@ -117,27 +113,8 @@ def _stop(root: Path) -> None:
         raise click.ClickException(str(error)) from None
 
 
-def _take(lock: IO[str]) -> bool:
-    # Whoever asks `_is_owned` holds the lock for a moment, too.
-    for _ in range(_TRIES):
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(_BEAT_S)
-        else:
-            return True
-    return False
-
-
 def _is_owned(root: Path) -> bool:
-    try:
-        with (root / _OWNED_FILE).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
+    return locks.is_held(root / _OWNED_FILE)
 
 
 def _endpoints(target: Target) -> set[tuple[str, str]]:

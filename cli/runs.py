@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
 import secrets
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,14 +16,13 @@ from typing import Any
 
 import click
 
-from kfp_pytorch.local import guard, lifecycle
+from kfp_pytorch.local import guard, lifecycle, locks
 from kfp_pytorch.local.kfp_runner import PIPELINE_FILE, RUN_FILE, Run
 
 SUMMARY_FILE = "summary.json"
 LOG_FILE = "runner.log"
 # What a run that was killed leaves is gone within `guard.ORPHAN_GRACE`.
 _LOCK_WITHIN_S = guard.ORPHAN_GRACE + 3
-_LOCK_BEAT_S = 0.05
 
 
 def new_run(pipeline: str, arguments: dict[str, Any]) -> Run:
@@ -104,25 +101,13 @@ def log(folder: Path) -> Iterator[FileIO]:
     except OSError as error:
         raise click.ClickException(str(lifecycle.HomeError(folder, error))) from None
     with file:
-        _lock(file, folder.name)
+        if not locks.take(file, within=_LOCK_WITHIN_S):
+            raise click.ClickException(
+                f"The run {folder.name} still goes on. Wait for its end, or end its command with "
+                "Ctrl-C first."
+            )
         file.truncate(0)
         yield file
-
-
-def _lock(file: FileIO, name: str) -> None:
-    deadline = time.monotonic() + _LOCK_WITHIN_S
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise click.ClickException(
-                    f"The run {name} still goes on. Wait for its end, or end its command with "
-                    "Ctrl-C first."
-                ) from None
-            time.sleep(_LOCK_BEAT_S)
-        else:
-            return
 
 
 def _yaml(spec: dict[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from kfp_pytorch.local import guarded
+from kfp_pytorch.local import guarded, locks
 
 HOME_ENV = "KFP_PYTORCH_HOME"
 STATE_FILE = "cluster.json"
@@ -26,7 +25,6 @@ POD_GRACE = 10.0
 _LOCK_FILE = "cluster.lock"
 _GRACE = POD_GRACE + 5
 _BEAT_S = 0.02
-_TRIES = 5
 
 
 class ClusterError(Exception):
@@ -165,15 +163,7 @@ def stop(root: Path, *, timeout: float = _GRACE + 5) -> bool:
 
 def is_locked(root: Path) -> bool:
     """Whether anything is left of a cluster of this root."""
-    try:
-        with (root / _LOCK_FILE).open() as held:
-            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        # No such folder, or none that this user can read.
-        return False
-    return False
+    return locks.is_held(root / _LOCK_FILE)
 
 
 def _command(root: Path, port: int, crds: Path | None) -> list[str]:
@@ -222,7 +212,7 @@ def _ready(process: subprocess.Popen[str], root: Path) -> ClusterHandle:
 
 def _lock(root: Path) -> IO[str]:
     held = (root / _LOCK_FILE).open("a")
-    if _take(held):
+    if locks.take(held):
         return held
     held.close()
     running = status(root)
@@ -231,18 +221,6 @@ def _lock(root: Path) -> IO[str]:
         f"a cluster runs on {root} already{where}: use it, end it with "
         f"`kfp-pytorch local down`, or set {HOME_ENV} to another folder"
     )
-
-
-def _take(held: IO[str]) -> bool:
-    # Whoever asks `is_locked` holds the lock for a moment, too.
-    for _ in range(_TRIES):
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(_BEAT_S)
-        else:
-            return True
-    return False
 
 
 def write_atomically(path: Path, text: str) -> None:
