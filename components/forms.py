@@ -40,23 +40,6 @@ def image_form(spec: dict[str, Any], image: str) -> dict[str, Any]:
     return result
 
 
-def embedded_tasks(spec: dict[str, Any]) -> list[str]:
-    """Names the executors of a package that carry the launcher's source.
-
-    Args:
-        spec: The pipeline's specification, parsed.
-
-    Returns:
-        The executors' labels, sorted; none when the package is in image form.
-    """
-    executors = spec.get("deploymentSpec", {}).get("executors", {})
-    return sorted(
-        label
-        for label, executor in executors.items()
-        if without_launcher((executor.get("container", {}).get("command") or [""])[-1]) is not None
-    )
-
-
 def _containers(spec: dict[str, Any]) -> list[dict[str, Any]]:
     executors = spec.get("deploymentSpec", {}).get("executors", {})
     found = [executor.get("container") for executor in executors.values()]

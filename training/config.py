@@ -211,10 +211,6 @@ class Config:
                 f"models such as --model {LANGUAGE_PREFIX}tiny all ways"
             )
 
-    def as_dict(self) -> dict[str, Any]:
-        """The arguments by name."""
-        return dataclasses.asdict(self)
-
 
 def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Config:
     """Turns command-line arguments into a checked configuration.

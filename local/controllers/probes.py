@@ -13,7 +13,6 @@ Object = dict[str, Any]
 Check = Callable[[], Awaitable[str]]
 """Probes once; gives what is wrong, or an empty string."""
 
-_HEAD = 4096
 _OK = range(200, 400)
 
 
