@@ -86,7 +86,9 @@ def test_a_page_of_a_list_that_is_forgotten_is_expired(
         ("size>3", ["b"]),
     ],
 )
-def test_labels_select(core: kubernetes.CoreV1Api, selector: str, names: list[str]) -> None:
+def test_a_list_has_the_objects_that_the_labels_select(
+    core: kubernetes.CoreV1Api, selector: str, names: list[str]
+) -> None:
     labels = {"a": {"app": "x", "tier": "1", "size": "3"}, "b": {"app": "y", "size": "10"}, "c": {}}
     for name, found in labels.items():
         body = {"metadata": {"name": name, "labels": found}}
@@ -104,7 +106,9 @@ def test_a_selector_that_cannot_be_read_is_refused(
     assert caught.value.status == 400
 
 
-def test_fields_select(api_server: ThreadedServer, core: kubernetes.CoreV1Api) -> None:
+def test_a_list_has_the_objects_that_the_fields_select(
+    api_server: ThreadedServer, core: kubernetes.CoreV1Api
+) -> None:
     for name in ("a", "b"):
         about = {"kind": "Pod", "name": name, "namespace": "default", "uid": f"uid-{name}"}
         core.create_namespaced_event(

@@ -109,7 +109,7 @@ def test_the_command_line_is_command_and_args() -> None:
         (4, 4),
     ],
 )
-def test_amounts(text: str | int, amount: float) -> None:
+def test_an_amount_is_read_with_any_suffix_of_kubernetes(text: str | int, amount: float) -> None:
     assert quantity(text) == amount
 
 

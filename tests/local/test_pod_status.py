@@ -42,7 +42,7 @@ def state(current: dict[str, Any], last: dict[str, Any] | None = None) -> Contai
         ([state(ended(0))], [state(RUNNING)], "Never", "Running"),
     ],
 )
-def test_the_phase(
+def test_a_pods_phase_follows_from_its_containers_and_its_restart_policy(
     initial: list[ContainerState], main: list[ContainerState], policy: str, expected: str
 ) -> None:
     assert phase(initial, main, policy) == expected

@@ -34,7 +34,9 @@ def make_pod(requests: Object | None = None, **spec: Any) -> Object:
         ({"amd.com/gpu": "0"}, [], ""),
     ],
 )
-def test_resources(requests: Object, taken: list[Object], lacking: str) -> None:
+def test_a_pod_fits_where_what_it_requests_is_left(
+    requests: Object, taken: list[Object], lacking: str
+) -> None:
     words = misfit(make_pod(requests), NODE, map(make_pod, taken), [])
     assert words.partition(". preemption")[0] == (
         f"0/1 nodes are available: {lacking}" if lacking else ""
@@ -56,7 +58,7 @@ def expression(key: str, operator: str, *values: str) -> Object:
         ([expression("zone", "Exists")], False),
     ],
 )
-def test_selectors_and_affinity(spec: Any, fits: bool) -> None:
+def test_a_pod_fits_where_the_nodes_labels_are_those_it_selects(spec: Any, fits: bool) -> None:
     if isinstance(spec, list):
         required = {"nodeSelectorTerms": [{"matchExpressions": spec}]}
         affinity = {"requiredDuringSchedulingIgnoredDuringExecution": required}

@@ -59,7 +59,7 @@ def test_a_port_may_follow_its_option() -> None:
     assert TRANSLATION.command(["x", "--port", "8080", "8080"]) == ["x", "--port", "40010", "8080"]
 
 
-def test_variables() -> None:
+def test_variables_have_paths_and_ports_of_this_machine() -> None:
     given = {
         "OUT": "/mnt/out/a",
         "PORT": "8080",

@@ -88,7 +88,7 @@ def test_a_token_sees_those_before_it_and_not_those_after(model):
     assert not torch.allclose(one[:, 20:], two[:, 20:])
 
 
-def test_positions_matter(model):
+def test_the_same_bytes_in_another_order_give_another_answer(model):
     x = tokens(1, 16)
     other_order = torch.cat([x[:, :15].flip(1), x[:, 15:]], 1)
     assert not torch.allclose(model(x)[0, -1], model(other_order)[0, -1])
