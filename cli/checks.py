@@ -5,13 +5,14 @@ The checks are the launcher's own, on what is known of a task's inputs beforehan
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from kfp_pytorch.cli.constants import KnownTask, known_tasks
+from kfp_pytorch.cli.constants import IMPORTER, KnownTask, known_tasks
 from kfp_pytorch.cli.packages import Package
 
 
@@ -51,15 +52,39 @@ def _problems(task: KnownTask) -> list[str]:
             checker(task)
         except InputError as error:
             problems.append(error.message)
+    if checker and not problems:
+        problems += _too_large(task)
     return problems
+
+
+def _too_large(task: KnownTask) -> list[str]:
+    """Says which inputs are too large: a step that is handed them does not even start."""
+    from kfp_pytorch.launcher.environment import SIZE_LIMIT
+
+    sizes = {
+        name: len(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+        for name, value in task.inputs.items()
+    }
+    total = sum(sizes.values())
+    if total <= SIZE_LIMIT:
+        return []
+    largest = max(sizes, key=lambda name: sizes[name])
+    return [
+        f"the inputs are {total:,} bytes together, {largest} alone {sizes[largest]:,}; the limit "
+        f"is {SIZE_LIMIT:,}, for KFP hands a step all of its inputs as one argument. Put large "
+        "content into an image, a ConfigMap or a file on a claim."
+    ]
 
 
 # A checker fills in what a required input would be that only the run knows; the rest of the
 # inputs can be checked all the same. Optional ones that are not known count as unset.
 _UNKNOWN_URI = "s3://unknown/model"
+_UNKNOWN_URL = "http://unknown/v1/models/unknown:predict"
 _ANY_NAME = "x"
 _TRAINING = "kfp_pytorch.training"
 _NO_THRESHOLD = 1e308
+# What KFP can read an input artifact from: backend/src/v2/objectstore/config.go.
+_KFP_SCHEMES = ("gs", "s3", "minio", "mem", "oci")
 
 
 def _pytorch_job(task: KnownTask) -> None:
@@ -107,22 +132,39 @@ def _check_pod(template: dict[str, Any], task: str) -> None:
 def _kserve_deploy(task: KnownTask) -> None:
     from kfp_pytorch.launcher.inference_service import check_host, parse_inputs
 
-    inputs = parse_inputs(_UNKNOWN_URI, {}, **{"service_name": _ANY_NAME, **task.inputs})
+    uri, metadata = _imported(task)
+    inputs = parse_inputs(uri, metadata, **{"service_name": _ANY_NAME, **task.inputs})
     check_host(inputs.name, inputs.namespace or _ANY_NAME)
+    if uri.partition("://")[0] not in _KFP_SCHEMES:
+        click.echo(
+            f"Warning: task {task.name}: its model is imported from {uri!r}, where KFP on a "
+            "cluster cannot read: it would not start the step. Import a small object of a bucket, "
+            f'with metadata={{"storage_uri": "{uri}"}}.',
+            err=True,
+        )
+
+
+def _imported(task: KnownTask) -> tuple[str, dict[str, Any]]:
+    """Returns the URI and metadata of a model that is imported, as far as they are known."""
+    source = task.sources.get("model")
+    if source is None or source.function != IMPORTER or source.unknown:
+        return _UNKNOWN_URI, {}
+    return str(source.inputs["uri"]), source.inputs["metadata"]
 
 
 def _kserve_predict(task: KnownTask) -> None:
-    from kfp_pytorch.launcher.predict import check_url, parse_requests
+    from kfp_pytorch.launcher.predict import parse_requests, parse_server
 
     parse_requests(task.inputs.get("requests"))
-    if "url" in task.inputs:
-        check_url(task.inputs["url"])
+    parse_server({"url": _UNKNOWN_URL, **task.inputs})
 
 
 def _metric_gate(task: KnownTask) -> None:
     from kfp_pytorch.launcher.errors import InputError
-    from kfp_pytorch.launcher.steps.metric_gate import thresholds
+    from kfp_pytorch.launcher.steps.metric_gate import metric_name, thresholds
 
+    if "metric" in task.inputs:
+        metric_name(task.inputs["metric"])
     if task.unknown & {"minimum", "maximum"}:
         return
     found = thresholds(task.inputs.get("minimum"), task.inputs.get("maximum"))

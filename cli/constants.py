@@ -17,6 +17,8 @@ from kfp_pytorch.cli.packages import Package
 _REFERENCE = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 _SELECTOR = re.compile(r'parseJson\(string_value\)\["([^"]+)"\]')
 _UNKNOWN = object()
+# What KnownTask.function says of a task that imports an artifact.
+IMPORTER = "importer"
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,9 @@ class KnownTask:
 
     Attributes:
         name: The task's name.
-        function: The step of the launcher that it runs, such as `pytorch_job`; empty when it is
-            none of ours.
+        function: The step of the launcher that it runs, such as `pytorch_job`; `IMPORTER` when it
+            imports an artifact, whose metadata then is an input too; empty when it is none of
+            these.
         inputs: The known inputs by name, those left at the component's default included.
         unknown: The inputs that only the run knows.
         unsafe: Inputs that KFP fills in as text inside JSON, where the text would break it: the
@@ -50,7 +53,7 @@ def known_tasks(package: Package, arguments: dict[str, Any]) -> Iterator[KnownTa
         arguments: The arguments of the run that is to start; empty when there is none.
 
     Yields:
-        Each task that runs a container.
+        Each task that runs a container or imports an artifact.
     """
     root = package.spec["root"]
     defaults = root.get("inputDefinitions", {}).get("parameters", {})
@@ -75,6 +78,10 @@ def _walk(
         )
         if "container" in executor:
             found[key] = _task(key, task, child, inputs, _function(executor["container"]))
+        elif "importer" in executor:
+            metadata = _filled(executor["importer"].get("metadata", {}), inputs)
+            inputs = inputs if metadata is _UNKNOWN else inputs | {"metadata": metadata}
+            found[key] = _importer(key, task, inputs)
     for key, one in found.items():
         artifacts = tasks[key].get("inputs", {}).get("artifacts", {})
         makers = {
@@ -110,6 +117,12 @@ def _task(
     }
     unknown = frozenset(given.keys() & declared.keys() - inputs.keys())
     return KnownTask(key, function, values, unknown, _unsafe(task, inputs))
+
+
+def _importer(key: str, task: dict[str, Any], inputs: dict[str, Any]) -> KnownTask:
+    values = {name: value for name, value in inputs.items() if name in ("uri", "metadata")}
+    unknown = frozenset({"uri", "metadata"} - values.keys())
+    return KnownTask(key, IMPORTER, values, unknown, _unsafe(task, inputs))
 
 
 def _resolve(parameters: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:

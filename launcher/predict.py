@@ -104,6 +104,28 @@ def _many(name: str, instances: Any, predictions: Any) -> list[Known]:
     return [Known(i, p) for i, p in zip(instances, predictions, strict=True)]
 
 
+def parse_server(inputs: Mapping[str, Any]) -> Server:
+    """Read the inputs that say where and how to ask.
+
+    Args:
+        inputs: `url`, `headers`, `ready_timeout` and `request_timeout`; others are not looked at.
+
+    Returns:
+        The server.
+
+    Raises:
+        InputError: One of them cannot work.
+    """
+    return Server(
+        url=check_url(inputs.get("url")),
+        headers=check_headers(inputs.get("headers")),
+        patience=checks.integer("ready_timeout", inputs.get("ready_timeout"), default=120),
+        timeout=checks.integer(
+            "request_timeout", inputs.get("request_timeout"), default=30, minimum=1
+        ),
+    )
+
+
 def check_url(url: Any) -> str:
     """Read the input `url`.
 

@@ -8,17 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from kfp_pytorch.launcher import checks
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.predict import (
-    Known,
-    Server,
-    ask,
-    check,
-    check_headers,
-    check_url,
-    parse_requests,
-)
+from kfp_pytorch.launcher.predict import Known, ask, check, parse_requests, parse_server
 from kfp_pytorch.launcher.progress import say
 
 SHOWN_ANSWERS = 20
@@ -55,14 +46,7 @@ def run(model: Artifact, report: Artifact, **inputs: Any) -> Outputs:
         WrongAnswers: An answer is not the known one; the message says which.
     """
     known = parse_requests(inputs.get("requests")) or _samples(Path(model.path))
-    server = Server(
-        url=check_url(inputs.get("url")),
-        headers=check_headers(inputs.get("headers")),
-        patience=checks.integer("ready_timeout", inputs.get("ready_timeout"), default=120),
-        timeout=checks.integer(
-            "request_timeout", inputs.get("request_timeout"), default=30, minimum=1
-        ),
-    )
+    server = parse_server(inputs)
     started = time.monotonic()
     predictions = ask(server, known)
     seconds = time.monotonic() - started

@@ -41,9 +41,7 @@ def run(metrics: MetricsArtifact, metric: str, minimum: float, maximum: float) -
         InputError: If no metric is named, or the thresholds leave nothing to pass or to refuse.
         MetricRefused: If the value is beyond a threshold, not finite, or not there.
     """
-    name = checks.text("metric", metric)
-    if not name:
-        raise InputError("metric is not set; give the name of the metric, such as accuracy.")
+    name = metric_name(metric)
     low, high = thresholds(minimum, maximum)
     value = _value(metrics.metadata, name)
     if value < low:
@@ -52,6 +50,18 @@ def run(metrics: MetricsArtifact, metric: str, minimum: float, maximum: float) -
         raise _refused(name, value, "over the maximum of", high)
     say(f"{name} is {value:g}: passed{_bounds(low, high)}.")
     return value
+
+
+def metric_name(metric: Any) -> str:
+    """Read the name of the metric.
+
+    Raises:
+        InputError: If none is named.
+    """
+    name = checks.text("metric", metric)
+    if not name:
+        raise InputError("metric is not set; give the name of the metric, such as accuracy.")
+    return name
 
 
 def thresholds(minimum: Any, maximum: Any) -> tuple[float, float]:

@@ -179,6 +179,88 @@ def viewing():
     assert re.search(f"task tensorboard: {message}", result.output), result.output
 
 
+@pytest.mark.parametrize(
+    ("imported", "task", "message"),
+    [
+        (
+            "'s3://b/m'",
+            'kserve_predict(model=m, url=URL, headers={"a b": "c"})',
+            "headers has 'a b'",
+        ),
+        (
+            "'s3://b/m'",
+            "kserve_predict(model=m, url=URL, request_timeout=0)",
+            "request_timeout is 0",
+        ),
+        ("'s3://b/m'", 'kserve_predict(model=m, url="http://a")', "url is 'http://a'"),
+        ("'/tmp/m'", 'kserve_deploy(model=m, service_name="s")', "KServe cannot read .* '/tmp/m'"),
+        ("place", 'kserve_deploy(model=m, service_name="s")', "KServe cannot read .* 'm'"),
+        (
+            "'s3://b/m', metadata={'format': 'pytorch'}",
+            'kserve_deploy(model=m, service_name="s")',
+            "makes KServe take TorchServe",
+        ),
+        ("'s3://b/m'", 'metric_gate(metrics=n, metric=" ", minimum=0.5)', "metric is not set"),
+    ],
+)
+def test_all_that_a_later_step_would_refuse_is_refused_before(
+    tmp_path, cli, imported, task, message
+):
+    result = compile_serving(tmp_path, cli, imported, task)
+    assert result.exit_code == 1
+    assert re.search(message, result.output), result.output
+
+
+@pytest.mark.parametrize("metadata", ["{'storage_uri': place}", "{'format': 'onnx'}"])
+def test_what_an_import_learns_in_the_run_is_no_mistake(tmp_path, cli, metadata):
+    task = "kserve_deploy(model=m, service_name='s', model_format='onnx')"
+    result = compile_serving(tmp_path, cli, f"'s3://b/m', metadata={metadata}", task)
+    expected = "KServe cannot read .* 'm'" if "place" in metadata else "a.yaml"
+    assert re.search(expected, result.output), result.output
+
+
+def test_a_model_imported_from_where_kfp_cannot_read_is_warned_of_with_the_way_out(tmp_path, cli):
+    task = "kserve_deploy(model=m, service_name='s')"
+    result = compile_serving(tmp_path, cli, "'pvc://claim/m'", task)
+    assert result.exit_code == 0, result.output
+    assert "task kserve-deploy: its model is imported from 'pvc://claim/m'" in result.stderr
+    way_out = "'s3://b/m', metadata={'storage_uri': 'pvc://claim/m'}"
+    assert not compile_serving(tmp_path, cli, way_out, task).stderr
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "kserve_predict(model=m, url=URL, requests=[{'instance': 50_001 * 'é', 'prediction': 1}])",
+        "pytorch_job(image='i', annotations={'a': 100_001 * 'x'})",
+        "pytorch_job(image='i', pod_template_patch={'metadata': {'name': 100_001 * 'x'}})",
+    ],
+)
+def test_inputs_too_large_to_start_a_step_with_are_refused_whichever_they_are(tmp_path, cli, task):
+    result = compile_serving(tmp_path, cli, "'s3://b/m'", task)
+    assert result.exit_code == 1
+    assert re.search("inputs are 100,.* bytes together, .* the limit is 100,000", result.output)
+    smaller = task.replace("100_001", "99_000").replace("50_001", "49_000")
+    assert compile_serving(tmp_path, cli, "'s3://b/m'", smaller).exit_code == 0
+
+
+def compile_serving(tmp_path, cli, imported, task):
+    path = tmp_path / "a.py"
+    path.write_text(f"""
+from kfp import dsl
+from kfp_pytorch.components import kserve_deploy, kserve_predict, metric_gate, pytorch_job
+
+URL = "http://host/v1/models/m:predict"
+
+@dsl.pipeline
+def a(place: str = "m"):
+    m = dsl.importer(artifact_class=dsl.Model, artifact_uri={imported}).output
+    n = dsl.importer("s3://b/n", dsl.Metrics).output
+    {task}
+""")
+    return cli("compile", path, "--output", tmp_path / "out")
+
+
 def test_a_component_of_the_same_name_that_is_not_ours_is_left_alone(tmp_path, cli):
     path = tmp_path / "theirs.py"
     path.write_text("""
