@@ -61,14 +61,14 @@ def run(
     With --json, everything but the summary goes to stderr, and the summary is the last line of
     stdout.
     """
-    if locally == bool(kubeconfig):
-        raise click.UsageError(
-            "Say where: --local for this machine, or --kubeconfig FILE. To run the whole pipeline "
-            "on a Kubeflow cluster, compile it and upload the YAML."
-        )
     folder = root_or_default(root)
     request = Request(pipeline, given, kubeconfig, folder, keep, as_json, resume)
     with _told_as_json(request), interruptible():
+        if locally == bool(kubeconfig):
+            raise click.UsageError(
+                "Say where: --local for this machine, or --kubeconfig FILE. To run the whole "
+                "pipeline on a Kubeflow cluster, compile it and upload the YAML."
+            )
         told = _execute(request)
     if told["status"] != "succeeded":
         raise SystemExit(1)

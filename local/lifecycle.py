@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -22,6 +23,8 @@ LOG_FILE = "cluster.log"
 POD_GRACE = 10.0
 """Seconds that pods have to end when the cluster stops."""
 
+# What the cluster and its pods import: the extra `local`, which not every installation has.
+_MODULES = ("jsonschema_rs", "kserve", "starlette", "torch", "uvicorn")
 _LOCK_FILE = "cluster.lock"
 _GRACE = POD_GRACE + 5
 _BEAT_S = 0.02
@@ -73,8 +76,15 @@ def make_root(root: Path) -> None:
         root: The folder; left as it is when it is there.
 
     Raises:
+        ClusterError: This installation has no local cluster.
         HomeError: Nothing can be written there.
     """
+    missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ClusterError(
+            f"the local cluster needs {', '.join(missing)}, not installed in {sys.prefix}: "
+            "run pip install 'kfp-pytorch[local]'"
+        )
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         (root / LOG_FILE).touch()

@@ -39,6 +39,19 @@ def test_a_home_that_cannot_be_written_is_named_with_the_way_out(
         assert "Errno" not in result.output
 
 
+@pytest.mark.parametrize("command", [["local", "up"], ["run", "train_and_serve", "--local"]])
+def test_an_installation_without_the_local_cluster_says_what_to_install(
+    cli, tmp_path, monkeypatch, command
+):
+    monkeypatch.setattr(lifecycle, "_MODULES", ("json", "not_installed"))
+    root = tmp_path / "root"
+    result = cli(*command, "--root", root)
+    assert result.exit_code == 1
+    assert "the local cluster needs not_installed" in result.output
+    assert "pip install 'kfp-pytorch[local]'" in result.output
+    assert not root.exists()
+
+
 def test_definitions_of_a_folder_without_any_are_refused(root, tmp_path):
     (tmp_path / "crds").mkdir()
     up = invoke("local", "up", "--crds", tmp_path / "crds", root=root)

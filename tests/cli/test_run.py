@@ -62,6 +62,13 @@ def test_bad_input_is_refused_before_anything_starts(cli, root, arguments, messa
     assert not root.exists()
 
 
+def test_json_tells_of_a_command_that_does_not_say_where_to_run(cli):
+    result = cli("run", "train_and_serve", "--json")
+    assert result.exit_code == 2
+    (line,) = result.stdout.splitlines()
+    assert json.loads(line)["error"].startswith("Say where: --local")
+
+
 def test_json_is_the_last_line_of_stdout_even_for_bad_input(cli, root):
     result = cli("run", "nonsuch", "--local", "--root", root, "--json")
     summary = json.loads(result.stdout.splitlines()[-1])
