@@ -39,6 +39,9 @@ _FROM_ZERO = (
     *("skip_corrupt", "skip_bad_steps", "rank_timeout", "checkpoint_every_steps"),
     *("max_steps", "seq_len", "clip_norm"),
 )
+# Left out in silence, these would let a run look like what was asked for.
+_LANGUAGE_ONLY = ("max_steps", "text_files", "seq_len", "recompute", "clip_norm")
+_IMAGES_ONLY = ("data_dir", "download", "image_size", "max_train_samples", "skip_corrupt")
 
 
 @dataclass(frozen=True)
@@ -203,6 +206,7 @@ class Config:
         if self.is_language_model:
             _one_of(f"dataset of {self.model}", self.dataset, (TEXT,))
             _one_of(f"optimizer of {self.model}", self.optimizer, ("adamw",))
+            self._refuse(_IMAGES_ONLY, "an image model")
             return
         _one_of("dataset", self.dataset, DATASETS)
         if self.parallelism.partition("=")[0] != "ddp" or "," in self.parallelism:
@@ -210,6 +214,17 @@ class Config:
                 f"--parallelism is {self.parallelism!r}; image models take ddp alone, and language "
                 f"models such as --model {LANGUAGE_PREFIX}tiny all ways"
             )
+        self._refuse(_LANGUAGE_ONLY, "a language model")
+
+    def _refuse(self, names: Sequence[str], other: str) -> None:
+        """Refuses arguments that only another kind of model has a use for."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in names and value != field.default:
+                raise ConfigError(
+                    f"{_flag(field.name)} is {value!r}, and {self.model} has no use for it; "
+                    f"leave it out, or train {other}"
+                )
 
 
 def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Config:

@@ -129,6 +129,7 @@ def test_other_text_is_refused(tmp_path):
         (["--parallelism=tp=2"], "needs 2 ranks; there are 1"),
         (["--text-files=/no/such/file"], "cannot be read"),
         (["--seq-len=4096"], "lower --seq-len"),
+        (["--data-dir=/my/text"], "--data-dir is '/my/text', and lm-tiny has no use for it"),
     ],
 )
 def test_what_cannot_work_is_said(tmp_path, arguments, words):
@@ -139,6 +140,11 @@ def test_what_cannot_work_is_said(tmp_path, arguments, words):
 def test_an_image_model_takes_no_other_plan_than_ddp():
     with pytest.raises(ConfigError, match="image models take ddp alone"):
         parse(["--parallelism=fsdp2"])
+
+
+def test_an_image_model_takes_no_argument_of_language_models():
+    with pytest.raises(ConfigError, match="--max-steps is 5, and small_cnn has no use for it"):
+        parse(["--max-steps=5"])
 
 
 def test_a_model_sharded_over_two_ranks_goes_on_in_one_as_if_nothing_had_been(
