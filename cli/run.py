@@ -31,14 +31,21 @@ class Request:
 
 @click.command("run")
 @click.argument("pipeline")
-@click.option("--local", "locally", is_flag=True, help="On the local cluster.")
+@click.option(
+    "--local", "locally", is_flag=True, help="The steps and their jobs run on this machine."
+)
 @click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="The steps run here, and their jobs on the cluster of this file.",
 )
 @click.option(
-    "-p", "--parameter", "given", multiple=True, metavar="NAME=VALUE", help="A parameter."
+    "-p",
+    "--parameter",
+    "given",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A parameter; may be repeated.",
 )
 @click.option("--keep", is_flag=True, help="Leave the local cluster and the endpoint up.")
 @click.option("--json", "as_json", is_flag=True, help="End with the summary as one JSON object.")

@@ -23,8 +23,8 @@ def kserve_predict(
 ) -> NamedTuple("Outputs", correct=float, sample_prediction=str):  # type: ignore[valid-type]
     """Sends requests with known answers to a model server and fails on a wrong answer.
 
-    A server that cannot be reached yet (404, 502, 503, no connection, "not ready") is asked again
-    until ready_timeout; one that refuses the request (400, 401, 403) is not.
+    A server that cannot be reached yet (such as 404, 503, no connection, "not ready") is asked
+    again until ready_timeout; one that refuses the request (such as 400, 401, 403) is not.
 
     Args:
         url: The exact URL of V1 predictions, as kserve_deploy's url or cluster_url.
