@@ -203,9 +203,15 @@ class _MeasuredFile:
         self._file = file
         self._digest = hashlib.sha256()
         self._bytes = 0
+        self.refused: OSError | None = None
 
     def write(self, data: Any) -> int:
-        self._file.write(data)
+        try:
+            self._file.write(data)
+        except OSError as error:
+            # torch.save goes on to close its archive, and raises of where that stands instead.
+            self.refused = error
+            raise
         self._digest.update(data)
         written = memoryview(data).nbytes
         self._bytes += written
@@ -239,7 +245,10 @@ class _Files:
                 yield file
                 return
             measured = _MeasuredFile(file)
-            yield measured
+            try:
+                yield measured
+            except RuntimeError as error:
+                raise measured.refused or error from None
         self.written[PurePath(path).name] = measured.facts()
 
     def rename(self, path: Any, new_path: Any) -> None:

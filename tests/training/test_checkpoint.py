@@ -126,14 +126,15 @@ def test_a_folder_to_resume_from_has_to_have_a_checkpoint(tmp_path):
         checkpoint.newest_of_other(open_folder(str(tmp_path)), ABOUT)
 
 
-def test_a_full_disk_fails_with_the_path_and_leaves_the_older_one(tmp_path):
+@pytest.mark.parametrize(("size", "limit"), [(64, 1000), (200_000, 1000), (200_000, 100_000)])
+def test_a_full_disk_fails_with_the_path_and_leaves_the_older_one(tmp_path, size, limit):
     folder = open_folder(str(tmp_path))
     save(folder, 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
         with pytest.raises(StorageError, match=r"cannot write .*step-00000002: File too large"):
-            save(folder, 2)
+            save(folder, 2, size)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert newest_step(folder) == 1
