@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kfp_pytorch.cli.packages import Package
+from kfp_pytorch.local import task_settings
 
 _REFERENCE = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 _SELECTOR = re.compile(r'parseJson\(string_value\)\["([^"]+)"\]')
@@ -55,10 +56,11 @@ def known_tasks(package: Package, arguments: dict[str, Any]) -> Iterator[KnownTa
     Yields:
         Each task that runs a container or imports an artifact.
     """
-    root = package.spec["root"]
+    spec = task_settings.handed_over(package.spec)
+    root = spec["root"]
     defaults = root.get("inputDefinitions", {}).get("parameters", {})
     known = {name: d["defaultValue"] for name, d in defaults.items() if "defaultValue" in d}
-    yield from _walk(package.spec, root, known | arguments)
+    yield from _walk(spec, root, known | arguments)
 
 
 def _walk(

@@ -110,7 +110,16 @@ def _print_json(request: Request, status: str, error: str) -> None:
 
 def _execute(request: Request) -> dict[str, Any]:
     """Checks everything that can be checked, then runs, then tells; returns the summary."""
-    from kfp_pytorch.cli import checks, clusters, packages, parameters, runs, session, summary
+    from kfp_pytorch.cli import (
+        checks,
+        clusters,
+        features,
+        packages,
+        parameters,
+        runs,
+        session,
+        summary,
+    )
     from kfp_pytorch.cli.progress import TerminalProgress
 
     began = time.monotonic()
@@ -122,6 +131,7 @@ def _execute(request: Request) -> dict[str, Any]:
         wanted = runs.new_run(package.pipeline_name, arguments)
     parameters.require(package, wanted.arguments)
     checks.check(package, wanted.arguments)
+    features.check(package)
     progress = TerminalProgress(err=request.as_json)
     cluster = clusters.cluster(request.root, request.kubeconfig, wanted.id, keep=request.keep)
     with cluster as target:

@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any
 
 from kfp_pytorch.launcher import constants
-from kfp_pytorch.local import guard, step
+from kfp_pytorch.local import guard, step, task_settings
 
 RUN_FILE = "run.json"
 PIPELINE_FILE = "pipeline.json"
@@ -65,7 +65,7 @@ def local_form(spec: dict[str, Any], name: str) -> dict[str, Any]:
     Returns:
         A new specification for this machine alone.
     """
-    result: dict[str, Any] = json.loads(json.dumps(spec))
+    result = task_settings.handed_over(spec)
     result["pipelineInfo"]["name"] = name
     for label, executor in result.get("deploymentSpec", {}).get("executors", {}).items():
         container = executor.get("container")

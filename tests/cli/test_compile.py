@@ -228,6 +228,15 @@ def test_a_model_imported_from_where_kfp_cannot_read_is_warned_of_with_the_way_o
     assert not compile_serving(tmp_path, cli, way_out, task).stderr
 
 
+def test_what_is_set_on_a_task_is_checked_with_the_inputs(tmp_path, cli):
+    for setting, message in {
+        ".set_env_variable('RANK', '1')": "env may not set RANK",
+        ".set_memory_limit(place)": 'limits\\[memory\\].* "m"',
+    }.items():
+        result = compile_serving(tmp_path, cli, "'s3://b/m'", f"pytorch_job(image='i'){setting}")
+        assert re.search(f"task pytorch-job: .*{message}", result.output), result.output
+
+
 @pytest.mark.parametrize(
     "task",
     [

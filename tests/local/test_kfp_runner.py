@@ -37,6 +37,20 @@ def order(given: dict, constant: dict) -> list:
     return [list(given), list(given["m"][0]), list(constant)]
 
 
+@dsl.component(
+    base_image="python",
+    install_kfp_package=False,
+    task_config_passthroughs=[
+        dsl.TaskConfigField.RESOURCES,
+        dsl.TaskConfigPassthrough(dsl.TaskConfigField.ENV, apply_to_task=True),
+    ],
+)
+def configured(task_config: dsl.TaskConfig) -> dict:
+    import os
+
+    return {"env": task_config.env, "resources": task_config.resources, "own": os.environ["WORD"]}
+
+
 @component
 def fail():
     raise ValueError("it cannot be")
@@ -66,6 +80,12 @@ def filling(epochs: int = 20, rate: float = 1e-5, word: str = "a"):
 @dsl.pipeline(name="ordering")
 def ordering(given: dict):
     order(given=given, constant={"lr": 1, "epochs": 2})
+
+
+@dsl.pipeline(name="configuring")
+def configuring(memory: str = "2Gi"):
+    task = configured().set_env_variable("WORD", 'say "{{x}}" ✨').set_memory_limit(memory)
+    task.set_cpu_request("500m").set_accelerator_type("amd.com/gpu").set_accelerator_limit(2)
 
 
 @dsl.pipeline(name="failing")
@@ -114,6 +134,20 @@ def run(folder, pipeline, arguments=None):
 def ended(events):
     """The steps' ends, by step: kfp.local runs independent tasks in any order."""
     return sorted((e for e in events if e["event"] == "ended"), key=lambda e: e["step"])
+
+
+def test_a_step_is_told_what_was_set_on_its_task_as_on_a_cluster(tmp_path):
+    code, events = run(tmp_path / "a-run", configuring, {"memory": "3Gi"})
+    assert code == 0
+    word = 'say "{{x}}" ✨'
+    assert ended(events)[0]["outputs"]["parameters"]["Output"] == {
+        "env": [{"name": "WORD", "value": word}],
+        "resources": {
+            "requests": {"cpu": "500m"},
+            "limits": {"memory": "3Gi", "amd.com/gpu": "2"},
+        },
+        "own": word,
+    }
 
 
 def test_each_step_tells_its_start_its_lines_and_its_end_with_outputs(tmp_path):

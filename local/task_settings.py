@@ -1,0 +1,74 @@
+"""What an author set on a task, for a step that wants to know it: `dsl.TaskConfig`.
+
+On a cluster KFP's driver hands it over; kfp.local does not:
+https://github.com/kubeflow/pipelines/blob/master/backend/src/v2/driver/driver.go (TaskConfig).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+_TYPE = "TASK_CONFIG"
+# Kubernetes' part and name of an amount, and KFP's name for it.
+_AMOUNTS = (
+    ("requests", "cpu", "resourceCpuRequest"),
+    ("requests", "memory", "resourceMemoryRequest"),
+    ("limits", "cpu", "resourceCpuLimit"),
+    ("limits", "memory", "resourceMemoryLimit"),
+)
+
+
+def handed_over(spec: dict[str, Any]) -> dict[str, Any]:
+    """Gives each task that declares a `dsl.TaskConfig` its environment and resources as one.
+
+    What is set with `kfp.kubernetes`, such as a node selector, is not in a pipeline's own
+    specification.
+
+    Args:
+        spec: A pipeline's specification.
+
+    Returns:
+        A new specification.
+    """
+    result = copy.deepcopy(spec)
+    executors = result.get("deploymentSpec", {}).get("executors", {})
+    for task, component in _tasks(result):
+        container = executors.get(component.get("executorLabel"), {}).get("container", {})
+        wanted = {each["field"] for each in component.get("taskConfigPassthroughs", [])}
+        settings = _settings(container, wanted)
+        for name, definition in component.get("inputDefinitions", {}).get("parameters", {}).items():
+            if definition.get("parameterType") == _TYPE and settings:
+                given = task.setdefault("inputs", {}).setdefault("parameters", {})
+                given[name] = {"runtimeValue": {"constant": settings}}
+    return result
+
+
+def _tasks(spec: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    components = spec.get("components", {})
+    for dag in (spec["root"], *components.values()):
+        for task in dag.get("dag", {}).get("tasks", {}).values():
+            yield task, components[task["componentRef"]["name"]]
+
+
+def _settings(container: dict[str, Any], wanted: set[str]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    if "ENV" in wanted and container.get("env"):
+        settings["env"] = [{"name": e["name"], "value": e["value"]} for e in container["env"]]
+    resources = _resources(container.get("resources", {})) if "RESOURCES" in wanted else {}
+    if resources:
+        settings["resources"] = resources
+    return settings
+
+
+def _resources(written: dict[str, Any]) -> dict[str, dict[str, str]]:
+    resources: dict[str, dict[str, str]] = {}
+    for part, name, field in _AMOUNTS:
+        if field in written:
+            resources.setdefault(part, {})[name] = str(written[field])
+    accelerator = written.get("accelerator", {})
+    kind, count = accelerator.get("resourceType"), accelerator.get("resourceCount")
+    if kind and count:
+        resources.setdefault("limits", {})[kind] = str(count)
+    return resources
