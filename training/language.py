@@ -163,18 +163,11 @@ def set_up(start: Start) -> Job:
     config, world = start.config, start.world
     folder = storage.open_folder(config.output)
     on_main(world, lambda: storage.check_writable(folder))
-    shape = preset(config.model.removeprefix(LANGUAGE_PREFIX))
-    shape = dataclasses.replace(shape, seq_len=config.seq_len or shape.seq_len)
+    shape, plan = lay_out(config, world)
     text, held_out = read_text(config, shape.seq_len)
-    plan = ParallelPlan.parse(config.parallelism, world.size)
-    # Over one rank nothing is split, so a job that shrinks to one can go on.
-    plan = plan if world.size > 1 else ParallelPlan()
     batches = TextBatches(
-        text,
-        shape.seq_len,
-        config.batch_size,
-        plan.data_rank(world.rank),
-        plan.data_ranks,
+        *(text, shape.seq_len, config.batch_size),
+        *(plan.data_rank(world.rank), plan.data_ranks),
         config.seed,
     )
     torch.manual_seed(config.seed * 1_000_003 + world.rank)
@@ -208,6 +201,26 @@ def set_up(start: Start) -> Job:
         checkpoints=checkpoints,
         rescue=start.rescue,
     )
+
+
+def lay_out(config: Config, world: World) -> tuple[TransformerConfig, ParallelPlan]:
+    """The model's shape, and how the ranks share it.
+
+    Args:
+        config: The arguments.
+        world: The ranks.
+
+    Returns:
+        Shape and plan.
+
+    Raises:
+        ConfigError: If there is no such model, or these ranks cannot share it so.
+    """
+    shape = preset(config.model.removeprefix(LANGUAGE_PREFIX))
+    shape = dataclasses.replace(shape, seq_len=config.seq_len or shape.seq_len)
+    plan = ParallelPlan.parse(config.parallelism, world.size)
+    # Over one rank nothing is split, so a job that shrinks to one can go on.
+    return shape, plan if world.size > 1 else ParallelPlan()
 
 
 def open_guard(world: World, trainable: Trainable, instruments: Instruments, allowed: int) -> Guard:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
 from harness.command import invoke
+from harness.disks import mounted
 
 from kfp_pytorch.local import lifecycle
 
@@ -15,13 +15,8 @@ from kfp_pytorch.local import lifecycle
 @pytest.fixture
 def read_only(tmp_path):
     """A folder on a disk that is mounted read-only."""
-    place = tmp_path / "read-only"
-    place.mkdir()
-    mounted = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(place)]
-    if subprocess.run(mounted, capture_output=True).returncode:
-        pytest.skip("only root may mount a disk")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with mounted(tmp_path / "read-only", "ro") as place:
+        yield place
 
 
 @pytest.mark.parametrize("command", [["local", "up"], ["run", "train_and_serve", "--local"]])

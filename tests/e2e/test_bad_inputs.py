@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from harness.disks import mounted
 from harness.hands import until
 from harness.steps import Try, drive
 
@@ -239,13 +240,8 @@ def claim(api_server):
 @pytest.fixture
 def small_disk(tmp_path):
     """A disk of 3 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
-    if subprocess.run(mounted, capture_output=True).returncode:
-        pytest.skip("only root may mount a disk")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with mounted(tmp_path / "disk", "size=3m") as place:
+        yield place
 
 
 FILLS = """

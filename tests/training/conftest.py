@@ -75,6 +75,21 @@ class Ranks:
         return dict(json.loads((self.folder / "outcome" / "result.json").read_text()))
 
 
+def agents_environ(folder: Path, rank: int, size: int, port: int) -> dict[str, str]:
+    """The variables that torchrun's agent gives to a rank, all ranks being on one node."""
+    return {
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "KFP_PYTORCH_OUTCOME_DIR": str(folder / "outcome"),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "TORCHELASTIC_ERROR_FILE": str(folder / f"{rank}.error.json"),
+    }
+
+
 @pytest.fixture
 def start_ranks(tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
     """Starts the ranks of a job: `start_ranks(2, "--epochs=3", name="first")`.
@@ -98,25 +113,10 @@ def start_ranks(tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
         # As under torchrun, the store outlives the ranks.
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         stores.append(store)
-        shared = {
-            "WORLD_SIZE": str(size),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(store.port),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "TORCHELASTIC_RESTART_COUNT": "0",
-            "KFP_PYTORCH_OUTCOME_DIR": str(folder / "outcome"),
-        }
         for rank in range(size):
-            environ = {
-                **shared,
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "TORCHELASTIC_ERROR_FILE": str(folder / f"{rank}.error.json"),
-            }
-            own = [*arguments, *each.get(f"rank{rank}", [])]
             names = {
-                "arguments": own,
-                "environ": environ,
+                "arguments": [*arguments, *each.get(f"rank{rank}", [])],
+                "environ": agents_environ(folder, rank, size, store.port),
                 "output": str(folder / f"{rank}.out"),
                 "prepare": str(Path(__file__).with_name(prepare)) if prepare else "",
             }
@@ -157,6 +157,21 @@ class Nodes:
         return dict(json.loads(content))
 
 
+def operators_environ(node: int, size: int, port: str) -> dict[str, str]:
+    """The variables that the operator gives to a pod."""
+    return {
+        "MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "PET_MASTER_PORT": port,
+        "WORLD_SIZE": str(size),
+        "RANK": str(node),
+        "PET_NODE_RANK": str(node),
+        "PET_NNODES": str(size),
+        "PET_NPROC_PER_NODE": "1",
+    }
+
+
 @pytest.fixture(scope="module")
 def start_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Nodes]]:
     """Starts the pods' processes, each with exactly the operator's environment."""
@@ -176,18 +191,10 @@ def start_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
             termination = nodes.folder / f"{node}.termination"
             termination.touch()
             own_environ = {
+                **operators_environ(node, size, port),
                 "PATH": os.environ["PATH"],
                 "HOME": str(nodes.folder),
                 "PYTHONUNBUFFERED": "1",
-                "MASTER_ADDR": "127.0.0.1",
-                "PET_MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-                "PET_MASTER_PORT": port,
-                "WORLD_SIZE": str(size),
-                "RANK": str(node),
-                "PET_NODE_RANK": str(node),
-                "PET_NNODES": str(size),
-                "PET_NPROC_PER_NODE": "1",
                 "KFP_PYTORCH_OUTPUT": str(output),
                 "KFP_PYTORCH_TERMINATION_LOG": str(termination),
                 **(environ or {}),

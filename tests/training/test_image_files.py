@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from harness.in_process import NEVER, StopAt
 from torchvision.io import encode_jpeg
 
 from kfp_pytorch.training import train as training
@@ -14,19 +15,6 @@ from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import ALONE
 from kfp_pytorch.training.errors import CheckpointError, Stopped
 from kfp_pytorch.training.lifecycle import Start
-from kfp_pytorch.training.stopping import StopRequest
-
-
-class StopAt(StopRequest):
-    """Asks to stop once it was looked at so many times: at that step, that is."""
-
-    def __init__(self, looks):
-        self.looks = looks
-
-    @property
-    def requested(self):
-        self.looks -= 1
-        return self.looks < 0
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +31,7 @@ def folder(tmp_path_factory):
     return root
 
 
-def run(folder, output, looks=10**9):
+def run(folder, output, looks=NEVER):
     torch.set_num_threads(1)
     config = Config(
         dataset="imagefolder",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from harness.in_process import NEVER, StopAt, newest_state
 
 from kfp_pytorch.training import language, language_export
 from kfp_pytorch.training.config import parse
@@ -18,26 +18,13 @@ from kfp_pytorch.training.errors import CheckpointError, ConfigError, Stopped
 from kfp_pytorch.training.lifecycle import Start
 from kfp_pytorch.training.parallel import Trainable
 from kfp_pytorch.training.result import success_message
-from kfp_pytorch.training.stopping import StopRequest
 from kfp_pytorch.training.transformer import TransformerConfig
 
 TEXT = Path(language.__file__).with_name("language.py")
 SMALL = ("--model=lm-tiny", "--seq-len=16", "--max-steps=12", "--log-every=3")
 
 
-class StopAt(StopRequest):
-    """Asks to stop once it was looked at so many times: at that step, that is."""
-
-    def __init__(self, looks):
-        self.looks = looks
-
-    @property
-    def requested(self):
-        self.looks -= 1
-        return self.looks < 0
-
-
-def run(output, *arguments, stop_at=10**9, text=TEXT):
+def run(output, *arguments, stop_at=NEVER, text=TEXT):
     torch.set_num_threads(1)
     given = [*SMALL, "--batch-size=8", f"--output={output}", f"--text-files={text}", *arguments]
     return language.train(Start(parse(given), ALONE, StopAt(stop_at)))
@@ -47,11 +34,6 @@ def run(output, *arguments, stop_at=10**9, text=TEXT):
 def no_export(monkeypatch):
     """Leaves out what takes longest, where the story is another."""
     monkeypatch.setattr(language_export, "write_export", lambda *_: {})
-
-
-def newest(output):
-    dcp_to_torch_save(max((output / "checkpoints").glob("step-*")), output / "newest.pt")
-    return torch.load(output / "newest.pt", weights_only=True)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +51,7 @@ def test_a_run_stopped_anywhere_and_resumed_is_bit_for_bit_one_that_was_not(
     parts = run(tmp_path)
     assert parts["metrics"] == whole[1]["metrics"]
     assert parts["curves"] == whole[1]["curves"]
-    expected, found = newest(whole[0]), newest(tmp_path)
+    expected, found = newest_state(whole[0]), newest_state(tmp_path)
     for part in ("model", "optimizer"):
         for name, value in expected[part].items():
             assert torch.equal(found[part][name], value), name

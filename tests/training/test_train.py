@@ -7,8 +7,8 @@ import math
 
 import pytest
 import torch
+from harness.in_process import StopAt, newest_state
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from kfp_pytorch.training import train as training
 from kfp_pytorch.training.config import Config
@@ -16,41 +16,18 @@ from kfp_pytorch.training.distributed import ALONE, pick_device
 from kfp_pytorch.training.errors import CheckpointError, ConfigError, Stopped
 from kfp_pytorch.training.lifecycle import Start
 from kfp_pytorch.training.schedule import learning_rate
-from kfp_pytorch.training.stopping import StopRequest
-
-
-class StopAt(StopRequest):
-    """Asks to stop once it was looked at so many times: at that step, that is."""
-
-    def __init__(self, looks):
-        self.looks = looks
-
-    @property
-    def requested(self):
-        self.looks -= 1
-        return self.looks < 0
-
-
-def never():
-    return StopAt(10**9)
 
 
 def run(output, request=None, **arguments):
     torch.set_num_threads(1)
     config = Config(output=str(output), log_every=5, max_train_samples=500, **arguments)
-    return training.train(Start(config, ALONE, request or never()))
+    return training.train(Start(config, ALONE, request or StopAt()))
 
 
 @pytest.fixture
 def no_export(monkeypatch):
     """Leaves out what takes longest, where the story is another."""
     monkeypatch.setattr(training, "write_export", lambda *_: {})
-
-
-def weights(output):
-    newest = max((output / "checkpoints").glob("step-*"))
-    dcp_to_torch_save(newest, output / "newest.pt")
-    return torch.load(output / "newest.pt", weights_only=True)
 
 
 def test_a_run_stopped_anywhere_and_resumed_is_bit_for_bit_one_that_was_not(no_export, tmp_path):
@@ -61,7 +38,7 @@ def test_a_run_stopped_anywhere_and_resumed_is_bit_for_bit_one_that_was_not(no_e
     parts = run(tmp_path / "parts", epochs=3)
     assert parts["metrics"] == whole["metrics"]
     assert parts["curves"] == whole["curves"]
-    expected, found = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    expected, found = newest_state(tmp_path / "whole"), newest_state(tmp_path / "parts")
     for name, weight in expected["model"].items():
         assert torch.equal(found["model"][name], weight), name
     for name, value in expected["optimizer"].items():
