@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,12 +35,18 @@ _FROM_ONE = (
 )
 _FROM_ZERO = (
     *("image_size", "max_train_samples", "seed", "warmup_epochs", "weight_decay"),
-    *("skip_corrupt", "skip_bad_steps", "rank_timeout", "checkpoint_every_steps"),
-    *("max_steps", "seq_len", "clip_norm"),
+    *("skip_corrupt", "rank_timeout", "checkpoint_every_steps"),
+    *("max_steps", "clip_norm"),
 )
 # Left out in silence, these would let a run look like what was asked for.
 _LANGUAGE_ONLY = ("max_steps", "text_files", "seq_len", "recompute", "clip_norm")
 _IMAGES_ONLY = ("data_dir", "download", "image_size", "max_train_samples", "skip_corrupt")
+# What 32 bits can count, and more than anything here can mean: beyond it torch overflows.
+_MOST = 2**32 - 1
+# Each has a place on the device.
+_MOST_SKIPPED = 1_000_000
+# Each is a process.
+_MOST_WORKERS = 1024
 
 
 @dataclass(frozen=True)
@@ -174,16 +179,17 @@ class Config:
         _one_of("precision", self.precision, ("auto", "bf16", "fp32"))
         _one_of("compile", self.compile, ("auto", "on", "off"))
         for name in _FROM_ONE:
-            _at_least(name, getattr(self, name), 1)
+            _between(name, getattr(self, name), 1)
         for name in _FROM_ZERO:
-            _at_least(name, getattr(self, name), 0)
-        _at_least("workers", self.workers, -1)
+            _between(name, getattr(self, name), 0)
+        _between("workers", self.workers, -1, _MOST_WORKERS)
+        _between("skip_bad_steps", self.skip_bad_steps, 0, _MOST_SKIPPED)
         if self.accumulate > 1 and self.batch_size < 2 * self.accumulate:
             raise ConfigError(
                 f"--accumulate is {self.accumulate}, and --batch-size {self.batch_size} leaves "
                 "less than 2 samples to a part; give fewer parts or a larger batch"
             )
-        _at_least("collective_timeout", self.collective_timeout, 1)
+        _between("collective_timeout", self.collective_timeout, 1)
         if not 0 <= self.metrics_port < 65536:
             raise ConfigError(f"--metrics-port is {self.metrics_port}; it must be 0 to 65535")
         profiling.parse(self.profile_steps, self.profile_ranks)
@@ -207,6 +213,8 @@ class Config:
             _one_of(f"dataset of {self.model}", self.dataset, (TEXT,))
             _one_of(f"optimizer of {self.model}", self.optimizer, ("adamw",))
             self._refuse(_IMAGES_ONLY, "an image model")
+            if self.seq_len:
+                _between("seq_len", self.seq_len, 2)
             return
         _one_of("dataset", self.dataset, DATASETS)
         if self.parallelism.partition("=")[0] != "ddp" or "," in self.parallelism:
@@ -303,14 +311,16 @@ def _one_of(name: str, value: str, choices: Sequence[str]) -> None:
         raise ConfigError(f"{_flag(name)} is {value!r}; it can be {', '.join(choices)}")
 
 
-def _at_least(name: str, value: float, least: float) -> None:
-    if not value >= least or math.isinf(value):
-        raise ConfigError(f"{_flag(name)} is {value}; it must be at least {least} and finite")
+def _between(name: str, value: float, least: float, most: float = _MOST) -> None:
+    if not least <= value <= most:
+        raise ConfigError(
+            f"{_flag(name)} is {value}; it must be at least {least} and at most {most}"
+        )
 
 
 def _above_zero(name: str, value: float) -> None:
-    if not value > 0 or math.isinf(value):
-        raise ConfigError(f"{_flag(name)} is {value}; it must be above 0 and finite")
+    if not 0 < value <= _MOST:
+        raise ConfigError(f"{_flag(name)} is {value}; it must be above 0 and at most {_MOST}")
 
 
 def _below_one(name: str, value: float) -> None:

@@ -116,7 +116,10 @@ def load(config: Config, world: World) -> ImageData:
     if config.max_train_samples:
         data = replace(data, train=data.train.first(config.max_train_samples))
     if not len(data.held_out.labels):
-        raise DataError(f"the data set {config.dataset} has no held-out samples to be judged by")
+        raise DataError(
+            f"the data set {config.dataset} has no held-out samples to be judged by: no class has "
+            "enough for a fifth of it; give more, or a part of their own (val/ or val-….tar)"
+        )
     if len(data.train.labels) < world.size:
         raise DataError(
             f"the data set {config.dataset} has {len(data.train.labels)} samples to train on, "

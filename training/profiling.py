@@ -86,6 +86,8 @@ class Profiler:
         """
         wanted = request is not None and (request.ranks is None or world.rank in request.ranks)
         self._request = request if wanted else None
+        if world.is_main and request is not None:
+            _warn_of_unknown(request, world.size)
         self._rank = world.rank
         self._on_gpu = world.device.type == "cuda"
         self._folder = folder
@@ -114,7 +116,12 @@ class Profiler:
             self._trace, self._request = None, None
 
     def close(self) -> None:
-        """Waits until the trace is written."""
+        """Waits until the trace is written, and says so if training ended before it could be."""
+        if self._request is not None:
+            LOG.warning(
+                "steps %s to %s are not traced: training ended before step %s",
+                *(self._request.first, self._request.last, self._request.last),
+            )
         if self._writer is not None:
             self._writer.join()
 
@@ -151,3 +158,12 @@ class Profiler:
             LOG.warning("the trace is lost: %s", error)
             return
         LOG.info("wrote the trace %s/%s", self._folder.uri, name)
+
+
+def _warn_of_unknown(request: Request, ranks: int) -> None:
+    """Says so where no rank is traced: an elastic job may have more of them later."""
+    if request.ranks is not None and min(request.ranks) >= ranks:
+        LOG.warning(
+            "nothing is traced: --profile-ranks is %s, and ranks go from 0 to %s",
+            *(", ".join(map(str, sorted(request.ranks))), ranks - 1),
+        )

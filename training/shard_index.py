@@ -24,6 +24,8 @@ from kfp_pytorch.training.sources import IMAGE_SUFFIXES, Files
 
 INDEX = "shards.index.json"
 LABEL_SUFFIX = ".cls"
+# More classes than any known data set has; a number beyond is no class's.
+MOST_CLASSES = 1_000_000
 VERSION = 1
 # Shards that are read at a time by one process: their headers are far apart.
 _AT_A_TIME = 8
@@ -64,6 +66,8 @@ def read_index(files: Files) -> list[Shard] | None:
         if content["version"] != VERSION:
             raise ValueError(f"version {content['version']}, and this program reads {VERSION}")
         shards = [Shard(**each) for each in content["shards"]]
+        for shard in shards:
+            _check_entry(shard)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{files.at(INDEX)} cannot be used: {error!r}; make it anew") from error
     there = {name: size for name, size in sizes.items() if name.endswith(".tar")}
@@ -76,6 +80,23 @@ def read_index(files: Files) -> list[Shard] | None:
     return shards
 
 
+def _check_entry(shard: Shard) -> None:
+    """Refuses an entry of an index that points out of its shard.
+
+    Raises:
+        TypeError: If what should be numbers is something else.
+        ValueError: If they cannot be right.
+    """
+    samples = zip(shard.offsets, shard.sizes, shard.labels, shard.keys, strict=True)
+    for offset, size, label, key in samples:
+        if not all(type(number) is int for number in (offset, size, label)):
+            raise TypeError(f"offset, size and class of {key} in {shard.name} are no whole numbers")
+        if offset < 0 or size < 0 or offset + size > shard.bytes:
+            raise ValueError(f"{key} does not lie within {shard.name}")
+        if not 0 <= label < MOST_CLASSES:
+            raise ValueError(f"{key} in {shard.name} is of class {label}")
+
+
 def shard_names(files: Files) -> dict[str, int]:
     """The size of each shard by its name.
 
@@ -86,7 +107,8 @@ def shard_names(files: Files) -> dict[str, int]:
     found = {name: size for name, size in sizes.items() if name.endswith(".tar")}
     if not found:
         packed = [name for name in sizes if name.endswith((".tar.gz", ".tgz", ".tar.zst"))]
-        hint = f"; {packed[0]} is compressed, and such a one cannot be read in parts" * bool(packed)
+        words = "is compressed, and such a one cannot be read in parts"
+        hint = f"; {packed[0]} {words}" if packed else ""
         raise DataError(f"{files.uri} holds no .tar files{hint}; give their folder with --data-dir")
     return found
 
@@ -157,7 +179,10 @@ def _label(tar: tarfile.TarFile, member: tarfile.TarInfo) -> int:
     text = stream.read(32) if stream else b""
     if not text.strip().isdigit():
         raise ValueError(f"{member.name} holds {text!r}, which is no number of a class")
-    return int(text)
+    label = int(text)
+    if label >= MOST_CLASSES:
+        raise ValueError(f"{member.name} holds {label}; there can be {MOST_CLASSES} classes")
+    return label
 
 
 def as_json(shards: Sequence[Shard]) -> dict[str, Any]:

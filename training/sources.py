@@ -149,7 +149,9 @@ class Files:
 
     def _cannot(self, action: str, name: str, error: Exception) -> str:
         reason = getattr(error, "strerror", None) or error
+        # Of a whole folder the one file that was in the way.
+        where = self.at(name) if name else getattr(error, "filename", None) or self.uri
         return (
-            f"cannot {action} {self.at(name) if name else self.uri}: {reason}; see that --data-dir "
-            "is the place of the data set, and that this user may read it"
+            f"cannot {action} {where}: {reason}; see that --data-dir is the place of the data set, "
+            "and that this user may read it"
         )

@@ -101,7 +101,7 @@ def preset(name: str) -> TransformerConfig:
         ConfigError: If there is none of that name; the message lists those there are.
     """
     if name not in PRESETS:
-        raise ConfigError(f"no model called {name!r}; there are {', '.join(PRESETS)}")
+        raise ConfigError(f"no language model is called {name!r}; there are {', '.join(PRESETS)}")
     return PRESETS[name]
 
 

@@ -211,6 +211,11 @@ def test_folders_that_cannot_be_trained_on_are_refused_with_the_reason(tmp_path)
     assert "lie in no folder that names their class" in refusal(tmp_path / "flat")
     with pytest.raises(DataError, match="give its path or URI with --data-dir"):
         data.load(Config(dataset="imagefolder"), ALONE)
+    (tmp_path / "lacking/dangling.jpg").symlink_to("/nowhere")
+    assert refusal(tmp_path / "lacking").startswith(f"cannot list {tmp_path}/lacking/dangling.jpg")
+    make_folder(tmp_path / "few", train=4, val=0)
+    with pytest.raises(DataError, match="no class has enough for a fifth of it; give more"):
+        data.load(Config(dataset="imagefolder", data_dir=str(tmp_path / "few/train")), ALONE)
 
 
 def test_a_node_whose_files_differ_from_rank_0s_is_named(tmp_path):
@@ -229,6 +234,7 @@ def test_a_node_whose_files_differ_from_rank_0s_is_named(tmp_path):
         ({"cls": None}, r"train-9.tar cannot be used: the sample some/001 lacks a class \(.cls\)"),
         ({"jpg": None}, "the sample some/001 lacks an image"),
         ({"cls": b"cat"}, "001.cls holds b'cat', which is no number of a class"),
+        ({"cls": b"9" * 20}, "001.cls holds 9+; there can be 1000000 classes"),
     ],
 )
 def test_shards_that_cannot_be_used_are_named_with_the_reason(tmp_path, replaced, reason):
@@ -260,6 +266,32 @@ def test_an_index_beside_the_shards_is_used_in_place_of_a_look_through_them(tmp_
     assert found.labels.tolist() == [number % 2 for number in range(47)]
     make_shard(tmp_path / "train-1.tar", range(20, 50))
     with pytest.raises(DataError, match=r"not of these shards: train-1.tar is another"):
+        input_shards.find(str(tmp_path), ALONE, 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("offsets", -1, "some/000 does not lie within train-9.tar"),
+        ("sizes", 10**9, "some/000 does not lie within train-9.tar"),
+        ("offsets", 1.5, "are no whole numbers"),
+        ("labels", 10**18, "is of class 1000000000000000000"),
+    ],
+)
+def test_an_index_that_points_out_of_its_shard_is_refused(tmp_path, field, value, reason):
+    make_shard(tmp_path / "train-9.tar", [0])
+    files = Files(str(tmp_path))
+    shards = shard_index.index_shards(files, shard_index.shard_names(files))
+    index = shard_index.as_json(shards)
+    index["shards"][0][field] = [value]
+    (tmp_path / shard_index.INDEX).write_text(json.dumps(index))
+    with pytest.raises(DataError, match=reason):
+        input_shards.find(str(tmp_path), ALONE, 1)
+
+
+def test_a_folder_without_shards_is_told_so(tmp_path):
+    make_folder(tmp_path)
+    with pytest.raises(DataError, match=r"holds no .tar files; give their folder"):
         input_shards.find(str(tmp_path), ALONE, 1)
 
 

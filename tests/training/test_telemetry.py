@@ -27,8 +27,10 @@ from kfp_pytorch.training.figures import confusion_matrix
 from kfp_pytorch.training.flops import image_flops
 from kfp_pytorch.training.lifecycle import Start
 from kfp_pytorch.training.models import small_cnn
+from kfp_pytorch.training.profiling import Profiler
 from kfp_pytorch.training.steptimes import StepTimer
 from kfp_pytorch.training.stopping import StopRequest
+from kfp_pytorch.training.storage import LocalFolder
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +107,16 @@ def test_a_trace_has_the_steps_that_were_asked_for_and_no_others(finished):
 def test_a_trace_that_cannot_be_meant_is_refused(steps, ranks, words):
     with pytest.raises(ConfigError, match=words):
         Config(profile_steps=steps, profile_ranks=ranks)
+
+
+def test_a_trace_that_could_not_be_made_is_told_of(tmp_path, caplog):
+    folder = LocalFolder(tmp_path)
+    profiler = Profiler(profiling.parse("5:6", "0"), ALONE, folder)
+    profiler.before(1)
+    profiler.close()
+    assert "steps 5 to 6 are not traced: training ended before step 6" in caplog.text
+    Profiler(profiling.parse("5:6", "3,7"), ALONE, folder).close()
+    assert "nothing is traced: --profile-ranks is 3, 7, and ranks go from 0 to 0" in caplog.text
 
 
 def test_a_trace_is_made_on_the_ranks_that_were_named():

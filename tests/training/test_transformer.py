@@ -209,7 +209,7 @@ def test_a_run_that_loads_a_state_goes_on_as_the_one_that_saved_it():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: preset("gpt"), "no model called 'gpt'; there are tiny"),
+        (lambda: preset("gpt"), "no language model is called 'gpt'; there are tiny"),
         (lambda: TransformerConfig(dim=65, heads=4), "dim=65 over heads=4"),
         (lambda: TransformerConfig(layers=0), "layers is 0"),
         (lambda: StepOptions(recompute="some"), "recompute is 'some'"),
