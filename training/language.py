@@ -204,18 +204,7 @@ def set_up(start: Start) -> Job:
 
 
 def lay_out(config: Config, world: World) -> tuple[TransformerConfig, ParallelPlan]:
-    """The model's shape, and how the ranks share it.
-
-    Args:
-        config: The arguments.
-        world: The ranks.
-
-    Returns:
-        Shape and plan.
-
-    Raises:
-        ConfigError: If there is no such model, or these ranks cannot share it so.
-    """
+    """The model's shape, and how the ranks share it."""
     shape = preset(config.model.removeprefix(LANGUAGE_PREFIX))
     shape = dataclasses.replace(shape, seq_len=config.seq_len or shape.seq_len)
     plan = ParallelPlan.parse(config.parallelism, world.size)
@@ -232,7 +221,18 @@ def open_guard(world: World, trainable: Trainable, instruments: Instruments, all
 
 
 def read_text(config: Config, seq_len: int) -> tuple[ByteText, ByteText]:
-    """The text to train on, and that to be judged by: its end, of one window at least."""
+    """The text to train on, and that to be judged by: its end, of one window at least.
+
+    Args:
+        config: The arguments.
+        seq_len: Bytes of a window.
+
+    Returns:
+        The two texts.
+
+    Raises:
+        ConfigError: If a file cannot be read, or all of it is too short.
+    """
     paths = [Path(name) for name in config.text_files]
     files = [f for path in paths for f in (files_in(path) if path.is_dir() else [path])]
     text, held_out = ByteText.read(files or standard_library()).split()
@@ -326,7 +326,18 @@ def epochs_done(job: Job) -> float:
 
 @torch.no_grad()
 def evaluate(job: Job) -> dict[str, float]:
-    """The mean loss on held-out text over all ranks, in nats a byte."""
+    """The mean loss on held-out text over all ranks, in nats a byte.
+
+    Args:
+        job: The job.
+
+    Returns:
+        The loss, by its name.
+
+    Raises:
+        DivergedError: If it is not a finite number.
+        Stopped: If all ranks agreed to stop.
+    """
     plan, config, seq_len = job.trainable.plan, job.config, job.shape.seq_len
     batches = TextBatches(
         *(job.held_out, seq_len, config.batch_size),

@@ -82,7 +82,14 @@ def report_training(job: Running, values: dict[str, float]) -> None:
 
 
 def check_finite(job: Running) -> None:
-    """Stops before a loss that is not finite gets into a checkpoint; or says what was skipped."""
+    """Stops before a loss that is not finite gets into a checkpoint; or says what was skipped.
+
+    Args:
+        job: The job.
+
+    Raises:
+        DivergedError: If there were more such steps than may be skipped.
+    """
     bad, allowed = job.guard.found(), job.guard.allowed
     for number, (step, rank) in enumerate(bad, job.guard.count - len(bad) + 1):
         what = f"the loss of step {step} is not a finite number: {job.batch_of(step, rank)}"
@@ -152,7 +159,14 @@ def conclude(
 
 
 def leave(job: Running) -> NoReturn:
-    """Writes a checkpoint, and ends this run on all ranks."""
+    """Writes a checkpoint, and ends this run on all ranks.
+
+    Args:
+        job: The job.
+
+    Raises:
+        Stopped: Always.
+    """
     save(job)
     job.checkpoints.wait()
     raise Stopped(

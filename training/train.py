@@ -271,7 +271,18 @@ def backward(job: Job, samples: Split, weight: float) -> Tensor:
 
 @torch.no_grad()
 def evaluate(job: Job) -> dict[str, float]:
-    """Loss and accuracy on the held-out samples, each counted once over all ranks."""
+    """Loss and accuracy on the held-out samples, each counted once over all ranks.
+
+    Args:
+        job: The job.
+
+    Returns:
+        Loss and accuracy, by their names.
+
+    Raises:
+        DivergedError: If the loss is not a finite number.
+        Stopped: If all ranks agreed to stop.
+    """
     world, model = job.world, job.state.model
     share_buffers(world, model)
     model.eval()
