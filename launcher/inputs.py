@@ -114,11 +114,6 @@ class PyTorchJobInputs:
     cleanup: str
     pod_template_patch: dict[str, Any]
 
-    @property
-    def output_uri(self) -> str:
-        """Where jobs keep their folders, as a URI; `minio` is `s3` by now."""
-        return self.output.uri
-
     def folder(self, job_name: str) -> Location:
         """Return the job's own folder, `<output_uri>/<key>/<job name>`."""
         return storage.job_folder(self.output, self.key, job_name)

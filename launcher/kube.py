@@ -78,13 +78,25 @@ class Kube:
         return datetime.now(UTC) + self._transport.clock_offset
 
     def get(self, kind: Kind, name: str, namespace: str = "") -> Object:
-        """Reads one object. Raises `NotFound` when it is not there."""
+        """Reads one object.
+
+        Args:
+            kind: Its kind.
+            name: Its name.
+            namespace: Its namespace.
+
+        Returns:
+            The object.
+
+        Raises:
+            NotFound: It is not there.
+        """
         return self._object(kind, "get", "GET", name, namespace)
 
     def create(
         self, kind: Kind, obj: Object, namespace: str = "", *, unknown_fields: str = ""
     ) -> Object:
-        """Creates an object. Raises `AlreadyExists` when there is one of its name.
+        """Creates an object.
 
         A try whose answer was lost may have worked; the next then meets `AlreadyExists`.
 
@@ -98,18 +110,28 @@ class Kube:
 
         Returns:
             The object as it was made.
+
+        Raises:
+            AlreadyExists: There is one of its name.
         """
         query = {"fieldValidation": unknown_fields}
         return self._object(kind, "create", "POST", "", namespace, query=query, body=obj)
 
     def replace(self, kind: Kind, obj: Object, namespace: str = "") -> Object:
-        """Replaces an object; raises `Conflict` when its resourceVersion is not the newest."""
-        return self._object(kind, "update", "PUT", obj["metadata"]["name"], namespace, body=obj)
+        """Replaces an object.
 
-    def patch(self, kind: Kind, name: str, patch: Object, namespace: str = "") -> Object:
-        """Changes an object by a JSON merge patch."""
-        content = "application/merge-patch+json"
-        return self._object(kind, "patch", "PATCH", name, namespace, body=patch, content=content)
+        Args:
+            kind: Its kind.
+            obj: The object, with the resourceVersion that it was read with.
+            namespace: Its namespace.
+
+        Returns:
+            The object as it is now.
+
+        Raises:
+            Conflict: Somebody else changed it since it was read.
+        """
+        return self._object(kind, "update", "PUT", obj["metadata"]["name"], namespace, body=obj)
 
     def delete(
         self,
@@ -307,16 +329,13 @@ class Kube:
         namespace: str,
         query: Mapping[str, str] | None = None,
         body: Object | None = None,
-        content: str = "application/json",
     ) -> Object:
         call = self._call(verb, kind.plural, kind, name, namespace)
         path = self._path(kind, name, namespace)
         sent = name or ((body or {}).get("metadata") or {}).get("name", "")
 
         def attempt() -> Object:
-            answer = self._transport.json(
-                call, method, path, query=query, body=body, content=content
-            )
+            answer = self._transport.json(call, method, path, query=query, body=body)
             got = (answer.get("kind"), (answer.get("metadata") or {}).get("name"))
             if got[0] != kind.kind or (sent and got[1] != sent):
                 raise Unreachable(call, 200, "", f"the answer is a {got[0]} named {got[1]!r}")

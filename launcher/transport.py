@@ -110,7 +110,20 @@ class Transport:
         return Transport(self._load, patience, self._notify, self._known)
 
     def json(self, call: Call, method: str, path: str, **request: Any) -> Object:
-        """Sends one request and returns the object in the answer. Arguments as in `send`."""
+        """Sends one request and returns the object in the answer.
+
+        Args:
+            call: What it is for.
+            method: The HTTP method.
+            path: The path below the server's address.
+            **request: As in `send`.
+
+        Returns:
+            The object.
+
+        Raises:
+            ApiError: As in `send`; `Unreachable` also when the answer is not an object in JSON.
+        """
         data = self.send(call, method, path, **request).data
         try:
             answer = json.loads(data)
@@ -128,7 +141,6 @@ class Transport:
         *,
         query: Mapping[str, str] | None = None,
         body: Object | None = None,
-        content: str = "application/json",
         silence: float = 0.0,
     ) -> urllib3.BaseHTTPResponse:
         """Sends one request, again with fresh credentials while the answer is 401.
@@ -139,7 +151,6 @@ class Transport:
             path: The path.
             query: The query's parameters; empty ones are left out.
             body: The object to send.
-            content: The body's media type.
             silence: If not 0, the answer is a stream and left unread; it may be silent for so
                 many seconds.
 
@@ -154,7 +165,7 @@ class Transport:
         data = None if body is None else json.dumps(body).encode()
         login = 0
         while True:
-            answer = self._once(call, method, target, data, content, silence)
+            answer = self._once(call, method, target, data, silence)
             if answer.status < 300:
                 return answer
             error = error_from(call, answer.status, answer.headers, answer.data)
@@ -209,14 +220,14 @@ class Transport:
         return asked + random.uniform(0.5, 1.0) * pause  # noqa: S311
 
     def _once(
-        self, call: Call, method: str, target: str, data: bytes | None, content: str, silence: float
+        self, call: Call, method: str, target: str, data: bytes | None, silence: float
     ) -> urllib3.BaseHTTPResponse:
         who, pool = self._connected()
         headers = {"Accept": "application/json, */*", "User-Agent": "kfp-pytorch"}
         if who.authorization:
             headers["Authorization"] = who.authorization
         if data is not None:
-            headers["Content-Type"] = content
+            headers["Content-Type"] = "application/json"
         read = silence or self._patience.read
         limits = urllib3.Timeout(connect=self._patience.connect, read=read)
         try:

@@ -16,7 +16,7 @@ from kfp_pytorch.launcher.errors import JobFailed
 
 ROOT = Path(__file__).resolve().parents[2]
 VERBS = {
-    "get": "get", "create": "create", "replace": "update", "patch": "patch", "delete": "delete",
+    "get": "get", "create": "create", "replace": "update", "delete": "delete",
     "list": "list", "list_at": "list", "watch": "watch",
 }  # fmt: skip
 
