@@ -100,7 +100,7 @@ def run(folder: Path) -> None:
 
 
 def override_kfp(wanted: Run) -> None:
-    """Replaces four functions of kfp.local, as no setting of it does.
+    """Replaces five functions of kfp.local, as no setting of it does.
 
     - The pipeline's resource name, a part of every URI, has the time in it; a resumed run keeps
       the one it had.
@@ -110,11 +110,14 @@ def override_kfp(wanted: Run) -> None:
     - A whole number that a pipeline puts inside a list or dict arrives as `3.0`; the backend
       writes `3`. And it writes the keys of a dict in their order, whatever order they were given
       in.
+    - A condition finds an output only where it is called `Output`; any other counts as missing,
+      and what depends on it is skipped.
 
     Args:
         wanted: The run's identity.
     """
     from kfp.local import executor_input_utils, placeholder_utils, subprocess_task_handler
+    from kfp.local.orchestrator.enhanced_dag_orchestrator import ConditionEvaluator
 
     executor_input_utils.get_local_pipeline_resource_name = lambda _: wanted.name
     # The first id is the run's; those that follow are of its tasks.
@@ -123,6 +126,9 @@ def override_kfp(wanted: Run) -> None:
     subprocess_task_handler.replace_python_executable = _unless_terminated
     executor_input_utils.executor_input_to_dict = _as_the_backend_writes(
         executor_input_utils.executor_input_to_dict
+    )
+    ConditionEvaluator._resolve_pipeline_channel = staticmethod(
+        _by_any_name(ConditionEvaluator._resolve_pipeline_channel)
     )
 
 
@@ -150,6 +156,20 @@ def _as_the_backend_writes(
         return result
 
     return executor_input_to_dict
+
+
+def _by_any_name(original: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    def resolve(channel: str, store: Any) -> Any:
+        scope = store
+        while scope is not None:
+            for task, outputs in scope._task_output_data.items():
+                for name, value in outputs.items():
+                    if channel == f"pipelinechannel--{task}-{name}":
+                        return value
+            scope = scope._parent
+        return original(channel, store)
+
+    return resolve
 
 
 def _in_order(value: Any) -> Any:

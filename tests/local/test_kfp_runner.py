@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -52,6 +53,11 @@ def configured(task_config: dsl.TaskConfig) -> dict:
 
 
 @component
+def measure(n: int) -> NamedTuple("Outputs", value=float, storage_uri=str):
+    return (n / 2, f"pvc://claim/{n}")
+
+
+@component
 def fail():
     raise ValueError("it cannot be")
 
@@ -86,6 +92,19 @@ def ordering(given: dict):
 def configuring(memory: str = "2Gi"):
     task = configured().set_env_variable("WORD", 'say "{{x}}" ✨').set_memory_limit(memory)
     task.set_cpu_request("500m").set_accelerator_type("amd.com/gpu").set_accelerator_limit(2)
+
+
+@dsl.pipeline(name="judging")
+def judging():
+    outer = measure(n=1)
+    with dsl.ParallelFor([1, 2]) as n:
+        inner = measure(n=n)
+        with dsl.If(inner.outputs["value"] > 0.6):
+            speak(text="good")
+            with dsl.If(outer.outputs["storage_uri"] == "pvc://claim/1"):
+                speak(text="nested")
+        with dsl.Else():
+            speak(text="bad")
 
 
 @dsl.pipeline(name="failing")
@@ -185,6 +204,14 @@ def test_the_keys_of_a_dict_arrive_in_the_order_that_they_have_on_a_cluster(tmp_
     _, events = run(tmp_path / "a-run", ordering, {"given": given})
     output = ended(events)[0]["outputs"]["parameters"]["Output"]
     assert output == [["A", "m", "z"], ["a", "b"], ["epochs", "lr"]]
+
+
+def test_a_condition_takes_an_output_of_any_name(tmp_path):
+    code, events = run(tmp_path / "a-run", judging)
+    assert code == 0
+    texts = [event["text"] for event in events if event["event"] == "line"]
+    said = sorted(text for text in texts if text.startswith("it says"))
+    assert said == ["it says bad", "it says good", "it says nested"]
 
 
 def test_a_step_that_raises_ends_the_run_and_its_traceback_is_told(tmp_path):
