@@ -1,0 +1,104 @@
+"""Images in tar files: indexed, read together, and refused where they cannot be used."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from harness.pictures import make_folder, make_shard, make_shards, picture
+
+from kfp_pytorch.training import data, input_shards, shard_index
+from kfp_pytorch.training.config import Config
+from kfp_pytorch.training.distributed import ALONE
+from kfp_pytorch.training.errors import DataError
+from kfp_pytorch.training.sources import Files
+
+
+def test_neighbours_in_a_shard_are_read_together(tmp_path, monkeypatch):
+    make_shards(tmp_path)
+    asked = []
+    read = Files.read
+    monkeypatch.setattr(
+        Files, "read", lambda self, ranges: asked.extend(ranges) or read(self, ranges)
+    )
+    found = data.load(Config(dataset="shards", data_dir=str(tmp_path), workers=0), ALONE)
+    asked.clear()
+    contents = found.train.contents([4, 5, 6, 7, 30, 31, 18, 19, 2])
+    assert [content.numpy().tobytes() for content in contents] == [
+        picture(number) for number in (4, 5, 6, 7, 30, 31, 18, 19, 2)
+    ]
+    assert len(asked) == 5
+
+
+@pytest.mark.parametrize(
+    ("replaced", "reason"),
+    [
+        ({"cls": None}, r"train-9.tar cannot be used: the sample some/001 lacks a class \(.cls\)"),
+        ({"jpg": None}, "the sample some/001 lacks an image"),
+        ({"cls": b"cat"}, "001.cls holds b'cat', which is no number of a class"),
+        ({"cls": b"9" * 20}, "001.cls holds 9+; there can be 1000000 classes"),
+    ],
+)
+def test_shards_that_cannot_be_used_are_named_with_the_reason(tmp_path, replaced, reason):
+    make_shard(tmp_path / "train-9.tar", [1], **replaced)
+    with pytest.raises(DataError, match=reason):
+        input_shards.find(str(tmp_path), ALONE, 1)
+
+
+def test_a_shard_that_was_cut_short_or_packed_is_refused(tmp_path):
+    make_shard(tmp_path / "a.tar", range(9))
+    content = (tmp_path / "a.tar").read_bytes()
+    (tmp_path / "a.tar").write_bytes(content[:2000])
+    with pytest.raises(DataError, match=r"a\.tar cannot be used"):
+        input_shards.find(str(tmp_path), ALONE, 1)
+    (tmp_path / "a.tar").rename(tmp_path / "a.tar.gz")
+    with pytest.raises(DataError, match=r"a\.tar\.gz is compressed"):
+        input_shards.find(str(tmp_path), ALONE, 1)
+
+
+def test_an_index_beside_the_shards_is_used_in_place_of_a_look_through_them(tmp_path, monkeypatch):
+    make_shards(tmp_path)
+    files = Files(str(tmp_path))
+    shards = shard_index.index_shards(files, shard_index.shard_names(files))
+    (tmp_path / shard_index.INDEX).write_text(json.dumps(shard_index.as_json(shards)))
+    (tmp_path / "classes.txt").write_text("even\nodd\n")
+    monkeypatch.setattr(input_shards, "index_shards", None)
+    found = input_shards.find(str(tmp_path), ALONE, 1)
+    assert found.classes == ("even", "odd")
+    assert found.labels.tolist() == [number % 2 for number in range(47)]
+    make_shard(tmp_path / "train-1.tar", range(20, 50))
+    with pytest.raises(DataError, match=r"not of these shards: train-1.tar is another"):
+        input_shards.find(str(tmp_path), ALONE, 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("offsets", -1, "some/000 does not lie within train-9.tar"),
+        ("sizes", 10**9, "some/000 does not lie within train-9.tar"),
+        ("offsets", 1.5, "are no whole numbers"),
+        ("labels", 10**18, "is of class 1000000000000000000"),
+    ],
+)
+def test_an_index_that_points_out_of_its_shard_is_refused(tmp_path, field, value, reason):
+    make_shard(tmp_path / "train-9.tar", [0])
+    files = Files(str(tmp_path))
+    shards = shard_index.index_shards(files, shard_index.shard_names(files))
+    index = shard_index.as_json(shards)
+    index["shards"][0][field] = [value]
+    (tmp_path / shard_index.INDEX).write_text(json.dumps(index))
+    with pytest.raises(DataError, match=reason):
+        input_shards.find(str(tmp_path), ALONE, 1)
+
+
+def test_a_folder_without_shards_is_told_so(tmp_path):
+    make_folder(tmp_path)
+    with pytest.raises(DataError, match=r"holds no .tar files; give their folder"):
+        input_shards.find(str(tmp_path), ALONE, 1)
+
+
+def test_more_classes_than_are_named_are_refused(tmp_path):
+    make_shards(tmp_path)
+    (tmp_path / "classes.txt").write_text("even\n")
+    with pytest.raises(DataError, match=r"names 1 classes, and there is a sample of class 1"):
+        input_shards.find(str(tmp_path), ALONE, 1)
