@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any
 
 from kfp_pytorch.launcher import constants
-from kfp_pytorch.local import guard, step, task_settings
+from kfp_pytorch.local import conditions, guard, step, task_settings
 
 RUN_FILE = "run.json"
 PIPELINE_FILE = "pipeline.json"
@@ -110,8 +110,7 @@ def override_kfp(wanted: Run) -> None:
     - A whole number that a pipeline puts inside a list or dict arrives as `3.0`; the backend
       writes `3`. And it writes the keys of a dict in their order, whatever order they were given
       in.
-    - A condition finds an output only where it is called `Output`; any other counts as missing,
-      and what depends on it is skipped.
+    - A condition is False whenever kfp.local cannot make sense of it; see `conditions`.
 
     Args:
         wanted: The run's identity.
@@ -127,8 +126,8 @@ def override_kfp(wanted: Run) -> None:
     executor_input_utils.executor_input_to_dict = _as_the_backend_writes(
         executor_input_utils.executor_input_to_dict
     )
-    ConditionEvaluator._resolve_pipeline_channel = staticmethod(
-        _by_any_name(ConditionEvaluator._resolve_pipeline_channel)
+    ConditionEvaluator.evaluate_condition = staticmethod(
+        conditions.evaluator(ConditionEvaluator._resolve_pipeline_channel)
     )
 
 
@@ -156,20 +155,6 @@ def _as_the_backend_writes(
         return result
 
     return executor_input_to_dict
-
-
-def _by_any_name(original: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-    def resolve(channel: str, store: Any) -> Any:
-        scope = store
-        while scope is not None:
-            for task, outputs in scope._task_output_data.items():
-                for name, value in outputs.items():
-                    if channel == f"pipelinechannel--{task}-{name}":
-                        return value
-            scope = scope._parent
-        return original(channel, store)
-
-    return resolve
 
 
 def _in_order(value: Any) -> Any:

@@ -103,6 +103,8 @@ def judging():
             speak(text="good")
             with dsl.If(outer.outputs["storage_uri"] == "pvc://claim/1"):
                 speak(text="nested")
+            with dsl.If(inner.outputs["value"] >= 1):  # a whole number: double(1)
+                speak(text="whole")
         with dsl.Else():
             speak(text="bad")
 
@@ -211,7 +213,7 @@ def test_a_condition_takes_an_output_of_any_name(tmp_path):
     assert code == 0
     texts = [event["text"] for event in events if event["event"] == "line"]
     said = sorted(text for text in texts if text.startswith("it says"))
-    assert said == ["it says bad", "it says good", "it says nested"]
+    assert said == ["it says bad", "it says good", "it says nested", "it says whole"]
 
 
 def test_a_step_that_raises_ends_the_run_and_its_traceback_is_told(tmp_path):
