@@ -6,6 +6,7 @@ It is `python -m torch.distributed.run` but for that record. One process a node.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 import traceback
@@ -77,8 +78,12 @@ def _of_agent(error: Exception, arguments: list[str]) -> Failure:
         argument.partition("=")[2] for argument in arguments if argument.startswith("--master-")
     ]
     message = str(error)
+    rendezvous = os.environ.get("PET_RDZV_ENDPOINT")
     if where:
         message += f" (the first node was expected to listen at {':'.join(where)})"
+    elif rendezvous:
+        kind = os.environ.get("PET_RDZV_BACKEND", "c10d")
+        message += f" (the rendezvous, {kind}, was expected at {rendezvous})"
     return Failure(-1, time.time(), type(error).__name__, message, traceback.format_exc())
 
 

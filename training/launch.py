@@ -8,6 +8,7 @@ as the rank of a process here.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping
 
@@ -15,6 +16,7 @@ from kfp_pytorch.training.errors import ConfigError
 
 LOOPBACK = ("127.0.0.1", "localhost")
 RANK_MODULE = "kfp_pytorch.training.rank"
+_ETCD_BACKENDS = ("etcd", "etcd-v2")
 
 
 def agent_arguments(environ: Mapping[str, str]) -> list[str]:
@@ -35,6 +37,7 @@ def agent_arguments(environ: Mapping[str, str]) -> list[str]:
             f"without torchrun, or `torchrun -m {RANK_MODULE}`"
         )
     _check_plain(environ)
+    _check_rendezvous(environ)
     if environ.get("PET_RDZV_ENDPOINT") or environ.get("PET_STANDALONE"):
         return []
     nodes = _node_count(environ)
@@ -99,6 +102,16 @@ def _check_plain(environ: Mapping[str, str]) -> None:
             )
     _number(environ, "MASTER_PORT")
     _number(environ, "PET_MASTER_PORT")
+
+
+def _check_rendezvous(environ: Mapping[str, str]) -> None:
+    """Refuses a rendezvous on etcd without its client, which torch would miss much later."""
+    backend = environ.get("PET_RDZV_BACKEND", "")
+    if backend in _ETCD_BACKENDS and importlib.util.find_spec("etcd") is None:
+        raise ConfigError(
+            f"PET_RDZV_BACKEND is {backend}, and the package python-etcd is not installed; install "
+            "kfp-pytorch[etcd] in this image, or take c10d as the job's rdzvBackend"
+        )
 
 
 def _node_count(environ: Mapping[str, str]) -> int | None:

