@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 MEBI = 1024 * 1024
@@ -24,7 +25,12 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     Returns:
         The options; underscores in their names as in KServe's own servers.
     """
-    parser = argparse.ArgumentParser("kfp_pytorch.serving", allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        "python -m kfp_pytorch.serving",
+        description="Serves the export of a model to KServe's protocols.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument("--model_name", required=True, help="the model's name in the URL")
     parser.add_argument(
         "--model_dir",
@@ -32,12 +38,33 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         default=Path("/mnt/models"),
         help="the export, or a directory that has it in one of its own",
     )
-    parser.add_argument("--http_host", default=os.environ.get(HOST_ENV, "0.0.0.0"))  # noqa: S104
-    parser.add_argument("--http_port", type=int, default=8080)
     parser.add_argument(
-        "--max_body_mib", type=int, default=32, help="larger requests are answered with 413"
+        "--http_host",
+        default=os.environ.get(HOST_ENV, "0.0.0.0"),  # noqa: S104
+        help=f"the address to listen at; {HOST_ENV} sets the default",
+    )
+    parser.add_argument(
+        "--http_port", type=_between(1, 65535), default=8080, help="the port to listen at"
+    )
+    parser.add_argument(
+        "--max_body_mib",
+        type=_between(1, 65536),
+        default=32,
+        help="MiB of the largest request; one that is larger is answered with 413",
     )
     return parser.parse_args(argv)
+
+
+def _between(least: int, most: int) -> Callable[[str], int]:
+    """What reads a whole number within limits: a wrong one is told before torch is imported."""
+
+    def read(text: str) -> int:
+        value = int(text) if text.isdecimal() else least - 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} to {most}")
+        return value
+
+    return read
 
 
 def main() -> int:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kfp_pytorch.serving.__main__ import arguments
+
 
 def image_of(quarter: int) -> list[list[list[int]]]:
     """A 4 x 4 image with one bright quarter: the class that the exported model says."""
@@ -238,3 +240,15 @@ def test_an_empty_model_directory_ends_the_predictor_with_a_reason(
     assert server.process.returncode == 1
     assert "The directory is empty: is the storage URI right?" in output
     assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "limits"),
+    [("--http_port", "99999", "from 1 to 65535"), ("--max_body_mib", "0", "from 1 to 65536")],
+)
+def test_an_option_that_cannot_work_is_told_with_its_limits(
+    capsys: pytest.CaptureFixture[str], option: str, value: str, limits: str
+) -> None:
+    with pytest.raises(SystemExit):
+        arguments(["--model_name=digits", f"{option}={value}"])
+    assert f"argument {option}: '{value}' is no whole number {limits}" in capsys.readouterr().err
