@@ -247,9 +247,7 @@ class DeploymentController:
 
     async def _watch_pods(self) -> None:
         async for _, pod in self._api.watch(POD):
-            for owner in objects.owners(pod):
-                if owner.get("controller") and owner["kind"] == DEPLOYMENT.kind:
-                    self._queue.add((objects.namespace(pod), owner["name"]))
+            self._queue.add_controller(pod, DEPLOYMENT)
 
     def reconcile(self, key: Key) -> None:
         """Bring one Deployment closer to what its object asks for.

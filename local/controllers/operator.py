@@ -41,9 +41,7 @@ class Operator:
 
     async def _watch_dependents(self, kind: Kind) -> None:
         async for _, each in self._api.watch(kind):
-            for owner in objects.owners(each):
-                if owner.get("controller") and owner["kind"] == PYTORCHJOB.kind:
-                    self._queue.add((objects.namespace(each), owner["name"]))
+            self._queue.add_controller(each, PYTORCHJOB)
 
     def reconcile(self, key: Key) -> None:
         """Bring one job closer to what its object asks for.

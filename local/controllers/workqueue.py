@@ -7,7 +7,10 @@ import logging
 from collections.abc import Callable
 from datetime import datetime
 
+from kfp_pytorch.launcher.constants import Kind
+from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.core import Api, ApiError
+from kfp_pytorch.local.apiserver.errors import Object
 
 Key = tuple[str, str]
 """A namespace and a name."""
@@ -40,6 +43,17 @@ class WorkQueue:
         """Look at an object as soon as possible."""
         self._due[key] = None
         self._added.set()
+
+    def add_controller(self, obj: Object, kind: Kind) -> None:
+        """Look at the object that controls another as soon as possible.
+
+        Args:
+            obj: What is controlled, such as a pod.
+            kind: The kind of controller that is meant; those of other kinds are left alone.
+        """
+        for owner in objects.owners(obj):
+            if owner.get("controller") and owner["kind"] == kind.kind:
+                self.add((objects.namespace(obj), owner["name"]))
 
     def add_at(self, key: Key, time: datetime) -> None:
         """Look at an object at a time, besides whenever it is added."""
