@@ -34,7 +34,7 @@ def compile_command(pipelines: tuple[str, ...], everything: bool, output: Path, 
     PIPELINE is the name of one that comes with kfp-pytorch. Constants that cannot work, such as
     num_nodes=0, are found here.
     """
-    from kfp_pytorch.cli import checks, packages
+    from kfp_pytorch.cli import checks, packages, parameters
     from kfp_pytorch.launcher.checks import image as checked_image
     from kfp_pytorch.launcher.errors import InputError
 
@@ -50,6 +50,12 @@ def compile_command(pipelines: tuple[str, ...], everything: bool, output: Path, 
     found = [package for name in dict.fromkeys(names) for package in packages.find(name)]
     for package in found:
         checks.check(package)
+        for name in parameters.handed_on_as_none(package):
+            click.echo(
+                f"Warning: {package.pipeline_name}: the default of parameter {name} is None, "
+                f"{parameters.NO_NONE}",
+                err=True,
+            )
     targets = _targets(found, output)
     for package, target in zip(found, targets, strict=True):
         _write(_in_image(package, image) if image else package, target)

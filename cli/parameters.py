@@ -11,6 +11,11 @@ import click
 
 from kfp_pytorch.cli.packages import Package
 
+NO_NONE = (
+    "which KFP cannot hand on to a step. Give the parameter a default of its type that stands for "
+    "nothing, such as '', 0, [] or {}."
+)
+
 _TRUE = {"true", "yes", "1"}
 _FALSE = {"false", "no", "0"}
 
@@ -50,7 +55,7 @@ def typed(package: Package, given: Sequence[str]) -> dict[str, Any]:
 
 
 def require(package: Package, arguments: dict[str, Any]) -> None:
-    """Checks that every parameter without a default has an argument.
+    """Checks that every parameter without a default that a step is handed has an argument.
 
     Args:
         package: The pipeline.
@@ -65,6 +70,31 @@ def require(package: Package, arguments: dict[str, Any]) -> None:
             raise click.ClickException(
                 f"{package.pipeline_name} needs -p {name}=…\n{describe(package)}"
             )
+    without = [name for name in handed_on_as_none(package) if name not in arguments]
+    if without:
+        raise click.ClickException(
+            f"{package.pipeline_name} needs -p {without[0]}=…: its default is None, {NO_NONE}"
+        )
+
+
+def handed_on_as_none(package: Package) -> list[str]:
+    """Lists the parameters whose default is None and that a step of the pipeline itself takes.
+
+    KFP's driver fails over such a step: https://github.com/kubeflow/pipelines/issues/11667
+    (newer ones do not where a nested pipeline takes it).
+    """
+    components = package.spec.get("components", {})
+    taken = {
+        source.get("componentInputParameter")
+        for task in package.spec["root"].get("dag", {}).get("tasks", {}).values()
+        if "executorLabel" in components[task["componentRef"]["name"]]
+        for source in task.get("inputs", {}).get("parameters", {}).values()
+    }
+    return [
+        name
+        for name, spec in parameters(package).items()
+        if name in taken and spec.get("isOptional") and "defaultValue" not in spec
+    ]
 
 
 def describe(package: Package) -> str:

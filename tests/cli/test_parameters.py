@@ -65,3 +65,30 @@ def test_a_whole_number_may_be_written_with_a_point(adding):
 def test_an_integers_default_is_shown_as_one():
     package = packages.find_one("train_and_serve")
     assert "  epochs: integer = 15  " in parameters.describe(package)
+
+
+OPTIONAL = """
+from typing import Optional
+from kfp import dsl
+from kfp_pytorch.components import pytorch_job
+
+@dsl.pipeline(name="optional")
+def optional(key: Optional[str] = None, env: dict = {}, unused: Optional[int] = None):
+    pytorch_job(image="i", key=key, env=env)
+"""
+
+
+def test_a_default_of_none_that_a_step_would_be_handed_is_told_with_the_way_out(tmp_path, cli):
+    path = tmp_path / "optional.py"
+    path.write_text(OPTIONAL)
+    compiled = cli("compile", path, "--output", tmp_path / "optional.yaml")
+    assert compiled.exit_code == 0
+    assert compiled.stderr.count("Warning") == 1
+    assert "the default of parameter key is None, which KFP cannot hand on" in compiled.stderr
+    package = packages.find_one(str(path))
+    with pytest.raises(click.ClickException, match=r"needs -p key=….*such as ''"):
+        parameters.require(package, {})
+    parameters.require(package, {"key": ""})
+    path.write_text(OPTIONAL.replace("Optional[str] = None", "str = ''"))
+    assert not cli("compile", path, "--output", tmp_path / "optional.yaml").stderr
+    parameters.require(packages.find_one(str(path)), {})
