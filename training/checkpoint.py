@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ LATEST = "latest"
 BEST = "best"
 META = "meta.json"
 _PREFIX = "step-"
+# What an attempt that was cut short can have left.
+_ATTEMPT = re.compile(r"__\d+_\d+\.distcp|\..*")
 _HASHED_AT_ONCE = 8
 
 
@@ -138,8 +141,11 @@ def newest(folder: Folder, must_match: dict[str, Any]) -> Checkpoint | None:
         CheckpointError: If a checkpoint is of another kind or another model, or if there are
             some and none can be read.
     """
+    names = _step_names(folder)
+    for name in names:
+        _check_cut_short(folder, f"{FOLDER}/{name}")
     problems = []
-    for name in reversed(_step_names(folder)):
+    for name in reversed(names):
         try:
             meta = _read_meta(folder, name)
             if meta is None:
@@ -204,6 +210,17 @@ def _read_meta(folder: Folder, name: str) -> dict[str, Any] | None:
     if not isinstance(meta, dict):
         raise _UnreadableError(f"{META} holds no object")
     return meta
+
+
+def _check_cut_short(folder: Folder, where: str) -> None:
+    """Refuses what another program wrote, which would be taken away as an attempt of this one."""
+    names = folder.names(where)
+    others = [name for name in names if not _ATTEMPT.fullmatch(name)]
+    if others and META not in names:
+        raise CheckpointError(
+            f"{folder.uri}/{where} is no checkpoint of this program: it has no {META}, and there "
+            f"is {others[0]}; move it away or use another folder"
+        )
 
 
 def _check_ours(meta: dict[str, Any], must_match: dict[str, Any], where: str) -> None:

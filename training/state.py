@@ -148,7 +148,13 @@ def restore(
         optim_state_dict={**optimizer, **wanted.get("optimizer", {})},
         options=_BY_NAME,
     )
-    _restore_plain(state, found.meta["carried"])
+    try:
+        _restore_plain(state, found.meta["carried"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{found.uri} does not say where it was ({type(error).__name__}: {error}); its "
+            "meta.json was changed: delete it, and an older one is taken"
+        ) from error
     if same_ranks:
         _set_random_state(world, random)
     else:
@@ -158,7 +164,10 @@ def restore(
 
 def _restore_plain(state: State, carried: dict[str, Any]) -> None:
     state.meter.restore(carried["meter"])
-    state.progress.__dict__.update(carried["progress"])
+    progress = {name: carried["progress"][name] for name in asdict(state.progress)}
+    if any(type(value) is not int or value < 0 for value in progress.values()):
+        raise ValueError(f"the position {progress}")
+    state.progress.__dict__.update(progress)
     curves = carried["history"].items()
     state.history.curves.update({name: [(s, v) for s, v in points] for name, points in curves})
     if state.data is not None:

@@ -119,6 +119,18 @@ def test_a_foreign_one_is_refused_with_the_reason(tmp_path, change, words):
         checkpoint.newest(folder, ABOUT)
 
 
+@pytest.mark.parametrize("step", [1, 3])
+def test_what_another_program_keeps_there_is_refused_and_not_taken_for_an_attempt(tmp_path, step):
+    folder = open_folder(str(tmp_path))
+    save(folder, 2)
+    theirs = tmp_path / "checkpoints" / f"step-{step}" / "model.safetensors"
+    theirs.parent.mkdir()
+    theirs.touch()
+    with pytest.raises(CheckpointError, match=rf"step-{step} is no .* is model\.safetensors; move"):
+        checkpoint.newest(folder, ABOUT)
+    assert theirs.is_file()
+
+
 def test_a_folder_to_resume_from_has_to_have_a_checkpoint(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "epoch3.ckpt").touch()

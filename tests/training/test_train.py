@@ -84,6 +84,19 @@ def test_a_checkpoint_of_another_model_is_refused_until_told_to_start_anew(no_ex
     assert run(tmp_path, epochs=1, seed=1, resume="never")["step"] == 8
 
 
+@pytest.mark.parametrize("carried", [None, {}, {"progress": {"epoch": "x"}}])
+def test_a_description_that_was_changed_by_hand_is_refused_with_its_place(
+    no_export, tmp_path, carried
+):
+    run(tmp_path, epochs=1)
+    (path,) = tmp_path.glob("checkpoints/*/meta.json")
+    meta = json.loads(path.read_text())
+    kept = {**meta["carried"], **carried} if carried else carried
+    path.write_text(json.dumps({**meta, "carried": kept}))
+    with pytest.raises(CheckpointError, match=r"step-\d+ does not say where it was .*delete it"):
+        run(tmp_path, epochs=2)
+
+
 def test_a_checkpoint_says_which_batch_and_rate_it_was_made_with(no_export, tmp_path):
     run(tmp_path, epochs=1, batch_size=50, lr=0.01)
     (meta,) = (tmp_path / "checkpoints").glob("*/meta.json")
