@@ -159,6 +159,17 @@ def _refuse_raw_canary(kube: Kube, existing: Object, inputs: ServiceInputs) -> N
         raise InputError(no_raw_canary(percent, f"service {inputs.name!r} is in Standard mode"))
 
 
+def doubtful_claim(inputs: ServiceInputs, namespace: str) -> str:
+    """Say that a claim may be another than the one that was written to, or nothing."""
+    uri = str(inputs.predictor["model"]["storageUri"])
+    if not uri.startswith("pvc://") or inputs.made_in in ("", namespace):
+        return ""
+    return (
+        f"The model was written to {uri!r} in namespace {inputs.made_in!r}, and is served from the "
+        f"claim of that name in namespace {namespace!r}: they must be the same volume."
+    )
+
+
 @dataclass
 class Waiter:
     """Waits until the new revision of one service serves.
@@ -335,6 +346,9 @@ class Waiter:
             yield f"(More could not be read: {error.short})"
         if self._unread:
             yield f"({self._unread})"
+        doubt = doubtful_claim(self.inputs, self.kube.namespace)
+        if doubt:
+            yield doubt
 
     def _pod_evidence(self, pod: Object) -> Iterator[str]:
         name = podview.name(pod)

@@ -46,6 +46,7 @@ class ServiceInputs:
         canary: Whether only a part of the traffic goes to the new revision.
         spec_hash: The hash of all that makes a revision.
         timeout: Seconds until the new revision must serve.
+        made_in: The namespace of the job that made the model; empty where that is not known.
     """
 
     name: str
@@ -58,6 +59,7 @@ class ServiceInputs:
     canary: bool
     spec_hash: str
     timeout: int
+    made_in: str
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ def parse_inputs(model_uri: str, metadata: Mapping[str, Any], **inputs: Any) -> 
         canary=canary >= 0,
         spec_hash=spec_hash,
         timeout=checks.integer("timeout", inputs.get("timeout"), default=900, minimum=1),
+        made_in=str(metadata.get("namespace") or ""),
     )
 
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from kfp_pytorch.launcher.api_errors import ApiError, NotFound
 from kfp_pytorch.launcher.constants import CLAIM
-from kfp_pytorch.launcher.deploy import Pace, Waiter, apply
+from kfp_pytorch.launcher.deploy import Pace, Waiter, apply, doubtful_claim
 from kfp_pytorch.launcher.errors import CannotObserve, InputError
 from kfp_pytorch.launcher.inference_service import (
     ServiceInputs,
@@ -69,6 +69,9 @@ def deploy(kube: Kube, inputs: ServiceInputs, pace: Pace) -> Outputs:
     """
     check_host(inputs.name, kube.namespace)
     _check_claim(kube, str(inputs.predictor["model"]["storageUri"]))
+    doubt = doubtful_claim(inputs, kube.namespace)
+    if doubt:
+        say(f"warning: {doubt}")
     try:
         uid = str(apply(kube, inputs, pace)["metadata"]["uid"])
         say(f"InferenceService {kube.namespace}/{inputs.name}: revision {inputs.spec_hash}")

@@ -139,6 +139,21 @@ def test_a_model_on_a_claim_that_is_not_there_is_refused(kserve: KServe, start: 
     assert kserve.service() is None
 
 
+def test_a_claim_of_the_same_name_in_another_namespace_is_doubted_at_once_and_at_the_end(
+    kserve: KServe, start: Start, until: Until, capsys: Any
+) -> None:
+    doubt = "in namespace 'train', and is served from the claim of that name in namespace 'default'"
+    step = start(metadata={"namespace": "train"}, timeout=1)
+    until(kserve.service)
+    assert f"warning: The model was written to 'pvc://kfp-pytorch/export' {doubt}" in (
+        capsys.readouterr().out
+    )
+    assert doubt in step.failed()
+    assert "is served from" not in start(metadata={"namespace": NAMESPACE}, timeout=1).failed()
+    bucket = {"namespace": "train", "storage_uri": "s3://b/m"}
+    assert "is served from" not in start(metadata=bucket, timeout=1).failed()
+
+
 def test_a_host_too_long_is_refused_before_anything_is_written(
     kserve: KServe, start: Start
 ) -> None:
