@@ -275,7 +275,8 @@ def introduce(job: Job) -> None:
         "parameters": job.shape.parameters,
     }
     job.telemetry.note("run", about, ("loss",))
-    LOG.info("training %s on %s as rank %s of %s", plan, *_where(job.world))
+    world = job.world
+    LOG.info("training %s on %s as rank %s of %s", plan, world.device, world.rank, world.size)
 
 
 def train_epoch(job: Job) -> None:
@@ -382,7 +383,3 @@ def finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
         return language_export.write_export(job.folder, job.shape, newest, job.held_out)
 
     return conclude(job, evaluation, CURVES, export)
-
-
-def _where(world: World) -> tuple[torch.device, int, int]:
-    return world.device, world.rank, world.size

@@ -190,6 +190,27 @@ def as_json(shards: Sequence[Shard]) -> dict[str, Any]:
     return {"version": VERSION, "shards": [asdict(shard) for shard in shards]}
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Prints the index of the shards in a folder.
+
+    Args:
+        arguments: The folder, a path or an fsspec URI.
+
+    Returns:
+        The exit code: 0 if it was printed, 1 if the shards cannot be used, 2 for other arguments.
+    """
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print("usage: python -m kfp_pytorch.training.shard_index FOLDER_OR_URI", file=sys.stderr)
+        return 2
+    files = Files(arguments[0])
+    try:
+        index = as_json(index_shards(files, shard_names(files)))
+    except DataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    json.dump(index, sys.stdout)
+    return 0
+
+
 if __name__ == "__main__":
-    place = Files(sys.argv[1])
-    json.dump(as_json(index_shards(place, shard_names(place))), sys.stdout)
+    sys.exit(main(sys.argv[1:]))

@@ -91,6 +91,17 @@ def test_an_index_that_points_out_of_its_shard_is_refused(tmp_path, field, value
         input_shards.find(str(tmp_path), ALONE, 1)
 
 
+def test_an_index_is_printed_or_why_there_is_none(tmp_path, capsys):
+    make_shard(tmp_path / "train-9.tar", [0, 1])
+    assert shard_index.main([str(tmp_path)]) == 0
+    (shard,) = json.loads(capsys.readouterr().out)["shards"]
+    assert shard["keys"] == ["some/000", "some/001"]
+    assert shard_index.main([str(tmp_path / "nowhere")]) == 1
+    assert "there is no such folder" in capsys.readouterr().err
+    assert shard_index.main([]) == 2
+    assert capsys.readouterr().err.startswith("usage: ")
+
+
 def test_a_folder_without_shards_is_told_so(tmp_path):
     make_folder(tmp_path)
     with pytest.raises(DataError, match=r"holds no .tar files; give their folder"):
