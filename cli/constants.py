@@ -16,6 +16,7 @@ from kfp_pytorch.cli.packages import Package
 from kfp_pytorch.local import task_settings
 
 _REFERENCE = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
+_WHOLE = re.compile(r"\{\{\$[^{}]*\}\}")
 _SELECTOR = re.compile(r'parseJson\(string_value\)\["([^"]+)"\]')
 _UNKNOWN = object()
 # What KnownTask.function says of a task that imports an artifact.
@@ -168,8 +169,10 @@ def _filled(value: Any, known: dict[str, Any]) -> Any:
         return value
     if any(name not in known for name in _REFERENCE.findall(value)):
         return _UNKNOWN
-    text = _REFERENCE.sub(lambda match: _text(known[match[1]]), value)
-    return _UNKNOWN if "{{$" in text else text
+    # KFP fills in what else there is, such as the run's id, only where it is the whole value.
+    if _WHOLE.fullmatch(value) and not _REFERENCE.fullmatch(value):
+        return _UNKNOWN
+    return _REFERENCE.sub(lambda match: _text(known[match[1]]), value)
 
 
 def _text(value: Any) -> str:

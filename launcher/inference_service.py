@@ -132,9 +132,9 @@ def service_name(value: Any) -> str:
     """Make a service's name of what a person calls it.
 
     Raises:
-        InputError: Nothing is left that a name may have.
+        InputError: Nothing is left that a name may have, or KFP left a placeholder in it.
     """
-    given = checks.text("service_name", value)
+    given = storage.filled_in(checks.text("service_name", value), "service_name")
     name = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
     if not name:
         raise InputError(

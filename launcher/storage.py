@@ -111,12 +111,7 @@ def relative(path: str, name: str) -> str:
             character or is too long for a folder; or if it is a KFP placeholder that nothing
             filled in.
     """
-    if "{{" in path:
-        raise InputError(
-            f"{name} holds {path!r}, a placeholder that nothing filled in. KFP fills placeholders "
-            "in only where they are the whole value of a task's argument in the pipeline."
-        )
-    parts = [part for part in printable(name, path).split("/") if part]
+    parts = [part for part in printable(name, filled_in(path, name)).split("/") if part]
     for part in parts:
         if part in (".", "..") or part != part.strip() or not part.isprintable() or "\\" in part:
             raise InputError(
@@ -129,6 +124,20 @@ def relative(path: str, name: str) -> str:
                 f"bytes, and this one has {len(part.encode())}."
             )
     return "/".join(parts)
+
+
+def filled_in(text: str, name: str) -> str:
+    """Return a text that names something, which a placeholder of KFP does not.
+
+    Raises:
+        InputError: If it holds one that nothing filled in.
+    """
+    if "{{" in text:
+        raise InputError(
+            f"{name} holds {text!r}, a placeholder that nothing filled in. KFP fills placeholders "
+            "in only where they are the whole value of a task's argument in the pipeline."
+        )
+    return text
 
 
 def job_folder(output: Location, key: str, job_name: str) -> Location:

@@ -200,6 +200,16 @@ def viewing():
             'kserve_deploy(model=m, service_name="s")',
             "makes KServe take TorchServe",
         ),
+        (
+            "'s3://b/m'",
+            "kserve_deploy(model=m, service_name=f's-{dsl.PIPELINE_JOB_ID_PLACEHOLDER}')",
+            "service_name holds 's-.*a placeholder that nothing filled in",
+        ),
+        (
+            "'s3://b/m'",
+            "pytorch_job(image='i', key=f'k/{dsl.PIPELINE_JOB_ID_PLACEHOLDER}')",
+            "key holds 'k/.*a placeholder that nothing filled in",
+        ),
         ("'s3://b/m'", 'metric_gate(metrics=n, metric=" ", minimum=0.5)', "metric is not set"),
     ],
 )
@@ -217,6 +227,12 @@ def test_what_an_import_learns_in_the_run_is_no_mistake(tmp_path, cli, metadata)
     result = compile_serving(tmp_path, cli, f"'s3://b/m', metadata={metadata}", task)
     expected = "KServe cannot read .* 'm'" if "place" in metadata else "a.yaml"
     assert re.search(expected, result.output), result.output
+
+
+def test_a_placeholder_that_kfp_will_fill_in_is_no_mistake(tmp_path, cli):
+    task = "kserve_deploy(model=m, service_name=dsl.PIPELINE_JOB_NAME_PLACEHOLDER)"
+    result = compile_serving(tmp_path, cli, "'s3://b/m'", task)
+    assert result.exit_code == 0, result.output
 
 
 def test_a_model_imported_from_where_kfp_cannot_read_is_warned_of_with_the_way_out(tmp_path, cli):

@@ -134,7 +134,7 @@ def test_a_name_becomes_one_that_a_host_may_have(given: str, name: str) -> None:
     assert model_of(inputs)["args"] == [f"--model_name={name}"]
 
 
-@pytest.mark.parametrize("given", ["", "///", "数字", None])
+@pytest.mark.parametrize("given", ["", "///", "数字", None, "s-{{$.pipeline_job_uuid}}"])
 def test_a_name_of_which_nothing_is_left_is_refused(given: Any) -> None:
     with pytest.raises(InputError, match="service_name"):
         parsed(service_name=given)
