@@ -105,6 +105,8 @@ def parse_inputs(model_uri: str, metadata: Mapping[str, Any], **inputs: Any) -> 
     predictor = _predictor(name, model_uri, metadata, inputs)
     labels = checks.label_map("labels", inputs.get("labels"))
     annotations = checks.annotation_map("annotations", inputs.get("annotations"))
+    if MODE_ANNOTATION in annotations:
+        raise InputError(f"annotations may not have {MODE_ANNOTATION!r}; use deployment_mode.")
     if MODES[mode]:
         annotations[MODE_ANNOTATION] = mode
     # New weights may lie where the old ones did: their hash makes a revision of its own.

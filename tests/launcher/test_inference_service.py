@@ -175,6 +175,11 @@ def test_a_canary_shifts_traffic_without_a_new_revision() -> None:
         ({"env": {"A": "x" * 100_001}}, TRAINED, r"env\['A'\] alone 100,001"),
         ({"labels": {"a": "b c"}}, TRAINED, "labels"),
         ({"timeout": 0}, TRAINED, "timeout is 0"),
+        (
+            {"annotations": {"serving.kserve.io/deploymentMode": "Standard"}},
+            TRAINED,
+            "use deployment_mode",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(
