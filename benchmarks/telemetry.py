@@ -42,7 +42,7 @@ def measure() -> dict[str, float]:
         folder = LocalFolder(Path(scratch))
         config = Config()
         instruments = Instruments(config, ALONE, folder, model, (1, 8, 8), Heartbeat())
-        with Telemetry(config, ALONE, folder, History(), Progress(), resumed=False) as telemetry:
+        with Telemetry(config, ALONE, folder, History(), Progress()) as telemetry:
             step = _median(STEPS, lambda number: _step(instruments, number))
             report = _median(REPORTS, lambda number: _report(instruments, telemetry, number))
     return {

@@ -177,7 +177,7 @@ def set_up(start: Start) -> Job:
     )
     # The text itself says what it is: see `TextBatches.load_state_dict`.
     checkpoints = Checkpoints(folder, config, world, state, {}, plan.data_ranks)
-    resumed = checkpoints.resume()
+    checkpoints.resume()
     if plan.ddp == world.size and not plan.sharded:
         start.rescue.arm(world, lambda: job_state.position(state), checkpoints.rescue)
     instruments = Instruments(
@@ -195,7 +195,7 @@ def set_up(start: Start) -> Job:
         trainable=trainable,
         state=state,
         stop=StopAgreement(world, start.request),
-        telemetry=Telemetry(config, world, folder, state.history, state.progress, resumed),
+        telemetry=Telemetry(config, world, folder, state.history, state.progress),
         instruments=instruments,
         guard=open_guard(world, trainable, instruments, config.skip_bad_steps),
         checkpoints=checkpoints,

@@ -54,7 +54,6 @@ class Telemetry:
         folder: Folder,
         history: History,
         progress: Progress,
-        resumed: bool,
     ) -> None:
         """Opens what is told to; all ranks do so together.
 
@@ -64,7 +63,6 @@ class Telemetry:
             folder: The job's folder.
             history: The curves that are gone on with.
             progress: How far the job is; looked at whenever Prometheus asks.
-            resumed: Whether the job goes on from a checkpoint.
         """
         self.history = history
         self._folder = folder
@@ -77,7 +75,7 @@ class Telemetry:
             from kfp_pytorch.training.tensorboard import TensorBoardWriter
             from kfp_pytorch.training.tracking import open_tracker
 
-            self._board = TensorBoardWriter(folder, progress.step if resumed else None)
+            self._board = TensorBoardWriter(folder, progress.step)
             self._tracker = open_tracker(folder, config.resume == "never")
         if config.metrics_port and world.local_rank == 0:
             from kfp_pytorch.training.exporter import Exporter

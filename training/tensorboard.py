@@ -33,13 +33,13 @@ class TensorBoardWriter:
     uploaded whole at each flush.
     """
 
-    def __init__(self, folder: Folder, resumed_step: int | None) -> None:
+    def __init__(self, folder: Folder, done: int) -> None:
         """Starts a new event file.
 
         Args:
             folder: The job's folder.
-            resumed_step: The steps that were done before this process; TensorBoard drops what
-                an earlier process wrote from that step on. None for a fresh start.
+            done: The steps that were done before this process. TensorBoard drops what an earlier
+                process wrote of later ones; of a job that begins anew, all.
         """
         self._folder = folder
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
@@ -52,10 +52,8 @@ class TensorBoardWriter:
         suffix = f".{os.urandom(4).hex()}"
         self._writer = EventFileWriter(str(path), filename_suffix=suffix)
         self._path = next(path.glob(f"*{suffix}"))
-        if resumed_step is not None:
-            self._write(
-                Event(step=resumed_step + 1, session_log=SessionLog(status=SessionLog.START))
-            )
+        first = done + 1 if done else 0
+        self._write(Event(step=first, session_log=SessionLog(status=SessionLog.START)))
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Writes a value to each of these scalars."""

@@ -157,7 +157,7 @@ def set_up(start: Start) -> Job:
     samples, classes = len(images.train.labels), len(images.spec.classes)
     identity = {"train_samples": samples, "classes": classes}
     checkpoints = Checkpoints(folder, config, world, state, identity)
-    resumed = checkpoints.resume()
+    checkpoints.resume()
     start.rescue.arm(world, lambda: job_state.position(state), checkpoints.rescue)
     return Job(
         config=config,
@@ -172,7 +172,7 @@ def set_up(start: Start) -> Job:
             samples, world.rank, world.size, config.batch_size, config.seed, images.block
         ),
         stop=StopAgreement(world, start.request),
-        telemetry=Telemetry(config, world, folder, state.history, state.progress, resumed),
+        telemetry=Telemetry(config, world, folder, state.history, state.progress),
         instruments=Instruments(
             *(config, world, folder, model),
             lambda: image_flops(model, images.spec.shape),

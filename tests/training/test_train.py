@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -60,6 +61,20 @@ def test_restarts_leave_no_gap_and_no_overlap_in_tensorboard(no_export, tmp_path
         steps = [event.step for event in events.Scalars(name)]
         assert steps == [step for step, _ in curves[name]]
         assert steps == sorted(set(steps))
+
+
+def test_a_job_that_begins_anew_leaves_no_curves_of_the_one_before(no_export, tmp_path):
+    run(tmp_path, epochs=2)
+    # Such as one that died before its first checkpoint.
+    shutil.rmtree(tmp_path / "checkpoints")
+    run(tmp_path, epochs=1)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    curves = json.loads((tmp_path / "metrics.json").read_text())["curves"]
+    steps = [event.step for event in events.Scalars("train_loss")]
+    assert steps == [step for step, _value in curves["train_loss"]]
+    assert [event.step for event in events.Scalars("accuracy")] == [8]
+    assert [image.step for image in events.Images("train_images")] == [0]
 
 
 def test_a_job_that_is_done_exports_again_without_training(tmp_path):
