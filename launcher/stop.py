@@ -229,9 +229,10 @@ class Stopper:
         target = self._target
         if target is not None:
             words += f"; {self._end(target, started)}"
-        self._done.set()
         leave_word(f"{words}.")
         complain(f"{words}.")
+        # Only now: the main thread ends this process as soon as it is told.
+        self._done.set()
         self._leave(EXIT_TERMINATED)
 
     def _end(self, target: Target, started: float) -> str:
