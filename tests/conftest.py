@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from harness.s3 import S3
 
     from kfp_pytorch.local.apiserver.serve import ThreadedServer
+
+# Before torch is imported, here and by what tests start: tests share the cores, and threads that
+# spin while they wait for each other take them from the other tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 LONG_FIRST = ("e2e", "training", "cli", "serving")
 CRDS = Path(__file__).resolve().parents[2] / "shared" / "crds"

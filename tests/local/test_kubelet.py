@@ -73,6 +73,7 @@ def test_the_environment_is_a_short_list_and_what_the_pod_declares(
         assert found.pop("PATH").split(":")[0] == os.path.dirname(sys.executable)  # noqa: PTH120
         assert found.pop("HOME").startswith(str(local.root))
         assert found.pop("LC_CTYPE", "C.UTF-8") == "C.UTF-8"
+        assert found.pop("OMP_WAIT_POLICY") == "PASSIVE"
         assert found.keys() == {"TMPDIR", "LANG", "HOSTNAME", "KFP_PYTORCH_TERMINATION_LOG"}
 
     on_controllers(story)

@@ -195,6 +195,7 @@ def start_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
                 "PATH": os.environ["PATH"],
                 "HOME": str(nodes.folder),
                 "PYTHONUNBUFFERED": "1",
+                "OMP_WAIT_POLICY": os.environ["OMP_WAIT_POLICY"],
                 "KFP_PYTORCH_OUTPUT": str(output),
                 "KFP_PYTORCH_TERMINATION_LOG": str(termination),
                 **(environ or {}),
