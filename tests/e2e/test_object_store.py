@@ -16,7 +16,7 @@ from kfp_pytorch.launcher.constants import PYTORCHJOB, Kind
 from kfp_pytorch.local import client, lifecycle
 
 # One story with several trainings, on a machine that may be busy.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 SECRET = Kind("", "v1", "Secret", "secrets")
 ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
@@ -97,7 +97,6 @@ def test_the_keys_are_in_no_log_artifact_or_job(served, cluster, s3, check_crd):
         assert s3.secret not in json.dumps(job)
 
 
-@pytest.mark.slow
 def test_another_job_starts_from_a_folder_in_the_bucket_and_leaves_it(
     served, package, where, s3, cluster
 ):
@@ -119,7 +118,6 @@ def test_another_job_starts_from_a_folder_in_the_bucket_and_leaves_it(
     assert checkpoint
 
 
-@pytest.mark.slow
 def test_keys_that_the_bucket_refuses_fail_the_step_with_the_place_and_no_job(
     package, where, secrets, cluster
 ):
