@@ -19,8 +19,8 @@ from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher.constants import PYTORCHJOB
 from kfp_pytorch.local import lifecycle
 
-# One story with several trainings, on a machine that may be busy.
-pytestmark = pytest.mark.timeout(600)
+# Stories with several trainings each, on a machine that may be busy.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 PIPELINES = Path(__file__).with_name("training_pipelines.py")
 COMMAND = [sys.executable, "-m", "kfp_pytorch.cli", "run"]
@@ -97,7 +97,6 @@ def test_killed_in_mid_training_a_run_still_ends_as_if_nothing_had_been(cluster,
     ends_as_if_nothing_had_been(cluster, uninterrupted, {first: "epoch=2 "})
 
 
-@pytest.mark.slow
 def test_killed_and_interrupted_a_run_still_ends_as_if_nothing_had_been(cluster, uninterrupted):
     what = f"{PIPELINES}:trained"
     first = Run(what, cluster.root, "-p", f"epochs={EPOCHS}").until("epoch=2 ")
@@ -120,7 +119,6 @@ def ends_as_if_nothing_had_been(cluster, uninterrupted, ended):
     same_as(Path(summary["artifacts"]["checkpoints"]).parent, uninterrupted)
 
 
-@pytest.mark.slow
 def test_a_retried_step_goes_on_from_the_checkpoint_of_the_job_that_failed(where, uninterrupted):
     package = packages.find_one(f"{PIPELINES}:dying").spec
     made = run(image_form(package, THIS_PYTHON), where, epochs=EPOCHS)
@@ -152,7 +150,6 @@ MOMENTS = [
 WHOLE = ("-p", f"epochs={EPOCHS}", "-p", "num_nodes=1", "-p", "min_accuracy=0.5")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("words", "number"), MOMENTS)
 def test_a_run_ended_at_any_moment_is_resumed_to_the_same_end(
@@ -163,7 +160,6 @@ def test_a_run_ended_at_any_moment_is_resumed_to_the_same_end(
     finish(tmp_path, uninterrupted)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_run_killed_several_times_at_random_is_resumed_to_the_same_end(
