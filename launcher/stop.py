@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FrameType
 
 from kfp_pytorch.launcher.api_errors import ApiError, Conflict, KindAbsent, NotFound
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED, POD, Kind
@@ -174,7 +175,7 @@ class Stopper:
         self._grace = grace
         self._target: Target | None = None
         self._told = threading.Event()
-        self._asked = threading.Event()
+        self._asked = False
         self._done = threading.Event()
         self._installed = False
 
@@ -188,7 +189,7 @@ class Stopper:
         wake.setblocking(False)
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         for number in SIGNALS:
-            signal.signal(number, lambda _number, _frame: None)
+            signal.signal(number, self._note)
         # Kept alive by the thread: a closed socket would wake nobody.
         threading.Thread(target=self._listen, args=(awake, wake), daemon=True).start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -213,7 +214,7 @@ class Stopper:
         Raises:
             SystemExit: A signal came.
         """
-        if self._asked.is_set():
+        if self._asked:
             if self._target is not None:
                 # Who creates is here: nothing is in flight, and nothing is to be waited for.
                 self._target.creating = False
@@ -222,7 +223,7 @@ class Stopper:
 
     def stop(self) -> None:
         """Does what a signal does."""
-        self._asked.set()
+        self._asked = True
         started, words = time.monotonic(), "Stopped by a signal"
         # While a step is imported and reads its inputs: an earlier try's job may be alive.
         self._told.wait(self._grace)
@@ -248,6 +249,10 @@ class Stopper:
         except StepError as error:
             return f"{what} could not be deleted, do it by hand: {error.message}"
         return f"{what} deleted" if found else f"there was no {what} to delete"
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        """Lets the main thread, where Python calls this, go no further before the listener woke."""
+        self._asked = True
 
     def _listen(self, awake: socket.socket, _wake: socket.socket) -> None:
         while awake.recv(1)[0] not in SIGNALS:
