@@ -86,6 +86,15 @@ class Clocks:
         elif self.phase in _RUNS:
             self.run += passed
 
+    def forgive(self, now: float) -> None:
+        """Begins anew what others had to do, who could not reach the server up to now.
+
+        Args:
+            now: The time, by the clock that all calls use.
+        """
+        self.count(now)
+        self.acknowledge = self.deletion = self.settle = 0.0
+
     def count(self, now: float) -> None:
         """Counts the time up to now."""
         passed, self.mark = max(0.0, now - self.mark), now

@@ -201,7 +201,7 @@ class Wait:
 
     def _see(self, source: str, sight: Sight | None) -> None:
         if isinstance(sight, Snapshot):
-            self._note_read(source)
+            self._note_read(source, sight)
         if isinstance(sight, Broken):
             # Without the pods' states and messages there is no result: better to fail now.
             if source == "job" or isinstance(sight.error, Forbidden):
@@ -215,13 +215,11 @@ class Wait:
             # A log that ends is the first sign of a container's end.
             self._pods.look()
 
-    def _note_read(self, source: str) -> None:
+    def _note_read(self, source: str, snapshot: Snapshot) -> None:
         self._read_since.add(source)
-        if self._asked is None or source != "job":
-            return
-        if time.monotonic() - self._asked > self._limits.quick_beat:
+        if source == "job" and snapshot.took > self._limits.quick_beat:
             # The server was out of sight, for the operator too perhaps.
-            self._clocks.acknowledge = 0.0
+            self._clocks.forgive(time.monotonic())
 
     def _see_job(self, sight: Sight | None) -> None:
         if isinstance(sight, Snapshot):

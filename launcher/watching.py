@@ -39,9 +39,15 @@ _CHANGES = ("ADDED", "MODIFIED", "DELETED")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that was there at a read."""
+    """All that was there at a read.
+
+    Attributes:
+        items: The objects.
+        took: How long the read took, in seconds: for as long as the server was out of sight.
+    """
 
     items: list[Object]
+    took: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -140,9 +146,10 @@ class Follower(threading.Thread, ABC):
 
     def _round(self) -> None:
         self._wake.clear()
+        asked = time.monotonic()
         items, version = self._read_patiently()
-        self._put(Snapshot(items))
         started, silent = time.monotonic(), False
+        self._put(Snapshot(items, took=started - asked))
         try:
             # A bookmark is newer than an object that has not changed for long.
             self._watch("" if self._expired else self._version or version)

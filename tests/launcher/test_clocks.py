@@ -50,6 +50,17 @@ def test_a_job_without_a_condition_fails_sooner_than_one_that_starts_slowly() ->
     assert clock.exceeded() == "start"
 
 
+def test_what_nobody_could_do_while_the_server_was_away_begins_anew() -> None:
+    clock = clocks()
+    clock.set(0, Phase.UNACKNOWLEDGED, whole=False, deleting=True, over=True)
+    clock.forgive(30)
+    assert clock.exceeded() == ""
+    assert (clock.acknowledge, clock.deletion, clock.settle) == (0, 0, 0)
+    assert clock.start == 30
+    clock.count(35)
+    assert clock.exceeded() == "deletion"
+
+
 def test_a_job_that_says_running_while_pods_are_missing_is_still_starting() -> None:
     clock = clocks()
     clock.set(0, Phase.RUNNING, whole=False)

@@ -49,11 +49,11 @@ def test_the_operator_is_not_blamed_for_the_time_that_the_server_was_away(
 ) -> None:
     if not answered:
         hands.fault(LostAnswer(), "create")
-    run = step(limits={"acknowledge": 1.2})
+    run = step(limits={"acknowledge": 2.0})
     hands.job(run.job)
     if answered:
         hands.until(lambda: hands.count("watch", "/pytorchjobs"))
-    hands.server.go_away(1.6)
+    hands.server.go_away(2.4)
     hands.until(lambda: hands.count("get", f"pytorchjobs/{run.job}"))
     hands.set_conditions(run.job, "Created")
     hands.success(run.job)
