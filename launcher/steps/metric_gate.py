@@ -105,6 +105,12 @@ def _value(metadata: Mapping[str, Any], name: str) -> float:
         if isinstance(value, (int, float)) and not isinstance(value, bool)
     }
     there = ", ".join(f"{key} = {value:g}" for key, value in sorted(numbers.items())) or "none"
+    if not numbers:
+        raise MetricRefused(
+            f"There is no metric {name!r}; there are: none. Training reports metrics as JSON in "
+            "the file that KFP_PYTORCH_TERMINATION_LOG names, as the README shows. One whose last "
+            "value was not a finite number is left out: then training diverged."
+        )
     if name not in numbers:
         raise MetricRefused(
             f"There is no metric {name!r}; there {'is' if len(numbers) == 1 else 'are'}: {there}. "

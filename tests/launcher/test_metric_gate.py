@@ -57,8 +57,8 @@ def test_a_value_that_is_not_finite_passes_no_threshold(value: float) -> None:
     assert "training diverged" in refused("loss", maximum=5, loss=value)
 
 
-def test_a_run_without_metrics_is_refused() -> None:
-    with pytest.raises(MetricRefused, match="there are: none"):
+def test_a_run_without_metrics_is_told_how_training_reports_them() -> None:
+    with pytest.raises(MetricRefused, match=r"are: none\. .* KFP_PYTORCH_TERMINATION_LOG"):
         run(dsl.Metrics(), "accuracy", 0.9, NO_MAXIMUM)
 
 

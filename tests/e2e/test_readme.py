@@ -1,0 +1,64 @@
+"""What the README shows is run as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from unittest import mock
+
+import kfp
+import pytest
+import yaml
+
+import kfp_pytorch
+from kfp_pytorch.cli import packages
+
+ROOT = Path(kfp_pytorch.__file__).parent.parent
+
+
+def shown(heading: str) -> list[str]:
+    """The Python that a section shows."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = re.split(r"^##+ ", text.partition(f"# {heading}\n")[2], flags=re.MULTILINE)[0]
+    return re.findall(r"^```python\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_runs_are_started_and_scheduled_with_arguments_that_kfp_and_the_pipeline_take() -> None:
+    (start,), (schedule,) = shown("Start a run from Python"), shown("Schedule recurring runs")
+    client = mock.create_autospec(kfp.Client)
+    with mock.patch.object(kfp, "Client", client):
+        exec(start + schedule, {})
+    started = client.return_value.create_run_from_pipeline_func.call_args
+    scheduled = client.return_value.create_recurring_run.call_args
+    package = ROOT / scheduled.kwargs["pipeline_package_path"]
+    spec = next(iter(yaml.safe_load_all(package.read_text(encoding="utf-8"))))
+    parameters = spec["root"]["inputDefinitions"]["parameters"].keys()
+    assert started.kwargs["arguments"].keys() <= parameters
+    assert scheduled.kwargs["params"].keys() <= parameters
+
+
+def own(folder: Path) -> tuple[Path, Path]:
+    """Write the pipeline of one's own and its script."""
+    pipeline, script = shown("Your own pipeline")
+    (folder / "my_pipeline.py").write_text(pipeline)
+    (folder / "train.py").write_text(script)
+    return folder / "my_pipeline.py", folder / "train.py"
+
+
+def test_the_pipeline_of_ones_own_compiles(tmp_path: Path) -> None:
+    pipeline, _ = own(tmp_path)
+    assert packages.find_one(f"{pipeline}:my_training").name == "my_training"
+
+
+@pytest.mark.slow
+def test_the_pipeline_of_ones_own_runs_with_its_script(cluster, tmp_path: Path) -> None:
+    pipeline, script = own(tmp_path)
+    ran = cluster.run(
+        f"{pipeline}:my_training",
+        image="any",
+        script=str(script),
+        gpus_per_node=0,
+        output_uri="pvc://kfp-pytorch",
+    )
+    assert ran.code == 0, ran.stderr
+    assert ran.summary["metrics"] == {"accuracy": 0.93}
