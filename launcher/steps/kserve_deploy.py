@@ -7,17 +7,18 @@ from urllib.parse import urlsplit
 
 from kfp_pytorch.launcher.api_errors import ApiError, NotFound
 from kfp_pytorch.launcher.constants import CLAIM
-from kfp_pytorch.launcher.deploy import Pace, Waiter, apply, doubtful_claim
+from kfp_pytorch.launcher.deploy import Pace, apply
 from kfp_pytorch.launcher.errors import CannotObserve, InputError
 from kfp_pytorch.launcher.inference_service import (
     ServiceInputs,
-    base_url,
     check_host,
+    doubtful_claim,
     parse_inputs,
-    predict_url,
 )
 from kfp_pytorch.launcher.kube import Kube, connect
 from kfp_pytorch.launcher.progress import say
+from kfp_pytorch.launcher.rollout import base_url, predict_url
+from kfp_pytorch.launcher.rollout_wait import Waiter
 
 
 class Outputs(NamedTuple):

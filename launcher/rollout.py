@@ -1,0 +1,148 @@
+"""What the status of an InferenceService, and of what runs it, tells of a rollout. No I/O.
+
+KServe's side: https://github.com/kserve/kserve/tree/v0.20.0/pkg/apis/serving/v1beta1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
+
+from kfp_pytorch.launcher.evidence import Object
+from kfp_pytorch.launcher.inference_service import HASH, MODE_ANNOTATION, MODES
+from kfp_pytorch.launcher.podview import condition, dig
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """How far the cluster is with the new revision.
+
+    Attributes:
+        done: Whether the new revision serves.
+        waits_for: What is still missing, in words.
+        refusal: What KServe says makes this spec impossible; it may still speak of the last one.
+    """
+
+    done: bool
+    waits_for: str = ""
+    refusal: str = ""
+
+
+def mode_of(service: Object) -> str:
+    """Return `Standard` or `Knative`, or an empty string while the cluster does not say."""
+    said = dig(service, "status", "deploymentMode")
+    said = said or dig(service, "metadata", "annotations", MODE_ANNOTATION) or ""
+    if said in MODES:
+        found = MODES[said]
+        if found:
+            return found
+    return "Knative" if created_revision(service) else ""
+
+
+def created_revision(service: Object) -> str:
+    """Return the name of the newest Knative Revision, or an empty string."""
+    return str(dig(_component(service), "latestCreatedRevision") or "")
+
+
+def rollout(service: Object, workload: Object | None, spec_hash: str) -> Rollout:
+    """Tell whether the new revision serves.
+
+    After an update the old revision's Ready stays True, `observedGeneration` is a child object's
+    and `modelStatus` is Loaded whenever Ready is True. What counts is that our own hash has reached
+    what runs, and that it runs whole.
+
+    Args:
+        service: The InferenceService.
+        workload: Its Deployment in Standard mode, or its newest Revision in Knative mode; None
+            where there is none yet.
+        spec_hash: The hash of the wanted spec.
+
+    Returns:
+        How far it is.
+    """
+    status = dig(service, "status", "modelStatus") or {}
+    transition = str(status.get("transitionStatus") or "")
+    refusal = _failure_words(status) if transition == "InvalidSpec" else ""
+    waits_for = _workload_waits_for(service, workload, spec_hash)
+    ready = condition(service, "Ready")
+    if not waits_for and ready.get("status") != "True":
+        words = f"{ready.get('reason', '')} {ready.get('message', '')}".strip()
+        waits_for = f"the service to be Ready{f' ({words})' if words else ''}"
+    if not waits_for and transition not in ("", "UpToDate"):
+        waits_for = f"the model: {transition}"
+    return Rollout(not waits_for, waits_for, refusal)
+
+
+def _workload_waits_for(service: Object, workload: Object | None, spec_hash: str) -> str:
+    if workload is None:
+        return "the controller to take up the new spec"
+    if mode_of(service) == "Knative":
+        return _revision_waits_for(service, workload, spec_hash)
+    spec, status = workload.get("spec") or {}, workload.get("status") or {}
+    if dig(spec, "template", "metadata", "annotations", HASH) != spec_hash:
+        return "the controller to take up the new spec"
+    observed = int(status.get("observedGeneration") or 0)
+    if observed < int(dig(workload, "metadata", "generation") or 0):
+        return "the Deployment's controller"
+    wanted = spec.get("replicas", 1)
+    counts = {f: int(status.get(f) or 0) for f in ("updatedReplicas", "availableReplicas")}
+    counts["replicas"] = int(status.get("replicas") or 0)
+    if set(counts.values()) != {wanted}:
+        refused = condition(workload, "ReplicaFailure")
+        words = f": {refused.get('message')}" if refused.get("status") == "True" else ""
+        return (
+            f"pods of the new revision: {counts['updatedReplicas']} of {wanted} made, "
+            f"{counts['availableReplicas']} available, {counts['replicas']} in all{words}"
+        )
+    return ""
+
+
+def _revision_waits_for(service: Object, revision: Object, spec_hash: str) -> str:
+    if dig(revision, "metadata", "annotations", HASH) != spec_hash:
+        return "the controller to take up the new spec"
+    ready = dig(_component(service), "latestReadyRevision")
+    created = created_revision(service)
+    return "" if created == ready else f"revision {created} to be ready (so far {ready or 'none'})"
+
+
+def _component(service: Object) -> Object:
+    return dig(service, "status", "components", "predictor") or {}
+
+
+def _failure_words(status: Object) -> str:
+    info = status.get("lastFailureInfo") or {}
+    said = ": ".join(filter(None, (info.get("reason"), info.get("message"))))
+    return said.strip() or str(status.get("transitionStatus"))
+
+
+def model_failure(service: Object) -> str:
+    """Return what KServe says of a model that failed to load, or an empty string."""
+    status = dig(service, "status", "modelStatus") or {}
+    return _failure_words(status) if status.get("lastFailureInfo") else ""
+
+
+def base_url(service: Object, *, internal: bool) -> str:
+    """Return the service's URL.
+
+    Args:
+        service: The InferenceService.
+        internal: Whether the URL for callers within the cluster is wanted.
+
+    Returns:
+        The URL, or an empty string if the status has none.
+    """
+    path = ("status", "address", "url") if internal else ("status", "url")
+    return str(dig(service, *path) or "")
+
+
+def predict_url(base: str, name: str, protocol: str) -> str:
+    """Return the exact URL that answers predictions.
+
+    Args:
+        base: The service's URL; older KServe puts a path into it.
+        name: The model's name.
+        protocol: `v1` or `v2`.
+    """
+    path = f"/v1/models/{name}:predict" if protocol == "v1" else f"/v2/models/{name}/infer"
+    parts = urlsplit(base)
+    return urlunsplit((parts.scheme, parts.netloc, path, "", ""))

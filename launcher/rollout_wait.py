@@ -1,0 +1,172 @@
+"""Waits until the new revision of an InferenceService serves, or says why it does not."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from kfp_pytorch.launcher import waiting
+from kfp_pytorch.launcher.api_errors import ApiError, Forbidden, Unauthorized
+from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, POD, Kind
+from kfp_pytorch.launcher.deploy import DeployFailed, Pace, find
+from kfp_pytorch.launcher.errors import StepError
+from kfp_pytorch.launcher.evidence import Object
+from kfp_pytorch.launcher.inference_service import HASH, POD_LABEL, ServiceInputs
+from kfp_pytorch.launcher.kube import Kube
+from kfp_pytorch.launcher.limits import Limits
+from kfp_pytorch.launcher.pods import TroubleWatch, container_statuses
+from kfp_pytorch.launcher.podview import dig
+from kfp_pytorch.launcher.progress import Progress, say
+from kfp_pytorch.launcher.rollout import Rollout, base_url, created_revision, mode_of, rollout
+from kfp_pytorch.launcher.rollout_evidence import Seen, crash_loop, explain
+
+REVISION = Kind("serving.knative.dev", "v1", "Revision", "revisions")
+
+
+@dataclass
+class Waiter:
+    """Waits until the new revision of one service serves.
+
+    Attributes:
+        kube: The cluster.
+        inputs: What was asked for.
+        pace: How often and how long to look.
+        uid: The uid of the service that was written.
+    """
+
+    kube: Kube
+    inputs: ServiceInputs
+    pace: Pace
+    uid: str
+
+    def __post_init__(self) -> None:
+        self._unread = ""
+        self._troubles = TroubleWatch(Limits())
+        self._refused_since: float | None = None
+        self._ready_since: float | None = None
+        self._service: Object = {}
+        self._workload: Object | None = None
+
+    def run(self) -> Object:
+        """Waits.
+
+        Returns:
+            The service, whose new revision serves and whose status has a URL.
+
+        Raises:
+            DeployFailed: It does not come to that; the message says why, with what serves now.
+        """
+        started, progress, in_a_row = time.monotonic(), Progress(120.0), 0
+        while True:
+            state = self._look()
+            in_a_row = in_a_row + 1 if state.done else 0
+            self._ready_since = (self._ready_since or time.monotonic()) if state.done else None
+            if in_a_row >= self.pace.in_a_row and self._has_url():
+                return self._service
+            waited = time.monotonic() - started
+            if not state.done:
+                pods = self._new_pods()
+                # The scheduler's or the kubelet's own words.
+                why = waiting.words(pods, [])
+                progress.tell(f"waiting for {state.waits_for}", why)
+                reason = self._hopeless(state, pods)
+                if not reason and waited > self.inputs.timeout:
+                    reason = "; ".join(filter(None, (self._too_late(state), why)))
+                if reason:
+                    raise self._failure(reason)
+            slow = self.pace.slow_poll if waited > 60 else self.pace.poll
+            time.sleep(self.pace.settle if state.done else slow)
+
+    def _look(self) -> Rollout:
+        """How far it is; an answer that tells nothing of the service is waited out."""
+        try:
+            return self._rollout()
+        except (Forbidden, Unauthorized):
+            raise
+        except ApiError as error:
+            return Rollout(False, f"an answer of the cluster that can be read ({error.short})")
+
+    def _rollout(self) -> Rollout:
+        name = self.inputs.name
+        found = self._still_ours(find(self.kube, INFERENCE_SERVICE, name))
+        self._service = found
+        if mode_of(found) == "Knative":
+            created = created_revision(found)
+            self._workload = find(self.kube, REVISION, created) if created else None
+        else:
+            self._workload = find(self.kube, DEPLOYMENT, f"{name}-predictor")
+        return rollout(found, self._workload, self.inputs.spec_hash)
+
+    def _still_ours(self, found: Object | None) -> Object:
+        """The service, if it still is what this step wrote: waiting for another's is in vain."""
+        service = f"InferenceService {self.kube.namespace}/{self.inputs.name}"
+        metadata = (found or {}).get("metadata") or {}
+        if found is None or metadata.get("deletionTimestamp"):
+            raise DeployFailed(
+                f"{service} was deleted meanwhile, by a person or another program. Find out by "
+                "whom, then start the step again: it makes the service anew."
+            )
+        carried = dig(found, "spec", "predictor", "annotations", HASH)
+        if metadata.get("uid") != self.uid or carried != self.inputs.spec_hash:
+            raise DeployFailed(
+                f"{service} was changed by somebody else while it was waited for: it is to serve "
+                f"revision {carried or 'without a name'} now, and this step's is "
+                f"{self.inputs.spec_hash}. Two runs that deploy to one service_name undo each "
+                "other: give each its own, or run one after the other. It was left as it is."
+            )
+        return found
+
+    def _has_url(self) -> bool:
+        if base_url(self._service, internal=False):
+            return True
+        if time.monotonic() - (self._ready_since or 0.0) < self.pace.url_grace:
+            return False
+        if base_url(self._service, internal=True):
+            return True
+        raise self._failure(
+            f"it is Ready, but {self.pace.url_grace:.0f} s later its status has no URL"
+        )
+
+    def _too_late(self, state: Rollout) -> str:
+        return f"after {self.inputs.timeout} s (timeout) it still waits for {state.waits_for}"
+
+    def _hopeless(self, state: Rollout, pods: list[Object]) -> str:
+        """Why waiting longer cannot help, or an empty string."""
+        now = time.monotonic()
+        self._refused_since = (self._refused_since or now) if state.refusal else None
+        if self._refused_since and now - self._refused_since >= self.pace.refusal_grace:
+            return f"KServe cannot serve this spec: {state.refusal}"
+        trouble = self._troubles.fatal(pods, now)
+        if trouble:
+            return f"a container of the new revision does not start: {trouble}"
+        for pod in pods:
+            for status in container_statuses(pod):
+                end = crash_loop(status)
+                if end:
+                    return f"container {status.get('name')!r} of the new revision {end}"
+        return ""
+
+    def _new_pods(self) -> list[Object]:
+        """The new revision's pods; none where they cannot be read, for they only explain."""
+        try:
+            pods = self.kube.list(POD, labels=f"{POD_LABEL}={self.inputs.name}")
+        except ApiError as error:
+            if not self._unread:
+                self._unread = f"The predictor's pods could not be read: {error.short}"
+                say(self._unread)
+            return []
+        ours = self.inputs.spec_hash
+        return [pod for pod in pods if dig(pod, "metadata", "annotations", HASH) == ours]
+
+    def _failure(self, reason: str) -> DeployFailed:
+        headline = (
+            f"InferenceService {self.kube.namespace}/{self.inputs.name} does not serve the new "
+            f"revision: {reason.rstrip('.')}."
+        )
+        try:
+            pods = self._new_pods()
+        except StepError as error:
+            # What ended the wait is known, and must be told.
+            pods, self._unread = [], f"The predictor's pods could not be read: {error.short}"
+        seen = Seen(self._service, self._workload, pods, self._unread)
+        return DeployFailed("\n".join([headline, *explain(self.kube, self.inputs, seen)]), headline)

@@ -1,0 +1,89 @@
+"""What the status of an InferenceService, and of what runs it, tells of a rollout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kfp_pytorch.launcher.constants import SPEC_HASH_LABEL
+from kfp_pytorch.launcher.rollout import mode_of, predict_url, rollout
+
+Object = dict[str, Any]
+
+
+def service(ready: str = "True", mode: str = "Standard", **status: Any) -> Object:
+    conditions = [{"type": "Ready", "status": ready, "reason": "R", "message": "M"}]
+    return {"status": {"deploymentMode": mode, "conditions": conditions, **status}}
+
+
+def deployment(
+    carried: str = "new", generation: int = 2, observed: int = 2, wanted: int = 1, **counts: int
+) -> Object:
+    whole = {"replicas": wanted, "updatedReplicas": wanted, "availableReplicas": wanted} | counts
+    annotations = {SPEC_HASH_LABEL: carried}
+    return {
+        "metadata": {"generation": generation},
+        "spec": {"replicas": wanted, "template": {"metadata": {"annotations": annotations}}},
+        "status": {"observedGeneration": observed, **whole},
+    }
+
+
+def test_a_whole_rollout_is_done() -> None:
+    assert rollout(service(), deployment(), "new").done
+    assert rollout(service(modelStatus={"transitionStatus": "UpToDate"}), deployment(), "new").done
+
+
+@pytest.mark.parametrize(
+    ("seen", "workload"),
+    [
+        pytest.param(service(), None, id="no Deployment"),
+        pytest.param(service(), deployment("old"), id="the old spec, Ready since long"),
+        pytest.param(service(), deployment(observed=1), id="not yet observed"),
+        pytest.param(service(), deployment(replicas=2), id="an old pod is left"),
+        pytest.param(service(), deployment(updatedReplicas=0), id="no new pod"),
+        pytest.param(service(), deployment(availableReplicas=0), id="not available"),
+        pytest.param(service(), deployment(wanted=3, updatedReplicas=2), id="two of three"),
+        pytest.param(service("False"), deployment(), id="not Ready"),
+        pytest.param(service("Unknown"), deployment(), id="unknown"),
+        pytest.param({}, deployment(), id="no status"),
+        pytest.param({"status": {}}, deployment(), id="empty status"),
+        pytest.param(
+            service(modelStatus={"transitionStatus": "InProgress"}), deployment(), id="loading"
+        ),
+    ],
+)
+def test_a_stale_or_half_rollout_is_not_done(seen: Object, workload: Object | None) -> None:
+    state = rollout(seen, workload, "new")
+    assert not state.done
+    assert state.waits_for
+
+
+def knative(created: str, ready: str) -> Object:
+    revisions = {"latestCreatedRevision": created, "latestReadyRevision": ready}
+    return service(mode="", components={"predictor": revisions})
+
+
+def revision(carried: str) -> Object:
+    return {"metadata": {"annotations": {SPEC_HASH_LABEL: carried}}}
+
+
+def test_a_knative_rollout_is_done_when_the_newest_revision_is_ours_and_ready() -> None:
+    assert mode_of(knative("r-2", "r-1")) == "Knative"
+    assert not rollout(knative("r-1", "r-1"), revision("old"), "new").done
+    assert not rollout(knative("r-2", "r-1"), revision("new"), "new").done
+    assert not rollout(knative("r-2", ""), revision("new"), "new").done
+    assert rollout(knative("r-2", "r-2"), revision("new"), "new").done
+
+
+def test_kserves_refusal_is_passed_on_in_its_words() -> None:
+    info = {"reason": "NoSupportingRuntime", "message": "No runtime found"}
+    status = {"transitionStatus": "InvalidSpec", "lastFailureInfo": info}
+    state = rollout(service("False", modelStatus=status), None, "new")
+    assert state.refusal == "NoSupportingRuntime: No runtime found"
+
+
+@pytest.mark.parametrize("base", ["http://h:8", "http://h:8/", "http://h:8/v1/models/d:predict"])
+def test_the_predict_url_is_exact_whatever_path_kserve_gives(base: str) -> None:
+    assert predict_url(base, "d", "v1") == "http://h:8/v1/models/d:predict"
+    assert predict_url(base, "d", "v2") == "http://h:8/v2/models/d/infer"
