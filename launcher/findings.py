@@ -86,7 +86,19 @@ _INIT_ADVICE = (
     "administrator gives another by the operator's flag --pytorch-init-container-image."
 )
 # SIGBUS, SIGKILL and SIGSEGV: nobody ends like this who only lost its peers.
-_KILLED = (135, 137, 139)
+KILLED_BY = (135, 137, 139)
+EXIT_HINTS = {
+    137: "Something outside killed it: its node ran out of memory, or somebody deleted the pod. "
+    "Set memory to what training needs; a retry goes on from the last checkpoint.",
+    143: "It was told to stop: its pod was deleted or preempted, or its node drained. A retry of "
+    "the step goes on from the last checkpoint.",
+    139: "It crashed in native code: check that torch, CUDA and extensions fit together.",
+    135: "A bus error often is a full /dev/shm: set shm_size.",
+    134: "It gave itself up, as NCCL does after a time-out and native code on a failed check: its "
+    "last lines say why.",
+    127: "Check command: the image does not have that program.",
+    126: "Check command: that file may not be executed.",
+}
 _START_ERRORS = ("StartError", "ContainerCannotRun")
 _DISRUPTIONS = re.compile(
     r"Evicted|Preempt|NodeLost|NodeShutdown|Shutdown|Terminated|UnexpectedAdmissionError|OutOf"
@@ -279,7 +291,7 @@ def _exit_codes(evidence: Evidence, ends: list[Ended]) -> Iterator[Finding]:
         return
     together = [end for end in own if end.finished_at == own[0].finished_at]
     # Of those that ended in one second, a rank that was killed is why others lost their peer.
-    first = next((end for end in together if end.exit_code in _KILLED), own[0])
+    first = next((end for end in together if end.exit_code in KILLED_BY), own[0])
     others = len({end.pod for end in own} - {first.pod})
     restarts = sum(map(podview.restarts, evidence.pods.values()))
     again = f", after {counted(restarts, 'restart')} over all pods" if restarts else ""
@@ -288,18 +300,10 @@ def _exit_codes(evidence: Evidence, ends: list[Ended]) -> Iterator[Finding]:
     seen = "Its last log lines are below: correct what they show."
     if not left:
         seen = f"It left no log that could be read. {KEEP_THE_PODS}"
-    hints = {
-        137: "Something outside killed it: its node ran out of memory, or somebody deleted the "
-        "pod. Set memory to what training needs; a retry goes on from the last checkpoint.",
-        139: "It crashed in native code: check that torch, CUDA and extensions fit together.",
-        135: "A bus error often is a full /dev/shm: set shm_size.",
-        127: "Check command: the image does not have that program.",
-        126: "Check command: that file may not be executed.",
-    }
     yield Finding(
-        KILLED if first.exit_code in _KILLED else EXIT_CODE,
+        KILLED if first.exit_code in KILLED_BY else EXIT_CODE,
         f"{first.pod} ended with {podview.exit_words(first.exit_code)}{again}{also}",
-        hints.get(first.exit_code, seen),
+        EXIT_HINTS.get(first.exit_code, seen),
     )
 
 

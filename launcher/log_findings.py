@@ -6,9 +6,18 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher import podview
+from kfp_pytorch.launcher import hints, podview
+from kfp_pytorch.launcher.constants import EXIT_TERMINATED
 from kfp_pytorch.launcher.evidence import Evidence, Object
-from kfp_pytorch.launcher.findings import COLLECTIVE, EXCEPTION, Finding
+from kfp_pytorch.launcher.findings import (
+    COLLECTIVE,
+    EXCEPTION,
+    EXIT_CODE,
+    EXIT_HINTS,
+    KILLED,
+    KILLED_BY,
+    Finding,
+)
 from kfp_pytorch.launcher.messages import Outcome
 from kfp_pytorch.launcher.pods import pod_phase
 from kfp_pytorch.launcher.podview import some
@@ -24,10 +33,20 @@ _LOST_PEERS = re.compile(
     r"DistBackendError|DistNetworkError|DistStoreError|collective operation timeout"
     r"|[Cc]onnection (?:was )?(?:closed|reset) by (?:remote )?peer|Broken pipe|[Ss]ocket [Tt]imeout"
     r"|Timed out (?:waiting|after)|wait timeout|ncclRemoteError|monitoredBarrier"
-    r"|NCCL communicator was aborted|connectFullMesh failed|Rendezvous(?:Timeout|Connection)Error"
+    r"|NCCL communicator was aborted|connectFullMesh failed|ProcessGroupNCCL watchdog hang"
+    r"|Application timeout caused pair closure|Rendezvous(?:Timeout|Connection|Closed)Error"
     # Training's own: another rank is gone.
     r"|PeerLostError"
 )
+# What torch calls by the same names, and is no other rank's doing.
+_OWN_FAULT = re.compile(
+    r"ncclUnhandledCudaError|ncclInvalidUsage|ncclInvalidArgument|unhandled cuda error"
+    r"|invalid usage|shared memory segment|no socket interface found|EADDRINUSE"
+)
+# NCCL's own words come after torch's, which only say what kind of error it is.
+_NCCL_WORDS = re.compile(r"nccl[A-Z]\w+: [^\n]*\n\s*Last error: ?\n\s*(?P<last>[^\n]+)")
+# torchrun's summary of a process that a signal ended. The one that was the first comes last.
+_CHILD = re.compile(r"^ *rank +: (\d+) \(local_rank: \d+\)\n *exitcode +: -(\d+)", re.MULTILINE)
 _OPERATION = re.compile(r"OpType=(\w+).{0,300}?ran for (\d+) milliseconds", re.DOTALL)
 _GLOO = re.compile(r"Timed out waiting (\d+)ms for (\w+) operation")
 _WAITED = re.compile(r"[\[ ][Rr]ank ?(\d+)\][^\n]{0,200}?(?:Watchdog caught|[Tt]ime[d ]*out)")
@@ -45,57 +64,6 @@ _ADDRESS = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Hint:
-    """What to do about an error that is known by its words."""
-
-    pattern: re.Pattern[str]
-    advice: str
-
-
-_HINTS = (
-    Hint(
-        re.compile(r"CUDA out of memory|torch\.OutOfMemoryError|cuda.*OutOfMemory"),
-        "The GPU's memory is full: a smaller batch, gradient accumulation, or sharding.",
-    ),
-    Hint(
-        re.compile(r"insufficient shared memory|/dev/shm|[Bb]us error"),
-        "The shared memory at /dev/shm is too small: set shm_size.",
-    ),
-    Hint(
-        re.compile(r"DataLoader worker .* killed by signal"),
-        "A loader worker was killed, mostly for memory: raise memory or use fewer workers.",
-    ),
-    Hint(
-        re.compile(r"CUDA driver version is insufficient|no kernel image is available"),
-        "The image's CUDA does not fit the node's driver or GPU: use an image that does.",
-    ),
-    Hint(
-        re.compile(r"invalid device ordinal"),
-        "Choose the device by LOCAL_RANK, and keep nproc_per_node at gpus_per_node.",
-    ),
-    Hint(
-        re.compile(r"No space left on device"),
-        "A disk is full: the claim of output_uri, or the node's own under the container.",
-    ),
-    Hint(
-        re.compile(r"Read-only file system|Permission denied"),
-        "The container's user may not write there; output_uri is writable: KFP_PYTORCH_OUTPUT.",
-    ),
-    Hint(
-        re.compile(
-            r"NoCredentials|Unable to locate credentials|AccessDenied|InvalidAccessKeyId"
-            r"|SignatureDoesNotMatch|access key ID you provided does not exist"
-            r"|request signature we calculated does not match"
-        ),
-        "The bucket refuses: name the Secret with its credentials as output_secret.",
-    ),
-    Hint(
-        re.compile(r"NoSuchBucket|bucket does not exist"),
-        "Create the bucket, or correct its name in output_uri; AWS_ENDPOINT_URL says on which "
-        "server it is.",
-    ),
-)
 _FIX_PROGRAM = "Correct the program or its arguments and run again."
 _TRACEBACK_BELOW = "Correct the program or its arguments and run again; the traceback is below."
 
@@ -121,7 +89,8 @@ class Error:
     @property
     def lost_peers(self) -> bool:
         """Whether it only tells of other ranks that were lost or late."""
-        return bool(_LOST_PEERS.search(str(self)))
+        words = str(self)
+        return bool(_LOST_PEERS.search(words)) and not _OWN_FAULT.search(words)
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}\n{self.traceback}"
@@ -138,7 +107,9 @@ def errors(evidence: Evidence, outcome: Outcome, logs: Mapping[str, str]) -> lis
     Returns:
         Errors; those that only tell of lost peers come last.
     """
-    found = [Error(f.pod, f.rank, f.type, f.message, f.traceback) for f in outcome.failures]
+    found = [
+        Error(f.pod, f.rank, f.type, _telling(f.message), f.traceback) for f in outcome.failures
+    ]
     said = {error.pod for error in found}
     failed = dict.fromkeys(end.pod for end in podview.failed_ends(evidence.pods.values()))
     for pod in [*failed, *(pod for pod in logs if pod not in failed)]:
@@ -149,13 +120,23 @@ def errors(evidence: Evidence, outcome: Outcome, logs: Mapping[str, str]) -> lis
 
 def _in_log(pod: str, log: str) -> Iterator[Error]:
     ranks = re.findall(r"^\[rank(\d+)\]:? ?Traceback", log, re.MULTILINE)
-    for match in _TRACEBACK.finditer(_RANK_PREFIX.sub("", log)):
+    plain = _RANK_PREFIX.sub("", log)
+    for match in _TRACEBACK.finditer(plain):
         error = _ERROR.match(match["last"])
         kind = error["type"] if error else match["last"]
         if kind.rpartition(".")[2] not in _SUMMARIES:
-            words = (error["message"] or "") if error else ""
-            yield Error(pod, int(ranks[0]) if ranks else None, kind, words, match[0])
+            words, traceback = (error["message"] or "") if error else "", match[0]
+            more = _NCCL_WORDS.match(plain, match.end() + 1)
+            if more:
+                words, traceback = more["last"].strip(), f"{traceback}\n{more[0]}"
+            yield Error(pod, int(ranks[0]) if ranks else None, kind, words, traceback)
             return
+
+
+def _telling(message: str) -> str:
+    """The part of an error's words that says what is wrong."""
+    nccl = _NCCL_WORDS.search(message)
+    return nccl["last"].strip() if nccl else message
 
 
 def find(evidence: Evidence, found: list[Error], logs: Mapping[str, str]) -> Iterator[Finding]:
@@ -171,13 +152,31 @@ def find(evidence: Evidence, found: list[Error], logs: Mapping[str, str]) -> Ite
         words = f"{first.type}: {first.message}" if first.message else first.type
         yield Finding(EXCEPTION, f"{_who(first)} raised {words}", _advice(words, first.traceback))
     everything = "\n".join([*logs.values(), *map(str, found)])
-    if _LOST_PEERS.search(everything) or _ADDRESS.search(everything):
+    own = bool(found) and bool(_OWN_FAULT.search(str(found[0])))
+    lost = _LOST_PEERS.search(everything) or _ADDRESS.search(everything)
+    yield from _killed(logs)
+    if lost and (not own or found[-1].lost_peers):
         yield _collective(evidence, found, everything)
     elif not found:
-        hint = next((hint for hint in _HINTS if hint.pattern.search(everything)), None)
-        match = hint.pattern.search(everything) if hint else None
-        if hint and match:
-            yield Finding(EXCEPTION - 5, f"The log says: {_line(everything, match)}", hint.advice)
+        line, advice = hints.known(everything)
+        if line:
+            yield Finding(EXCEPTION - 5, f"The log says: {line}", advice)
+
+
+def _killed(logs: Mapping[str, str]) -> Iterator[Finding]:
+    """A rank that a signal ended: the container, which is torchrun, only ends with exit code 1."""
+    for pod, log in logs.items():
+        ends = [(rank, 128 + int(number)) for rank, number in _CHILD.findall(log)]
+        # torchrun itself ends the others, with SIGTERM.
+        ends = [(rank, code) for rank, code in ends if code != EXIT_TERMINATED]
+        if ends:
+            rank, code = ends[-1]
+            yield Finding(
+                KILLED if code in KILLED_BY else EXIT_CODE + 1,
+                f"Rank {rank} ({pod}) was ended by {podview.signal_name(code)}",
+                EXIT_HINTS.get(code, _FIX_PROGRAM),
+            )
+            return
 
 
 def _who(error: Error) -> str:
@@ -185,8 +184,8 @@ def _who(error: Error) -> str:
 
 
 def _advice(words: str, traceback: str) -> str:
-    known = (h.advice for h in _HINTS if h.pattern.search(f"{words}\n{traceback}"))
-    return next(known, _TRACEBACK_BELOW if traceback else _FIX_PROGRAM)
+    known = hints.advice(f"{words}\n{traceback}")
+    return known or (_TRACEBACK_BELOW if traceback else _FIX_PROGRAM)
 
 
 def _collective(evidence: Evidence, found: list[Error], text: str) -> Finding:
@@ -218,6 +217,12 @@ def _interruption(text: str, peer: str) -> str:
         return f"A rank lost the connection to {peer}"
     if said := _ADDRESS.search(text):
         return f"The rendezvous at {said[1]}:{said[2]} could not be reached"
+    if "watchdog hang" in text:
+        return "NCCL's watchdog hung: an operation on a GPU did not come to an end"
+    if said := _NCCL_WORDS.search(_RANK_PREFIX.sub("", text)):
+        return f"NCCL says: {said['last'].strip()}"
+    if "Rendezvous" in text and "ClosedError" in text:
+        return "The rendezvous was closed before every process had come"
     if said := _BARRIER.search(text):
         return "Not every rank came to a barrier" + (
             f" within {int(said[1]) // 1000} s" if said[1] else ""
@@ -294,9 +299,3 @@ def _pod_of(job: Object, rank: int) -> str:
 
 def _pod_at(job: Object, node: int) -> str:
     return f"{podview.name(job)}-{f'worker-{node - 1}' if node else 'master-0'}"
-
-
-def _line(text: str, match: re.Match[str]) -> str:
-    start = text.rfind("\n", 0, match.start()) + 1
-    end = text.find("\n", match.end())
-    return text[start : end if end >= 0 else len(text)].strip()[:300]

@@ -143,15 +143,18 @@ def condition(obj: Object, wanted: str) -> Object:
     return next((item for item in found if item.get("type") == wanted), {})
 
 
+def signal_name(code: int) -> str:
+    """Return the signal of an exit code, such as `SIGKILL` for 137; empty where it is none."""
+    try:
+        return signal.Signals(code - 128).name if code > 128 else ""
+    except ValueError:
+        return ""
+
+
 def exit_words(code: int) -> str:
     """Say what an exit code means, such as `exit code 137 (SIGKILL)`."""
-    meanings = {126: "not executable", 127: "command not found"}
-    if 128 < code < 128 + 65:
-        try:
-            return f"exit code {code} ({signal.Signals(code - 128).name})"
-        except ValueError:
-            return f"exit code {code}"
-    return f"exit code {code} ({meanings[code]})" if code in meanings else f"exit code {code}"
+    meaning = {126: "not executable", 127: "command not found"}.get(code) or signal_name(code)
+    return f"exit code {code} ({meaning})" if meaning else f"exit code {code}"
 
 
 def moment(written: Any) -> datetime | None:

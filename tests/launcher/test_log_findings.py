@@ -177,6 +177,16 @@ def test_a_rendezvous_that_nobody_answers_is_named_with_host_and_port() -> None:
         ("RuntimeError", "CUDA error: invalid device ordinal", "LOCAL_RANK"),
         ("OSError", "[Errno 28] No space left on device", "disk is full"),
         ("NoCredentialsError", "Unable to locate credentials", "output_secret"),
+        ("RuntimeError", "CUDA error: uncorrectable ECC error encountered", "a GPU is broken"),
+        ("RuntimeError", "Found no NVIDIA driver on your system.", "set gpus_per_node"),
+        ("AssertionError", "Torch not compiled with CUDA enabled", "torch for CPUs alone"),
+        ("RuntimeError", "CUDA error: device-side assert triggered", "CUDA_LAUNCH_BLOCKING"),
+        ("RuntimeError", "Unable to find address for: ib0", "GLOO_SOCKET_IFNAME"),
+        ("DistNetworkError", "code: -98, name: EADDRINUSE, message: in use", "one torchrun a pod"),
+        ("RuntimeError", "DefaultCPUAllocator: can't allocate memory", "raise memory"),
+        ("OSError", "[Errno 116] Stale file handle", "The storage failed"),
+        ("ModuleNotFoundError", "No module named 'x'", "into the image"),
+        ("SignalException", "Process 1 got signal: 15", "told to stop"),
     ],
 )
 def test_known_errors_come_with_what_to_do(kind: str, message: str, advice: str) -> None:
@@ -201,3 +211,72 @@ def test_the_kubelet_s_copy_of_the_log_serves_where_the_log_is_gone() -> None:
     log = "Traceback (most recent call last):\n  File x\nImportError: no module named torch\n"
     found = of(pod(0, message=log))
     assert first_line(found) == "j-master-0 raised ImportError: no module named torch."
+
+
+@pytest.mark.parametrize(
+    ("kind", "nccl", "last", "advice"),
+    [
+        ("unhandled cuda error", "UnhandledCudaError: Call to CUDA function failed.",
+         "Cuda failure 'out of memory'", "smaller batch"),
+        ("invalid usage", "InvalidUsage: This usually reflects invalid usage of NCCL library.",
+         "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 10", "LOCAL_RANK"),
+        ("unhandled system error", "SystemError: System call (e.g. socket, malloc) failed.",
+         "Error while creating shared memory segment /dev/shm/nccl-A (size 9637888)", "shm_size"),
+        ("internal error", "InternalError: Internal check failed.",
+         "Bootstrap : no socket interface found", "NCCL_SOCKET_IFNAME"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("how", ["log", "message"])
+def test_an_error_of_nccl_that_is_no_peer_s_doing_is_told_as_what_it_is(
+    how: str, kind: str, nccl: str, last: str, advice: str
+) -> None:
+    words = (
+        f"NCCL error in: x.cpp:1, {kind} (run with NCCL_DEBUG=INFO for details), NCCL version 2.2\n"
+        f"nccl{nccl}\nLast error:\n{last}"
+    )
+    text = (
+        f"Traceback (most recent call last):\n  File x\ntorch.distributed.DistBackendError: {words}"
+    )
+    if how == "log":
+        log = "\n".join(f"[rank0]: {line}" for line in text.splitlines())
+        found = of(pod(0), pod(1, code=0), logs={"j-master-0": log})
+    else:
+        found = of(pod(0, message=failure(0, "DistBackendError", words)), pod(1, code=0))
+    assert first_line(found).startswith("Rank 0 (j-master-0) raised ")
+    assert first_line(found).endswith(f"DistBackendError: {last}.")
+    assert advice in found.message.splitlines()[1]
+    assert "lost the connection" not in found.message
+
+
+@pytest.mark.parametrize("suffix", ["", " (SIGKILL)"])
+def test_a_rank_that_was_killed_under_torchrun_is_named_with_its_signal(suffix: str) -> None:
+    child = "  rank      : {} (local_rank: {})\n  exitcode  : -{} (pid: 23)" + suffix
+    log = "\n".join(
+        [
+            "ChildFailedError:\nFailures:\n[1]:",
+            child.format(2, 0, 15),
+            "Root Cause (first observed failure):\n[0]:",
+            child.format(3, 1, 9),
+        ]
+    )
+    found = of(pod(0), pod(1), logs={"j-worker-0": log})
+    assert first_line(found) == "Rank 3 (j-worker-0) was ended by SIGKILL."
+    assert "ran out of memory" in found.message.splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("log", "first"),
+    [
+        ("Terminating the process after attempting to dump debug info, due to ProcessGroupNCCL "
+         "watchdog hang.", "NCCL's watchdog hung"),
+        ("RuntimeError: Application timeout caused pair closure", "A rank lost the connection"),
+        ("rendezvous.api.RendezvousClosedError", "The rendezvous was closed before every process"),
+        ("ncclRemoteError: A call failed possibly due to a remote process exiting prematurely.\n"
+         "Last error:\nsocketProgress: Connection closed by remote peer j-worker-0<5>",
+         "NCCL says: socketProgress: Connection closed by remote peer j-worker-0<5>"),
+    ],
+)  # fmt: skip
+def test_peers_that_are_gone_have_many_words(log: str, first: str) -> None:
+    found = of(pod(0), pod(1, code=0), logs={"j-master-0": log})
+    assert first_line(found).startswith(first)
+    assert "Look at the missing ranks first" in found.message
