@@ -18,7 +18,7 @@ from kfp_pytorch.launcher.findings import (
     KILLED_BY,
     Finding,
 )
-from kfp_pytorch.launcher.messages import Outcome
+from kfp_pytorch.launcher.messages import Failure, Outcome
 from kfp_pytorch.launcher.pods import pod_phase
 from kfp_pytorch.launcher.podview import some
 
@@ -107,9 +107,7 @@ def errors(evidence: Evidence, outcome: Outcome, logs: Mapping[str, str]) -> lis
     Returns:
         Errors; those that only tell of lost peers come last.
     """
-    found = [
-        Error(f.pod, f.rank, f.type, _telling(f.message), f.traceback) for f in outcome.failures
-    ]
+    found = [_error(failure) for failure in outcome.failures]
     said = {error.pod for error in found}
     failed = dict.fromkeys(end.pod for end in podview.failed_ends(evidence.pods.values()))
     for pod in [*failed, *(pod for pod in logs if pod not in failed)]:
@@ -133,10 +131,12 @@ def _in_log(pod: str, log: str) -> Iterator[Error]:
             return
 
 
-def _telling(message: str) -> str:
-    """The part of an error's words that says what is wrong."""
-    nccl = _NCCL_WORDS.search(message)
-    return nccl["last"].strip() if nccl else message
+def _error(said: Failure) -> Error:
+    nccl = _NCCL_WORDS.search(said.message)
+    if nccl is None:
+        return Error(said.pod, said.rank, said.type, said.message, said.traceback)
+    whole = said.traceback or said.message
+    return Error(said.pod, said.rank, said.type, nccl["last"].strip(), whole)
 
 
 def find(evidence: Evidence, found: list[Error], logs: Mapping[str, str]) -> Iterator[Finding]:
