@@ -60,7 +60,9 @@ def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> bool:
     Returns:
         Whether SIGTERM or SIGINT came in the meantime.
     """
-    environ = {**os.environ, outcome.FOLDER_ENV: str(folder)}
+    # torchrun takes an empty value for one that it cannot read.
+    environ = {k: v for k, v in os.environ.items() if v.strip() or not k.startswith("PET_")}
+    environ[outcome.FOLDER_ENV] = str(folder)
     environ.setdefault("OMP_NUM_THREADS", str(threads_per_process(os.environ)))
     if ":" in environ.get("PET_NNODES", ""):
         # Agents that share one store tell its rounds apart by their own count of failures, in

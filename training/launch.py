@@ -17,6 +17,10 @@ from kfp_pytorch.training.errors import ConfigError
 LOOPBACK = ("127.0.0.1", "localhost")
 RANK_MODULE = "kfp_pytorch.training.rank"
 _ETCD_BACKENDS = ("etcd", "etcd-v2")
+# In the place of a number of processes: torchrun counts devices.
+_COUNTED = ("auto", "cpu", "gpu")
+_LAST_PORT = 65535
+_NO_LIMIT = 2**63
 
 
 def agent_arguments(environ: Mapping[str, str]) -> list[str]:
@@ -38,6 +42,7 @@ def agent_arguments(environ: Mapping[str, str]) -> list[str]:
         )
     _check_plain(environ)
     _check_rendezvous(environ)
+    _check_torchruns(environ)
     if environ.get("PET_RDZV_ENDPOINT") or environ.get("PET_STANDALONE"):
         return []
     nodes = _node_count(environ)
@@ -100,8 +105,7 @@ def _check_plain(environ: Mapping[str, str]) -> None:
                 f"{prefix}MASTER_{here} is set but {prefix}MASTER_{gone} is not; set both: the "
                 "first node listens there and the others connect to it"
             )
-    _number(environ, "MASTER_PORT")
-    _number(environ, "PET_MASTER_PORT")
+        _number(environ, f"{prefix}MASTER_PORT", 1, _LAST_PORT)
 
 
 def _check_rendezvous(environ: Mapping[str, str]) -> None:
@@ -112,6 +116,28 @@ def _check_rendezvous(environ: Mapping[str, str]) -> None:
             f"PET_RDZV_BACKEND is {backend}, and the package python-etcd is not installed; install "
             "kfp-pytorch[etcd] in this image, or take c10d as the job's rdzvBackend"
         )
+
+
+def _check_torchruns(environ: Mapping[str, str]) -> None:
+    """Refuses what torchrun reads by itself, and would meet with an error that names nothing."""
+    _number(environ, "PET_MAX_RESTARTS")
+    processes = environ.get("PET_NPROC_PER_NODE", "").strip()
+    if processes not in _COUNTED:
+        _number(environ, "PET_NPROC_PER_NODE", 1, or_else=f" or {', '.join(_COUNTED)}")
+    nodes = environ.get("PET_NNODES", "")
+    least, is_range, most = nodes.partition(":")
+    if not is_range:
+        _number(environ, "PET_NNODES", 1)
+    elif not (least.isdecimal() and most.isdecimal() and 1 <= int(least) <= int(most)):
+        raise ConfigError(
+            f"PET_NNODES={nodes!r} is no range of nodes; write MIN:MAX, from 1, as in 1:4"
+        )
+    for option in environ.get("PET_RDZV_CONF", "").split(","):
+        name, _, value = (part.strip() for part in option.partition("="))
+        if name.endswith("timeout") and not value.isdecimal():
+            raise ConfigError(
+                f"PET_RDZV_CONF has {option.strip()!r}; write whole seconds, as in {name}=600"
+            )
 
 
 def _node_count(environ: Mapping[str, str]) -> int | None:
@@ -151,10 +177,16 @@ def _static_arguments(environ: Mapping[str, str], nodes: int) -> list[str]:
     ]
 
 
-def _number(environ: Mapping[str, str], name: str) -> int | None:
+def _number(
+    environ: Mapping[str, str], name: str, least: int = 0, most: int = _NO_LIMIT, or_else: str = ""
+) -> int | None:
+    """A number, or None where there is none; `or_else` says what else there could be."""
     text = environ.get(name, "").strip()
     if not text:
         return None
-    if not text.isdigit():
-        raise ConfigError(f"{name}={text!r} is not a number from 0; check this pod's environment")
+    if not (text.isdecimal() and least <= int(text) <= most):
+        limits = f"from {least}" + (f" to {most}" if most < _NO_LIMIT else "")
+        raise ConfigError(
+            f"{name}={text!r} is not a number {limits}{or_else}; check this pod's environment"
+        )
     return int(text)

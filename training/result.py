@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import sys
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -112,7 +113,8 @@ def failure_message(failure: Failure, limit: int = TERMINATION_MESSAGE_LIMIT) ->
 def write_message(text: str, environ: Mapping[str, str] = os.environ) -> None:
     """Writes the termination message once, in place: in a pod the file is a mount.
 
-    Outside of a pod, where nobody named a file and there is none, nothing is written.
+    Outside of a pod, where nobody named a file and there is none, nothing is written. A file that
+    cannot be written to costs the message: how training ended is as it was.
 
     Args:
         text: The message.
@@ -121,7 +123,11 @@ def write_message(text: str, environ: Mapping[str, str] = os.environ) -> None:
     named = environ.get(TERMINATION_LOG_ENV)
     path = Path(named or TERMINATION_LOG_PATH)
     if named or path.exists():
-        path.write_bytes(text.encode())
+        try:
+            path.write_bytes(text.encode())
+        except OSError as error:
+            where = f"{path} cannot be written to ({error.strerror}); see {TERMINATION_LOG_ENV}"
+            print(f"warning: the termination message is lost: {where}", file=sys.stderr)
 
 
 def packed(sample: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,6 +70,14 @@ def test_an_elastic_job_is_left_to_torchrun():
         ({"PET_NODE_RANK": "2"}, "node rank 2 must be below the number of nodes 2"),
         ({"PET_NNODES": "1:4"}, "PET_RDZV_ENDPOINT is not set"),
         ({"TORCHELASTIC_RUN_ID": "1"}, "started by torchrun already"),
+        ({"RANK": "²"}, "RANK='²' is not a number from 0"),
+        ({"PET_MASTER_PORT": "99999"}, "PET_MASTER_PORT='99999' is not a number from 1 to 65535"),
+        ({"PET_NPROC_PER_NODE": "0"}, "PET_NPROC_PER_NODE='0' is not a number from 1 or auto, cpu"),
+        ({"PET_NPROC_PER_NODE": "all"}, "PET_NPROC_PER_NODE='all' is not a number from 1 or auto"),
+        ({"PET_NNODES": "0"}, "PET_NNODES='0' is not a number from 1"),
+        ({"PET_NNODES": "3:2"}, "PET_NNODES='3:2' is no range of nodes; write MIN:MAX"),
+        ({"PET_MAX_RESTARTS": "many"}, "PET_MAX_RESTARTS='many' is not a number from 0"),
+        ({"PET_RDZV_CONF": "a=1,timeout=1h"}, "has 'timeout=1h'; write whole seconds"),
     ],
 )
 def test_an_environment_that_contradicts_itself_is_told_at_once(change, words):

@@ -100,3 +100,8 @@ def test_the_message_is_written_in_place_and_only_where_a_pod_has_a_file_for_it(
     write_message("{}", {"KFP_PYTORCH_TERMINATION_LOG": str(path)})
     assert path.read_text() == "{}"
     assert path.stat().st_ino == inode
+
+
+def test_a_message_that_cannot_be_written_changes_nothing_else(tmp_path, capsys):
+    write_message("{}", {"KFP_PYTORCH_TERMINATION_LOG": str(tmp_path / "no" / "log")})
+    assert "no/log cannot be written to (No such file" in capsys.readouterr().err
