@@ -120,6 +120,11 @@ def load(config: Config, world: World) -> ImageData:
             f"the data set {config.dataset} has no held-out samples to be judged by: no class has "
             "enough for a fifth of it; give more, or a part of their own (val/ or val-….tar)"
         )
+    if len(data.spec.classes) < 2:
+        raise DataError(
+            f"the data set {config.dataset} has one class alone, {data.spec.classes[0]!r}, and "
+            "there is nothing to learn; see that --data-dir is the folder right above the classes"
+        )
     if len(data.train.labels) < world.size:
         raise DataError(
             f"the data set {config.dataset} has {len(data.train.labels)} samples to train on, "

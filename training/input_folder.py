@@ -75,9 +75,23 @@ def _check_same(files: Files, names: list[str]) -> None:
             )
 
 
+def _check_classes_lie_here(files: Files, parts: list[list[str]]) -> None:
+    """Refuses to take a part of the data for a class, where the part to be judged by is lacking."""
+    below = [path for path in parts if path[0] == TRAIN]
+    if below and all(len(path) > 2 for path in below):
+        there = ", ".join(sorted({f"{path[0]}/" for path in parts if len(path) > 1}))
+        raise DataError(
+            f"{files.uri} has classes below {TRAIN}/ and no {HELD_OUT}/ beside it (there is "
+            f"{there}); name what it is judged by {HELD_OUT}/, or give {files.at(TRAIN)} with "
+            "--data-dir to have a fifth of it held out"
+        )
+
+
 def _labelled(files: Files, names: list[str]) -> Labelled:
-    split = {name.partition("/")[0] for name in names} >= {TRAIN, HELD_OUT}
     parts = [name.split("/") for name in names]
+    split = {path[0] for path in parts} >= {TRAIN, HELD_OUT}
+    if not split:
+        _check_classes_lie_here(files, parts)
     depth = 1 if split else 0
     # Files beside the classes, such as a picture of the data set, are no samples.
     kept = [row for row, path in enumerate(parts) if len(path) > depth + 1]

@@ -17,7 +17,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import IO, Any
 
 from kfp_pytorch.training.errors import DataError
 from kfp_pytorch.training.sources import IMAGE_SUFFIXES, Files
@@ -142,12 +142,27 @@ def _index(files: Files, name: str, size: int) -> Shard:
                 shard.offsets.append(image.offset_data)
                 shard.sizes.append(image.size)
                 shard.labels.append(label)
+            _check_end(stream, tar.offset)
     except (tarfile.TarError, ValueError, OSError) as error:
         raise DataError(
             f"the shard {files.at(name)} cannot be used: {error}; make it anew, in the layout of "
             "WebDataset (KEY.jpg and KEY.cls side by side)"
         ) from error
     return shard
+
+
+def _check_end(stream: IO[bytes], end: int) -> None:
+    """Makes sure that a tar file ends where no more members were found.
+
+    tarfile takes a damaged header, and a file that was cut short between two members, for the end.
+
+    Raises:
+        ValueError: If it goes on there, or has no mark of an end.
+    """
+    stream.seek(end)
+    rest = stream.read(tarfile.RECORDSIZE)
+    if len(rest) < tarfile.BLOCKSIZE or rest.strip(b"\0"):
+        raise ValueError(f"it is damaged, cut short or one of several in a row at byte {end}")
 
 
 def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo | None, int | None]]:
@@ -160,6 +175,9 @@ def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo | None
             continue
         folder, _, base = member.name.rpartition("/")
         stem, dot, rest = base.partition(".")
+        if not stem:
+            # A hidden file, such as macOS puts beside each other one.
+            continue
         found = f"{folder}/{stem}" if folder else stem
         suffix = (dot + rest).lower()
         if found != key:
@@ -167,8 +185,12 @@ def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo | None
                 yield key, image, label
             key, image, label = found, None, None
         if suffix in IMAGE_SUFFIXES:
+            if image is not None:
+                raise ValueError(f"the sample {key} comes twice, or has two images")
             image = member
         elif suffix == LABEL_SUFFIX:
+            if label is not None:
+                raise ValueError(f"the sample {key} comes twice, or has two classes")
             label = _label(tar, member)
     if key:
         yield key, image, label

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from kfp_pytorch.training.errors import DataError
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
 # Requests to an object store that are under way at a time, of one process.
 _AT_A_TIME = 64
+# What macOS packs beside files, and what a file system keeps for itself.
+_NO_DATA = ("__MACOSX", "lost+found")
 
 
 class Source(Protocol):
@@ -63,6 +65,8 @@ class Files:
 
     def sizes(self) -> dict[str, int]:
         """The size in bytes of each file below here, by its path relative to here, sorted.
+
+        Hidden ones are left out: what editors, macOS and file servers keep there is no data.
 
         Raises:
             DataError: If there is no such place, or it cannot be read.
@@ -125,10 +129,11 @@ class Files:
         root, found = Path(self.uri), {}
         if not root.is_dir():
             raise FileNotFoundError("there is no such folder")
-        for folder, _folders, names in os.walk(root, followlinks=True):
+        for folder, folders, names in os.walk(root, onerror=_raise, followlinks=True):
+            folders[:] = filter(_is_data, folders)
             relative = os.path.relpath(folder, root)
             prefix = "" if relative == "." else f"{relative}/"
-            for name in names:
+            for name in filter(_is_data, names):
                 found[prefix + name] = os.stat(f"{folder}/{name}").st_size  # noqa: PTH116
         return found
 
@@ -137,7 +142,8 @@ class Files:
         found = files.find(root, detail=True)
         if not found:
             raise FileNotFoundError("there is nothing")
-        return {path[len(root) + 1 :]: int(about["size"]) for path, about in found.items()}
+        sizes = {path[len(root) + 1 :]: int(about["size"]) for path, about in found.items()}
+        return {name: size for name, size in sizes.items() if all(map(_is_data, name.split("/")))}
 
     def _read_local(self, name: str, start: int, end: int | None) -> bytes:
         try:
@@ -155,3 +161,12 @@ class Files:
             f"cannot {action} {where}: {reason}; see that --data-dir is the place of the data set, "
             "and that this user may read it"
         )
+
+
+def _is_data(name: str) -> bool:
+    """Whether a file or folder of this name is looked at."""
+    return not name.startswith(".") and name not in _NO_DATA
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error

@@ -12,9 +12,11 @@ import time
 from pathlib import Path
 
 import fsspec
+import numpy as np
 import pytest
 import torch
 from harness.pictures import CLASSES, STEP, make_folder, make_shards, number_of, picture
+from PIL import Image
 from torchvision.io import encode_jpeg, encode_png
 
 from kfp_pytorch.training import (
@@ -143,6 +145,12 @@ def test_folders_that_cannot_be_trained_on_are_refused_with_the_reason(tmp_path)
     (tmp_path / "flat").mkdir()
     (tmp_path / "flat/x.jpg").write_bytes(picture(1))
     assert "lie in no folder that names their class" in refusal(tmp_path / "flat")
+    make_folder(tmp_path / "halved")
+    (tmp_path / "halved/val").rename(tmp_path / "halved/test")
+    assert "no val/ beside it (there is test/, train/); name what" in refusal(tmp_path / "halved")
+    make_folder(tmp_path / "above/deep")
+    with pytest.raises(DataError, match="has one class alone, 'deep', and there is nothing"):
+        data.load(Config(dataset="imagefolder", data_dir=str(tmp_path / "above")), ALONE)
     with pytest.raises(DataError, match="give its path or URI with --data-dir"):
         data.load(Config(dataset="imagefolder"), ALONE)
     (tmp_path / "lacking/dangling.jpg").symlink_to("/nowhere")
@@ -150,6 +158,27 @@ def test_folders_that_cannot_be_trained_on_are_refused_with_the_reason(tmp_path)
     make_folder(tmp_path / "few", train=4, val=0)
     with pytest.raises(DataError, match="no class has enough for a fifth of it; give more"):
         data.load(Config(dataset="imagefolder", data_dir=str(tmp_path / "few/train")), ALONE)
+
+
+def test_hidden_files_are_no_images_and_their_folders_no_classes(tmp_path):
+    make_folder(tmp_path / "train", train=8, val=0)
+    root = (tmp_path / "train").rename(tmp_path / "root") / "train"
+    for name in (".ipynb_checkpoints/x.jpg", "blue/.x/x.jpg", "blue/._x.jpg", "__MACOSX/x.jpg"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_bytes(picture(1))
+    store = fsspec.filesystem("memory")
+    store.put(f"{root}/", f"/{tmp_path.name}/hidden/", recursive=True)
+    for uri in (str(root), f"memory://{tmp_path.name}/hidden"):
+        found = input_folder.find(uri, ALONE)
+        assert found.classes == CLASSES
+        assert len(found.labels) == 8
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    for name in ("bus/1.jpg", "train/1.jpg"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(picture(1))
+    assert input_folder.find(str(tmp_path), ALONE).classes == ("bus", "train")
 
 
 def test_a_node_whose_files_differ_from_rank_0s_is_named(tmp_path):
@@ -167,6 +196,11 @@ def test_pictures_of_other_formats_and_colours_are_decoded_too(tmp_path):
     grey = torch.full((1, 9, 9), 3 * STEP, dtype=torch.uint8)
     (tmp_path / "train/green/003.jpg").write_bytes(encode_jpeg(grey).numpy().tobytes())
     (tmp_path / "train/blue/004.jpg").write_bytes(picture(4, encode_png))
+    for number, mode, kind in ((5, "CMYK", "JPEG"), (6, "P", "PNG"), (7, "RGBA", "WEBP")):
+        image = Image.new("RGB", (9, 9), (number * STEP,) * 3).convert(mode)
+        image.save(tmp_path / f"train/{CLASSES[number % 2]}/{number:03}.jpg", kind)
+    deep = Image.fromarray(np.full((9, 9), 8 * STEP * 257, dtype=np.uint16))
+    deep.save(tmp_path / "train/blue/008.jpg", "PNG")
     config = Config(dataset="imagefolder", data_dir=str(tmp_path), image_size=8, workers=0)
     assert sorted(map(number_of, seen_by(config)[0])) == list(range(37))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 
 import pytest
 from harness.pictures import make_folder, make_shard, make_shards, picture
@@ -43,6 +44,37 @@ def test_shards_that_cannot_be_used_are_named_with_the_reason(tmp_path, replaced
     make_shard(tmp_path / "train-9.tar", [1], **replaced)
     with pytest.raises(DataError, match=reason):
         input_shards.find(str(tmp_path), ALONE, 1)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda content, end: content[:end], "cut short or one of several in a row at byte"),
+        (lambda content, end: content[:end] + b"U" * 512 + content[end + 512 :], "it is damaged"),
+        (lambda content, end: content[:end] + b"\0" * 512 + content[end + 512 :], "it is damaged"),
+        (lambda content, _end: content + content, "one of several in a row"),
+    ],
+)
+def test_no_sample_after_a_damaged_header_is_lost_in_silence(tmp_path, spoil, reason):
+    make_shard(tmp_path / "a.tar", range(9))
+    content = (tmp_path / "a.tar").read_bytes()
+    with tarfile.open(tmp_path / "a.tar") as tar:
+        (tmp_path / "a.tar").write_bytes(spoil(content, tar.getmembers()[4].offset))
+    with pytest.raises(DataError, match=reason):
+        input_shards.find(str(tmp_path), ALONE, 1)
+
+
+def test_a_sample_that_comes_twice_in_a_row_is_refused(tmp_path):
+    make_shard(tmp_path / "a.tar", [1, 1])
+    with pytest.raises(DataError, match="the sample some/001 comes twice, or has two images"):
+        input_shards.find(str(tmp_path), ALONE, 1)
+
+
+def test_hidden_files_in_a_shard_are_no_samples(tmp_path):
+    make_shard(tmp_path / "a.tar", [1, 2])
+    with tarfile.open(tmp_path / "a.tar", "a") as tar:
+        tar.add(tmp_path / "a.tar", "some/._001.jpg")
+    assert len(input_shards.find(str(tmp_path), ALONE, 1).labels) == 2
 
 
 def test_a_shard_that_was_cut_short_or_packed_is_refused(tmp_path):
