@@ -21,6 +21,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -225,10 +226,12 @@ def main(arguments: list[str]) -> int:
     log = Path(setting.folder) / "steps" / pod.name / "termination-log"
     log.parent.mkdir(parents=True)
     log.touch()
-    program = Program(command, environment(pod, log), events)
-    signal.signal(signal.SIGTERM, program.terminate)
-    pod.started(_now())
-    code = program.wait()
+    # KFP's command unpacks the step's source there and leaves it, as a container ends with it.
+    with tempfile.TemporaryDirectory(prefix="kfp-pytorch-", ignore_cleanup_errors=True) as scratch:
+        program = Program(command, environment(pod, log) | {"TMPDIR": scratch}, events)
+        signal.signal(signal.SIGTERM, program.terminate)
+        pod.started(_now())
+        code = program.wait()
     message = log.read_bytes()[-MESSAGE_BYTES:].decode("utf-8", "replace")
     pod.ended(code, message, _now())
     events.send(

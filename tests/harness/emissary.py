@@ -90,7 +90,10 @@ def main(folder: Path) -> int:
     _bind(pod)
     log = folder / "termination-log"
     log.touch()
+    temporary = folder / "tmp"
+    temporary.mkdir()
     environment = step.environment(pod, log) | {
+        "TMPDIR": str(temporary),
         "PYTHONPATH": str(HERE / "in_container"),
         "HARNESS_CONTAINER": str(folder),
     }
