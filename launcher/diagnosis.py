@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher import findings, log_findings, podview, refusals, waiting
+from kfp_pytorch.launcher import findings, log_findings, podview, refusals, scheduling, waiting
 from kfp_pytorch.launcher.evidence import Evidence, Object
 from kfp_pytorch.launcher.findings import Finding
 from kfp_pytorch.launcher.log_findings import Error
@@ -78,6 +78,7 @@ def diagnose(evidence: Evidence, cause: str, why: str = "failed") -> Diagnosis:
     errors = log_findings.errors(evidence, read_messages(pods), logs)
     found = [
         *findings.find(evidence),
+        *scheduling.find(evidence),
         *refusals.find(evidence),
         *log_findings.find(evidence, errors, logs),
     ]

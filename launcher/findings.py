@@ -85,6 +85,14 @@ _INIT_ADVICE = (
     "The operator adds this container to workers. Where its image cannot be pulled, an "
     "administrator gives another by the operator's flag --pytorch-init-container-image."
 )
+_NAME_ADVICE = (
+    "It waits until the first node's name resolves: see why that pod does not start, and that the "
+    "cluster's DNS answers."
+)
+_INIT_LOG_ADVICE = (
+    "What it prepares does not come about: its last log lines, or its message, say why. It comes "
+    "from pod_template_patch, or from whoever injects containers into pods here."
+)
 # SIGBUS, SIGKILL and SIGSEGV: nobody ends like this who only lost its peers.
 KILLED_BY = (135, 137, 139)
 EXIT_HINTS = {
@@ -99,10 +107,13 @@ EXIT_HINTS = {
     127: "Check command: the image does not have that program.",
     126: "Check command: that file may not be executed.",
 }
+_NO_VOLUME = ("FailedMount", "FailedAttachVolume", "ProvisioningFailed", "FailedMapVolume")
 _START_ERRORS = ("StartError", "ContainerCannotRun")
 _DISRUPTIONS = re.compile(
     r"Evicted|Preempt|NodeLost|NodeShutdown|Shutdown|Terminated|UnexpectedAdmissionError|OutOf"
     r"|EvictionByEvictionAPI|DeletionByTaintManager|DeletionByPodGC|TerminationByKubelet"
+    # What the kubelet turns away that the scheduler had sent.
+    r"|NodeAffinity|TaintToleration|TopologyAffinityError|VolumeAttachmentLimitExceeded"
 )
 
 
@@ -113,9 +124,9 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     yield from _killed_for_memory(pods, ends)
     yield from _disrupted(pods)
     yield from _cannot_start(pods, ends)
-    yield from _unscheduled(pods, evidence.events)
     yield from _volumes(evidence)
     yield from _stuck_init(evidence)
+    yield from _failing_init(evidence)
     yield from _exit_codes(evidence, ends)
     yield from _sidecars(evidence)
     yield from _job(evidence)
@@ -201,69 +212,33 @@ def _without_runtime(words: str) -> str:
     return words.rpartition("unable to start container process: ")[2].strip()
 
 
-def _unscheduled(pods: list[Object], events: list[Object]) -> Iterator[Finding]:
-    found: dict[str, list[str]] = {}
-    for pod in pods:
-        scheduled = podview.condition(pod, "PodScheduled")
-        if scheduled.get("status") == "False":
-            words = str(scheduled.get("message") or scheduled.get("reason") or "")
-            found.setdefault(words, []).append(podview.name(pod))
-    for words, names in found.items():
-        claim = re.search(r"persistentvolumeclaim|unbound|volume", words, re.IGNORECASE)
-        scaling = waiting.autoscaler_words(events)
-        yield Finding(
-            VOLUME + 3 if claim else UNSCHEDULABLE,
-            f"No node takes {some(names)} ({len(names)} of {len(pods)} pods). The scheduler says: "
-            f"{words.rstrip('.')}" + (f"; {scaling}" if scaling else ""),
-            _scheduling_advice(words),
-        )
-
-
-GANG = re.compile(r"in gang|pod ?group", re.IGNORECASE)
-GANG_ADVICE = (
-    "The gang scheduler starts all pods together or none: ask for less, use fewer nodes, or wait "
-    "with a longer start_timeout until the cluster has room for all of them at once."
-)
-
-
-def _scheduling_advice(words: str) -> str:
-    if GANG.search(words):
-        return GANG_ADVICE
-    if re.search(r"persistentvolumeclaim .* not found", words):
-        return "Create the claim in the job's namespace, or correct output_uri."
-    if "unbound" in words or "volume" in words:
-        return "The claim is not bound or lies elsewhere: look at it with kubectl describe pvc."
-    gpu = re.search(r"Insufficient ([\w./-]*\w)", words)
-    if gpu:
-        return (
-            f"Ask for less {gpu[1]}, use fewer nodes, or wait with a longer start_timeout until "
-            "the cluster has room."
-        )
-    return (
-        "Compare node_selector, tolerations and affinity with the cluster's nodes "
-        "(kubectl get nodes --show-labels; kubectl describe nodes shows taints)."
-    )
-
-
 def _volumes(evidence: Evidence) -> Iterator[Finding]:
-    names = {"FailedMount", "FailedAttachVolume", "ProvisioningFailed", "FailedMapVolume"}
     running = {
         podview.name(pod)
         for pod in evidence.pods.values()
         if podview.dig(pod, "status", "phase") in ("Running", "Succeeded")
     }
     for event in reversed(evidence.events):
-        about = event_object(event)
-        if str(event.get("reason")) in names and about not in running:
-            words = event_words(event)
-            multi = "Multi-Attach" in words
+        about, reason = event_object(event), str(event.get("reason"))
+        if about in running:
+            continue
+        words = event_words(event)
+        if reason in _NO_VOLUME:
             yield Finding(
                 VOLUME,
-                f"A volume of {about} is not there ({event.get('reason')}): {words}",
+                f"A volume of {about} is not there ({reason}): {words}",
                 "The claim can be attached to one node only: give it access mode ReadWriteMany, "
                 "or train on one node."
-                if multi
+                if "Multi-Attach" in words
                 else "Check that the claim, Secret or ConfigMap exists and its storage works.",
+            )
+            return
+        if reason == "FailedCreatePodSandBox":
+            yield Finding(
+                VOLUME,
+                f"The node of {about} cannot start pods ({reason}): {words}",
+                "An administrator looks at that node, mostly at its network plugin. To keep off "
+                "it meanwhile, use node_selector or affinity.",
             )
             return
 
@@ -280,9 +255,26 @@ def _stuck_init(evidence: Evidence) -> Iterator[Finding]:
             STUCK_INIT,
             f"{names} still {'wait' if len(stuck) > 1 else 'waits'} in the init container "
             f"{stuck[0][1]!r}",
-            "It waits until the first node's name resolves: see why that pod does not start, and "
-            "that the cluster's DNS answers.",
+            _NAME_ADVICE,
         )
+
+
+def _failing_init(evidence: Evidence) -> Iterator[Finding]:
+    for pod in podview.in_order(evidence.pods.values()):
+        for status in podview.statuses(pod, init=True):
+            state, name = status.get("state"), str(status.get("name"))
+            done = podview.dig(state, "terminated", "exitCode") == 0
+            ends = [end for end in podview.failed_ends([pod]) if end.container == name]
+            if done or podview.dig(state, "running") is not None or not ends:
+                continue
+            if ends[-1].reason not in _START_ERRORS:
+                yield Finding(
+                    STUCK_INIT,
+                    f"{podview.name(pod)}: the init container {name!r} fails with "
+                    f"{podview.exit_words(ends[-1].exit_code)}",
+                    _NAME_ADVICE if name == "init-pytorch" else _INIT_LOG_ADVICE,
+                )
+                return
 
 
 def _exit_codes(evidence: Evidence, ends: list[Ended]) -> Iterator[Finding]:
@@ -292,6 +284,14 @@ def _exit_codes(evidence: Evidence, ends: list[Ended]) -> Iterator[Finding]:
     together = [end for end in own if end.finished_at == own[0].finished_at]
     # Of those that ended in one second, a rank that was killed is why others lost their peer.
     first = next((end for end in together if end.exit_code in KILLED_BY), own[0])
+    if first.reason == "ContainerStatusUnknown":
+        yield Finding(
+            DISRUPTED,
+            f"{first.pod} was lost with its node: {first.message or first.reason}",
+            "The cluster did this, not the program. Retry the step (set_retry): training goes on "
+            "from its last checkpoint.",
+        )
+        return
     others = len({end.pod for end in own} - {first.pod})
     restarts = sum(map(podview.restarts, evidence.pods.values()))
     again = f", after {counted(restarts, 'restart')} over all pods" if restarts else ""
@@ -321,6 +321,14 @@ def _sidecars(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _job(evidence: Evidence) -> Iterator[Finding]:
+    for pod in podview.in_order(evidence.pods.values()):
+        if podview.dig(pod, "status", "reason") == "DeadlineExceeded":
+            yield Finding(
+                DEADLINE,
+                f"{podview.name(pod)} ran for longer than its activeDeadlineSeconds",
+                "Raise it where it comes from: pod_template_patch, or a policy of the cluster.",
+            )
+            break
     failed = podview.condition(evidence.job, "Failed")
     words = str(failed.get("message") or "")
     if failed.get("status") == "True" and "deadline" in words.lower():

@@ -6,15 +6,11 @@ import re
 from collections.abc import Iterator
 
 from kfp_pytorch.launcher import podview
+from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER
 from kfp_pytorch.launcher.evidence import Evidence
-from kfp_pytorch.launcher.findings import (
-    GANG,
-    GANG_ADVICE,
-    NO_PODS,
-    Finding,
-    event_object,
-    event_words,
-)
+from kfp_pytorch.launcher.findings import NO_PODS, Finding, event_object, event_words
+from kfp_pytorch.launcher.podview import some
+from kfp_pytorch.launcher.scheduling import GANG, GANG_ADVICE
 
 # What no waiting mends, and what to do about it.
 _LASTING = (
@@ -22,8 +18,29 @@ _LASTING = (
     ("no PriorityClass", "Create the class, or correct priorityClassName in pod_template_patch."),
     ("RuntimeClass", "Create the class, or correct runtimeClassName in pod_template_patch."),
     ("failed quota", "Set cpu and memory: the namespace's quota counts them."),
+    (
+        " usage per ",
+        "The namespace's LimitRange does not allow that much, or that little: change cpu, memory "
+        "or gpus_per_node (kubectl describe limitrange shows what it allows).",
+    ),
+    ("violates PodSecurity", "Leave run_as_root off and the security context as it is by default."),
+    ("is being terminated", "The namespace is being deleted: train in another one."),
     (" is invalid: ", "Correct that field: most likely it comes from pod_template_patch."),
 )
+# What may pass.
+_PASSING = (
+    ("denied the request", "Change what that webhook objects to, or ask who runs it."),
+    (
+        "failed calling webhook",
+        "The webhook that is named does not answer: an administrator looks at what serves it.",
+    ),
+    (
+        "already exists",
+        "A pod of that name is left of an earlier job: look at it, and delete it if nobody needs "
+        "it.",
+    ),
+)
+_CONTAINERS = re.compile(r'container "([^"]+)"|containers ("[^)]+?) must')
 
 
 def told(evidence: Evidence) -> str:
@@ -61,12 +78,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
             return
         if "violates PodSecurity" in words:
             yield Finding(
-                NO_PODS,
-                f"The namespace does not allow such pods: {words}",
-                "The operator's own init container breaks it: an administrator gives that one a "
-                "securityContext by the operator's flag --pytorch-init-container-template-file."
-                if "init-pytorch" in words
-                else "Leave run_as_root off and the security context as it is by default.",
+                NO_PODS, f"The namespace does not allow such pods: {words}", _security_advice(words)
             )
             return
         reason = str(event.get("reason") or "")
@@ -86,9 +98,29 @@ def find(evidence: Evidence) -> Iterator[Finding]:
 
 def _creation_advice(words: str) -> str:
     return next(
-        (advice for part, advice in _LASTING if part in words),
+        (advice for part, advice in (*_PASSING, *_LASTING) if part in words),
         "Change what the cluster objects to, or ask its administrator.",
     )
+
+
+def _security_advice(words: str) -> str:
+    named = {
+        name
+        for match in _CONTAINERS.findall(words)
+        for name in re.findall(r"[\w.-]+", "".join(match))
+    }
+    others = sorted(named - {PYTORCH_CONTAINER})
+    if "init-pytorch" in others:
+        return (
+            "The operator's own init container breaks it: an administrator gives that one a "
+            "securityContext by the operator's flag --pytorch-init-container-template-file."
+        )
+    if others:
+        return (
+            f"The container {some(others)} breaks it, which this step does not make: keep what "
+            "injects it away from training pods, or correct it in pod_template_patch."
+        )
+    return _creation_advice("violates PodSecurity")
 
 
 _QUOTA_ADVICE = (

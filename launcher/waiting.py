@@ -20,6 +20,8 @@ QUEUE_ADVICE = (
 )
 _SCALES_UP = "TriggeredScaleUp"
 _DOES_NOT = "NotTriggerScaleUp"
+# The kubelet's words of a container that it has not come to: why, only events tell.
+_SAYS_NOTHING = ("ContainerCreating", "PodInitializing")
 # Normal events that say nothing of why something has to wait.
 _TELLING = frozenset({"Pending", "Preempted", "Suspended", "Stopped", "Inadmissible"})
 
@@ -44,11 +46,20 @@ def words(pods: Iterable[Object], events: list[Object]) -> str:
     stuck = [pod for pod in podview.in_order(pods) if not runs_or_ran(pod)]
     for pod in stuck:
         said = waiting_words(pod)
+        if said in _SAYS_NOTHING:
+            said = next(filter(None, (_of(event, pod) for event in reversed(events))), said)
         if said:
             more = f" and {len(stuck) - 1} more" if len(stuck) > 1 else ""
             scaling = autoscaler_words(events)
             return f"{podview.name(pod)}{more}: {said}" + (f"; {scaling}" if scaling else "")
     return autoscaler_words(events) or next(filter(None, map(_telling, reversed(events))), "")
+
+
+def _of(event: Object, pod: Object) -> str:
+    """What a warning tells of this pod, or an empty string."""
+    about = event.get("involvedObject") or event.get("regarding")
+    of_it = podview.dig(about, "name") == podview.name(pod)
+    return _telling(event) if of_it and event.get("type") != "Normal" else ""
 
 
 def autoscaler_words(events: list[Object]) -> str:

@@ -4,93 +4,13 @@ import json
 from typing import Any
 
 import pytest
+from harness.evident import CAUSE, container, end, event, first_line, job, of, pod
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kfp_pytorch.launcher.diagnosis import Diagnosis, diagnose
+from kfp_pytorch.launcher.diagnosis import diagnose
 from kfp_pytorch.launcher.evidence import Evidence
 from kfp_pytorch.launcher.podview import some
-
-CAUSE = "PyTorchJob team/j failed (PyTorchJobFailed): 1 Worker replica(s) failed."
-
-
-def job(nodes: int = 2, nproc: str = "1", **extra: Any) -> dict[str, Any]:
-    replicas = {"Master": {"replicas": 1}, "Worker": {"replicas": nodes - 1}}
-    spec = {"nprocPerNode": nproc, "pytorchReplicaSpecs": replicas, **extra.pop("spec", {})}
-    created = {"type": "Created", "status": "True"}
-    status = extra.pop("status", {"conditions": [created]})
-    return {"metadata": {"name": "j", "namespace": "team"}, "spec": spec, "status": status}
-
-
-def end(
-    code: int, reason: str = "Error", message: str = "", at: str = "2025-11-27T12:00:00Z"
-) -> dict[str, Any]:
-    ended = {"exitCode": code, "reason": reason, "message": message, "finishedAt": at}
-    return {"terminated": ended}
-
-
-def container(name: str = "pytorch", restarts: int = 0, **parts: Any) -> dict[str, Any]:
-    return {"name": name, "restartCount": restarts, **parts}
-
-
-def pod(
-    node: int,
-    *statuses: dict[str, Any],
-    init: tuple[dict[str, Any], ...] = (),
-    memory: str = "",
-    on: str = "gpu-1",
-    **status: Any,
-) -> dict[str, Any]:
-    role, index = ("worker", node - 1) if node else ("master", 0)
-    resources = {"limits": {"memory": memory}} if memory else {}
-    spec: dict[str, Any] = {
-        "containers": [{"name": "pytorch", "image": "train:1", "resources": resources}],
-        "initContainers": [{"name": "init-pytorch", "image": "alpine:3.10"}],
-    }
-    if on:
-        spec["nodeName"] = on
-    return {
-        "metadata": {
-            "name": f"j-{role}-{index}",
-            "labels": {
-                "training.kubeflow.org/replica-type": role,
-                "training.kubeflow.org/replica-index": str(index),
-            },
-        },
-        "spec": spec,
-        "status": {
-            "phase": "Running",
-            "containerStatuses": list(statuses),
-            "initContainerStatuses": list(init),
-            **status,
-        },
-    }
-
-
-def event(about: str, reason: str, message: str) -> dict[str, Any]:
-    return {
-        "type": "Warning",
-        "reason": reason,
-        "message": message,
-        "involvedObject": {"name": about},
-    }
-
-
-def of(
-    *pods: dict[str, Any], logs: dict[str, str] | None = None, events: Any = (), **more: Any
-) -> Diagnosis:
-    evidence = Evidence(
-        job=more.pop("job", job(max(2, len(pods)))),
-        pods={p["metadata"]["name"]: p for p in pods},
-        logs=logs or {},
-        events=list(events),
-        **more,
-    )
-    return diagnose(evidence, CAUSE)
-
-
-def first_line(diagnosis: Diagnosis) -> str:
-    return diagnosis.message.splitlines()[0]
 
 
 def failure(rank: int, time: float, kind: str, message: str, traceback: str = "") -> str:
@@ -247,6 +167,8 @@ def test_a_claim_that_another_node_holds() -> None:
         },
         {"reason": "NodeLost", "message": "Node gpu-7 which was running pod is unresponsive"},
         {"reason": "OutOfnvidia.com/gpu", "message": "Node didn't have enough resource"},
+        {"reason": "NodeAffinity", "message": "Predicate NodeAffinity failed"},
+        {"reason": "TopologyAffinityError", "message": "Resources cannot be allocated"},
     ],
 )
 def test_a_pod_that_the_cluster_took_away_is_no_fault_of_the_program(
@@ -257,6 +179,19 @@ def test_a_pod_that_the_cluster_took_away_is_no_fault_of_the_program(
     found = of(pod(0, container(state=end(1, message=lost))), gone)
     assert first_line(found).startswith("j-worker-0 was taken off gpu-7 (")
     assert "The cluster did this" in found.message
+
+
+def test_a_container_that_its_node_lost_sight_of_is_no_fault_of_the_program() -> None:
+    words = "The container could not be located when the pod was terminated"
+    lost = container(state=end(137, "ContainerStatusUnknown", words))
+    found = of(pod(0, container(state=end(1))), pod(1, lost, phase="Failed"))
+    assert first_line(found) == f"j-worker-0 was lost with its node: {words}."
+    assert "The cluster did this" in found.message
+
+
+def test_a_pods_own_deadline_is_named_as_such() -> None:
+    found = of(pod(0), pod(1, phase="Failed", reason="DeadlineExceeded"))
+    assert first_line(found) == "j-worker-0 ran for longer than its activeDeadlineSeconds."
 
 
 def test_a_pod_that_was_recreated_after_an_eviction_still_tells() -> None:

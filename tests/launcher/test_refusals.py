@@ -5,7 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+from harness.evident import event, first_line, job, of
+
+from kfp_pytorch.launcher import refusals
 from kfp_pytorch.launcher.errors import JobFailed
+from kfp_pytorch.launcher.evidence import Evidence
 
 
 def test_pods_that_the_cluster_refuses_for_good_fail_soon_and_the_operator_is_not_blamed(
@@ -34,3 +39,34 @@ def test_pods_that_a_quota_keeps_away_are_waited_for_like_any_that_do_not_start(
     hands.set_conditions(run.job, "Created")
     hands.success(run.job)
     run.succeeded()
+
+
+@pytest.mark.parametrize(
+    ("words", "lasts", "advice"),
+    [
+        ("maximum memory usage per Container is 1Gi, but limit is 8Gi", True, "LimitRange"),
+        ("[minimum cpu usage per Pod is 100m, but request is 10m]", True, "LimitRange"),
+        ("failed quota: q: must specify limits.cpu for: pytorch", True, "Set cpu and memory"),
+        ("unable to create new content in namespace team because it is being terminated", True,
+         "train in another one"),
+        ('violates PodSecurity "restricted": runAsNonRoot != true (container "pytorch" must not '
+         "set runAsNonRoot=false)", True, "run_as_root"),
+        ('violates PodSecurity "restricted": seccompProfile (containers "istio-init", "pytorch" '
+         "must set)", True, "The container istio-init breaks it"),
+        ('violates PodSecurity "baseline": (container "init-pytorch" must set)', True,
+         "--pytorch-init-container-template-file"),
+        ('admission webhook "v.acme" denied the request: no latest tags', False, "that webhook"),
+        ('Internal error occurred: failed calling webhook "s.istio.io": no endpoints', False,
+         "does not answer"),
+        ('pods "j-master-0" already exists', False, "of an earlier job"),
+        ("exceeded quota: q, requested: pods=1, used: pods=9, limited: pods=9", False, "Kueue"),
+    ],
+)  # fmt: skip
+def test_each_refusal_of_pods_has_its_own_advice_and_some_last(
+    words: str, lasts: bool, advice: str
+) -> None:
+    events = [event("j", "FailedCreatePod", f"Error creating: {words}")]
+    found = of(job=job(status={}), events=events)
+    assert words in first_line(found)
+    assert advice in found.message.splitlines()[1]
+    assert bool(refusals.lasting(Evidence(job=job(), events=events))) is lasts
