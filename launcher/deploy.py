@@ -16,7 +16,7 @@ from kfp_pytorch.launcher.inference_service import ServiceInputs, manifest, no_r
 from kfp_pytorch.launcher.kube import Kube
 from kfp_pytorch.launcher.podview import dig
 from kfp_pytorch.launcher.progress import say
-from kfp_pytorch.launcher.rollout import mode_of
+from kfp_pytorch.launcher.rollout import mode_of, stopped
 
 
 class DeployFailed(StepError):
@@ -34,6 +34,7 @@ class Pace:
         settle: Between those.
         url_grace: How long a service may be Ready without a URL.
         refusal_grace: How long KServe's refusal must last; it may be of the spec before.
+        load_grace: How long KServe must say that the new model failed to load.
         deletion: How long an old service's deletion may take.
         kind_absent: How long KServe's kind may be unknown to the server, which may have started
             just now.
@@ -45,6 +46,7 @@ class Pace:
     settle: float = 0.25
     url_grace: float = 15.0
     refusal_grace: float = 10.0
+    load_grace: float = 120.0
     deletion: float = 300.0
     kind_absent: float = 20.0
 
@@ -91,6 +93,12 @@ def _applied(kube: Kube, inputs: ServiceInputs, pace: Pace, deadline: float) -> 
         if existing and inputs.canary:
             _refuse_raw_canary(kube, existing, inputs)
         wanted = manifest(inputs, existing)
+        halted = stopped(wanted)
+        if halted:
+            raise DeployFailed(
+                f"InferenceService {kube.namespace}/{inputs.name} would serve nothing: {halted}. "
+                "It was left as it is."
+            )
         if existing and _covers(existing, wanted):
             say(f"InferenceService {kube.namespace}/{inputs.name} is already as wanted")
             return existing
@@ -98,9 +106,10 @@ def _applied(kube: Kube, inputs: ServiceInputs, pace: Pace, deadline: float) -> 
             if existing:
                 return kube.replace(INFERENCE_SERVICE, wanted)
             return kube.create(INFERENCE_SERVICE, wanted)
-        except (AlreadyExists, Conflict, NotFound):
-            # KServe's controller writes too: read, change and write again.
-            if time.monotonic() > deadline:
+        except (AlreadyExists, Conflict, NotFound) as error:
+            # KServe's controller writes too: read, change and write again. What a create does not
+            # find is its namespace.
+            if time.monotonic() > deadline or (isinstance(error, NotFound) and not existing):
                 raise
             time.sleep(pace.settle)
 

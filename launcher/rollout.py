@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
 from kfp_pytorch.launcher.evidence import Object
-from kfp_pytorch.launcher.inference_service import HASH, MODE_ANNOTATION, MODES
-from kfp_pytorch.launcher.podview import condition, dig
+from kfp_pytorch.launcher.inference_service import HASH, MODE_ANNOTATION, MODES, PREFIX
+from kfp_pytorch.launcher.podview import condition, dig, each
+
+STOP_ANNOTATION = f"{PREFIX}/stop"
 
 
 @dataclass(frozen=True)
@@ -21,11 +23,13 @@ class Rollout:
         done: Whether the new revision serves.
         waits_for: What is still missing, in words.
         refusal: What KServe says makes this spec impossible; it may still speak of the last one.
+        failed_load: What KServe says of the new model, which did not load; a restart may mend it.
     """
 
     done: bool
     waits_for: str = ""
     refusal: str = ""
+    failed_load: str = ""
 
 
 def mode_of(service: Object) -> str:
@@ -63,14 +67,30 @@ def rollout(service: Object, workload: Object | None, spec_hash: str) -> Rollout
     status = dig(service, "status", "modelStatus") or {}
     transition = str(status.get("transitionStatus") or "")
     refusal = _failure_words(status) if transition == "InvalidSpec" else ""
+    failed = _failure_words(status) if transition == "BlockedByFailedLoad" else ""
     waits_for = _workload_waits_for(service, workload, spec_hash)
     ready = condition(service, "Ready")
     if not waits_for and ready.get("status") != "True":
-        words = f"{ready.get('reason', '')} {ready.get('message', '')}".strip()
+        words = f"{ready.get('reason') or ''} {ready.get('message') or ''}".strip()
         waits_for = f"the service to be Ready{f' ({words})' if words else ''}"
     if not waits_for and transition not in ("", "UpToDate"):
         waits_for = f"the model: {transition}"
-    return Rollout(not waits_for, waits_for, refusal)
+    return Rollout(not waits_for, waits_for, stopped(service) or refusal, failed)
+
+
+def stopped(service: Object) -> str:
+    """Say that somebody has stopped a service, or an empty string.
+
+    Args:
+        service: The InferenceService; KServe runs nothing of it while it has the annotation.
+    """
+    if str(dig(service, "metadata", "annotations", STOP_ANNOTATION) or "").lower() != "true":
+        return ""
+    name = dig(service, "metadata", "name")
+    return (
+        f"somebody has stopped it with the annotation {STOP_ANNOTATION}. `kubectl annotate "
+        f"inferenceservice {name} {STOP_ANNOTATION}-` lets it run again"
+    )
 
 
 def _workload_waits_for(service: Object, workload: Object | None, spec_hash: str) -> str:
@@ -88,8 +108,7 @@ def _workload_waits_for(service: Object, workload: Object | None, spec_hash: str
     counts = {f: int(status.get(f) or 0) for f in ("updatedReplicas", "availableReplicas")}
     counts["replicas"] = int(status.get("replicas") or 0)
     if set(counts.values()) != {wanted}:
-        refused = condition(workload, "ReplicaFailure")
-        words = f": {refused.get('message')}" if refused.get("status") == "True" else ""
+        words = _deployment_words(workload)
         return (
             f"pods of the new revision: {counts['updatedReplicas']} of {wanted} made, "
             f"{counts['availableReplicas']} available, {counts['replicas']} in all{words}"
@@ -97,12 +116,33 @@ def _workload_waits_for(service: Object, workload: Object | None, spec_hash: str
     return ""
 
 
+def _deployment_words(workload: Object) -> str:
+    """What its controller says of pods that do not come, or an empty string."""
+    refused, progress = condition(workload, "ReplicaFailure"), condition(workload, "Progressing")
+    if refused.get("status") == "True":
+        return f": {refused.get('message')}"
+    return f": {progress.get('message')}" if progress.get("status") == "False" else ""
+
+
 def _revision_waits_for(service: Object, revision: Object, spec_hash: str) -> str:
     if dig(revision, "metadata", "annotations", HASH) != spec_hash:
         return "the controller to take up the new spec"
     ready = dig(_component(service), "latestReadyRevision")
     created = created_revision(service)
-    return "" if created == ready else f"revision {created} to be ready (so far {ready or 'none'})"
+    if created != ready:
+        return f"revision {created} to be ready (so far {ready or 'none'})"
+    canary = dig(service, "spec", "predictor", "canaryTrafficPercent")
+    wanted = 100 if canary is None else int(canary)
+    targets = each(_component(service), "traffic")
+    share = sum(int(target.get("percent") or 0) for target in targets if _leads_to(target, created))
+    if targets and share < wanted:
+        return f"traffic to revision {created}: {share} of {wanted} %"
+    return ""
+
+
+def _leads_to(target: Object, revision: str) -> bool:
+    named = str(target.get("revisionName") or "")
+    return named == revision if named else bool(target.get("latestRevision"))
 
 
 def _component(service: Object) -> Object:

@@ -14,13 +14,14 @@ from kfp_pytorch.launcher.inference_service import HASH, ServiceInputs, doubtful
 from kfp_pytorch.launcher.kube import Kube
 from kfp_pytorch.launcher.pods import container_status
 from kfp_pytorch.launcher.podview import dig
-from kfp_pytorch.launcher.rollout import mode_of, model_failure
+from kfp_pytorch.launcher.rollout import created_revision, mode_of, model_failure
 
 CRASHES = 2
 TAIL_LINES = 20
 MOST_EVENTS = 5
-# Events that say again what the containers' states say.
-NOISE = ("BackOff", "Unhealthy")
+MOST_PODS = 3
+# Says again what the containers' states say.
+NOISE = "BackOff"
 
 
 @dataclass(frozen=True)
@@ -53,17 +54,21 @@ def explain(kube: Kube, inputs: ServiceInputs, seen: Seen) -> Iterator[str]:
     """
     yield _serves_now(seen, inputs.spec_hash)
     for condition in podview.each(seen.service, "status", "conditions"):
-        if condition.get("status") != "True" and condition.get("severity") != "Info":
+        well = "False" if condition.get("type") == "Stopped" else "True"
+        if condition.get("status") != well and condition.get("severity") != "Info":
             words = f"{condition.get('reason') or ''} {condition.get('message') or ''}".strip()
             yield f"Condition {condition.get('type')} is {condition.get('status')}: {words}"
     failure = model_failure(seen.service)
     if failure:
         yield f"KServe says of the model: {failure}"
+    shown = sorted(seen.pods, key=_told_first)[:MOST_PODS]
     try:
-        for pod in seen.pods:
+        for pod in shown:
             yield from _pod_evidence(kube, pod)
     except StepError as error:
         yield f"(More could not be read: {error.short})"
+    if len(seen.pods) > len(shown):
+        yield f"(and {podview.counted(len(seen.pods) - len(shown), 'more pod')} of this revision)"
     if seen.unread:
         yield f"({seen.unread})"
     doubt = doubtful_claim(inputs, kube.namespace)
@@ -74,16 +79,23 @@ def explain(kube: Kube, inputs: ServiceInputs, seen: Seen) -> Iterator[str]:
 def _serves_now(seen: Seen, spec_hash: str) -> str:
     """What serves now: a person must know whether users notice."""
     if mode_of(seen.service) == "Knative":
-        serves = bool(dig(seen.service, "status", "components", "predictor", "latestReadyRevision"))
+        created = created_revision(seen.service)
+        ready = dig(seen.service, "status", "components", "predictor", "latestReadyRevision")
+        previous, new = bool(ready) and ready != created, bool(ready) and ready == created
     else:
         status = dig(seen.workload, "status") or {}
         fresh = dig(seen.workload, "spec", "template", "metadata", "annotations", HASH)
-        new = int(status.get("updatedReplicas") or 0) if fresh == spec_hash else 0
-        serves = int(status.get("availableReplicas") or 0) > 0 and (
-            int(status.get("replicas") or 0) > new
-        )
-    if serves:
+        updated = int(status.get("updatedReplicas") or 0) if fresh == spec_hash else 0
+        available = int(status.get("availableReplicas") or 0)
+        previous = available > 0 and int(status.get("replicas") or 0) > updated
+        new = available > 0
+    if previous:
         return "The previous revision still serves. The service was left as it is."
+    if new:
+        return (
+            "The new revision's pods are ready, but the service is not, so requests may not reach "
+            "them. The service was left as it is."
+        )
     return "Nothing serves. The service was left as it is."
 
 
@@ -95,25 +107,42 @@ def _pod_evidence(kube: Kube, pod: Object) -> Iterator[str]:
     for container, reason, words in podview.waiting(pod):
         yield f"Pod {name}: container {container} waits: {reason} {words}".rstrip()
     for container, end in {end.container: end for end in podview.failed_ends([pod])}.items():
-        yield f"Container {container} of pod {name} ended with {_log_tail(kube, pod, end)}"
+        started = bool(dig(container_status(pod, container), "state", "running"))
+        tail = _log_tail(kube, name, container, end.message, previous=started)
+        yield f"Container {container} of pod {name} ended with {_ended(end)}. {tail}"
+    for status in podview.statuses(pod):
+        if dig(status, "state", "running") is not None and status.get("ready") is False:
+            container = str(status.get("name"))
+            tail = _log_tail(kube, name, container)
+            yield f"Container {container} of pod {name} runs, but is not ready. {tail}"
     for event in _warnings(kube, name):
         yield f"Event of pod {name}: {event.get('reason')}: {event.get('message')}"
 
 
-def _log_tail(kube: Kube, pod: Object, end: podview.Ended) -> str:
-    running = bool(dig(container_status(pod, end.container), "state", "running"))
+def _told_first(pod: Object) -> bool:
+    """Sorts pods: those with something to tell before those that are well."""
+    return all(status.get("ready") is True for status in podview.statuses(pod) or [{}])
+
+
+def _log_tail(
+    kube: Kube, pod: str, container: str, instead: str = "", *, previous: bool = False
+) -> str:
     try:
-        tail = kube.read_log(end.pod, end.container, previous=running, tail_lines=TAIL_LINES)
+        tail = kube.read_log(pod, container, previous=previous, tail_lines=TAIL_LINES)
     except ApiError as error:
-        tail = end.message or f"(it could not be read: {error.short})"
-    return f"{podview.exit_words(end.exit_code)}. The end of its log:\n{tail.rstrip()}"
+        tail = instead or f"(it could not be read: {error.short})"
+    return f"The end of its log:\n{tail.rstrip()}"
 
 
 def _warnings(kube: Kube, pod: str) -> list[Object]:
     events = kube.list(EVENT, fields=f"involvedObject.name={pod}")
-    return [e for e in events if e.get("type") == "Warning" and e.get("reason") not in NOISE][
-        -MOST_EVENTS:
-    ]
+    told = [e for e in events if e.get("type") == "Warning" and e.get("reason") != NOISE]
+    return told[-MOST_EVENTS:]
+
+
+def _ended(end: podview.Ended) -> str:
+    words = podview.exit_words(end.exit_code)
+    return f"{words}, {end.reason}" if end.reason not in ("", "Error", "Completed") else words
 
 
 def crash_loop(status: Object) -> str:
@@ -122,8 +151,12 @@ def crash_loop(status: Object) -> str:
     end = now or dig(status, "lastState", "terminated") or {}
     crashes = int(status.get("restartCount") or 0) + bool(now.get("exitCode"))
     looping = dig(status, "state", "waiting", "reason") == "CrashLoopBackOff"
-    if not end.get("exitCode") or (crashes < CRASHES and not looping):
+    if not end or (not looping and (crashes < CRASHES or not end.get("exitCode"))):
         return ""
+    code, reason = int(end.get("exitCode") or 0), str(end.get("reason") or "")
     words = [line for line in str(end.get("message") or "").splitlines() if line.strip()]
     tail = f": {words[-1]}" if words else ""
-    return f"keeps crashing, {podview.exit_words(int(end['exitCode']))}{tail}"
+    if reason == "OOMKilled":
+        tail = ", OOMKilled: it needs more memory than its limit"
+    what = "keeps crashing" if code else "keeps ending, as no server should"
+    return f"{what}, {podview.exit_words(code)}{tail}"

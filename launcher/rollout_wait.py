@@ -43,6 +43,7 @@ class Waiter:
         self._unread = ""
         self._troubles = TroubleWatch(Limits())
         self._refused_since: float | None = None
+        self._failed_since: float | None = None
         self._ready_since: float | None = None
         self._service: Object = {}
         self._workload: Object | None = None
@@ -136,6 +137,9 @@ class Waiter:
         self._refused_since = (self._refused_since or now) if state.refusal else None
         if self._refused_since and now - self._refused_since >= self.pace.refusal_grace:
             return f"KServe cannot serve this spec: {state.refusal}"
+        self._failed_since = (self._failed_since or now) if state.failed_load else None
+        if self._failed_since and now - self._failed_since >= self.pace.load_grace:
+            return f"its model did not load: {state.failed_load}"
         trouble = self._troubles.fatal(pods, now)
         if trouble:
             return f"a container of the new revision does not start: {trouble}"

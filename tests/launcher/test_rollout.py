@@ -76,6 +76,37 @@ def test_a_knative_rollout_is_done_when_the_newest_revision_is_ours_and_ready() 
     assert rollout(knative("r-2", "r-2"), revision("new"), "new").done
 
 
+def test_a_knative_revision_that_is_ready_without_its_traffic_is_not_done() -> None:
+    def to(*targets: Object, canary: int | None = None) -> Object:
+        seen = knative("r-2", "r-2")
+        seen["status"]["components"]["predictor"]["traffic"] = list(targets)
+        return seen | {"spec": {"predictor": {"canaryTrafficPercent": canary}}}
+
+    old = {"revisionName": "r-1", "percent": 100}
+    state = rollout(to(old), revision("new"), "new")
+    assert state.waits_for == "traffic to revision r-2: 0 of 100 %"
+    tenth = ({"revisionName": "r-1", "percent": 90}, {"revisionName": "r-2", "percent": 10})
+    assert not rollout(to(*tenth), revision("new"), "new").done
+    assert rollout(to(*tenth, canary=10), revision("new"), "new").done
+    assert not rollout(to(*tenth, canary=20), revision("new"), "new").done
+    assert rollout(to(old, canary=0), revision("new"), "new").done
+    assert rollout(to({"latestRevision": True, "percent": 100}), revision("new"), "new").done
+
+
+def test_a_deployment_that_makes_no_progress_is_told_in_its_words() -> None:
+    stuck = deployment(availableReplicas=0)
+    words = 'ReplicaSet "digits-1" has timed out progressing.'
+    late = {"type": "Progressing", "status": "False", "message": words}
+    stuck["status"]["conditions"] = [late]
+    assert rollout(service("False"), stuck, "new").waits_for.endswith(f": {words}")
+
+
+def test_a_service_that_somebody_stopped_is_refused_with_how_it_runs_again() -> None:
+    halted = {"metadata": {"name": "d", "annotations": {"serving.kserve.io/stop": "true"}}}
+    refusal = rollout(service("False") | halted, deployment(), "new").refusal
+    assert "kubectl annotate inferenceservice d serving.kserve.io/stop-" in refusal
+
+
 def test_kserves_refusal_is_passed_on_in_its_words() -> None:
     info = {"reason": "NoSupportingRuntime", "message": "No runtime found"}
     status = {"transitionStatus": "InvalidSpec", "lastFailureInfo": info}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from harness.hands import IMPATIENT, connected
 
+from kfp_pytorch.launcher.api_errors import NotFound
 from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, SPEC_HASH_LABEL
 from kfp_pytorch.launcher.deploy import DeployFailed, Pace
 from kfp_pytorch.launcher.errors import CannotObserve, PermissionMissing
@@ -17,6 +19,14 @@ from kfp_pytorch.local.apiserver.faults import Fault
 
 SERVICES = "*/inferenceservices*"
 DEPLOYMENTS = "*/deployments/*"
+MISSING_NAMESPACE = json.dumps(
+    {
+        "kind": "Status",
+        "reason": "NotFound",
+        "message": 'namespaces "default" not found',
+        "details": {"name": "default", "kind": "namespaces"},
+    }
+)
 
 Object = dict[str, Any]
 Start = Callable[..., Any]
@@ -94,6 +104,13 @@ def test_a_cluster_without_kserve_is_named_as_such(
 ) -> None:
     fault(server, Answer(404), "", SERVICES, times=None)
     assert "Is KServe installed?" in start(replace(quick, kind_absent=0.1)).failed(DeployFailed)
+
+
+def test_a_namespace_that_is_not_there_is_no_collision_to_be_waited_out(
+    start: Start, server: ThreadedServer
+) -> None:
+    fault(server, Answer(404, body=MISSING_NAMESPACE), "create", SERVICES, times=None)
+    assert 'namespaces "default" not found' in start().failed(NotFound)
 
 
 def test_a_server_that_stays_away_leaves_the_service_and_says_so(

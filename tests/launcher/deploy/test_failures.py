@@ -6,8 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from kfp_pytorch.launcher.constants import INFERENCE_SERVICE
 from kfp_pytorch.launcher.deploy import Pace
 from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.local.apiserver.faultactions import Forbidden
+from kfp_pytorch.local.apiserver.faults import Fault
 
 NAMESPACE = "default"
 NAME = "digits"
@@ -45,6 +50,97 @@ def test_a_download_that_keeps_failing_ends_the_step_with_the_initializers_log(
     assert "'storage-initializer' of the new revision keeps crashing" in message.splitlines()[0]
     assert "The previous revision still serves." in message
     assert "No model found in s3://b/m" in message
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "said"),
+    [(137, "OOMKilled", "more memory than its limit"), (0, "Completed", "keeps ending")],
+)
+def test_a_container_that_ends_again_and_again_is_told_with_why(
+    kserve: KServe, start: Start, until: Until, code: int, reason: str, said: str
+) -> None:
+    step = start()
+    until(kserve.service)
+    carried = kserve.rolls_out(available=0)
+    status = crashed("kserve-container", "")
+    status["lastState"]["terminated"] |= {"exitCode": code, "reason": reason}
+    kserve.pod(carried, phase="Running", containerStatuses=[status])
+    assert said in step.failed().splitlines()[0]
+
+
+def test_a_server_that_runs_and_never_is_ready_is_told_with_its_log_and_its_probe(
+    kserve: KServe, start: Start, until: Until
+) -> None:
+    step = start(timeout=1)
+    until(kserve.service)
+    carried = kserve.rolls_out(available=0)
+    status = crashed("kserve-container", "", restarts=0)
+    status |= {"state": {"running": {"startedAt": "2025-11-27T12:00:00Z"}}, "lastState": {}}
+    pod = kserve.pod(carried, phase="Running", containerStatuses=[status])
+    kserve.log(pod, "kserve-container", "loading shard 1 of 9")
+    kserve.event("Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 503")
+    message = step.failed()
+    assert "Container kserve-container of pod digits-predictor-1 runs, but is not ready." in message
+    assert "loading shard 1 of 9" in message
+    assert "Readiness probe failed" in message
+
+
+def test_a_model_that_kserve_says_did_not_load_fails_where_pods_may_not_be_read(
+    quick: Pace, kserve: KServe, start: Start, until: Until, server: ThreadedServer
+) -> None:
+    server.faults.add(Fault(Forbidden(), "list", "*/pods", times=None))
+    step = start(replace(quick, load_grace=0.3))
+    until(kserve.service)
+    kserve.rolls_out(available=0)
+    info = {"reason": "ModelLoadFailed", "message": "No space left on device", "exitCode": 1}
+    copies = {"failedCopies": 1, "totalCopies": 0}
+    failed = {"transitionStatus": "BlockedByFailedLoad", "lastFailureInfo": info, "copies": copies}
+    kserve.says("False", modelStatus=failed)
+    words = "its model did not load: ModelLoadFailed: No space left on device"
+    assert words in step.failed().splitlines()[0]
+
+
+def test_a_model_that_loads_at_a_second_try_has_not_failed(
+    quick: Pace, kserve: KServe, start: Start, until: Until
+) -> None:
+    step = start(replace(quick, load_grace=1.0))
+    until(kserve.service)
+    for _ in range(3):
+        kserve.says("False", modelStatus={"transitionStatus": "BlockedByFailedLoad"})
+        assert step.going(0.4)
+        kserve.says("False", modelStatus={"transitionStatus": "InProgress"})
+        assert step.going(0.1)
+    kserve.rolls_out()
+    kserve.says("True", url=URL, modelStatus={"transitionStatus": "UpToDate"})
+    step.succeeded()
+
+
+def test_a_service_that_somebody_stopped_is_not_written_to_nor_waited_for(
+    kserve: KServe, start: Start, deployed: Object
+) -> None:
+    def stop(obj: Object) -> None:
+        obj["metadata"].setdefault("annotations", {})["serving.kserve.io/stop"] = "true"
+
+    kserve._mutate(INFERENCE_SERVICE, NAME, stop)
+    message = start(metadata={"sha256": "2"}).failed()
+    assert "kubectl annotate inferenceservice digits serving.kserve.io/stop-" in message
+    now = kserve.service() or {}
+    assert now["metadata"]["generation"] == deployed["metadata"]["generation"]
+
+
+def test_a_ready_revision_behind_an_ingress_that_is_not_is_not_said_to_be_nothing(
+    kserve: KServe, start: Start, until: Until
+) -> None:
+    step = start(timeout=1)
+    until(kserve.service)
+    kserve.rolls_out()
+    kserve.says("False")
+    ingress = {"type": "IngressReady", "status": "False", "reason": "X", "message": "no gateway"}
+    kserve.says(conditions=[ingress, {"type": "Stopped", "status": "False"}])
+    message = step.failed()
+    assert "The new revision's pods are ready, but the service is not" in message
+    assert "Condition IngressReady is False: X no gateway" in message
+    assert "Stopped" not in message
 
 
 def test_crashes_of_the_old_revision_do_not_fail_the_new_one(
