@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from kfp_pytorch.launcher.constants import OUTPUT_ENV, RESUME_FROM_ENV
-from kfp_pytorch.training import profiling
+from kfp_pytorch.training import plan, profiling
 from kfp_pytorch.training.errors import ConfigError
 
 DATASETS = ("digits", "fashion-mnist", "imagefolder", "shards", "synthetic")
 TEXT = "text"
 LANGUAGE_PREFIX = "lm-"
+LANGUAGE_MODELS = ("tiny", "10m", "125m", "1.4b", "7b")
 # What suits a language model, where nothing else was asked for.
 LANGUAGE_DEFAULTS: dict[str, Any] = {
     "dataset": TEXT,
@@ -190,6 +191,8 @@ class Config:
                 "less than 2 samples to a part; give fewer parts or a larger batch"
             )
         _between("collective_timeout", self.collective_timeout, 1)
+        if self.rank_timeout:
+            _between("rank_timeout", self.rank_timeout, 1)
         if not 0 <= self.metrics_port < 65536:
             raise ConfigError(f"--metrics-port is {self.metrics_port}; it must be 0 to 65535")
         profiling.parse(self.profile_steps, self.profile_ranks)
@@ -209,15 +212,22 @@ class Config:
         if not self.model:
             raise ConfigError("--model is empty; give small_cnn or a model of torchvision")
         _one_of("recompute", self.recompute, ("none", "selective", "full"))
+        ways = plan.read_sizes(self.parallelism)
         if self.is_language_model:
+            _one_of("model", self.model, [LANGUAGE_PREFIX + name for name in LANGUAGE_MODELS])
             _one_of(f"dataset of {self.model}", self.dataset, (TEXT,))
             _one_of(f"optimizer of {self.model}", self.optimizer, ("adamw",))
             self._refuse(_IMAGES_ONLY, "an image model")
             if self.seq_len:
                 _between("seq_len", self.seq_len, 2)
+            if self.batch_size % self.accumulate:
+                raise ConfigError(
+                    f"--accumulate is {self.accumulate}, and --batch-size {self.batch_size} of a "
+                    "language model cannot be split into as many equal parts; give a multiple"
+                )
             return
         _one_of("dataset", self.dataset, DATASETS)
-        if self.parallelism.partition("=")[0] != "ddp" or "," in self.parallelism:
+        if set(ways) != {"ddp"}:
             raise ConfigError(
                 f"--parallelism is {self.parallelism!r}; image models take ddp alone, and language "
                 f"models such as --model {LANGUAGE_PREFIX}tiny all ways"

@@ -25,6 +25,12 @@ def check_data(config: Config) -> None:
         ConfigError: If a data set that lies somewhere has no place.
         DataError: If its folder of this machine is not there.
     """
+    for name in config.text_files:
+        if not Path(name).exists():
+            raise ConfigError(
+                f"--text-files has {name!r}, and there is no such file or folder; name what is "
+                "there, or none for the sources of Python"
+            )
     if config.dataset in _IN_FILES:
         if not config.data_dir:
             raise ConfigError(
@@ -32,6 +38,8 @@ def check_data(config: Config) -> None:
                 "--data-dir"
             )
         scheme, separator, rest = config.data_dir.partition("://")
+        if separator and not rest.strip("/"):
+            raise ConfigError(f"--data-dir is {config.data_dir!r}, which names no place in a store")
         local = not separator or scheme == "file"
         if local and not Path(rest if separator else config.data_dir).is_dir():
             raise DataError(f"--data-dir is {config.data_dir!r}, and there is no such folder")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from typing import TYPE_CHECKING
 
 from kfp_pytorch.training.errors import ConfigError
-from kfp_pytorch.training.transformer import TransformerConfig
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from kfp_pytorch.training.transformer import TransformerConfig
 
 # From the outermost to the innermost: neighbouring ranks, which share a node's fast links, are in
 # the same tensor-parallel group; a pipeline's stages talk least and may be furthest apart.
@@ -47,17 +50,14 @@ class ParallelPlan:
             ConfigError: If the text cannot be read, names ways that do not go together, or does not
                 fit the number of ranks.
         """
-        sizes = _read_sizes(text)
+        sizes = read_sizes(text)
         known = math.prod(size for size in sizes.values() if size is not None)
-        openly = [way for way, size in sizes.items() if size is None]
-        if len(openly) > 1:
-            raise ConfigError(
-                f"plan {text!r}: only one of {', '.join(openly)} can go without a size"
-            )
+        openly = None in sizes.values()
         if world_size % known or (not openly and known != world_size):
             raise ConfigError(
-                f"plan {text!r} needs {'a multiple of ' if openly else ''}{known} ranks; there are "
-                f"{world_size}. Change a size, or leave one away to take the ranks that are left"
+                f"--parallelism {text!r} needs {'a multiple of ' if openly else ''}{known} ranks; "
+                f"there are {world_size}. Change a size, or leave one away to take the ranks that "
+                "are left"
             )
         full = {way: size or world_size // known for way, size in sizes.items()}
         # DDP itself knows neither stages nor split matrices; FSDP over one rank replicates them.
@@ -94,6 +94,8 @@ class ParallelPlan:
 
         Every rank calls it: it makes process groups.
         """
+        from torch.distributed.device_mesh import init_device_mesh
+
         shape = tuple(getattr(self, way) for way in WAYS)
         return init_device_mesh(device_type, shape, mesh_dim_names=WAYS)
 
@@ -125,18 +127,33 @@ class ParallelPlan:
             )
 
 
-def _read_sizes(text: str) -> dict[str, int | None]:
-    """Read `way` and `way=size` parts; None is a size that is left open."""
+def read_sizes(text: str) -> dict[str, int | None]:
+    """Read `way` and `way=size` parts, before the number of ranks is known.
+
+    Args:
+        text: Ways and sizes; see `ParallelPlan.parse`.
+
+    Returns:
+        The size of each way; None is one that is left open.
+
+    Raises:
+        ConfigError: If the text cannot be read.
+    """
     sizes: dict[str, int | None] = {}
     for part in text.split(","):
         way, has_size, size = (piece.strip() for piece in part.partition("="))
         if way not in WAYS:
-            raise ConfigError(f"plan {text!r}: {way!r} is none of {', '.join(WAYS)}")
+            raise ConfigError(f"--parallelism {text!r}: {way!r} is none of {', '.join(WAYS)}")
         if way in sizes:
-            raise ConfigError(f"plan {text!r} names {way} twice")
+            raise ConfigError(f"--parallelism {text!r} names {way} twice")
         if has_size and not (size.isdecimal() and int(size) >= 1):
             raise ConfigError(
-                f"plan {text!r}: the size of {way} is {size!r}, not a whole number ≥ 1"
+                f"--parallelism {text!r}: the size of {way} is {size!r}, not a whole number ≥ 1"
             )
         sizes[way] = int(size) if has_size else None
+    openly = [way for way, size in sizes.items() if size is None]
+    if len(openly) > 1:
+        raise ConfigError(
+            f"--parallelism {text!r}: only one of {', '.join(openly)} can go without a size"
+        )
     return sizes

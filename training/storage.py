@@ -117,6 +117,8 @@ def open_folder(uri: str) -> Folder:
         return LocalFolder(Path(rest))
     if scheme in _HINTS:
         raise StorageError(f"the folder {uri!r} cannot be used: {_HINTS[scheme]}")
+    if scheme in _BUCKET_HINTS and not rest.strip("/"):
+        raise StorageError(f"the folder {uri!r} names no bucket; write {scheme}://BUCKET/KEY")
     return RemoteFolder(uri)
 
 

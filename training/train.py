@@ -36,6 +36,7 @@ from kfp_pytorch.training.lifecycle import (
     save_if_due,
 )
 from kfp_pytorch.training.metrics import Evaluation, History, LossMeter
+from kfp_pytorch.training.plan import ParallelPlan
 from kfp_pytorch.training.rescue import Rescue
 from kfp_pytorch.training.sampler import Batch, DistributedBatchSampler, evaluation_shards
 from kfp_pytorch.training.schedule import learning_rate, peak_rate
@@ -144,6 +145,7 @@ def set_up(start: Start) -> Job:
     config, world = start.config, start.world
     folder = storage.open_folder(config.output)
     on_main(world, lambda: storage.check_writable(folder))
+    ParallelPlan.parse(config.parallelism, world.size)
     images = data.load(config, world)
     choices = speed.choose(config, world.device)
     # Equal weights on all ranks, then dropout of its own on each.
@@ -253,7 +255,8 @@ def train_step(job: Job, batch: Batch, samples: Split) -> float:
 
 def backward(job: Job, samples: Split, weight: float) -> Tensor:
     """Leaves a batch's gradients in the model, averaged over ranks; its loss, on the device."""
-    parts = job.config.accumulate if len(samples.labels) >= job.config.accumulate else 1
+    # Batch norm cannot train on a part of one sample, as the last batch of an epoch could give.
+    parts = max(1, min(job.config.accumulate, len(samples.labels) // 2))
     total = torch.zeros((), device=job.world.device)
     for number, (images, labels) in enumerate(split_evenly(samples, parts)):
         with speed.exchange(job.replica, wanted=number == parts - 1):

@@ -24,6 +24,7 @@ from torch.utils.checkpoint import (
 )
 
 from kfp_pytorch.training import chunked_loss
+from kfp_pytorch.training.config import LANGUAGE_MODELS
 from kfp_pytorch.training.errors import ConfigError
 from kfp_pytorch.training.flops import transformer_flops_per_token
 
@@ -92,6 +93,9 @@ PRESETS = {
     ),
     "7b": TransformerConfig(vocab=32000, dim=4096, layers=32, heads=32, hidden=11008, seq_len=4096),
 }
+
+
+assert tuple(PRESETS) == LANGUAGE_MODELS  # noqa: S101 - two lists of one thing
 
 
 def preset(name: str) -> TransformerConfig:

@@ -17,9 +17,26 @@ from kfp_pytorch.training.errors import ConfigError
         ("--skip-bad-steps=99999999999", "at most 1000000"),
         ("--workers=100000", "at most 1024"),
         ("--model=lm-tiny --seq-len=1", "--seq-len is 1; it must be at least 2"),
+        ("--rank-timeout=0.01", "--rank-timeout is 0.01; it must be at least 1"),
     ],
 )
 def test_a_number_beyond_what_a_run_can_count_is_refused_with_its_limits(arguments, words):
+    with pytest.raises(ConfigError) as refused:
+        config.parse(arguments.split())
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--model=lm-huge", "--model is 'lm-huge'; it can be lm-tiny, lm-10m"),
+        ("--model=lm-tiny --parallelism=fsdp3", "'fsdp3' is none of pp, ddp, fsdp2, tp"),
+        ("--model=lm-tiny --parallelism=tp=0", "the size of tp is '0'"),
+        ("--model=lm-tiny --accumulate=3", "--batch-size 16 of a language model cannot be split"),
+        ("--parallelism=ddp,tp=2", "image models take ddp alone"),
+    ],
+)
+def test_what_no_model_can_be_trained_with_is_refused_before_torch_is_there(arguments, words):
     with pytest.raises(ConfigError) as refused:
         config.parse(arguments.split())
     assert words in str(refused.value)

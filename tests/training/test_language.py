@@ -104,7 +104,7 @@ def test_other_text_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--model=lm-huge"], "no language model is called 'huge'"),
+        (["--model=lm-huge"], "--model is 'lm-huge'; it can be lm-tiny"),
         (["--dataset=digits"], "dataset of lm-tiny"),
         (["--optimizer=sgd"], "optimizer of lm-tiny is 'sgd'; it can be adamw"),
         (["--parallelism=fsdp3"], "'fsdp3' is none of"),

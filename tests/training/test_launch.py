@@ -118,6 +118,10 @@ def test_processes_of_one_machine_share_its_cores():
         ([], {"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2 must be below WORLD_SIZE=2"),
         ([], {"KFP_PYTORCH_OUTPUT": "minio://bucket/key"}, "AWS_ENDPOINT_URL"),
         ([], {"KFP_PYTORCH_OUTPUT": "pvc://claim/key"}, "mounted"),
+        ([], {"KFP_PYTORCH_OUTPUT": "s3://"}, "'s3://' names no bucket; write s3://BUCKET/KEY"),
+        (["--dataset=shards", "--data-dir=s3://"], {}, "'s3://', which names no place"),
+        (["--model=lm-tiny", "--text-files", "/no/text"], {}, "'/no/text', and there is no such"),
+        (["--model=lm-tiny", "--parallelism=fsdp3"], {}, "'fsdp3' is none of"),
     ],
 )
 def test_what_cannot_work_is_told_in_the_message_without_importing_torch(

@@ -51,6 +51,20 @@ def test_a_batch_in_parts_gives_the_gradients_of_the_whole(parts):
         torch.testing.assert_close(one, other)
 
 
+def test_no_part_of_a_last_batch_has_one_sample_which_batch_norm_cannot_train_on():
+    torch.manual_seed(0)
+    seen = []
+    norm = nn.BatchNorm1d(12)
+    norm.register_forward_pre_hook(lambda _module, given: seen.append(len(given[0])))
+    model = nn.Sequential(nn.Flatten(), norm, nn.Linear(12, 5))
+    config = Config(accumulate=4, batch_size=8, dataset="synthetic")
+    chosen = speed.choose(config, CPU)
+    job = SimpleNamespace(config=config, world=ALONE, replica=model, speed=chosen)
+    for size in (8, 5, 3):
+        training.backward(job, Split(torch.rand(size, 3, 2, 2), torch.zeros(size).long()), 1.0)
+    assert seen == [2, 2, 2, 2, 3, 2, 3]
+
+
 def test_a_batch_of_broken_images_alone_has_no_loss_and_changes_nothing():
     samples = Split(torch.rand(4, 3, 2, 2), torch.full((4,), LEFT_OUT))
     loss, found = gradients(1, samples)
