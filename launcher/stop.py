@@ -174,6 +174,7 @@ class Stopper:
         self._leave = leave
         self._grace = grace
         self._target: Target | None = None
+        self._left = ""
         self._told = threading.Event()
         self._asked = False
         self._done = threading.Event()
@@ -204,6 +205,14 @@ class Stopper:
         self._target = None
         self._told.set()
 
+    def leaves(self, words: str) -> None:
+        """From now on a signal leaves something as it is: the end says so.
+
+        Args:
+            words: What is left, as a clause; empty for nothing.
+        """
+        self._left = words
+
     def settle(self) -> None:
         """The step has come to an end: nothing more is to be expected than what was."""
         self._told.set()
@@ -230,6 +239,8 @@ class Stopper:
         target = self._target
         if target is not None:
             words += f"; {self._end(target, started)}"
+        elif self._left:
+            words += f"; {self._left}"
         leave_word(f"{words}.")
         complain(f"{words}.")
         # Only now: the main thread ends this process as soon as it is told.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
+from kfp_pytorch.launcher import stop
 from kfp_pytorch.launcher.api_errors import ApiError, NotFound
 from kfp_pytorch.launcher.constants import CLAIM
 from kfp_pytorch.launcher.deploy import Pace, apply
@@ -19,6 +20,7 @@ from kfp_pytorch.launcher.kube import Kube, connect
 from kfp_pytorch.launcher.progress import say
 from kfp_pytorch.launcher.rollout import base_url, predict_url
 from kfp_pytorch.launcher.rollout_wait import Waiter
+from kfp_pytorch.launcher.stop import Stopper
 
 
 class Outputs(NamedTuple):
@@ -54,34 +56,41 @@ def run(model: ModelArtifact, **inputs: Any) -> Outputs:
         ApiError: The cluster did not let it come about; the message says how.
     """
     checked = parse_inputs(model.uri, model.metadata, **inputs)
-    return deploy(connect(checked.namespace, notify=say), checked, Pace())
+    return deploy(connect(checked.namespace, notify=say), checked, Pace(), stop.current())
 
 
-def deploy(kube: Kube, inputs: ServiceInputs, pace: Pace) -> Outputs:
+def deploy(kube: Kube, inputs: ServiceInputs, pace: Pace, stopper: Stopper) -> Outputs:
     """Does what `run` does, with everything given.
 
     Args:
         kube: The cluster.
         inputs: The checked inputs.
         pace: How often and how long to look at the cluster.
+        stopper: Is told what a signal leaves behind; a live service is never deleted.
 
     Returns:
         Where the service answers and which revision does.
     """
+    what = f"InferenceService {kube.namespace}/{inputs.name}"
+    stopper.leaves(f"{what} was not changed")
     check_host(inputs.name, kube.namespace)
     _check_claim(kube, str(inputs.predictor["model"]["storageUri"]))
     doubt = doubtful_claim(inputs, kube.namespace)
     if doubt:
         say(f"warning: {doubt}")
+    stopper.leaves(f"whether {what} was changed is not known: look at it, or start the step again")
     try:
         uid = str(apply(kube, inputs, pace)["metadata"]["uid"])
-        say(f"InferenceService {kube.namespace}/{inputs.name}: revision {inputs.spec_hash}")
+        say(f"{what}: revision {inputs.spec_hash}")
+        stopper.leaves(
+            f"{what} is left as it is, and may still come to serve this step's revision "
+            f"{inputs.spec_hash}"
+        )
         service = Waiter(kube, inputs, pace, uid).run()
     except CannotObserve as error:
         raise CannotObserve(
-            f"{error.message}\nInferenceService {kube.namespace}/{inputs.name} was left as it is: "
-            "it may still come to serve this step's revision. The next try of this step goes on "
-            "from what it finds."
+            f"{error.message}\n{what} was left as it is: it may still come to serve this step's "
+            "revision. The next try of this step goes on from what it finds."
         ) from error
     outside, inside = base_url(service, internal=False), base_url(service, internal=True)
     outputs = Outputs(

@@ -22,6 +22,7 @@ from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.inference_service import parse_inputs
 from kfp_pytorch.launcher.kube import Kube
 from kfp_pytorch.launcher.steps.kserve_deploy import Outputs, deploy
+from kfp_pytorch.launcher.stop import Stopper
 from kfp_pytorch.local.apiserver.serve import ThreadedServer, start_in_thread
 
 NAMESPACE = "default"
@@ -161,7 +162,7 @@ class Step:
 
     def _run(self) -> None:
         try:
-            self.outputs = deploy(self._kube, self._inputs, self._pace)
+            self.outputs = deploy(self._kube, self._inputs, self._pace, Stopper())
         except BaseException as error:
             self.error = error
 

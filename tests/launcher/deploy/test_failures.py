@@ -103,11 +103,11 @@ def test_a_model_that_kserve_says_did_not_load_fails_where_pods_may_not_be_read(
 def test_a_model_that_loads_at_a_second_try_has_not_failed(
     quick: Pace, kserve: KServe, start: Start, until: Until
 ) -> None:
-    step = start(replace(quick, load_grace=1.0))
+    step = start(replace(quick, load_grace=0.6))
     until(kserve.service)
     for _ in range(3):
         kserve.says("False", modelStatus={"transitionStatus": "BlockedByFailedLoad"})
-        assert step.going(0.4)
+        assert step.going(0.25)
         kserve.says("False", modelStatus={"transitionStatus": "InProgress"})
         assert step.going(0.1)
     kserve.rolls_out()
