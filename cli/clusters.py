@@ -13,7 +13,7 @@ import click
 
 from kfp_pytorch.cli.session import Target
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KFP_RUN_ID_LABEL, POD
-from kfp_pytorch.local import client, lifecycle, locks, step
+from kfp_pytorch.local import client, guarded, lifecycle, locks, step
 
 NAMESPACE = "default"
 _OWNED_FILE = "owned.lock"
@@ -23,9 +23,9 @@ _OWNED_FILE = "owned.lock"
 def cluster(root: Path, kubeconfig: Path | None, run_id: str, *, keep: bool) -> Iterator[Target]:
     """Gives a run its cluster: that of a kubeconfig, the local one that is up, or a new one.
 
-    A new local cluster ends with this block, unless it is kept; whatever ends this process ends
-    it too. In one that was up before, the endpoints that the run's steps made are deleted, unless
-    they are kept.
+    A new local cluster ends with this block, unless it is kept; what ends this process within the
+    block ends it too. In one that was up before, the endpoints that the run's steps made are
+    deleted, unless they are kept.
 
     Args:
         root: The local cluster's folder; a run's folder is below it in any case.
@@ -76,9 +76,10 @@ def _owned(root: Path) -> click.ClickException:
 
 @contextmanager
 def _kept(root: Path) -> Iterator[lifecycle.ClusterHandle]:
-    """A new cluster that stays, unless the block fails."""
+    """A new cluster that stays after the block, unless that fails or this process dies in it."""
+    owner = guarded.Owner()
     try:
-        handle = lifecycle.start_detached(root)
+        handle = lifecycle.start_owned(root, owner=owner)
     except (lifecycle.ClusterError, OSError) as error:
         # A run that began at the same instant may have been quicker.
         raise _owned(root) if _is_owned(root) else click.ClickException(str(error)) from None
@@ -87,6 +88,7 @@ def _kept(root: Path) -> Iterator[lifecycle.ClusterHandle]:
     except BaseException:
         _stop(root)
         raise
+    owner.let_go()
 
 
 @contextmanager

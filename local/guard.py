@@ -7,9 +7,10 @@ session and, on Linux, the parent of every orphan below it (a *subreaper*), so t
 leave its tree: not a daemon, not a process in a session of its own, as torchrun's workers are.
 
 It ends the command on SIGTERM, SIGINT or SIGHUP, and when the other end of the pipe FD
-(`--owner-fd`) closes, which happens however its owner dies. The command gets SIGTERM; with
-`--to-all` so does every descendant. When it has ended, or the grace is over, all that is left is
-killed. Without an owner the grace is at most `ORPHAN_GRACE`.
+(`--owner-fd`) closes, which happens however its owner dies. A byte from there lets the command go:
+nothing is owned any more. The command gets SIGTERM; with `--to-all` so does every descendant. When
+it has ended, or the grace is over, all that is left is killed. When its owner has died the grace is
+at most `ORPHAN_GRACE`.
 
 The exit status is the command's, or 128 + N when signal N ended it. `--report-fd` tells the two
 apart. It gets JSON lines: `{"started": PID}`, then `{"exit": 3}` or `{"signal": 9}`; or, when the
@@ -178,9 +179,10 @@ class _Guard:
                 if descriptor == wakeup:
                     if set(os.read(wakeup, 512)) & set(_ENDING):
                         self._end(self.grace)
-                elif not os.read(self.owner, 512):
+                else:
                     poll.unregister(self.owner)
-                    self._end(min(self.grace, ORPHAN_GRACE))
+                    if not os.read(self.owner, 512):
+                        self._end(min(self.grace, ORPHAN_GRACE))
 
     def _milliseconds(self) -> float | None:
         return None if self.deadline is None else max(0, self.deadline - time.monotonic()) * 1000

@@ -15,20 +15,41 @@ from kfp_pytorch.local import guard
 _GUARD = str(Path(guard.__file__).resolve())
 
 
-@functools.cache
-def owner_fd() -> int:
-    """Return the end of a pipe that closes when this process dies; guards inherit it.
+class Owner:
+    """The end of a pipe that closes when this process dies; guards inherit it.
 
-    Nobody ever writes to it. Its other end lives in this process alone: children do not inherit
-    it, and those that are forked without an exec close it.
+    Its other end lives in this process alone: children do not inherit it, and those that are
+    forked without an exec close it.
+
+    Attributes:
+        fd: What a guard inherits.
     """
-    reader, writer = os.pipe()
-    os.register_at_fork(after_in_child=lambda: os.close(writer))
-    return reader
+
+    def __init__(self) -> None:
+        self.fd, writer = os.pipe()
+        self._writer = os.fdopen(writer, "wb", buffering=0)
+        os.register_at_fork(after_in_child=self._writer.close)
+
+    def let_go(self) -> None:
+        """Let what the guard runs outlive this process; for the owner of a single guard."""
+        with self._writer:
+            self._writer.write(b".")
+        os.close(self.fd)
+
+
+@functools.cache
+def this_process() -> Owner:
+    """Return the owner of all that ends with this process."""
+    return Owner()
 
 
 def command(
-    argv: Sequence[str], *, grace: float = 10.0, to_all: bool = False, report_fd: int | None = None
+    argv: Sequence[str],
+    *,
+    grace: float = 10.0,
+    to_all: bool = False,
+    report_fd: int | None = None,
+    owner: Owner | None = None,
 ) -> tuple[list[str], tuple[int, ...]]:
     """Return the command line that runs a command under a guard of this process.
 
@@ -37,35 +58,22 @@ def command(
         grace: Seconds from SIGTERM to SIGKILL.
         to_all: Whether SIGTERM goes to every descendant, not to the command alone.
         report_fd: Where the guard writes how the command ended; see `kfp_pytorch.local.guard`.
+        owner: For a command that may be let go; `this_process()` if None.
 
     Returns:
         The command line, and the descriptors that the guard must inherit (`pass_fds`).
     """
+    owner_fd = (owner or this_process()).fd
     # -I: the environment is the command's, not the guard's. -S: no packages, a quick start.
     line = [sys.executable, "-I", "-S", _GUARD, "--grace", str(grace)]
-    line += ["--owner-fd", str(owner_fd())]
-    fds: tuple[int, ...] = (owner_fd(),)
+    line += ["--owner-fd", str(owner_fd)]
+    fds: tuple[int, ...] = (owner_fd,)
     if to_all:
         line.append("--to-all")
     if report_fd is not None:
         line += ["--report-fd", str(report_fd)]
         fds += (report_fd,)
     return [*line, "--", *argv], fds
-
-
-def unowned_command(
-    argv: Sequence[str], *, grace: float = 10.0
-) -> tuple[list[str], tuple[int, ...]]:
-    """Return the command line that runs a command under a guard that outlives this process.
-
-    Args:
-        argv: The command and its arguments.
-        grace: Seconds from SIGTERM to SIGKILL.
-
-    Returns:
-        As for `command`.
-    """
-    return [sys.executable, "-I", "-S", _GUARD, "--grace", str(grace), "--", *argv], ()
 
 
 def popen(

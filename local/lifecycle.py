@@ -106,16 +106,22 @@ def start_detached(root: Path, *, port: int = 0, crds: Path | None = None) -> Cl
     Raises:
         ClusterError: It cannot start, as when the port is in use or a cluster has this root.
     """
-    return _start(root, *guarded.unowned_command(_command(root, port, crds), grace=_GRACE))
+    owner = guarded.Owner()
+    handle = start_owned(root, port=port, crds=crds, owner=owner)
+    owner.let_go()
+    return handle
 
 
-def start_owned(root: Path, *, port: int = 0, crds: Path | None = None) -> ClusterHandle:
+def start_owned(
+    root: Path, *, port: int = 0, crds: Path | None = None, owner: guarded.Owner | None = None
+) -> ClusterHandle:
     """Start a cluster that ends when this process does, however that ends.
 
     Args:
         root: Its folder.
         port: The port of its API server; 0 for a free one.
         crds: A folder with CustomResourceDefinitions to validate by; None for short schemas.
+        owner: What may let go of it later; None if nothing will.
 
     Returns:
         The cluster, ready for requests.
@@ -123,7 +129,8 @@ def start_owned(root: Path, *, port: int = 0, crds: Path | None = None) -> Clust
     Raises:
         ClusterError: It cannot start, as when the port is in use or a cluster has this root.
     """
-    return _start(root, *guarded.command(_command(root, port, crds), grace=_GRACE))
+    line, fds = guarded.command(_command(root, port, crds), grace=_GRACE, owner=owner)
+    return _start(root, line, fds)
 
 
 def status(root: Path) -> ClusterHandle | None:

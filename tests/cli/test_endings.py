@@ -35,6 +35,14 @@ def test_however_a_run_is_ended_nothing_is_left_and_the_next_one_works(root):
     assert again.returncode == 0, again.stderr
 
 
+def test_kill_9_ends_a_cluster_that_was_to_be_kept_too(root):
+    process = start("run", f"{PIPELINES}:sleeping", "--local", "--keep", root=root)
+    assert "asleep" in next(line for line in process.stdout if "asleep" in line)
+    process.kill()
+    process.communicate()
+    until(lambda: left_of(root) == [])
+
+
 @pytest.mark.parametrize("after", [0.0, 0.15, 0.3])
 def test_ctrl_c_in_the_first_moments_leaves_nothing(root, after):
     process = start("run", "train_and_serve", "--local", root=root)

@@ -156,6 +156,34 @@ def test_kill_9_of_the_owner_ends_everything() -> None:
     assert all(gone(pid) for pid in below)
 
 
+def test_a_command_that_was_let_go_outlives_its_owner_until_it_is_told_to_end() -> None:
+    owner = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, time; from kfp_pytorch.local import guarded\n"
+            "owner = guarded.Owner()\n"
+            "line, fds = guarded.command(['sleep', '600'], owner=owner)\n"
+            "kept = subprocess.Popen(line, pass_fds=fds)\n"
+            "owner.let_go()\n"
+            "print(kept.pid, guarded.popen(['sleep', '600']).pid, flush=True)\n"
+            "time.sleep(600)",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    kept, owned = (int(word) for word in first_line(owner).split())
+    owner.kill()
+    owner.wait()
+    assert gone(owned)
+    while not (below := guard.descendants(kept)):
+        time.sleep(0.01)
+    (command,) = below
+    os.kill(kept, signal.SIGTERM)
+    assert gone(kept)
+    assert gone(command)
+
+
 def test_kill_9_of_a_guard_is_made_good_by_the_guard_above_it() -> None:
     inner = DAEMON.format(deaf=False, then="time.sleep(600)")
     code = (
