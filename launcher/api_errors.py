@@ -168,7 +168,7 @@ def error_from(call: Call, status: int, headers: Mapping[str, str], body: bytes)
     said = _status_object(body)
     reason = str(said.get("reason") or "")
     words = str(said.get("message") or body[:500].decode("utf-8", "replace").strip() or "no words")
-    cls = _class_for(status, reason, words, said)
+    cls = _class_for(call, status, reason, words, said)
     if cls is KindAbsent and not call.group:
         # Every API server has the core kinds: this one has only just started, or is a proxy. A log
         # is not there where its pod is not.
@@ -191,7 +191,7 @@ def error_from_status(call: Call, said: Mapping[str, Any]) -> ApiError:
     reason, words = str(said.get("reason") or ""), str(said.get("message") or "no words")
     if reason in ("Expired", "Gone"):
         return Expired(call, 410, reason, words)
-    return _class_for(status, reason, words, said)(call, status, reason, words)
+    return _class_for(call, status, reason, words, said)(call, status, reason, words)
 
 
 def _status_object(body: bytes) -> dict[str, Any]:
@@ -202,9 +202,15 @@ def _status_object(body: bytes) -> dict[str, Any]:
     return said if isinstance(said, dict) and said.get("kind") == "Status" else {}
 
 
-def _class_for(status: int, reason: str, words: str, said: Mapping[str, Any]) -> type[ApiError]:
+def _class_for(
+    call: Call, status: int, reason: str, words: str, said: Mapping[str, Any]
+) -> type[ApiError]:
     if status == 404:
-        return NotFound if _is_about_object(reason, said) else KindAbsent
+        named = _missing(reason, said)
+        if call.name and named not in ("", call.name):
+            # A webhook's Service, or something else on the way there: no word of our object.
+            return Transient
+        return NotFound if named else KindAbsent
     if status == 409:
         return AlreadyExists if reason == "AlreadyExists" else Conflict
     if status == 403:
@@ -218,10 +224,11 @@ def _class_for(status: int, reason: str, words: str, said: Mapping[str, Any]) ->
     )
 
 
-def _is_about_object(reason: str, said: Mapping[str, Any]) -> bool:
-    """Whether a 404 names our object; without a name it speaks of the resource type."""
+def _missing(reason: str, said: Mapping[str, Any]) -> str:
+    """The name of the object that a 404 is about; without one it speaks of the resource type."""
     details = said.get("details")
-    return reason == "NotFound" and isinstance(details, dict) and bool(details.get("name"))
+    named = reason == "NotFound" and isinstance(details, dict) and details.get("name")
+    return str(named or "")
 
 
 def _retry_after(headers: Mapping[str, str], said: Mapping[str, Any]) -> float:

@@ -48,7 +48,6 @@ class Gatherer:
         patience = Patience(brief, brief, pause=brief / 10, connect=brief, read=brief)
         self._kube = kube.sibling(patience)
         self._name = str(job["metadata"]["name"])
-        self._uid = str(job["metadata"]["uid"])
         self._limits = limits
         self._crashes: set[Crash] = set()
         self._reads: dict[str, int] = {}
@@ -86,7 +85,7 @@ class Gatherer:
         Returns:
             The crashes that were not known.
         """
-        ours = [pod for pod in pods if belongs_to(pod, self._uid)]
+        ours = [pod for pod in pods if belongs_to(pod, self.evidence.job)]
         self.living = {str(pod["metadata"]["name"]) for pod in ours}
         found = [crash for pod in ours for crash in self._keep(pod)]
         self.timeline.saw_pods(ours)
@@ -98,7 +97,7 @@ class Gatherer:
         Returns:
             The crashes that were not known.
         """
-        if not belongs_to(pod, self._uid):
+        if not belongs_to(pod, self.evidence.job):
             return []
         name = str(pod["metadata"]["name"])
         known = self.evidence.pods.get(name)

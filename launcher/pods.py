@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from kfp_pytorch.launcher import podview
 from kfp_pytorch.launcher.evidence import Object
 from kfp_pytorch.launcher.limits import Limits
-from kfp_pytorch.launcher.podview import dig
+from kfp_pytorch.launcher.podview import dig, moment
 
 # Nothing mends these but a change of the job.
 _AT_ONCE = frozenset({"InvalidImageName", "ErrImageNeverPull"})
@@ -190,12 +190,18 @@ def waiting_words(pod: Object) -> str:
     return ""
 
 
-def belongs_to(pod: Object, uid: str) -> bool:
-    """Whether a pod is of the job with this uid, not of an earlier one of the same name."""
+def belongs_to(pod: Object, job: Object) -> bool:
+    """Whether a pod is of this job, not of an earlier one of the same name.
+
+    A pod without an owner that is older than the job was left behind by another.
+    """
     if not podview.name(pod):
         return False
     owners = podview.each(pod, "metadata", "ownerReferences")
-    return not owners or any(owner.get("uid") == uid for owner in owners)
+    if owners:
+        return any(owner.get("uid") == dig(job, "metadata", "uid") for owner in owners)
+    made = [moment(dig(obj, "metadata", "creationTimestamp")) for obj in (pod, job)]
+    return made[0] is None or made[1] is None or made[0] >= made[1]
 
 
 def _grace(reason: str, limits: Limits) -> float:

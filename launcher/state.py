@@ -64,6 +64,8 @@ _ORDER = (
     ("Created", Phase.STARTING),
 )
 
+_ENDS = ("Failed", "Succeeded")
+
 
 def job_state(job: Object) -> JobState:
     """Reads the state of a PyTorchJob.
@@ -77,7 +79,7 @@ def job_state(job: Object) -> JobState:
     status = job.get("status") or {}
     deleting = bool((job.get("metadata") or {}).get("deletionTimestamp"))
     conditions = [c for c in status.get("conditions") or [] if isinstance(c, dict)]
-    true = {str(c.get("type")): c for c in conditions if str(c.get("status")) == "True"}
+    true = _true(conditions)
     for kind, phase in _ORDER:
         if kind in true:
             # Created stays True in the queue: a start begins with whatever changed last.
@@ -120,9 +122,30 @@ def first_pod(job: Object) -> str:
     return f"{job['metadata']['name']}-{role}-0"
 
 
+def _true(conditions: list[Object]) -> dict[str, Object]:
+    """The conditions that are True, by type.
+
+    There should be one of a type. Of several, the one that changed last counts; an end is final.
+    """
+    found: dict[str, Object] = {}
+    for condition in sorted(conditions, key=lambda c: (_changed(c), _is_true(c))):
+        kind = str(condition.get("type"))
+        if not (kind in _ENDS and kind in found and _is_true(found[kind])):
+            found[kind] = condition
+    return {kind: condition for kind, condition in found.items() if _is_true(condition)}
+
+
+def _is_true(condition: Object) -> bool:
+    return str(condition.get("status")) == "True"
+
+
+def _changed(condition: Object) -> str:
+    return str(condition.get("lastTransitionTime") or "")
+
+
 def _latest(conditions: list[Object]) -> str:
     # All in the same form and zone: they compare as texts.
-    return max((str(c.get("lastTransitionTime") or "") for c in conditions), default="")
+    return max(map(_changed, conditions), default="")
 
 
 def _state(phase: Phase, condition: Object, since: str, deleting: bool, status: Object) -> JobState:

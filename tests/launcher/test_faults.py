@@ -33,6 +33,9 @@ from kfp_pytorch.local.apiserver.watchfaults import (
 )
 
 CRD_GONE = "the server could not find the requested resource"
+WEBHOOK_GONE = (
+    '{"kind": "Status", "reason": "NotFound", "details": {"name": "webhook", "kind": "services"}}'
+)
 
 
 def runs(step: Any, hands: Any, on: Any = None, **limits: float) -> Any:
@@ -91,6 +94,7 @@ def test_no_kind_of_broken_watch_hides_the_end(step: Any, hands: Any, action: An
         Answer(504),
         Answer(429, retry_after=0),
         Answer(404, message=CRD_GONE),
+        Answer(404, body=WEBHOOK_GONE),
         Answer(410),
         Answer(400),
         Answer(502, body="<html>bad gateway</html>"),

@@ -143,7 +143,15 @@ def test_a_pod_that_is_being_deleted_runs_no_more_and_says_why() -> None:
 
 
 def test_a_pod_of_an_earlier_job_of_the_same_name_is_not_ours() -> None:
-    old = {"metadata": {"name": "p", "ownerReferences": [{"uid": "old"}]}}
-    assert not belongs_to(old, "new")
-    assert belongs_to(old, "old")
-    assert belongs_to({"metadata": {"name": "p"}}, "new")
+    def job(uid: str) -> dict[str, Any]:
+        return {"metadata": {"uid": uid, "creationTimestamp": "2025-11-27T12:00:00Z"}}
+
+    def left(**metadata: Any) -> dict[str, Any]:
+        return {"metadata": {"name": "p"} | metadata}
+
+    old = left(ownerReferences=[{"uid": "old"}])
+    assert not belongs_to(old, job("new"))
+    assert belongs_to(old, job("old"))
+    assert belongs_to(left(), job("new"))
+    assert belongs_to(left(creationTimestamp="2025-11-27T12:00:00Z"), job("new"))
+    assert not belongs_to(left(creationTimestamp="2025-11-27T11:59:59Z"), job("new"))

@@ -4,6 +4,7 @@ import itertools
 from typing import Any
 
 import pytest
+from harness.played import condition
 
 from kfp_pytorch.launcher.state import Phase, expected_pods, first_pod, job_state
 
@@ -59,6 +60,20 @@ def test_only_status_true_counts(value: str) -> None:
     assert job_state(job("Created", f"Failed={value}")).phase is Phase.STARTING
 
 
+def test_of_conditions_of_one_type_the_last_to_change_counts_but_an_end_is_final() -> None:
+    def at(second: int, text: str) -> dict[str, Any]:
+        return condition(text) | {"lastTransitionTime": f"2025-11-27T12:00:0{second}Z"}
+
+    def phases(*conditions: dict[str, Any]) -> set[Phase]:
+        orders = itertools.permutations(conditions)
+        return {job_state({"status": {"conditions": list(order)}}).phase for order in orders}
+
+    resumed = (at(1, "Suspended"), at(2, "Suspended=False"), at(2, "Running"))
+    assert phases(*resumed) == {Phase.RUNNING}
+    assert phases(*resumed, at(3, "Suspended")) == {Phase.QUEUED}
+    assert phases(at(1, "Failed"), at(2, "Failed=False"), at(2, "Running")) == {Phase.FAILED}
+
+
 def test_a_success_with_failed_workers_carries_a_warning() -> None:
     state = job_state(job("Succeeded", replicaStatuses={"Worker": {"failed": 1}, "Master": {}}))
     assert state.phase is Phase.SUCCEEDED
@@ -106,8 +121,8 @@ def test_a_start_begins_with_the_last_change_and_not_with_the_creation() -> None
     """Created stays True while the job is in the queue."""
     resumed = job("Created", "Suspended=False")
     times = ("2025-11-27T12:00:00Z", "2025-11-27T17:00:00Z")
-    for condition, time in zip(resumed["status"]["conditions"], times, strict=True):
-        condition["lastTransitionTime"] = time
+    for found, time in zip(resumed["status"]["conditions"], times, strict=True):
+        found["lastTransitionTime"] = time
     assert job_state(resumed).since == times[1]
     resumed["status"]["conditions"].reverse()
     assert job_state(resumed).since == times[1]
