@@ -112,6 +112,9 @@ class Checkpoints:
         job_state.restore(self._state, found, self._world, self._config.seed, self.group)
         if uri == self._folder.uri:
             self._newest_step = found.step
+            # A disk that is full has to have room for the next one: fewer may be kept by now.
+            losses = dict(self._state.history.curves.get("loss", []))
+            on_main(self._world, lambda: checkpoint.prune(self._folder, self._config.keep, losses))
         self._say_what_changed(found)
         return True
 

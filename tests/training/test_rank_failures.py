@@ -43,6 +43,22 @@ def test_an_exception_of_one_rank_is_recorded_before_the_others_miss_it(running)
     assert ranks.error(0)["time"] >= first["time"]
 
 
+@pytest.mark.parametrize(
+    ("place", "rank"), [("loading", 1), ("evaluating", 1), ("saving", 1), ("exporting", 0)]
+)
+def test_a_rank_that_fails_beside_the_steps_ends_the_other_and_is_told_first(
+    start_ranks, tmp_path, place, rank
+):
+    (tmp_path / "fault").write_text(f"{place} {rank}")
+    arguments = ("--epochs=1", "--max-train-samples=128", f"--output={tmp_path / 'job'}")
+    ranks = start_ranks(2, *arguments, prepare="fail_in.py")
+    assert ranks.exit_codes() == ([1, GONE] if rank == 0 else [GONE, 1])
+    first = ranks.error(rank)
+    assert first["message"] == f"a fault of the test's own while {place}"
+    assert "in fail" in first["traceback"]
+    assert ranks.error(1 - rank)["time"] >= first["time"]
+
+
 def test_an_argument_that_cannot_work_ends_its_rank_with_2_and_the_others_miss_it(
     start_ranks, tmp_path
 ):

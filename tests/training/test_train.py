@@ -84,6 +84,17 @@ def test_a_job_that_is_done_exports_again_without_training(tmp_path):
     assert again["step"] == first["step"]
 
 
+def test_room_is_made_before_the_next_checkpoint_where_fewer_are_to_be_kept(no_export, tmp_path):
+    run(tmp_path, epochs=4, keep=9)
+    steps = sorted((tmp_path / "checkpoints").glob("step-*"))
+    assert len(steps) == 4
+    with pytest.raises(Stopped):
+        run(tmp_path, StopAt(0), epochs=9, keep=1)
+    best = (tmp_path / "checkpoints" / "best").read_text()
+    left = {path.name for path in (tmp_path / "checkpoints").glob("step-*")}
+    assert left == {best, steps[-1].name}
+
+
 def test_another_jobs_folder_is_started_from_and_left_as_it_was(no_export, tmp_path):
     run(tmp_path / "first", epochs=1)
     before = {p: p.read_bytes() for p in (tmp_path / "first").rglob("*") if p.is_file()}
