@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kfp_pytorch.launcher import admission
 from kfp_pytorch.launcher.errors import PermissionMissing, StepError
 
 RBAC_MANIFEST = "manifests/rbac.yaml"
@@ -73,6 +74,11 @@ class ApiError(StepError):
 class NotFound(ApiError):
     """Our object is not there: a well-formed NotFound that names it."""
 
+    def _say(self) -> str:
+        # A create finds everything but its namespace.
+        advice = "\nCreate the namespace, or correct the input that names it."
+        return super()._say() + (advice if self.call.verb == "create" else "")
+
 
 class KindAbsent(ApiError):
     """The server does not know the resource type: its CRD is missing, or not yet registered."""
@@ -101,7 +107,8 @@ class Refused(ApiError):
     """Validation, an admission webhook or a quota refused the object: retrying cannot help."""
 
     def _say(self) -> str:
-        return f"The cluster refused to {self.call}: {self.words}"
+        said = self.words.rstrip(".")
+        return f"The cluster refused to {self.call}: {said}.\n{admission.advice(self.words)}"
 
 
 class Unauthorized(ApiError):
@@ -111,7 +118,9 @@ class Unauthorized(ApiError):
         account = self.call.account or "no account"
         return (
             f"The API server does not accept the credentials ({account}), "
-            f"read again from disk each time: could not {self.call}: {self.words}"
+            f"read again from disk each time: could not {self.call}: {self.words}\n"
+            "Check that the step's service account still exists and its token is mounted; outside "
+            "of a cluster, log in again."
         )
 
 

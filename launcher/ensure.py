@@ -75,12 +75,13 @@ def ensure(
     """
     started, attempt = time.monotonic(), 1
     while True:
-        job = _create(kube, build(attempt), target, stopper, limits)
-        if job is not None:
-            return Ensured(job, "created", attempt)
+        made = _create(kube, build(attempt), target, stopper, limits)
+        if not isinstance(made, ApiError):
+            return Ensured(made, "created", attempt)
         found = _find(kube, target.name, limits)
         if found is None:
-            _bound(started, limits, target.name, "can neither be made nor found, again and again")
+            words = f"can neither be made nor found, again and again ({made.words})"
+            _bound(started, limits, target.name, words)
             time.sleep(0.2)
             continue
         if not target.owns(found):
@@ -106,8 +107,8 @@ def attempt_of(job: Object) -> int:
 
 def _create(
     kube: Kube, job: Object, target: Target, stopper: Stopper, limits: Limits
-) -> Object | None:
-    """Creates the job; None when there is, or may be, one of its name, perhaps of our own."""
+) -> Object | ApiError:
+    """Creates the job; an error when there is, or may be, one of its name, perhaps of our own."""
     started = time.monotonic()
     # In this order: a signal either finds a create in flight, or is found here.
     target.creating = True
@@ -118,14 +119,14 @@ def _create(
                 created = kube.create(PYTORCHJOB, job, unknown_fields="Strict")
                 target.uid = created["metadata"]["uid"]
                 return created
-            except (AlreadyExists, Conflict):
+            except (AlreadyExists, Conflict) as error:
                 # A conflict is of a quota that counts jobs and was written at the same moment.
-                return None
+                return error
             except (Refused, Forbidden) as error:
                 # Admission comes before the name is looked at: our own job may be what is over the
                 # quota, made by an earlier try or by a create whose answer was lost.
                 if _is_made(kube, target):
-                    return None
+                    return error
                 raise _unknown_fields(error) from error
             except KindAbsent as error:
                 _bear_absence(error, started, limits)

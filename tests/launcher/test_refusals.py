@@ -1,7 +1,8 @@
-"""Pods that the cluster does not let the operator create."""
+"""Jobs that the cluster refuses, and pods that it does not let the operator create."""
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from harness.evident import event, first_line, job, of
 
 from kfp_pytorch.launcher import refusals
-from kfp_pytorch.launcher.errors import JobFailed
+from kfp_pytorch.launcher.errors import JobFailed, StepError
 from kfp_pytorch.launcher.evidence import Evidence
+from kfp_pytorch.local.apiserver.faultactions import Answer
 
 
 def test_pods_that_the_cluster_refuses_for_good_fail_soon_and_the_operator_is_not_blamed(
@@ -48,7 +50,7 @@ def test_pods_that_a_quota_keeps_away_are_waited_for_like_any_that_do_not_start(
         ("[minimum cpu usage per Pod is 100m, but request is 10m]", True, "LimitRange"),
         ("failed quota: q: must specify limits.cpu for: pytorch", True, "Set cpu and memory"),
         ("unable to create new content in namespace team because it is being terminated", True,
-         "train in another one"),
+         "use another one"),
         ('violates PodSecurity "restricted": runAsNonRoot != true (container "pytorch" must not '
          "set runAsNonRoot=false)", True, "run_as_root"),
         ('violates PodSecurity "restricted": seccompProfile (containers "istio-init", "pytorch" '
@@ -70,3 +72,32 @@ def test_each_refusal_of_pods_has_its_own_advice_and_some_last(
     assert words in first_line(found)
     assert advice in found.message.splitlines()[1]
     assert bool(refusals.lasting(Evidence(job=job(), events=events))) is lasts
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "message", "details", "advice"),
+    [
+        (403, "Forbidden", "exceeded quota: jobs, requested: count/pytorchjobs=1", {}, "Kueue"),
+        (403, "Forbidden", "it is being terminated", {}, "use another one"),
+        (400, "BadRequest", 'webhook "v.acme" denied the request: no', {}, "that webhook"),
+        (413, "RequestEntityTooLarge", "Request entity too large: limit is 3", {}, "an artifact"),
+        (422, "Invalid", 'PyTorchJob "x" is invalid: spec.a: Required', {}, "pod_template_patch"),
+        (404, "NotFound", 'namespaces "team" not found', {"name": "team", "kind": "namespaces"},
+         "Create the namespace"),
+    ],
+)  # fmt: skip
+def test_a_job_that_is_refused_ends_the_step_at_once_with_words_and_a_way_out(
+    step: Any, hands: Any, code: int, reason: str, message: str, details: Any, advice: str
+) -> None:
+    said = {"kind": "Status", "reason": reason, "message": message, "details": details}
+    hands.fault(Answer(code, body=json.dumps(said)), "create", times=None)
+    words = step().failed(StepError)
+    assert message in words.splitlines()[0]
+    assert advice in words.splitlines()[1]
+    assert hands.jobs() == []
+
+
+def test_a_conflict_that_does_not_pass_is_told_in_the_servers_words(step: Any, hands: Any) -> None:
+    words = 'Operation cannot be fulfilled on resourcequotas "jobs": the object has been modified'
+    hands.fault(Answer(409, message=words), "create", times=None)
+    assert words in step(limits={"deletion": 0.5}).failed(JobFailed)
