@@ -22,7 +22,7 @@ demo: setup
 # Three at a time: many tests wait for a process more than they compute. In the order of
 # tests/conftest.py: the files that take long begin first.
 test: setup
-	$(BIN)/pytest -m "not slow" --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -m "not slow" --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-long: setup
 	$(BIN)/pytest

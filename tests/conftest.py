@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 # spin while they wait for each other take them from the other tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-LONG_FIRST = ("e2e", "training", "cli", "serving")
+# The folders whose tests compute, those with the longest first; others mostly wait.
+COMPUTING = ("e2e", "training", "cli", "serving")
 CRDS = Path(__file__).resolve().parents[2] / "shared" / "crds"
 
 
@@ -31,9 +32,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the files that take long first: then no worker waits at the end for one of them."""
-    folders = [*LONG_FIRST, *sorted({item.path.parent.name for item in items} - {*LONG_FIRST})]
-    items.sort(key=lambda item: folders.index(item.path.parent.name))
+    """Mixes the files that compute with those that mostly wait.
+
+    Cores are then in use all along, and by a few files at a time. No worker is left at the end
+    with one that takes long.
+    """
+    files = list(dict.fromkeys(item.path for item in items))
+    computing = [path for folder in COMPUTING for path in files if path.parent.name == folder]
+    waiting = [path for path in files if path.parent.name not in COMPUTING]
+    place = {
+        path: (number / len(group), path)
+        for group in (computing, waiting)
+        for number, path in enumerate(group)
+    }
+    items.sort(key=lambda item: place[item.path])
 
 
 @pytest.fixture(scope="session")
