@@ -7,7 +7,15 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher import findings, log_findings, podview, refusals, scheduling, waiting
+from kfp_pytorch.launcher import (
+    findings,
+    log_findings,
+    podview,
+    refusals,
+    scheduling,
+    startup,
+    waiting,
+)
 from kfp_pytorch.launcher.evidence import Evidence, Object
 from kfp_pytorch.launcher.findings import Finding
 from kfp_pytorch.launcher.log_findings import Error
@@ -78,6 +86,7 @@ def diagnose(evidence: Evidence, cause: str, why: str = "failed") -> Diagnosis:
     errors = log_findings.errors(evidence, read_messages(pods), logs)
     found = [
         *findings.find(evidence),
+        *startup.find(evidence),
         *scheduling.find(evidence),
         *refusals.find(evidence),
         *log_findings.find(evidence, errors, logs),
@@ -87,7 +96,7 @@ def diagnose(evidence: Evidence, cause: str, why: str = "failed") -> Diagnosis:
         found = [finding for finding in found if finding.weight != findings.SILENT_OPERATOR]
     found.sort(key=lambda finding: -finding.weight)
     cause = cause.strip() or "The job did not succeed"
-    found = _led_by(found, cause, why)
+    found = _led_by(found, Finding(0, cause.rstrip("."), _own_advice(why, evidence)), why)
     head, others = found[0], found[1:]
     told = any(finding.headline == cause.rstrip(".") for finding in found)
     parts = [
@@ -100,10 +109,19 @@ def diagnose(evidence: Evidence, cause: str, why: str = "failed") -> Diagnosis:
     return Diagnosis("\n\n".join(part for part in parts if part), _short(head.headline))
 
 
-def _led_by(found: list[Finding], cause: str, why: str) -> list[Finding]:
+def _own_advice(why: str, evidence: Evidence) -> str:
+    """What to do about what ended the wait, where nothing else that was seen tells more."""
+    if not (evidence.pods or evidence.past_pods) and why in ("start", "failed"):
+        job = podview.name(evidence.job)
+        return (
+            f"No pod of it was seen. `kubectl describe pytorchjob {job}` and the log of the "
+            f"Training Operator may say why. {findings.KEEP_THE_PODS}"
+        )
+    return _ENDS.get(why, f"What was seen of it is below. {findings.KEEP_THE_PODS}")
+
+
+def _led_by(found: list[Finding], own: Finding, why: str) -> list[Finding]:
     """Put what ended the wait where it belongs among the findings: first is the likeliest cause."""
-    unknown = f"What was seen of it is below. {findings.KEEP_THE_PODS}"
-    own = Finding(0, cause.rstrip("."), _ENDS.get(why, unknown))
     if why in ("lost", "deletion", "acknowledge"):
         return [own, *(f for f in found if f.weight != findings.SILENT_OPERATOR)]
     if why in ("queue", "start", "run"):
@@ -217,9 +235,12 @@ def _traceback(errors: list[Error]) -> str:
 
 def _log_tail(logs: dict[str, str], errors: list[Error], evidence: Evidence) -> str:
     failed = [podview.name(pod) for pod in _first_to_fail_first(evidence, errors)]
+    shown = errors[0].traceback.strip() if errors else ""
     for pod in [*failed, *logs]:
         if pod in logs:
-            return f"The last lines of {pod}:\n{_end(logs[pod], _LOG_LINES)}"
+            # Not twice, where the program wrote nothing but its traceback.
+            again = logs[pod].strip() == shown
+            return "" if again else f"The last lines of {pod}:\n{_end(logs[pod], _LOG_LINES)}"
     return ""
 
 

@@ -52,42 +52,13 @@ class Finding:
     advice: str
 
 
-@dataclass(frozen=True)
-class Reason:
-    """What a word of the kubelet's means for a person."""
-
-    words: str
-    advice: str
-
-
-_PULL = "Check the image's name and tag, and image_pull_secrets if its registry is private."
-_WAITING = {
-    "ErrImagePull": Reason("cannot pull the image", _PULL),
-    "ImagePullBackOff": Reason("cannot pull the image", _PULL),
-    "InvalidImageName": Reason("has an image whose name is not valid", _PULL),
-    "ErrImageNeverPull": Reason(
-        "may not pull the image and its node does not have it",
-        "Change image_pull_policy, or load the image onto the nodes.",
-    ),
-    "RegistryUnavailable": Reason("cannot reach the image's registry", _PULL),
-    "ImageInspectError": Reason("has an image that cannot be read", _PULL),
-    "CreateContainerConfigError": Reason(
-        "cannot be configured",
-        "Create the Secret or ConfigMap that is named, or correct its name. If the image must run "
-        "as root, set run_as_root; if it has a user of its own, set run_as_user.",
-    ),
-    "CreateContainerError": Reason("cannot be created", "See the kubelet's words."),
-    "RunContainerError": Reason(
-        "cannot be started", "Check command, and that the image has that program."
-    ),
-}
-_INIT_ADVICE = (
-    "The operator adds this container to workers. Where its image cannot be pulled, an "
-    "administrator gives another by the operator's flag --pytorch-init-container-image."
-)
 _NAME_ADVICE = (
     "It waits until the first node's name resolves: see why that pod does not start, and that the "
     "cluster's DNS answers."
+)
+_NO_NAME = (
+    "It waits until the name of the first node's pod resolves, and that pod runs: the cluster's "
+    "DNS does not answer there, or a network policy keeps pods away from it."
 )
 _INIT_LOG_ADVICE = (
     "What it prepares does not come about: its last log lines, or its message, say why. It comes "
@@ -108,7 +79,7 @@ EXIT_HINTS = {
     126: "Check command: that file may not be executed.",
 }
 _NO_VOLUME = ("FailedMount", "FailedAttachVolume", "ProvisioningFailed", "FailedMapVolume")
-_START_ERRORS = ("StartError", "ContainerCannotRun")
+START_ERRORS = ("StartError", "ContainerCannotRun")
 _DISRUPTIONS = re.compile(
     r"Evicted|Preempt|NodeLost|NodeShutdown|Shutdown|Terminated|UnexpectedAdmissionError|OutOf"
     r"|EvictionByEvictionAPI|DeletionByTaintManager|DeletionByPodGC|TerminationByKubelet"
@@ -123,7 +94,6 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     ends = podview.failed_ends(pods)
     yield from _killed_for_memory(pods, ends)
     yield from _disrupted(pods)
-    yield from _cannot_start(pods, ends)
     yield from _volumes(evidence)
     yield from _stuck_init(evidence)
     yield from _failing_init(evidence)
@@ -179,39 +149,6 @@ def _against(words: str) -> str:
     return ""
 
 
-def _cannot_start(pods: list[Object], ends: list[Ended]) -> Iterator[Finding]:
-    for pod in pods:
-        for name, reason, words in podview.waiting(pod):
-            if reason not in _WAITING:
-                continue
-            image = podview.container(pod, name).get("image", "")
-            known = _WAITING[reason]
-            advice = _INIT_ADVICE if name == "init-pytorch" else known.advice
-            inits = [c.get("name") for c in podview.each(pod, "spec", "initContainers")]
-            which = f"the init container {name!r}" if name in inits else f"container {name!r}"
-            yield Finding(
-                CANNOT_START,
-                f"{podview.name(pod)}: {which} {known.words}, {reason}, image {image!r}: {words}",
-                advice,
-            )
-            return
-    for end in ends:
-        if end.reason in _START_ERRORS:
-            known = _WAITING["RunContainerError"]
-            yield Finding(
-                CANNOT_START,
-                f"{end.pod}: container {end.container!r} {known.words} ({end.reason}): "
-                f"{_without_runtime(end.message)}",
-                known.advice,
-            )
-            return
-
-
-def _without_runtime(words: str) -> str:
-    """Leave out the container runtime's account of its own layers: the reason comes last."""
-    return words.rpartition("unable to start container process: ")[2].strip()
-
-
 def _volumes(evidence: Evidence) -> Iterator[Finding]:
     running = {
         podview.name(pod)
@@ -255,7 +192,7 @@ def _stuck_init(evidence: Evidence) -> Iterator[Finding]:
             STUCK_INIT,
             f"{names} still {'wait' if len(stuck) > 1 else 'waits'} in the init container "
             f"{stuck[0][1]!r}",
-            _NAME_ADVICE,
+            _init_advice(evidence, stuck[0][1]),
         )
 
 
@@ -267,14 +204,22 @@ def _failing_init(evidence: Evidence) -> Iterator[Finding]:
             ends = [end for end in podview.failed_ends([pod]) if end.container == name]
             if done or podview.dig(state, "running") is not None or not ends:
                 continue
-            if ends[-1].reason not in _START_ERRORS:
+            if ends[-1].reason not in START_ERRORS:
                 yield Finding(
                     STUCK_INIT,
                     f"{podview.name(pod)}: the init container {name!r} fails with "
                     f"{podview.exit_words(ends[-1].exit_code)}",
-                    _NAME_ADVICE if name == "init-pytorch" else _INIT_LOG_ADVICE,
+                    _init_advice(evidence, name),
                 )
                 return
+
+
+def _init_advice(evidence: Evidence, container: str) -> str:
+    if container != "init-pytorch":
+        return _INIT_LOG_ADVICE
+    first = podview.in_order(evidence.pods.values())[0]
+    runs = podview.dig(first, "status", "phase") == "Running"
+    return _NO_NAME if runs and podview.replica(first) == ("master", 0) else _NAME_ADVICE
 
 
 def _exit_codes(evidence: Evidence, ends: list[Ended]) -> Iterator[Finding]:

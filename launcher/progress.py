@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 import time
@@ -14,7 +15,23 @@ from kfp_pytorch.launcher.constants import TERMINATION_LOG_ENV, TERMINATION_LOG_
 
 # The kubelet keeps 4,096 bytes; KFP's own pods have several containers.
 _MESSAGE_BYTES = 1024
+# Colours and titles of terminals, and characters that move their cursor.
+_CONTROLS = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f]"
+)
 _lock = threading.Lock()
+
+
+def printable(text: str) -> str:
+    """Make text that any file, terminal and UI takes, whatever a program put into its words.
+
+    A file's name that is not UTF-8 comes as half of a surrogate pair, which cannot be written.
+    """
+    return _writable(_CONTROLS.sub("", text))
+
+
+def _writable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def say(text: str) -> None:
@@ -25,13 +42,14 @@ def say(text: str) -> None:
 def write(text: str) -> None:
     """Writes text to stdout at once, whole lines of one thread at a time."""
     with _lock, contextlib.suppress(OSError, ValueError):
-        sys.stdout.write(text)
+        sys.stdout.write(_writable(text))
         sys.stdout.flush()
 
 
 def complain(text: str) -> None:
     """Writes text to stderr at once."""
     with contextlib.suppress(OSError, ValueError):
+        text = printable(text)
         sys.stderr.write(text if text.endswith("\n") else f"{text}\n")
         sys.stderr.flush()
 
@@ -42,7 +60,7 @@ def leave_word(text: str) -> None:
     try:
         # The kubelet makes the file; outside of a pod there is none, and none is wanted.
         with path.open("r+", encoding="utf-8") as file:
-            file.write(text.encode()[:_MESSAGE_BYTES].decode("utf-8", "ignore"))
+            file.write(printable(text).encode()[:_MESSAGE_BYTES].decode("utf-8", "ignore"))
             file.truncate()
     except OSError:
         return

@@ -85,7 +85,9 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         if scheduled.get("status") == "False":
             words = str(scheduled.get("message") or scheduled.get("reason") or "")
             found.setdefault(words, []).append(podview.name(pod))
-    for words, names in found.items():
+    for whole, names in found.items():
+        # What preemption would do is no reason of its own.
+        words = whole.partition(" preemption:")[0]
         claim = re.search(r"persistentvolumeclaim|unbound|volume", words, re.IGNORECASE)
         scaling = waiting.autoscaler_words(evidence.events)
         yield Finding(
@@ -105,11 +107,7 @@ def advice(words: str) -> str:
     whole = next((text for pattern, text in _ALONE if pattern.search(words)), "")
     if whole:
         return whole
-    # What preemption would do is no reason of its own.
-    reasons = words.partition("preemption:")[0]
     parts = [
-        text.format(*match.groups())
-        for pattern, text in _EACH
-        if (match := pattern.search(reasons))
+        text.format(*match.groups()) for pattern, text in _EACH if (match := pattern.search(words))
     ]
     return " ".join(parts) or _OTHER

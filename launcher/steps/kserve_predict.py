@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.predict import Known, ask, check, parse_requests, parse_server
-from kfp_pytorch.launcher.progress import say
+from kfp_pytorch.launcher.progress import printable, say
 
 SHOWN_ANSWERS = 20
 SHOWN_CHARACTERS = 200
@@ -52,10 +52,12 @@ def run(model: Artifact, report: Artifact, **inputs: Any) -> Outputs:
     seconds = time.monotonic() - started
     target = Path(report.path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(_render(server.url, known, predictions, seconds), encoding="utf-8")
+    text = _render(server.url, known, predictions, seconds)
+    target.write_text(printable(text), encoding="utf-8")
     check(known, predictions)
     say(f"all {len(known)} answers are as known")
-    return Outputs(correct=1.0, sample_prediction=json.dumps(predictions[0], ensure_ascii=False))
+    sample = printable(json.dumps(predictions[0], ensure_ascii=False))
+    return Outputs(correct=1.0, sample_prediction=sample)
 
 
 def _samples(path: Path) -> list[Known]:

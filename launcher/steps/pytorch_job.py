@@ -26,7 +26,7 @@ from kfp_pytorch.launcher.inputs import PyTorchJobInputs, parse_inputs
 from kfp_pytorch.launcher.kube import Kube, connect
 from kfp_pytorch.launcher.limits import Limits
 from kfp_pytorch.launcher.messages import read_messages
-from kfp_pytorch.launcher.progress import say
+from kfp_pytorch.launcher.progress import printable, say
 from kfp_pytorch.launcher.pytorchjob import longest_suffix, manifest
 from kfp_pytorch.launcher.report import render
 from kfp_pytorch.launcher.stop import Stopper, Target, delete_quietly
@@ -221,7 +221,7 @@ def _failure(
     try:
         # On a cluster it goes with the step; a local run keeps it.
         text = render(evidence, inputs, submitted, outcome, diagnosis.message)
-        Path(outputs.report.path).write_text(text, encoding="utf-8")
+        Path(outputs.report.path).write_text(printable(text), encoding="utf-8")
     except Exception as error:
         # Whatever is odd about the evidence must not take the place of the diagnosis.
         say(f"the report could not be written: {type(error).__name__}: {error}")

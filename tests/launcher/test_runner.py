@@ -87,3 +87,18 @@ def test_an_error_in_the_program_keeps_its_traceback_and_is_named_at_the_node(
 
 def test_an_error_without_a_short_form_is_shortened_to_its_first_line() -> None:
     assert JobFailed("\nfirst\nsecond").short == "first"
+
+
+def test_words_that_no_file_or_terminal_takes_hide_no_message(
+    a_step: Any, termination_log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**_: Any) -> None:
+        raise JobFailed("Rank 0 raised \x1b[31mOSError\x1b[0m: no '\udcff✨\x00.png'\rsecond\nmore")
+
+    a_step.run = fail
+    termination_log.touch()
+    with pytest.raises(SystemExit):
+        launcher.run_step("a_step")
+    said = "Rank 0 raised OSError: no '\\udcff✨.png'second"
+    assert capsys.readouterr().err.endswith(f"{said}\nmore\n")
+    assert termination_log.read_text(encoding="utf-8").startswith("a_step: Rank 0 raised OSError")
