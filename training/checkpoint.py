@@ -33,6 +33,7 @@ LATEST = "latest"
 BEST = "best"
 META = "meta.json"
 _PREFIX = "step-"
+_NAME = re.compile(_PREFIX + r"\d+", re.ASCII)
 # What an attempt that was cut short can have left.
 _ATTEMPT = re.compile(r"__\d+_\d+\.distcp|\..*")
 _HASHED_AT_ONCE = 8
@@ -144,6 +145,11 @@ def newest(folder: Folder, must_match: dict[str, Any]) -> Checkpoint | None:
     names = _step_names(folder)
     for name in names:
         _check_cut_short(folder, f"{FOLDER}/{name}")
+        if f"{FOLDER}/{name}" != place(_step(name)):
+            raise CheckpointError(
+                f"{folder.uri}/{FOLDER}/{name} is no name that this program gives: rename it to "
+                f"{Path(place(_step(name))).name} if it wrote it, or move it away"
+            )
     problems = []
     for name in reversed(names):
         try:
@@ -186,8 +192,7 @@ class _UnreadableError(Exception):
 
 def _step_names(folder: Folder) -> list[str]:
     """The checkpoints' names, oldest first."""
-    names = [name for name in folder.names(FOLDER) if name.startswith(_PREFIX)]
-    return sorted(name for name in names if name.removeprefix(_PREFIX).isdigit())
+    return sorted(filter(_NAME.fullmatch, folder.names(FOLDER)), key=_step)
 
 
 def _step(name: str) -> int:

@@ -131,6 +131,18 @@ def test_what_another_program_keeps_there_is_refused_and_not_taken_for_an_attemp
     assert theirs.is_file()
 
 
+def test_a_checkpoint_under_a_name_of_another_form_is_refused_or_passed_over(tmp_path):
+    folder = open_folder(str(tmp_path))
+    for step in (1, 2):
+        save(folder, step)
+    for name in ("step-²", "step-00000002.bak", "step-"):
+        (tmp_path / "checkpoints" / name).mkdir()
+    assert newest_step(folder) == 2
+    (tmp_path / "checkpoints" / "step-00000002").rename(tmp_path / "checkpoints" / "step-2")
+    with pytest.raises(CheckpointError, match="step-2 is no name .* rename it to step-00000002"):
+        checkpoint.newest(folder, ABOUT)
+
+
 def test_a_folder_to_resume_from_has_to_have_a_checkpoint(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "epoch3.ckpt").touch()
