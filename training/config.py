@@ -42,6 +42,7 @@ _FROM_ZERO = (
 # Left out in silence, these would let a run look like what was asked for.
 _LANGUAGE_ONLY = ("max_steps", "text_files", "seq_len", "recompute", "clip_norm")
 _IMAGES_ONLY = ("data_dir", "download", "image_size", "max_train_samples", "skip_corrupt")
+_PLACES = ("output", "resume_from", "data_dir")
 # What 32 bits can count, and more than anything here can mean: beyond it torch overflows.
 _MOST = 2**32 - 1
 # Each has a place on the device.
@@ -264,7 +265,9 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     if parsed.model.startswith(LANGUAGE_PREFIX):
         parser.set_defaults(**LANGUAGE_DEFAULTS)
         parsed = parser.parse_args(arguments)
-    return Config(**{**vars(parsed), "text_files": tuple(parsed.text_files)})
+    # A blank before a path would make another, relative one of it.
+    trimmed = {name: getattr(parsed, name).strip() for name in _PLACES}
+    return Config(**{**vars(parsed), **trimmed, "text_files": tuple(parsed.text_files)})
 
 
 class _Parser(argparse.ArgumentParser):

@@ -11,11 +11,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from kfp_pytorch.training.distributed import World, sum_over_ranks
+from kfp_pytorch.training.errors import DataError
 
 Curves = dict[str, list[tuple[int, float]]]
 """Points of step and value, by the name of what was measured."""
 
 _MOST_CONFUSED = 1000
+# Of a curve: it is a part of each checkpoint, which would take ever longer to write.
+_MOST_POINTS = 10_000
 
 
 class LossMeter:
@@ -95,8 +98,16 @@ class Evaluation:
         return total.view(self._classes, self._classes)
 
     def result(self) -> dict[str, float]:
-        """`loss` and `accuracy` over all ranks."""
+        """`loss` and `accuracy` over all ranks.
+
+        Raises:
+            DataError: If there was no sample, as where all were left out.
+        """
         loss, correct, count = sum_over_ranks(self._world, self._sums).tolist()
+        if not count:
+            raise DataError(
+                "no held-out image can be decoded, and there is nothing to be judged by"
+            )
         return {"loss": loss / count, "accuracy": correct / count}
 
 
@@ -111,10 +122,16 @@ class History:
     curves: Curves = field(default_factory=dict)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds a point to each curve. A value that is not finite is left out."""
+        """Adds a point to each curve. A value that is not finite is left out.
+
+        Of a curve that gets too long every other point is dropped.
+        """
         for name, value in values.items():
             if math.isfinite(value):
-                self.curves.setdefault(name, []).append((step, value))
+                points = self.curves.setdefault(name, [])
+                points.append((step, value))
+                if len(points) > _MOST_POINTS:
+                    del points[1:-1:2]
 
 
 def line(values: Mapping[str, float | int]) -> str:

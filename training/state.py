@@ -106,7 +106,9 @@ def plain(state: State, position: dict[str, Any], meter: list[float]) -> dict[st
         position: Where it is, or was when its tensors were what they are.
         meter: Sum and count of its meter.
     """
-    return {**position, "meter": meter, "history": state.history.curves}
+    # A copy: training goes on, and reports, while a thread writes.
+    history = {name: list(points) for name, points in state.history.curves.items()}
+    return {**position, "meter": meter, "history": history}
 
 
 def restore(

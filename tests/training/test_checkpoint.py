@@ -139,7 +139,7 @@ def test_a_checkpoint_under_a_name_of_another_form_is_refused_or_passed_over(tmp
         (tmp_path / "checkpoints" / name).mkdir()
     assert newest_step(folder) == 2
     (tmp_path / "checkpoints" / "step-00000002").rename(tmp_path / "checkpoints" / "step-2")
-    with pytest.raises(CheckpointError, match="step-2 is no name .* rename it to step-00000002"):
+    with pytest.raises(CheckpointError, match=r"step-2 is no name .* rename it to step-00000002"):
         checkpoint.newest(folder, ABOUT)
 
 

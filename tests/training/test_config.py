@@ -40,3 +40,8 @@ def test_what_no_model_can_be_trained_with_is_refused_before_torch_is_there(argu
     with pytest.raises(ConfigError) as refused:
         config.parse(arguments.split())
     assert words in str(refused.value)
+
+
+def test_blanks_around_a_place_are_no_part_of_it():
+    found = config.parse(["--output", " /data/job ", "--resume-from= s3://a/b", "--data-dir=/x "])
+    assert (found.output, found.resume_from, found.data_dir) == ("/data/job", "s3://a/b", "/x")

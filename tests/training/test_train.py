@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import shutil
+import threading
 
 import pytest
 import torch
 from harness.in_process import StopAt, newest_state
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from kfp_pytorch.training import tensor_files
 from kfp_pytorch.training import train as training
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import ALONE, pick_device
-from kfp_pytorch.training.errors import CheckpointError, ConfigError, Stopped
+from kfp_pytorch.training.errors import CheckpointError, ConfigError, DataError, Stopped
 from kfp_pytorch.training.lifecycle import Start
+from kfp_pytorch.training.metrics import Evaluation, History
 from kfp_pytorch.training.schedule import learning_rate
 
 
 def run(output, request=None, **arguments):
     torch.set_num_threads(1)
-    config = Config(output=str(output), log_every=5, max_train_samples=500, **arguments)
+    config = Config(
+        **{"output": str(output), "log_every": 5, "max_train_samples": 500, **arguments}
+    )
     return training.train(Start(config, ALONE, request or StopAt()))
 
 
@@ -61,6 +67,29 @@ def test_restarts_leave_no_gap_and_no_overlap_in_tensorboard(no_export, tmp_path
         steps = [event.step for event in events.Scalars(name)]
         assert steps == [step for step, _ in curves[name]]
         assert steps == sorted(set(steps))
+
+
+def test_a_checkpoint_has_no_report_of_a_later_step_though_it_is_written_later(
+    no_export, monkeypatch, tmp_path
+):
+    write, reported = tensor_files.write, threading.Event()
+
+    def write_late(*arguments):
+        reported.wait(30)
+        return write(*arguments)
+
+    def report(*arguments):
+        told(*arguments)
+        if arguments[0].state.progress.step > 1:
+            reported.set()
+
+    told = training.report_training
+    monkeypatch.setattr(tensor_files, "write", write_late)
+    monkeypatch.setattr(training, "report_training", report)
+    with pytest.raises(Stopped):
+        run(tmp_path, StopAt(2), log_every=1, checkpoint_every_steps=1, keep=9)
+    first = json.loads((tmp_path / "checkpoints/step-00000001/meta.json").read_text())
+    assert [step for step, _ in first["carried"]["history"]["train_loss"]] == [1]
 
 
 def test_a_job_that_begins_anew_leaves_no_curves_of_the_one_before(no_export, tmp_path):
@@ -160,3 +189,18 @@ def test_a_ranks_gpu_is_that_of_its_place_in_the_node(monkeypatch):
     assert pick_device(0) == torch.device("cuda", 0)
     with pytest.raises(ConfigError, match="local rank 1 has no GPU"):
         pick_device(1)
+
+
+def test_a_curve_of_a_long_job_loses_every_other_point_and_neither_end():
+    history = History()
+    for step in range(25_000):
+        history.add(step, {"train_loss": 1 / (step + 1)})
+    points = history.curves["train_loss"]
+    assert 5_000 <= len(points) <= 10_000
+    assert (points[0][0], points[-1][0]) == (0, 24_999)
+    assert max(after - before for (before, _), (after, _) in itertools.pairwise(points)) <= 8
+
+
+def test_an_evaluation_of_no_sample_at_all_is_an_error_of_the_data():
+    with pytest.raises(DataError, match="no held-out image can be decoded"):
+        Evaluation(ALONE, 2).result()
