@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kfp_pytorch.training import language_export, speed, storage
+from kfp_pytorch.training import language_export, speed
 from kfp_pytorch.training import state as job_state
 from kfp_pytorch.training.checkpoints import Checkpoints
 from kfp_pytorch.training.config import LANGUAGE_PREFIX, Config
-from kfp_pytorch.training.distributed import World, on_main
+from kfp_pytorch.training.distributed import World
 from kfp_pytorch.training.errors import ConfigError, DivergedError
 from kfp_pytorch.training.finite import Guard, Skipper, Stopper
 from kfp_pytorch.training.instruments import Instruments
@@ -26,6 +26,7 @@ from kfp_pytorch.training.lifecycle import (
     close_epoch,
     conclude,
     leave,
+    open_output,
     report_training,
     save,
     save_if_due,
@@ -161,8 +162,7 @@ def train(start: Start) -> dict[str, Any]:
 def set_up(start: Start) -> Job:
     """Reads the text, lays out the model, and goes on from the newest checkpoint."""
     config, world = start.config, start.world
-    folder = storage.open_folder(config.output)
-    on_main(world, lambda: storage.check_writable(folder))
+    folder = open_output(config, world)
     shape, plan = lay_out(config, world)
     text, held_out = read_text(config, shape.seq_len)
     batches = TextBatches(

@@ -7,15 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
+from kfp_pytorch.training import storage
 from kfp_pytorch.training.checkpoints import Checkpoints
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import World, on_main
 from kfp_pytorch.training.errors import DivergedError, Stopped
 from kfp_pytorch.training.finite import Guard
 from kfp_pytorch.training.instruments import Instruments
+from kfp_pytorch.training.plan import ParallelPlan
 from kfp_pytorch.training.rescue import Rescue
 from kfp_pytorch.training.state import State
 from kfp_pytorch.training.stopping import StopAgreement, StopRequest
+from kfp_pytorch.training.storage import Folder
 from kfp_pytorch.training.telemetry import Telemetry
 from kfp_pytorch.training.watchdog import Heartbeat
 
@@ -67,6 +70,26 @@ class Running(Protocol):
 
     def batch_of(self, step: int, rank: int) -> str:
         """What a rank computed in a recent step, for a person to look at."""
+
+
+def open_output(config: Config, world: World) -> Folder:
+    """The job's folder, before anything is loaded that would be in vain; all ranks call it.
+
+    Args:
+        config: What the run was told.
+        world: This rank.
+
+    Returns:
+        The folder; it can be written to.
+
+    Raises:
+        ConfigError: If there are not as many ranks as the plan has places.
+        StorageError: On all ranks, if the folder cannot be written to.
+    """
+    ParallelPlan.parse(config.parallelism, world.size)
+    folder = storage.open_folder(config.output)
+    on_main(world, lambda: storage.check_writable(folder))
+    return folder
 
 
 def report_training(job: Running, values: dict[str, float]) -> None:

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kfp_pytorch.training import data, feed, models, optimizers, speed, storage
+from kfp_pytorch.training import data, feed, models, optimizers, speed
 from kfp_pytorch.training import state as job_state
 from kfp_pytorch.training.checkpoints import Checkpoints
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.data import ImageData, Split, split_evenly
-from kfp_pytorch.training.distributed import World, on_main, share_buffers
+from kfp_pytorch.training.distributed import World, share_buffers
 from kfp_pytorch.training.errors import DivergedError
 from kfp_pytorch.training.export import write_export
 from kfp_pytorch.training.feed import Feed
@@ -32,11 +32,11 @@ from kfp_pytorch.training.lifecycle import (
     close_epoch,
     conclude,
     leave,
+    open_output,
     report_training,
     save_if_due,
 )
 from kfp_pytorch.training.metrics import Evaluation, History, LossMeter
-from kfp_pytorch.training.plan import ParallelPlan
 from kfp_pytorch.training.rescue import Rescue
 from kfp_pytorch.training.sampler import Batch, DistributedBatchSampler, evaluation_shards
 from kfp_pytorch.training.schedule import learning_rate, peak_rate
@@ -143,9 +143,7 @@ def train(start: Start) -> dict[str, Any]:
 def set_up(start: Start) -> Job:
     """Loads data, model and the newest checkpoint."""
     config, world = start.config, start.world
-    folder = storage.open_folder(config.output)
-    on_main(world, lambda: storage.check_writable(folder))
-    ParallelPlan.parse(config.parallelism, world.size)
+    folder = open_output(config, world)
     images = data.load(config, world)
     choices = speed.choose(config, world.device)
     # Equal weights on all ranks, then dropout of its own on each.

@@ -124,6 +124,11 @@ def test_room_is_made_before_the_next_checkpoint_where_fewer_are_to_be_kept(no_e
     assert left == {best, steps[-1].name}
 
 
+def test_an_image_model_whose_plan_has_other_ranks_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="'ddp=2' needs 2 ranks; there are 1"):
+        run(tmp_path, parallelism="ddp=2")
+
+
 def test_another_jobs_folder_is_started_from_and_left_as_it_was(no_export, tmp_path):
     run(tmp_path / "first", epochs=1)
     before = {p: p.read_bytes() for p in (tmp_path / "first").rglob("*") if p.is_file()}
