@@ -101,6 +101,9 @@ def _serves_now(seen: Seen, spec_hash: str) -> str:
 
 def _pod_evidence(kube: Kube, pod: Object) -> Iterator[str]:
     name = podview.name(pod)
+    if dig(pod, "status", "reason"):
+        words = str(dig(pod, "status", "message") or "").strip()
+        yield f"Pod {name} is {dig(pod, 'status', 'phase')}: {dig(pod, 'status', 'reason')} {words}"
     scheduled = podview.condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         yield f"Pod {name} is not scheduled: {scheduled.get('message')}"

@@ -18,6 +18,7 @@ from kfp_pytorch.launcher.pods import TroubleWatch, container_statuses
 from kfp_pytorch.launcher.podview import dig
 from kfp_pytorch.launcher.progress import Progress, say
 from kfp_pytorch.launcher.rollout import Rollout, base_url, created_revision, mode_of, rollout
+from kfp_pytorch.launcher.rollout_advice import what_to_do
 from kfp_pytorch.launcher.rollout_evidence import Seen, crash_loop, explain
 
 REVISION = Kind("serving.knative.dev", "v1", "Revision", "revisions")
@@ -47,6 +48,7 @@ class Waiter:
         self._ready_since: float | None = None
         self._service: Object = {}
         self._workload: Object | None = None
+        self._state = Rollout(False)
 
     def run(self) -> Object:
         """Waits.
@@ -59,7 +61,7 @@ class Waiter:
         """
         started, progress, in_a_row = time.monotonic(), Progress(120.0), 0
         while True:
-            state = self._look()
+            state = self._state = self._look()
             in_a_row = in_a_row + 1 if state.done else 0
             self._ready_since = (self._ready_since or time.monotonic()) if state.done else None
             if in_a_row >= self.pace.in_a_row and self._has_url():
@@ -173,4 +175,6 @@ class Waiter:
             # What ended the wait is known, and must be told.
             pods, self._unread = [], f"The predictor's pods could not be read: {error.short}"
         seen = Seen(self._service, self._workload, pods, self._unread)
-        return DeployFailed("\n".join([headline, *explain(self.kube, self.inputs, seen)]), headline)
+        advice = f"What to do: {what_to_do(self._state, seen)}"
+        told = explain(self.kube, self.inputs, seen)
+        return DeployFailed("\n".join([headline, advice, *told]), headline)

@@ -1,0 +1,99 @@
+"""What to do about a revision that does not come to serve. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kfp_pytorch.launcher import podview
+from kfp_pytorch.launcher.evidence import Object
+from kfp_pytorch.launcher.pods import container_statuses
+from kfp_pytorch.launcher.podview import dig
+from kfp_pytorch.launcher.rollout import Rollout, stopped
+from kfp_pytorch.launcher.rollout_evidence import Seen
+
+INITIALIZER = "storage-initializer"
+_LONGER = "If it only takes longer, raise timeout."
+_PULLS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+_WAITING = {
+    **dict.fromkeys(
+        _PULLS,
+        "The image comes from the runtime: correct it there. A private registry's Secret belongs "
+        "to the imagePullSecrets of service_account.",
+    ),
+    "CreateContainerConfigError": "Create the Secret or ConfigMap that is named, or correct its "
+    "name in env or in the runtime.",
+}
+_NO_NODE = (
+    "Ask for less cpu, memory or gpus, or compare node_selector and tolerations with the cluster's "
+    "nodes; where the cluster is only full for a while, raise timeout."
+)
+
+
+def what_to_do(state: Rollout, seen: Seen) -> str:
+    """Say what a person can do about it.
+
+    Args:
+        state: How far the rollout came.
+        seen: What was last seen of it.
+
+    Returns:
+        Sentences.
+    """
+    if stopped(seen.service):
+        return "Let it run again, if whoever stopped it agrees, and start the step again."
+    if state.refusal:
+        return (
+            "Correct what it names. Where no runtime serves the model's format, name one as "
+            "runtime (kubectl get servingruntimes,clusterservingruntimes), or add this project's: "
+            "manifests/serving-runtime.yaml."
+        )
+    told = next((text for pod in seen.pods for text in _of_pod(pod)), "")
+    if told:
+        return told
+    if seen.workload is None:
+        return (
+            "KServe has made nothing of it: check that its controller runs (kubectl get pods -A -l "
+            "control-plane=kserve-controller-manager), and see its log."
+        )
+    if not seen.pods and not seen.unread:
+        kind, name = seen.workload.get("kind") or "deployment", podview.name(seen.workload)
+        return f"`kubectl describe {kind} {name}` may say why it has no pods. {_LONGER}"
+    return f"See the conditions below for what is missing. {_LONGER}"
+
+
+def _of_pod(pod: Object) -> Iterator[str]:
+    if dig(pod, "status", "phase") == "Failed" and dig(pod, "status", "reason"):
+        yield (
+            "The cluster took the pod away: start the step again; where its node ran short, set "
+            "memory to what the model needs."
+        )
+    if podview.condition(pod, "PodScheduled").get("status") == "False":
+        yield _NO_NODE
+    for _, reason, _ in podview.waiting(pod):
+        if reason in _WAITING:
+            yield _WAITING[reason]
+    for status in container_statuses(pod):
+        yield from _of_container(pod, status)
+
+
+def _of_container(pod: Object, status: Object) -> Iterator[str]:
+    name, running = str(status.get("name")), dig(status, "state", "running") is not None
+    ends = [end for end in podview.failed_ends([pod]) if end.container == name]
+    if dig(status, "state", "terminated", "exitCode") == 0:
+        return
+    if name == INITIALIZER and running:
+        yield "The model is still being fetched: raise timeout for one that large."
+    elif any(end.reason == "OOMKilled" for end in ends):
+        yield "Raise memory."
+    elif name == INITIALIZER and ends:
+        yield (
+            "Check that the model is where its storage_uri says, and that the credentials of "
+            "service_account or storage_key may read it there."
+        )
+    elif ends:
+        yield "Its last words are below: correct the model, the runtime or env."
+    elif running and status.get("ready") is False:
+        yield (
+            "Its last words are below. If it still loads the model, raise timeout; if it serves, "
+            "the runtime's readiness probe does not fit it."
+        )
