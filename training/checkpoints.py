@@ -22,7 +22,7 @@ from kfp_pytorch.training import state as job_state
 from kfp_pytorch.training.checkpoint import Checkpoint
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import World, on_main, share_buffers
-from kfp_pytorch.training.errors import StorageError
+from kfp_pytorch.training.errors import DivergedError, StorageError
 from kfp_pytorch.training.schedule import peak_rate
 from kfp_pytorch.training.state import State
 from kfp_pytorch.training.storage import Folder, open_folder
@@ -113,8 +113,7 @@ class Checkpoints:
         if uri == self._folder.uri:
             self._newest_step = found.step
             # A disk that is full has to have room for the next one: fewer may be kept by now.
-            losses = dict(self._state.history.curves.get("loss", []))
-            on_main(self._world, lambda: checkpoint.prune(self._folder, self._config.keep, losses))
+            self._prune()
         self._say_what_changed(found)
         return True
 
@@ -140,6 +139,9 @@ class Checkpoints:
         """
         step = self._state.progress.step
         if step == self._newest_step:
+            # It may have been judged since it was written.
+            self.wait()
+            self._prune()
             return
         clock = time.perf_counter()
         self.wait()
@@ -154,6 +156,10 @@ class Checkpoints:
         self._pending = self._thread.submit(self._write, step, copied, about, losses)
         self._pending.add_done_callback(lambda done: then() if not done.exception() else None)
 
+    def _prune(self) -> None:
+        losses = dict(self._state.history.curves.get("loss", []))
+        on_main(self._world, lambda: checkpoint.prune(self._folder, self._config.keep, losses))
+
     def rescue(self, position: dict[str, Any]) -> None:
         """Writes a checkpoint by this rank alone, which has all of the model.
 
@@ -164,6 +170,7 @@ class Checkpoints:
             position: Where the job was at the last step that the weights have taken.
 
         Raises:
+            DivergedError: If the weights are no finite numbers, which nobody has noticed yet.
             StorageError: If it cannot be written.
         """
         step = position["progress"]["step"]
@@ -176,6 +183,8 @@ class Checkpoints:
         with _aside(self._world.device):
             tensors = job_state.tensors(self._state, self._world)
             copied = {part: _on_cpu(values) for part, values in tensors.items()}
+            if not all(weight.sum().isfinite() for _, weight in _parts(copied["model"])):
+                raise DivergedError(f"the weights of step {step} are no finite numbers")
             carried = job_state.plain(self._state, position, self._state.meter.local())
         self._write_alone(step, copied, {**self._about(), "carried": carried})
         LOG.info("saved step %s from the memory of rank %s", step, self._world.rank)

@@ -18,13 +18,14 @@ from kfp_pytorch.training import state as job_state
 from kfp_pytorch.training.checkpoints import Checkpoints
 from kfp_pytorch.training.config import LANGUAGE_PREFIX, Config
 from kfp_pytorch.training.distributed import World
-from kfp_pytorch.training.errors import ConfigError, DivergedError
+from kfp_pytorch.training.errors import ConfigError
 from kfp_pytorch.training.finite import Guard, Skipper, Stopper
 from kfp_pytorch.training.instruments import Instruments
 from kfp_pytorch.training.lifecycle import (
     Start,
     close_epoch,
     conclude,
+    diverged,
     leave,
     open_output,
     report_training,
@@ -355,9 +356,10 @@ def evaluate(job: Job) -> dict[str, float]:
     job.instruments.rest()
     result = meter.take()
     if result is None or not result < float("inf"):
-        raise DivergedError(
+        raise diverged(
+            job,
             f"the loss on held-out text is {result} after step {job.state.progress.step}; try a "
-            f"lower --lr than {config.lr}"
+            f"lower --lr than {config.lr}",
         )
     return {"loss": result}
 

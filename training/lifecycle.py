@@ -63,6 +63,8 @@ class Running(Protocol):
     def guard(self) -> Guard: ...  # noqa: D102
     @property
     def checkpoints(self) -> Checkpoints: ...  # noqa: D102
+    @property
+    def rescue(self) -> Rescue: ...  # noqa: D102
 
     @property
     def is_over(self) -> bool:
@@ -118,11 +120,21 @@ def check_finite(job: Running) -> None:
         what = f"the loss of step {step} is not a finite number: {job.batch_of(step, rank)}"
         if number > allowed:
             after = f", and {allowed} steps were skipped before" if allowed else ""
-            raise DivergedError(
+            raise diverged(
+                job,
                 f"{what}{after}; try a lower --lr than {job.config.lr} or a longer "
-                "--warmup-epochs, and look at these samples"
+                "--warmup-epochs, and look at these samples",
             )
         LOG.warning("skipped step %s of at most %s: %s", number, allowed, what)
+
+
+def diverged(job: Running, what: str) -> DivergedError:
+    """The error of a run whose numbers are no longer finite.
+
+    Ranks that raise it miss each other as they leave, and must not take that for a loss.
+    """
+    job.rescue.disarm()
+    return DivergedError(what)
 
 
 def save(job: Running) -> None:

@@ -83,6 +83,10 @@ class Rescue:
         self._world, self._position, self._save = world, position, save
         self._mark()
 
+    def disarm(self) -> None:
+        """Says that the last step is none to go on from; from here on nothing is saved."""
+        self._save = None
+
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
         """A context in which weights, optimizer and position change together."""

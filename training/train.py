@@ -20,7 +20,6 @@ from kfp_pytorch.training.checkpoints import Checkpoints
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.data import ImageData, Split, split_evenly
 from kfp_pytorch.training.distributed import World, share_buffers
-from kfp_pytorch.training.errors import DivergedError
 from kfp_pytorch.training.export import write_export
 from kfp_pytorch.training.feed import Feed
 from kfp_pytorch.training.finite import Guard, open_guard
@@ -31,6 +30,7 @@ from kfp_pytorch.training.lifecycle import (
     check_finite,
     close_epoch,
     conclude,
+    diverged,
     leave,
     open_output,
     report_training,
@@ -301,9 +301,10 @@ def evaluate(job: Job) -> dict[str, float]:
     result = evaluation.result()
     job.instruments.rest()
     if not all(map(math.isfinite, result.values())):
-        raise DivergedError(
+        raise diverged(
+            job,
             f"the loss on held-out samples is {result['loss']} after step "
-            f"{job.state.progress.step}; try a lower --lr than {job.config.lr}"
+            f"{job.state.progress.step}; try a lower --lr than {job.config.lr}",
         )
     step, classes = job.state.progress.step, job.data.spec.classes
     job.telemetry.confusion(step, evaluation.confusion(), classes)

@@ -94,6 +94,17 @@ def test_a_loss_that_is_not_finite_names_step_batch_and_samples_and_saves_nothin
     assert not list((tmp_path / "job" / "checkpoints").glob("step-*"))
 
 
+def test_no_rank_saves_a_diverged_step_because_it_misses_one_that_has_left_for_it(
+    start_ranks, tmp_path
+):
+    arguments = ("--lr=4e9", "--log-every=10", f"--output={tmp_path / 'job'}")
+    ranks = start_ranks(2, *arguments, prepare="leave_slowly.py")
+    ranks.processes[1].join(60)
+    assert ranks.exit_codes()[1] == 1
+    assert ranks.error(1)["type"] == "DivergedError"
+    assert not list((tmp_path / "job" / "checkpoints").glob("step-*"))
+
+
 def test_a_bad_step_of_one_rank_is_skipped_by_all_and_their_weights_stay_alike(
     start_ranks, tmp_path
 ):

@@ -15,12 +15,21 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from kfp_pytorch.training import tensor_files
 from kfp_pytorch.training import train as training
+from kfp_pytorch.training.checkpoints import Checkpoints
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import ALONE, pick_device
-from kfp_pytorch.training.errors import CheckpointError, ConfigError, DataError, Stopped
+from kfp_pytorch.training.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DivergedError,
+    Stopped,
+)
 from kfp_pytorch.training.lifecycle import Start
-from kfp_pytorch.training.metrics import Evaluation, History
+from kfp_pytorch.training.metrics import Evaluation, History, LossMeter
 from kfp_pytorch.training.schedule import learning_rate
+from kfp_pytorch.training.state import Progress, State, position
+from kfp_pytorch.training.storage import open_folder
 
 
 def run(output, request=None, **arguments):
@@ -111,6 +120,27 @@ def test_a_job_that_is_done_exports_again_without_training(tmp_path):
     again = run(tmp_path, epochs=1)
     assert again["metrics"] == first["metrics"]
     assert again["step"] == first["step"]
+
+
+def test_a_checkpoint_that_is_judged_after_it_was_written_can_be_the_best(no_export, tmp_path):
+    run(tmp_path, epochs=2, checkpoint_every_steps=8)
+    losses = json.loads((tmp_path / "metrics.json").read_text())["curves"]["loss"]
+    assert [step for step, _ in losses] == [8, 16]
+    assert losses[1][1] < losses[0][1]
+    assert (tmp_path / "checkpoints" / "best").read_text() == "step-00000016"
+
+
+def test_weights_that_are_no_finite_numbers_are_saved_by_no_rank_that_is_left(tmp_path):
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = State(model, optimizer, LossMeter(ALONE), Progress(step=3), History())
+    config = Config(output=str(tmp_path))
+    checkpoints = Checkpoints(open_folder(str(tmp_path)), config, ALONE, state, {})
+    with torch.no_grad():
+        model.weight[0, 0] = float("nan")
+    with pytest.raises(DivergedError, match="the weights of step 3 are no finite"):
+        checkpoints.rescue(position(state))
+    assert not list(tmp_path.iterdir())
 
 
 def test_room_is_made_before_the_next_checkpoint_where_fewer_are_to_be_kept(no_export, tmp_path):
