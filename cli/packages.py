@@ -236,8 +236,7 @@ def _of_file(path: Path) -> dict[str, Any]:
             warnings.simplefilter("ignore", FutureWarning)
             spec.loader.exec_module(module)
     except Exception as error:
-        where = traceback.format_exc(limit=-1).strip()
-        raise click.ClickException(f"{path} cannot be imported: {error}\n{where}") from None
+        raise click.ClickException(f"{path} cannot be imported: {_told(error, path)}") from None
     found = {
         name: value
         for name, value in vars(module).items()
@@ -247,6 +246,18 @@ def _of_file(path: Path) -> dict[str, Any]:
     if not found:
         raise click.ClickException(f"{path} has no pipeline: no function under @dsl.pipeline.")
     return own or found
+
+
+def _told(error: Exception, path: Path) -> str:
+    """Says what stopped an import, and at which line of the file itself."""
+    ours = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).resolve() == path.resolve()
+    ]
+    # A file that is no Python has no line that ran; the exception names the one that is wrong.
+    lines = traceback.format_list(ours[-1:]) or traceback.format_exception_only(error)[:-1]
+    return f"{type(error).__name__}: {error}\n{''.join(lines)}".rstrip()
 
 
 def _made_in(pipeline: Any, path: Path) -> bool:

@@ -121,7 +121,8 @@ def headline(error: str) -> str:
     told = _TRACEBACK_HEAD.sub("", words) if _TRACEBACK.match(words) else words.split("\n\n")[0]
     if told == words:
         return error
-    return f"{step}\n{told}\nThe whole of what it said is above."
+    below = ", with what is said to be below" if re.search(r"\bbelow\b", told) else ""
+    return f"{step}\n{told}\nThe whole of what it said is above{below}."
 
 
 def _own_words(stderr: str) -> str:

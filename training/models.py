@@ -127,8 +127,8 @@ def _from_torchvision(name: str, channels: int, classes: int, image_size: int) -
     known = models.list_models(module=models)
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise ConfigError(f"--model is {name!r}; {hint}It can be {SMALL_CNN}, {', '.join(known)}")
+        hint = f"did you mean {' or '.join(near)}? It" if near else "it"
+        raise ConfigError(f"--model is {name!r}; {hint} can be {SMALL_CNN}, {', '.join(known)}")
     options: dict[str, Any] = {"weights": None, "num_classes": classes}
     if name.startswith("vit_") and image_size:
         options["image_size"] = image_size

@@ -336,8 +336,9 @@ def test_a_function_that_is_not_there_is_answered_with_those_that_are(mine, cli)
     ("text", "message"),
     [
         ("x = 1\n", "no function under @dsl.pipeline"),
-        ("import nonsuch\n", "cannot be imported: No module named 'nonsuch'"),
-        ("def (:\n", "cannot be imported: invalid syntax"),
+        ("import nonsuch\n", "cannot be imported: ModuleNotFoundError: No module named 'nonsuch'"),
+        ("import os\nos.environ['NONSUCH']\n", "line 2, in <module>\n    os.environ['NONSUCH']"),
+        ("def (:\n", "cannot be imported: SyntaxError: invalid syntax"),
     ],
 )
 def test_a_file_that_gives_no_pipeline_says_why(tmp_path, cli, text, message):

@@ -136,6 +136,11 @@ def test_a_person_who_has_seen_a_step_say_it_is_told_the_gist_at_the_end(words, 
     assert told == f"Step train failed.\n{shown}\nThe whole of what it said is above."
 
 
+def test_what_a_step_calls_below_is_looked_for_above_its_gist():
+    told = summary.headline("Step train failed.\nIt broke; the log is below.\n\nIts log:\n- x")
+    assert told.endswith("said is above, with what is said to be below.")
+
+
 @pytest.mark.parametrize("error", ["Step gate failed.\nIt is under 0.9.", "KFP\n\nrefused it."])
 def test_what_is_short_or_was_not_seen_is_told_whole(error):
     assert summary.headline(error) == error
