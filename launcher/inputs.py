@@ -178,8 +178,7 @@ def _program(inputs: dict[str, Any], settings: task_config.TaskSettings) -> dict
         "name": _name(inputs.get("name")),
         "namespace": checks.dns_label("namespace", inputs.get("namespace")),
         "command": _command(inputs.get("command")),
-        "args": checks.strings("args", inputs.get("args"))
-        + _options(inputs.get("hyperparameters")),
+        "args": _arguments(inputs),
         "env": environment.merged(inputs.get("env"), settings.env),
         "image_pull_policy": checks.choice(
             "image_pull_policy", inputs.get("image_pull_policy"), PULL_POLICIES
@@ -195,6 +194,20 @@ def _command(value: Any) -> tuple[str, ...]:
             "image's own."
         )
     return command
+
+
+def _arguments(inputs: dict[str, Any]) -> tuple[str, ...]:
+    args = checks.strings("args", inputs.get("args"))
+    options = _options(inputs.get("hyperparameters"))
+    made = {option.partition("=")[0] for option in options}
+    for index, word in enumerate(args):
+        flag = word.partition("=")[0]
+        if flag in made:
+            raise InputError(
+                f"args[{index}] gives {flag}, and so do the hyperparameters, which come last: most "
+                "programs would pass over args. Give it in one of them."
+            )
+    return args + options
 
 
 def _options(value: Any) -> tuple[str, ...]:

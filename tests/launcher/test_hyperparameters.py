@@ -39,3 +39,10 @@ def test_a_key_that_would_become_another_argument_is_refused(key):
 )
 def test_keys_of_other_programs_are_let_through(key):
     assert parse_inputs(image="i", hyperparameters={key: 1}).args == (f"--{key}=1",)
+
+
+@pytest.mark.parametrize("args", [["--lr=0.1"], ["train", "--lr", "0.1"]])
+def test_an_option_that_args_give_as_well_is_refused_instead_of_passed_over(args):
+    with pytest.raises(InputError, match=r"args\[[01]\] gives --lr, and so do the hyperparameters"):
+        parse_inputs(image="i", args=args, hyperparameters={"lr": 0.2})
+    parse_inputs(image="i", args=args, hyperparameters={"lr-decay": 0.2})
