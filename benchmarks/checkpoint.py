@@ -38,12 +38,10 @@ from kfp_pytorch.training.distributed import World, joined
 from kfp_pytorch.training.lifecycle import Start
 from kfp_pytorch.training.stopping import StopRequest
 
-SHAPES = {
-    "bench": transformer.TransformerConfig(
-        vocab=32000, dim=1536, layers=24, heads=12, hidden=4608, seq_len=2048
-    ),
-    "bench-tiny": transformer.TransformerConfig(layers=2, seq_len=16),
-}
+SHAPE = transformer.TransformerConfig(
+    vocab=32000, dim=1536, layers=24, heads=12, hidden=4608, seq_len=2048
+)
+TINY_SHAPE = transformer.TransformerConfig(layers=2, seq_len=16)
 # While the steps in between are taken, all of a checkpoint is written.
 WARM_UP, BETWEEN, SAVES = 10, 60, 5
 COMPARED = 20
@@ -62,7 +60,6 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="only try out that it runs")
     parser.add_argument("--rank", choices=("save", "resume"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    transformer.PRESETS.update(SHAPES)
     if arguments.rank:
         run_rank(arguments)
         return
@@ -89,7 +86,9 @@ def start(arguments: argparse.Namespace, part: str) -> None:
 
 def run_rank(arguments: argparse.Namespace) -> None:
     """One rank of the job that saves, or of the one that goes on."""
-    given = [f"--model=lm-bench{'-tiny' if arguments.tiny else ''}", "--parallelism=fsdp2"]
+    # Under a preset's name, as the arguments know no others.
+    transformer.PRESETS["tiny"] = TINY_SHAPE if arguments.tiny else SHAPE
+    given = ["--model=lm-tiny", "--parallelism=fsdp2"]
     given += [f"--output={arguments.output / 'job'}", f"--compile={arguments.compile}"]
     given += ["--batch-size=2", f"--max-steps={STEPS}", "--epochs=1000", "--keep=1"]
     with joined(600, lambda _rank: os._exit(1)) as world:
