@@ -211,6 +211,7 @@ def _read_meta(folder: Folder, name: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (ValueError, StorageError) as error:
+        _raise_of_store(folder, error)
         raise _UnreadableError(f"{META}: {error}") from error
     if not isinstance(meta, dict):
         raise _UnreadableError(f"{META} holds no object")
@@ -265,7 +266,17 @@ def _check_whole(folder: Folder, where: str, meta: dict[str, Any]) -> None:
         if isinstance(folder, LocalFolder):
             _check_digests({folder.path / where / name: files[name]["sha256"] for name in files})
     except (OSError, StorageError, KeyError, TypeError) as error:
+        _raise_of_store(folder, error)
         raise _UnreadableError(str(error)) from error
+
+
+def _raise_of_store(folder: Folder, error: Exception) -> None:
+    """Raises what an object store answers: it damages nothing, so the error is one of the moment.
+
+    An older checkpoint in the place of the newest one would cost its steps, and the newest itself.
+    """
+    if isinstance(error, StorageError) and not isinstance(folder, LocalFolder):
+        raise error
 
 
 def _check_digests(expected: dict[Path, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,11 +18,11 @@ from torch import Tensor
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.tensor import DTensor
 
-from kfp_pytorch.training import checkpoint, tensor_files
+from kfp_pytorch.training import checkpoint, outcome, tensor_files
 from kfp_pytorch.training import state as job_state
 from kfp_pytorch.training.checkpoint import Checkpoint
 from kfp_pytorch.training.config import Config
-from kfp_pytorch.training.distributed import World, on_main, share_buffers
+from kfp_pytorch.training.distributed import World, gather, on_main, share_buffers
 from kfp_pytorch.training.errors import DivergedError, StorageError
 from kfp_pytorch.training.schedule import peak_rate
 from kfp_pytorch.training.state import State
@@ -104,7 +105,11 @@ class Checkpoints:
         Raises:
             CheckpointError: On all ranks, if what is there cannot be used.
         """
-        where = on_main(self._world, self._find)
+        # What torchrun starts again goes on, whatever its first start was told.
+        begun = any(gather(self._world, outcome.has_begun()))
+        anew = self._config.resume == "never" and not begun
+        where = on_main(self._world, functools.partial(self._find, anew))
+        outcome.note_begun()
         if where is None:
             return False
         uri, meta = where
@@ -235,9 +240,9 @@ class Checkpoints:
             words = "wrote the checkpoint %s in %.2f s, for which training waited %.3f s"
             LOG.info(words, f"{folder.uri}/{place}", self.wrote, self.stalled)
 
-    def _find(self) -> tuple[str, dict[str, Any]] | None:
+    def _find(self, anew: bool) -> tuple[str, dict[str, Any]] | None:
         config, folder = self._config, self._folder
-        if config.resume == "never":
+        if anew:
             checkpoint.clear(folder)
         found = checkpoint.newest(folder, self._identity)
         if found is not None:

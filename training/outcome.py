@@ -1,5 +1,6 @@
 """How ranks and agent tell the entry point how it ended: files in a folder of this container.
 
+`begun` says that ranks of this container began to train, before they were started again.
 `result.json` is written when training finished. Each rank that raises leaves an `error.json`
 where torchelastic tells it to, under `ranks/`. The agent leaves `agent.json` for what has no such
 record, such as a rank that was killed.
@@ -19,6 +20,7 @@ from typing import Any, NoReturn
 FOLDER_ENV = "KFP_PYTORCH_OUTCOME_DIR"
 RANKS_FOLDER = "ranks"
 RESULT_FILE = "result.json"
+BEGUN_FILE = "begun"
 AGENT_FILE = "agent.json"
 # Of a container whose arguments or environment cannot work; a new start would not help.
 EXIT_USAGE = 2
@@ -44,6 +46,19 @@ class Failure:
     message: str
     traceback: str = ""
     exit_code: int = 1
+
+
+def note_begun() -> None:
+    """Leaves word for ranks that torchrun will start again, if there is an entry point."""
+    folder = os.environ.get(FOLDER_ENV)
+    if folder:
+        (Path(folder) / BEGUN_FILE).touch()
+
+
+def has_begun() -> bool:
+    """Whether ranks of this container began before, and were started again."""
+    folder = os.environ.get(FOLDER_ENV)
+    return folder is not None and (Path(folder) / BEGUN_FILE).exists()
 
 
 def write_result(result: dict[str, Any]) -> None:

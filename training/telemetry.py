@@ -76,7 +76,7 @@ class Telemetry:
             from kfp_pytorch.training.tracking import open_tracker
 
             self._board = TensorBoardWriter(folder, progress.step)
-            self._tracker = open_tracker(folder, config.resume == "never")
+            self._tracker = open_tracker(folder, config.resume == "never" and not progress.step)
         if config.metrics_port and world.local_rank == 0:
             from kfp_pytorch.training.exporter import Exporter
 

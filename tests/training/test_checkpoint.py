@@ -94,6 +94,22 @@ def test_a_damaged_one_is_skipped_with_a_warning(tmp_path, caplog, damage):
     assert newest_step(folder) == 1
 
 
+def test_an_object_store_that_does_not_answer_costs_no_checkpoint(monkeypatch):
+    folder = open_folder("memory://silent/job")
+    for step in (1, 2):
+        save(folder, step)
+    read = folder._files.cat_file
+
+    def fail_once(path):
+        monkeypatch.setattr(folder._files, "cat_file", read)
+        raise TimeoutError(f"no answer about {path}")
+
+    monkeypatch.setattr(folder._files, "cat_file", fail_once)
+    with pytest.raises(StorageError, match=r"cannot read .*step-00000002/meta.json: no answer"):
+        checkpoint.newest(folder, ABOUT)
+    assert newest_step(folder) == 2
+
+
 def test_when_none_can_be_read_nothing_starts_anew_by_itself(tmp_path):
     folder = open_folder(str(tmp_path))
     save(folder, 1)

@@ -174,6 +174,21 @@ def test_a_checkpoint_of_another_model_is_refused_until_told_to_start_anew(no_ex
     assert run(tmp_path, epochs=1, seed=1, resume="never")["step"] == 8
 
 
+def test_ranks_that_are_started_again_go_on_though_the_job_was_to_start_anew(
+    no_export, monkeypatch, tmp_path
+):
+    run(tmp_path / "job", epochs=1)
+    (tmp_path / "container").mkdir()
+    monkeypatch.setenv("KFP_PYTORCH_OUTCOME_DIR", str(tmp_path / "container"))
+    with pytest.raises(Stopped):
+        run(tmp_path / "job", StopAt(3), epochs=1, resume="never")
+    (name,) = [path.name for path in (tmp_path / "job/checkpoints").glob("step-*")]
+    assert name == "step-00000003"
+    assert run(tmp_path / "job", epochs=1, resume="never")["step"] == 8
+    curves = json.loads((tmp_path / "job/metrics.json").read_text())["curves"]
+    assert [step for step, _ in curves["train_loss"]] == [5, 8]
+
+
 @pytest.mark.parametrize("carried", [None, {}, {"progress": {"epoch": "x"}}])
 def test_a_description_that_was_changed_by_hand_is_refused_with_its_place(
     no_export, tmp_path, carried
