@@ -28,6 +28,8 @@ from kfp_pytorch.training.outcome import EXIT_USAGE, Failure
 from kfp_pytorch.training.result import failure_message, success_message, write_message
 from kfp_pytorch.training.storage import open_folder
 
+_SHUTDOWN_SECONDS = 600
+
 
 def main(arguments: list[str]) -> int:
     """Trains on all processes of this node.
@@ -63,6 +65,8 @@ def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> bool:
     # torchrun takes an empty value for one that it cannot read.
     environ = {k: v for k, v in os.environ.items() if v.strip() or not k.startswith("PET_")}
     environ[outcome.FOLDER_ENV] = str(folder)
+    # How long a save may take is for the pod's grace period to say, not for torchrun's half minute.
+    environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_SECONDS))
     environ.setdefault("OMP_NUM_THREADS", str(threads_per_process(os.environ)))
     if ":" in environ.get("PET_NNODES", ""):
         # Agents that share one store tell its rounds apart by their own count of failures, in

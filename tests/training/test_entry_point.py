@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from dataclasses import asdict
 
 import pytest
@@ -30,6 +32,36 @@ def leave_record(folder, failure, attempt=0):
     place = folder / "ranks" / "none_x" / f"attempt_{attempt}" / str(failure.rank)
     place.mkdir(parents=True)
     (place / "error.json").write_text(failure_record(failure))
+
+
+@pytest.fixture
+def agents_environ(tmp_path, monkeypatch):
+    """What the entry point gives to the agent, in whose place a program tells it."""
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\nenv > '{tmp_path}/environ'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+
+    def run():
+        entry_point._run_agent([], [], tmp_path)
+        lines = (tmp_path / "environ").read_text().splitlines()
+        return dict(line.partition("=")[::2] for line in lines)
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def test_a_pods_grace_period_limits_a_save_and_an_empty_variable_is_as_good_as_none(
+    agents_environ, monkeypatch
+):
+    monkeypatch.setenv("PET_NNODES", "")
+    environ = agents_environ()
+    assert int(environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]) > 300
+    assert "PET_NNODES" not in environ
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "20")
+    assert agents_environ()["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "20"
 
 
 def test_of_many_errors_the_first_by_time_is_told(tmp_path, conclude):
