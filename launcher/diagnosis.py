@@ -54,7 +54,8 @@ _ENDS = {
     "deletion": "Its finalizers or a pod on a node that is gone hold it up: look with kubectl get "
     "pytorchjob -o yaml and kubectl get pods -o wide, then start the step again.",
     "acknowledge": "Check that the operator runs (kubectl get pods -A -l "
-    "app.kubernetes.io/name=training-operator) and watches this namespace.",
+    "app.kubernetes.io/name=training-operator) and watches this namespace. What it says of the job "
+    "is in its log and in `kubectl get events`.",
     "queue": waiting.QUEUE_ADVICE,
     "start": "What its pods wait for is told here and below; if that only takes longer, raise "
     f"start_timeout. {findings.KEEP_THE_PODS}",

@@ -40,6 +40,7 @@ class Gatherer:
         evidence: What was seen.
         timeline: Enters what happened into the evidence.
         living: The names of the pods that were there when last seen.
+        unread_events: That events may not be read, as a clause; empty where they may.
     """
 
     def __init__(self, kube: Kube, job: Object, limits: Limits) -> None:
@@ -51,11 +52,11 @@ class Gatherer:
         self._limits = limits
         self._crashes: set[Crash] = set()
         self._reads: dict[str, int] = {}
-        self._may_read_events = True
         self._event_keys: set[str] = set()
         self.evidence = Evidence(job=job)
         self.timeline = Timeline(self.evidence, self._kube.now)
         self.living: set[str] = set()
+        self.unread_events = ""
 
     @property
     def retried(self) -> int:
@@ -214,12 +215,12 @@ class Gatherer:
             self.evidence.logs[crash.pod] = text[-_TAIL_BYTES:]
 
     def _read_events(self, fields: str) -> None:
-        if not self._may_read_events:
+        if self.unread_events:
             return
         try:
             found = self._kube.list(EVENT, fields=fields)
         except Forbidden as error:
-            self._may_read_events = False
+            self.unread_events = "events, which may say why, may not be read by this step"
             self.note(f"Events could not be read: {error.message}")
             return
         except StepError as error:

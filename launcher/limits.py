@@ -33,6 +33,7 @@ class Limits:
         settle: How long the operator may take to say how the job ended, once its first pod has.
         pull_grace: How long an image may fail to be pulled.
         config_grace: How long a container may fail to be created.
+        refusal_grace: How long the operator may be refused pods for what no waiting mends.
         restarts: How often pods may be made anew, all of them together, before the job is given
             up; 0 leaves that to the operator.
         gather: How long the last look at pods, events and logs may take.
@@ -57,4 +58,5 @@ class Limits:
     settle: float = 1800.0
     pull_grace: float = 120.0
     config_grace: float = 60.0
+    refusal_grace: float = 10.0
     gather: float = 15.0

@@ -66,6 +66,7 @@ class Wait:
         self._log = LogFollower(kube, self._first_pod, PYTORCH_CONTAINER, limits, self._log_ended)
         self._expected = expected_pods(ensured.job)
         self._troubles = TroubleWatch(limits)
+        self._refusals = refusals.RefusalWatch(limits)
         self._clocks = Clocks(limits, time.monotonic())
         self._progress = Progress(limits.remind)
         self._state: JobState | None = None
@@ -142,8 +143,8 @@ class Wait:
                 f"times, which is backoff_limit ({most})"
             )
         self._clocks.count(now)
-        refused = refusals.lasting(self._gatherer.evidence)
-        if refused and not self._gatherer.pods() and self._clocks.start > self._limits.acknowledge:
+        refused = self._refusals.fatal(self._gatherer.evidence, now)
+        if refused:
             return f"PyTorchJob {self._name} gets no pods: {refused}"
         limit = self._clocks.exceeded()
         return self._cause_of_limit(limit) if limit else ""
@@ -172,14 +173,16 @@ class Wait:
 
     def _cause_of_limit(self, limit: str) -> str:
         job, limits, words = f"PyTorchJob {self._name}", self._limits, self._gatherer.words()
+        unread = self._gatherer.unread_events
         ran = f"{self._gatherer.running()} of {self._expected} pods ran"
         if limit == "start" and self._expected and not self._gatherer.pods():
             ran = f"none of its {self._expected} pods was made"
-            words = words or "nothing says why, so look at the Training Operator's log"
+            words = words or unread or "nothing says why, so look at the Training Operator's log"
         tail = f": {words}" if words else ""
         return {
             "acknowledge": f"{job} was not acknowledged by the Training Operator within "
-            f"{age(limits.acknowledge)}: it has neither a condition nor a pod",
+            f"{age(limits.acknowledge)}: it has neither a condition nor a pod"
+            + (f"; {unread}" if unread else ""),
             "queue": f"{job} was still queued after {age(limits.queue)} (queue_timeout){tail}",
             "start": f"{job} did not start within {age(limits.start)} (start_timeout); {ran}{tail}",
             "run": f"{job} still ran after {age(limits.run)} (timeout){tail}",
@@ -361,8 +364,8 @@ class Wait:
         if self._asked is not None:
             # What is due is over already.
             return min(*due, time.monotonic() + min(1.0, self._limits.gather))
-        due += [at for at in (self._clocks.next_deadline(), self._troubles.next_deadline()) if at]
-        return min(due)
+        counts = (self._clocks, self._troubles, self._refusals)
+        return min([*due, *(at for count in counts if (at := count.next_deadline()) is not None)])
 
     def _log_ended(self) -> None:
         self._sights.put(("log", None))

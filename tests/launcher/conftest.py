@@ -42,6 +42,7 @@ QUICK = Limits(
     deletion=30.0,
     pull_grace=0.5,
     config_grace=0.3,
+    refusal_grace=0.3,
     gather=10.0,
 )
 

@@ -10,15 +10,17 @@ import pytest
 from harness.evident import event, first_line, job, of
 
 from kfp_pytorch.launcher import refusals
+from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import JobFailed, StepError
 from kfp_pytorch.launcher.evidence import Evidence
-from kfp_pytorch.local.apiserver.faultactions import Answer
+from kfp_pytorch.launcher.limits import Limits
+from kfp_pytorch.local.apiserver.faultactions import Answer, Forbidden
 
 
 def test_pods_that_the_cluster_refuses_for_good_fail_soon_and_the_operator_is_not_blamed(
     step: Any, hands: Any
 ) -> None:
-    run = step(limits={"acknowledge": 0.6}, start_timeout=3600)
+    run = step(start_timeout=3600)
     hands.job(run.job)
     words = 'error looking up service account team/me: serviceaccount "me" not found'
     hands.event(run.job, "FailedCreatePod", f'Error creating: pods "x" is forbidden: {words}')
@@ -26,6 +28,47 @@ def test_pods_that_the_cluster_refuses_for_good_fail_soon_and_the_operator_is_no
     assert words in said.splitlines()[0]
     assert "Create the account, or correct service_account" in said
     assert "not acknowledged" not in said
+
+
+def test_an_account_that_is_made_a_moment_later_is_waited_for(step: Any, hands: Any) -> None:
+    run = step(limits={"refusal_grace": 1.0})
+    hands.job(run.job)
+    hands.event(run.job, "FailedCreatePod", 'error looking up service account team/me: "me"')
+    hands.until(lambda: hands.count("list", "/events") > 1)
+    hands.running(run.job)
+    hands.set_conditions(run.job, "Created", "Running")
+    hands.set_conditions(run.job, "Created", "Suspended")
+    hands.delete(POD, f"{run.job}-master-0")
+    time.sleep(1.2)
+    assert run.going, "the words are of before there were pods"
+    hands.success(run.job)
+    run.succeeded()
+
+
+def test_a_job_that_is_queued_is_not_given_up_for_what_was_refused_before() -> None:
+    events = [event("j", "FailedCreatePod", "error looking up service account team/me")]
+    watch = refusals.RefusalWatch(Limits(refusal_grace=10.0))
+    waits, queued = job(status={}), job(spec={"runPolicy": {"suspend": True}}, status={})
+    assert watch.fatal(Evidence(job=waits, events=events), 5.0) == ""
+    assert watch.next_deadline() == 15.0
+    assert watch.fatal(Evidence(job=queued, events=events), 15.0) == ""
+    assert watch.next_deadline() is None
+    assert watch.fatal(Evidence(job=waits, events=events), 20.0) == ""
+    assert "service account" in watch.fatal(Evidence(job=waits, events=events), 30.0)
+
+
+def test_events_that_may_not_be_read_are_said_to_be_where_the_reason_may_be(
+    step: Any, hands: Any
+) -> None:
+    hands.fault(Forbidden(), "list", "*/events", times=None)
+    said = step(limits={"acknowledge": 0.5}).failed(JobFailed)
+    assert "events, which may say why, may not be read by this step" in said.splitlines()[0]
+    assert "kubectl get events" in said.splitlines()[1]
+    assert "may not list events" in said
+    run = step(limits={"start": 1.0}, task="another")
+    hands.set_conditions(run.job, "Created")
+    said = run.failed(JobFailed)
+    assert "none of its 1 pods was made: events, which may say why, may not be read" in said
 
 
 def test_pods_that_a_quota_keeps_away_are_waited_for_like_any_that_do_not_start(
