@@ -10,7 +10,13 @@ from collections.abc import Iterable
 
 from kfp_pytorch.launcher import podview, waiting
 from kfp_pytorch.launcher.api_errors import Forbidden, NotFound
-from kfp_pytorch.launcher.constants import EVENT, EXIT_TERMINATED, POD, PYTORCH_CONTAINER
+from kfp_pytorch.launcher.constants import (
+    EVENT,
+    EXIT_TERMINATED,
+    POD,
+    PYTORCH_CONTAINER,
+    PYTORCHJOB,
+)
 from kfp_pytorch.launcher.errors import CannotObserve, StepError
 from kfp_pytorch.launcher.evidence import Evidence, Object
 from kfp_pytorch.launcher.kube import Kube
@@ -229,9 +235,24 @@ class Gatherer:
         if waiting.WORKLOAD in fields:
             # Those of other jobs in the namespace come with them.
             found = [event for event in found if waiting.is_workload_of(event, self._name)]
+        # They outlive what they are about, and an earlier try's job and pods had the same names.
+        found = [event for event in found if self._is_news(event)]
         known = {podview.dig(e, "metadata", "uid"): e for e in self.evidence.events}
         known |= {podview.dig(e, "metadata", "uid"): _lean(e) for e in found}
         self.evidence.events = sorted(known.values(), key=_event_time)[-_MOST_EVENTS:]
+
+    def _is_news(self, event: Object) -> bool:
+        """Whether an event is about this job or its pods, not about earlier ones of their names."""
+        about = event.get("involvedObject") or event.get("regarding")
+        uid, evidence = podview.dig(about, "uid"), self.evidence
+        if not uid:
+            return True
+        if podview.dig(about, "kind") in (PYTORCHJOB.kind, POD.kind):
+            ours = [evidence.job, *evidence.pods.values(), *evidence.past_pods]
+            return any(podview.dig(obj, "metadata", "uid") == uid for obj in ours)
+        made = podview.moment(podview.dig(evidence.job, "metadata", "creationTimestamp"))
+        told = podview.moment(_event_time(event))
+        return made is None or told is None or told >= made
 
 
 def _event_time(event: Object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER
@@ -158,11 +158,12 @@ def exit_words(code: int) -> str:
 
 
 def moment(written: Any) -> datetime | None:
-    """Read a time as Kubernetes writes it; None if it is none."""
+    """Read a time as Kubernetes writes it, in UTC where it names no zone; None if it is none."""
     try:
-        return datetime.fromisoformat(str(written).replace("Z", "+00:00"))
+        read = datetime.fromisoformat(str(written).replace("Z", "+00:00"))
     except ValueError:
         return None
+    return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
 def counted(count: int, what: str) -> str:

@@ -150,14 +150,22 @@ class Hands:
                 stamp, _, text = line.partition(" ")
                 file.write(f"{stamp} stdout F {text}\n")
 
-    def event(self, about: str, reason: str, message: str, kind: str = "PyTorchJob") -> None:
+    def event(
+        self,
+        about: str,
+        reason: str,
+        message: str,
+        kind: str = "PyTorchJob",
+        uid: str = "",
+        when: str = played.STARTED,
+    ) -> None:
         obj = {
             "metadata": {"name": f"{about}.{time.monotonic_ns():x}", "namespace": NAMESPACE},
-            "involvedObject": {"kind": kind, "name": about, "namespace": NAMESPACE},
+            "involvedObject": {"kind": kind, "name": about, "namespace": NAMESPACE, "uid": uid},
             "type": "Warning",
             "reason": reason,
             "message": message,
-            "lastTimestamp": played.STARTED,
+            "lastTimestamp": when,
         }
         self.server.call(self.server.api.create, EVENT, obj)
 

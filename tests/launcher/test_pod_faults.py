@@ -134,3 +134,18 @@ def test_crashes_that_are_only_restarted_are_told_though_the_job_says_running(
     lines = [line for line in told if line.startswith("restarted: ")]
     assert f"{run.job}-master-0: Error exit code 1" in lines[0]
     assert len(lines) < 6
+
+
+def test_a_job_that_comes_without_its_uid_is_not_taken_for_another(step: Any, hands: Any) -> None:
+    run = step()
+    hands.running(run.job)
+    hands.set_conditions(run.job, "Created", "Running")
+    hands.until(lambda: hands.count("watch", "/pytorchjobs"))
+    stripped = {"kind": "PyTorchJob", "metadata": {"name": run.job}}
+    hands.fault(InsertEvent("MODIFIED", stripped), "watch")
+    hands.server.go_away(0.05)
+    hands.until(lambda: hands.server.faults.struck())
+    time.sleep(0.3)
+    assert run.going, run.error
+    hands.success(run.job)
+    run.succeeded()

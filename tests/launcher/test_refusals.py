@@ -45,6 +45,24 @@ def test_an_account_that_is_made_a_moment_later_is_waited_for(step: Any, hands: 
     run.succeeded()
 
 
+def test_what_was_told_of_an_earlier_job_of_the_same_name_is_not_this_one_s(
+    step: Any, hands: Any
+) -> None:
+    words = "error looking up service account team/me"
+    first = step(limits={"start": 0.0}, start_timeout=0)
+    hands.event(first.job, "FailedCreatePod", words, uid=hands.job(first.job)["metadata"]["uid"])
+    assert words in first.failed(JobFailed)
+    hands.until(lambda: hands.jobs() == [])
+    long_ago = "2001-01-01T00:00:00Z"
+    hands.event(first.job, "Unschedulable", "not enough room", "PodGroup", "x", long_ago)
+    again = step(limits={"start": 1.0})
+    hands.set_conditions(again.job, "Created")
+    said = again.failed(JobFailed)
+    assert "start_timeout" in said.splitlines()[0]
+    assert words not in said
+    assert "not enough room" not in said
+
+
 def test_a_job_that_is_queued_is_not_given_up_for_what_was_refused_before() -> None:
     events = [event("j", "FailedCreatePod", "error looking up service account team/me")]
     watch = refusals.RefusalWatch(Limits(refusal_grace=10.0))
