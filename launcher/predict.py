@@ -26,6 +26,36 @@ SHOWN_BYTES = 300
 # RFC 9110, sections 5.1 and 5.5.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
+_ADVICE = (
+    (
+        re.compile(r"^(?:401|403|302|303)\b|^\s*<"),
+        "The server, or a gateway before it, wants a login. From within the cluster use the URL of "
+        "the service itself (kserve_deploy's output `cluster_url`).",
+    ),
+    (
+        re.compile(r"^(?:301|307|308)\b"),
+        "Something before the server sends requests elsewhere, mostly from http to https: give "
+        "that address as url.",
+    ),
+    (
+        re.compile(r"^404\b"),
+        "Something answers there, but knows no such model: the model's name in the URL must be the "
+        "service's, and the protocol v1. At a gateway that tells hosts apart, set the header Host.",
+    ),
+    (
+        re.compile(r"^5\d\d\b"),
+        "See the predictor's log (kubectl logs -l serving.kserve.io/inferenceservice=NAME).",
+    ),
+    (
+        re.compile(r"NameResolutionError|NewConnectionError|ConnectTimeoutError"),
+        "It cannot be reached from this step's pod: from within the cluster use kserve_deploy's "
+        "output `cluster_url`.",
+    ),
+    (
+        re.compile(r"ReadTimeoutError"),
+        "The answer takes longer than request_timeout: raise it, or give the predictor more cpu.",
+    ),
+)
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0
 
 
@@ -212,7 +242,7 @@ def _post(http: urllib3.PoolManager, server: Server, body: Any, deadline: float)
         if time.monotonic() + pause > deadline:
             raise NoAnswer(
                 f"{server.url} did not answer within {server.patience:.0f} s (ready_timeout); the "
-                f"last try gave: {said}"
+                f"last try gave: {said}{_advice(said)}"
             )
         progress.tell("waiting for an answer", said)
         time.sleep(pause)
@@ -220,12 +250,7 @@ def _post(http: urllib3.PoolManager, server: Server, body: Any, deadline: float)
 
 
 def _advice(said: str) -> str:
-    if said.startswith(("401", "403", "302")):
-        return (
-            "\nThe server, or a gateway before it, wants a login. From within the cluster use the "
-            "URL of the service itself (kserve_deploy's output `cluster_url`)."
-        )
-    return ""
+    return next((f"\n{advice}" for pattern, advice in _ADVICE if pattern.search(said)), "")
 
 
 def _predictions(answer: bytes, count: int) -> list[Any]:
@@ -233,7 +258,7 @@ def _predictions(answer: bytes, count: int) -> list[Any]:
         predictions = json.loads(answer)["predictions"]
     except (ValueError, TypeError, KeyError):
         shown = answer[:SHOWN_BYTES].decode(errors="replace")
-        raise WrongAnswers(f'The answer has no "predictions": {shown}') from None
+        raise WrongAnswers(f'The answer has no "predictions": {shown}{_advice(shown)}') from None
     if not isinstance(predictions, list) or len(predictions) != count:
         raise WrongAnswers(f"{count} instances got {_short(predictions)} for predictions.")
     return predictions

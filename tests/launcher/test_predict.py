@@ -167,6 +167,38 @@ def test_a_server_that_stays_away_ends_the_step_with_the_last_answer(
     assert "503 no upstream" in message
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "advice"),
+    [
+        (308, b"", "from http to https"),
+        (404, b"no route", "the header Host"),
+        (503, b"no upstream", "kubectl logs"),
+        (500, b"cannot add tensors", "kubectl logs"),
+        (200, b"<html>log in</html>", "wants a login"),
+    ],
+)
+def test_an_answer_that_is_none_comes_with_what_to_do(
+    ask: Ask, server: ModelServer, status: int, body: bytes, advice: str
+) -> None:
+    server.first = [(status, body)] * 100
+    message = failure(StepError, lambda: ask(SAMPLES, ready_timeout=0))
+    assert advice in message.splitlines()[-1]
+
+
+def test_a_name_that_nobody_knows_is_told_with_the_url_that_pods_reach(ask: Ask) -> None:
+    url = "http://digits.invalid/v1/models/digits:predict"
+    assert "`cluster_url`" in failure(NoAnswer, lambda: ask(SAMPLES, url=url, ready_timeout=0))
+
+
+def test_words_that_are_no_text_are_written_as_such(
+    ask: Ask, server: ModelServer, tmp_path: Path
+) -> None:
+    answers = [{"class": 3, "label": "\udcff"}, {"class": 1}]
+    server.first = [(200, json.dumps({"predictions": answers}).encode())]
+    assert json.loads(ask(SAMPLES).sample_prediction)["label"] == "\udcff"
+    assert "\\udcff" in (tmp_path / "out" / "report").read_text(encoding="utf-8")
+
+
 def test_a_refused_connection_is_an_answer_that_may_yet_come(ask: Ask) -> None:
     url = "http://127.0.0.1:9/v1/models/digits:predict"
     message = failure(NoAnswer, lambda: ask(SAMPLES, url=url, ready_timeout=0))
