@@ -20,6 +20,7 @@ from kfp_pytorch.launcher.podview import dig
 
 PREFIX = "serving.kserve.io"
 MODE_ANNOTATION = f"{PREFIX}/deploymentMode"
+STOP_ANNOTATION = f"{PREFIX}/stop"
 POD_LABEL = f"{PREFIX}/inferenceservice"
 HASH = constants.SPEC_HASH_LABEL
 HOST_LIMIT = 63
@@ -91,6 +92,11 @@ def parse_inputs(model_uri: str, metadata: Mapping[str, Any], **inputs: Any) -> 
     annotations = checks.annotation_map("annotations", inputs.get("annotations"))
     if MODE_ANNOTATION in annotations:
         raise InputError(f"annotations may not have {MODE_ANNOTATION!r}; use deployment_mode.")
+    if annotations.get(STOP_ANNOTATION, "").lower() == "true":
+        raise InputError(
+            f"annotations[{STOP_ANNOTATION!r}] is 'true', so KServe would run nothing, and the "
+            "step would wait in vain. Leave it out; stop the service once it has been deployed."
+        )
     if MODES[mode]:
         annotations[MODE_ANNOTATION] = mode
     # New weights may lie where the old ones did: their hash makes a revision of its own.

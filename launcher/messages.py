@@ -161,7 +161,7 @@ def _failure(pod: str, said: Mapping[str, Any]) -> Failure:
 
 
 def _metrics(value: Any) -> dict[str, float]:
-    return {name: _float(n) for name, n in _object(value).items() if _is_number(n)}
+    return {name: as_float(n) for name, n in _object(value).items() if _is_number(n)}
 
 
 def _export(value: Any) -> Export | None:
@@ -175,7 +175,7 @@ def _curves(value: Any) -> dict[str, Curve]:
     curves = {}
     for name, points in _object(value).items():
         read = [
-            (_float(point[0]), _float(point[1]))
+            (as_float(point[0]), as_float(point[1]))
             for point in _list(points)
             if isinstance(point, list) and len(point) == 2 and all(map(_is_number, point))
         ]
@@ -205,8 +205,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _float(number: float) -> float:
-    """A number as a float; JSON's whole numbers have no end, and one too large is infinite."""
+def as_float(number: float) -> float:
+    """Turn a number into a float; JSON's whole numbers have no end: one too large is infinite."""
     try:
         return float(number)
     except OverflowError:
@@ -214,7 +214,7 @@ def _float(number: float) -> float:
 
 
 def _number(value: Any, default: float) -> float:
-    number = _float(value) if _is_number(value) else math.nan
+    number = as_float(value) if _is_number(value) else math.nan
     return number if math.isfinite(number) else default
 
 

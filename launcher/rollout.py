@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
 from kfp_pytorch.launcher.evidence import Object
-from kfp_pytorch.launcher.inference_service import HASH, MODE_ANNOTATION, MODES, PREFIX
+from kfp_pytorch.launcher.inference_service import HASH, MODE_ANNOTATION, MODES, STOP_ANNOTATION
 from kfp_pytorch.launcher.podview import condition, dig, each
-
-STOP_ANNOTATION = f"{PREFIX}/stop"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from kfp_pytorch.launcher import checks
 from kfp_pytorch.launcher.errors import InputError, StepError
+from kfp_pytorch.launcher.messages import as_float
 from kfp_pytorch.launcher.progress import say
 
 # What stands for no threshold: KFP has no default that is null, and JSON no infinity.
@@ -100,8 +101,8 @@ def _threshold(name: str, value: Any, default: float) -> float:
 
 def _value(metadata: Mapping[str, Any], name: str) -> float:
     numbers = {
-        key: float(value)
-        for key, value in metadata.items()
+        key: as_float(value)
+        for key, value in (metadata or {}).items()
         if isinstance(value, (int, float)) and not isinstance(value, bool)
     }
     there = ", ".join(f"{key} = {value:g}" for key, value in sorted(numbers.items())) or "none"

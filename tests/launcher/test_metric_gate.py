@@ -52,7 +52,7 @@ def test_what_is_no_number_is_no_metric() -> None:
     assert "there is: other = 1" in said
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400])
 def test_a_value_that_is_not_finite_passes_no_threshold(value: float) -> None:
     assert "training diverged" in refused("loss", maximum=5, loss=value)
 
