@@ -21,7 +21,7 @@ from kfp_pytorch.cli.packages import Package
 from kfp_pytorch.cli.signals import Interrupted
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher import constants
-from kfp_pytorch.local import client, guarded, kfp_runner, step
+from kfp_pytorch.local import client, guarded, kfp_runner, lifecycle, step
 from kfp_pytorch.local.kfp_runner import Run
 
 # A launcher needs this long to delete its job, and the steps' stand-in to end what is left.
@@ -91,7 +91,7 @@ def _run(
         try:
             (folder / runs.SUMMARY_FILE).write_text(json.dumps(result), encoding="utf-8")
         except OSError as error:
-            click.echo(f"The summary could not be kept: {error}", err=True)
+            click.echo(str(lifecycle.HomeError(folder / runs.SUMMARY_FILE, error)), err=True)
         return result
 
     try:

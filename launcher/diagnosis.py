@@ -132,12 +132,19 @@ def _led_by(found: list[Finding], own: Finding, why: str) -> list[Finding]:
 
 
 def _logs(evidence: Evidence) -> dict[str, str]:
-    """Return each pod's last lines; its termination message where the log could not be read."""
+    """Return each pod's last lines; its termination message where the log could not be read.
+
+    The message may say more than the log: a kubelet's own last line, such as why the log is cut.
+    """
     logs = {pod: log for pod, log in evidence.logs.items() if log.strip()}
     for pod in podview.in_order(evidence.pods.values()):
         for end in podview.ends(pod):
-            if end.message.strip() and not end.message.lstrip().startswith("{"):
-                logs.setdefault(end.pod, end.message)
+            message = end.message.strip()
+            if message and not message.startswith("{"):
+                log = logs.setdefault(end.pod, message)
+                last = message.rpartition("\n")[2]
+                if end.exit_code and end.current and last not in log:
+                    logs[end.pod] = f"{log}\n{last}"
     return logs
 
 

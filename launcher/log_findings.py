@@ -24,11 +24,17 @@ from kfp_pytorch.launcher.podview import some
 
 _RANK_PREFIX = re.compile(r"^(\[rank\d+\]:|\[(?:default)?\d+\]:) ?", re.MULTILINE)
 _TRACEBACK = re.compile(
-    r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(?P<last>[\w.]+.*)", re.MULTILINE
+    # In brackets what torch's distributed checkpoint gathers from another rank.
+    r"Traceback \(most recent call last\):(?P<gathered> \(RANK \d+\))?\n"
+    r"(?:[ \t].*\n|\n)+(?P<last>[\w.]+.*)",
+    re.MULTILINE,
 )
 _ERROR = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?")
-# torchrun's own summary of its children.
-_SUMMARIES = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException")
+# torch's own summaries of what happened in other processes.
+_SUMMARIES = (
+    *("ChildFailedError", "ProcessRaisedException", "ProcessExitedException"),
+    "CheckpointException",
+)
 _LOST_PEERS = re.compile(
     r"DistBackendError|DistNetworkError|DistStoreError|collective operation timeout"
     r"|[Cc]onnection (?:was )?(?:closed|reset) by (?:remote )?peer|Broken pipe|[Ss]ocket [Tt]imeout"
@@ -119,7 +125,8 @@ def errors(evidence: Evidence, outcome: Outcome, logs: Mapping[str, str]) -> lis
 def _in_log(pod: str, log: str) -> Iterator[Error]:
     ranks = re.findall(r"^\[rank(\d+)\]:? ?Traceback", log, re.MULTILINE)
     plain = _RANK_PREFIX.sub("", log)
-    for match in _TRACEBACK.finditer(plain):
+    own_first = sorted(_TRACEBACK.finditer(plain), key=lambda match: bool(match["gathered"]))
+    for match in own_first:
         error = _ERROR.match(match["last"])
         kind = error["type"] if error else match["last"]
         if kind.rpartition(".")[2] not in _SUMMARIES:

@@ -204,8 +204,10 @@ class Container:
         self.state.ready = self.state.started = False
         reason = "OOMKilled" if self._out_of_memory else "Error" if code else "Completed"
         words = self._last_words(code, launch.log)
-        if not words and process.lost:
-            words = f"the end of this container's log is lost: {process.lost}"
+        if process.lost:
+            # In brackets: it is no line of the program's.
+            lost = f"[the end of this container's log is lost: {process.lost}]"
+            words = f"{words}\n{lost}".lstrip()
         return self._terminated(code, reason, started_at, words)
 
     def _not_started(self, message: str) -> Object:

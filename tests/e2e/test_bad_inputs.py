@@ -254,13 +254,25 @@ with (folder / "weights").open("wb") as file:
 """
 
 
-def test_a_disk_that_is_full_is_said_so_and_the_command_ends_in_order(small_disk):
-    given = {"command": ["python", "-c", FILLS], "name": "filling"}
+# What this one says does not fit on the disk either.
+SPEECHLESS = f"""
+print("begun", flush=True)
+try:
+    {FILLS.strip().replace(chr(10), chr(10) + "    ")}
+except OSError:
+    raise SystemExit("x" * 20_000)
+"""
+
+
+@pytest.mark.parametrize("script", [FILLS, SPEECHLESS])
+def test_a_disk_that_is_full_is_said_so_and_the_command_ends_in_order(small_disk, script):
+    given = {"command": ["python", "-c", script], "name": "filling", "restart_policy": "Never"}
     where = ["--local", "--root", str(small_disk / "root"), "--json"]
     ran = subprocess.run([*COMMAND, *where, *options(given)], capture_output=True, text=True)
     assert ran.returncode == 1
     told = json.loads(ran.stdout)
     assert "No space left on device" in told["error"]
+    assert "A disk is full" in told["error"]
     assert "kfp_pytorch/cli" not in ran.stderr  # no traceback of the command's own
     assert lifecycle.status(small_disk / "root") is None
 

@@ -207,6 +207,48 @@ def test_a_traceback_is_found_in_the_log_of_a_container_that_writes_no_message()
     assert "ChildFailedError" not in found.message.split("The last lines")[0]
 
 
+GATHERED = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/lib/torch/distributed/checkpoint/utils.py", line 264, in all_reduce
+[rank1]:     raise final_result
+[rank1]: torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:[0]
+[rank1]: Traceback (most recent call last): (RANK 0)
+"""
+
+
+REMOTE = """\
+[rank1]:   File "/lib/torch/storage.py", line 7, in write
+[rank1]: OSError: unexpected pos 64
+"""
+OWN = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/app/train.py", line 7, in save
+[rank1]: SaveError: [Errno 28] No space left on device
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        (GATHERED + REMOTE, "OSError: unexpected pos 64"),
+        (GATHERED + REMOTE + OWN, "SaveError: [Errno 28] No space left on device"),
+    ],
+)
+def test_what_a_distributed_checkpoint_gathers_is_told_by_the_error_itself(
+    log: str, told: str
+) -> None:
+    found = of(pod(0), logs={"j-master-0": log})
+    assert first_line(found) == f"Rank 1 (j-master-0) raised {told}."
+
+
+def test_what_a_kubelet_adds_to_a_log_that_is_cut_is_told() -> None:
+    lost = "[the end of this container's log is lost: No space left on device]"
+    found = of(pod(0, message=f"{GATHERED}{lost}"), logs={"j-master-0": GATHERED})
+    assert first_line(found) == f"The log says: {lost}."
+    assert "disk is full" in found.message.splitlines()[1]
+    assert found.message.rstrip().endswith(lost)
+
+
 def test_the_kubelet_s_copy_of_the_log_serves_where_the_log_is_gone() -> None:
     log = "Traceback (most recent call last):\n  File x\nImportError: no module named torch\n"
     found = of(pod(0, message=log))
