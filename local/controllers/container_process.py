@@ -183,8 +183,11 @@ class LogFile:
         seconds, nanoseconds = divmod(time.time_ns(), 10**9)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
         head = f"{stamp}.{nanoseconds:09d}Z stdout ".encode() + tag + b" "
+        data = b"".join(head + line + b"\n" for line in lines)
         try:
-            self._file.write(b"".join(head + line + b"\n" for line in lines))
+            # A disk that is nearly full takes a part, and only refuses the rest.
+            while data:
+                data = data[self._file.write(data) :]
         except OSError as error:
             self.error = error
 
