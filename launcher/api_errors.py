@@ -193,14 +193,18 @@ def error_from_status(call: Call, said: Mapping[str, Any]) -> ApiError:
         said: The event's object.
 
     Returns:
-        The error; `Expired` for 410 in each of its forms.
+        The error; `Expired` for 410 in each of its forms; never a refusal of access.
     """
     code = said.get("code")
     status = code if isinstance(code, int) else 500
     reason, words = str(said.get("reason") or ""), str(said.get("message") or "no words")
     if reason in ("Expired", "Gone"):
         return Expired(call, 410, reason, words)
-    return _class_for(call, status, reason, words, said)(call, status, reason, words)
+    cls = _class_for(call, status, reason, words, said)
+    if issubclass(cls, Unauthorized | Forbidden):
+        # No answer to a request: the read that follows asks with fresh credentials, and tells.
+        cls = Transient
+    return cls(call, status, reason, words)
 
 
 def _status_object(body: bytes) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher.api_errors import AlreadyExists, Conflict, KindAbsent, NotFound
+from kfp_pytorch.launcher.api_errors import AlreadyExists, ApiError, Conflict, KindAbsent, NotFound
 from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, Kind
 from kfp_pytorch.launcher.errors import InputError, StepError
 from kfp_pytorch.launcher.evidence import Object
@@ -107,11 +107,21 @@ def _applied(kube: Kube, inputs: ServiceInputs, pace: Pace, deadline: float) -> 
                 return kube.replace(INFERENCE_SERVICE, wanted)
             return kube.create(INFERENCE_SERVICE, wanted)
         except (AlreadyExists, Conflict, NotFound) as error:
-            # KServe's controller writes too: read, change and write again. What a create does not
-            # find is its namespace.
-            if time.monotonic() > deadline or (isinstance(error, NotFound) and not existing):
+            if isinstance(error, NotFound) and not existing:
+                # What a create does not find is its namespace.
                 raise
+            if time.monotonic() > deadline:
+                raise _contended(kube, inputs, error) from error
+            # KServe's controller writes too: read, change and write again.
             time.sleep(pace.settle)
+
+
+def _contended(kube: Kube, inputs: ServiceInputs, error: ApiError) -> DeployFailed:
+    return DeployFailed(
+        f"InferenceService {kube.namespace}/{inputs.name} could not be written, for somebody else "
+        f"writes to it all the time: {error.words}.\nFind out who (kubectl get inferenceservice "
+        f"{inputs.name} -o yaml --show-managed-fields), stop that and start the step again."
+    )
 
 
 def find(kube: Kube, kind: Kind, name: str) -> Object | None:

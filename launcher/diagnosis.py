@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from kfp_pytorch.launcher import (
@@ -97,7 +97,10 @@ def diagnose(evidence: Evidence, cause: str, why: str = "failed") -> Diagnosis:
         found = [finding for finding in found if finding.weight != findings.SILENT_OPERATOR]
     found.sort(key=lambda finding: -finding.weight)
     cause = cause.strip() or "The job did not succeed"
-    found = _led_by(found, Finding(0, cause.rstrip("."), _own_advice(why, evidence)), why)
+    own = Finding(0, cause.rstrip("."), _own_advice(why, evidence))
+    # What crashes again and again is so now, whatever it is.
+    present = {finding.weight for finding in found} if _crashes_now(evidence) else _PRESENT
+    found = _led_by(found, own, why, present)
     head, others = found[0], found[1:]
     told = any(finding.headline == cause.rstrip(".") for finding in found)
     parts = [
@@ -121,12 +124,18 @@ def _own_advice(why: str, evidence: Evidence) -> str:
     return _ENDS.get(why, f"What was seen of it is below. {findings.KEEP_THE_PODS}")
 
 
-def _led_by(found: list[Finding], own: Finding, why: str) -> list[Finding]:
+def _crashes_now(evidence: Evidence) -> bool:
+    """Whether a container waits to be started again after a crash."""
+    waits = (wait for pod in evidence.pods.values() for wait in podview.waiting(pod))
+    return any(reason == "CrashLoopBackOff" for _, reason, _ in waits)
+
+
+def _led_by(found: list[Finding], own: Finding, why: str, present: Set[int]) -> list[Finding]:
     """Put what ended the wait where it belongs among the findings: first is the likeliest cause."""
     if why in ("lost", "deletion", "acknowledge"):
         return [own, *(f for f in found if f.weight != findings.SILENT_OPERATOR)]
     if why in ("queue", "start", "run"):
-        first = [finding for finding in found if finding.weight in _PRESENT]
+        first = [finding for finding in found if finding.weight in present]
         return [*first, own, *(finding for finding in found if finding not in first)]
     return found or [own]
 

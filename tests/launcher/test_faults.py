@@ -68,6 +68,7 @@ def runs(step: Any, hands: Any, on: Any = None, **limits: float) -> Any:
         expired_watch(),
         expired_watch(code=410, reason="Gone"),
         expired_watch(code=500, reason="InternalError"),
+        expired_watch(code=401, reason="Unauthorized"),
         InsertEvent("BOOKMARK", {"kind": "PyTorchJob", "metadata": {"resourceVersion": "1001"}}),
         InsertEvent("NEWS", {"kind": "PyTorchJob", "metadata": {"name": "x"}}),
         InsertEvent("MODIFIED", {"kind": "Status", "status": "Failure", "metadata": {}}),

@@ -15,6 +15,7 @@ from kfp_pytorch.launcher.api_errors import (
     NotFound,
     Refused,
     Silent,
+    Transient,
     Unauthorized,
 )
 from kfp_pytorch.launcher.constants import CLAIM, POD, PYTORCHJOB, Kind
@@ -123,6 +124,16 @@ def test_a_410_is_expired_in_each_of_its_forms(kube: Any, hands: Any) -> None:
     hands.fault(Answer(410), "watch", CLAIMS)
     with pytest.raises(Expired):
         kube.watch(CLAIM)
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_access_that_a_stream_says_is_refused_is_for_the_next_request_to_tell(
+    kube: Any, hands: Any, code: int
+) -> None:
+    said = {"kind": "Status", "code": code, "message": 'User "x" cannot watch resource "pods"'}
+    hands.fault(InsertEvent("ERROR", said, ends=True), "watch", CLAIMS)
+    with pytest.raises(Transient):
+        list(kube.watch(CLAIM))
 
 
 def test_a_stream_that_another_thread_closes_ends_without_an_error(kube: Any) -> None:

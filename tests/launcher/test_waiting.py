@@ -146,3 +146,12 @@ def test_what_is_so_now_is_why_a_limit_is_over() -> None:
     assert lines[0] == f"No node takes j-worker-0 (1 of 1 pods). The scheduler says: {NO_GPU}"
     assert "Ask for less nvidia.com/gpu, use fewer nodes" in lines[1]
     assert "- It did not start" in lines
+
+
+@pytest.mark.parametrize("why", ["run", "start"])
+def test_a_container_that_keeps_crashing_is_why_a_limit_is_over(why: str) -> None:
+    pod = restarted_once()
+    pod["status"]["containerStatuses"][0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    lines = of(why, "It took too long", pods={"j-master-0": pod})
+    assert lines[0] == "j-master-0 ended with exit code 1, after 1 restart over all pods."
+    assert "- It took too long" in lines

@@ -113,6 +113,15 @@ def test_a_namespace_that_is_not_there_is_no_collision_to_be_waited_out(
     assert 'namespaces "default" not found' in start().failed(NotFound)
 
 
+def test_a_service_that_others_write_to_all_the_time_is_said_to_be_so(
+    start: Start, server: ThreadedServer, quick: Pace, deployed: Object
+) -> None:
+    fault(server, Answer(409), "update", SERVICES, times=None)
+    words = start(replace(quick, deletion=0.2), {"sha256": "2"}).failed()
+    assert "somebody else writes to it all the time" in words
+    assert "--show-managed-fields" in words
+
+
 def test_a_server_that_stays_away_leaves_the_service_and_says_so(
     kserve: KServe, start: Start, server: ThreadedServer, until: Until
 ) -> None:
