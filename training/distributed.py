@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from kfp_pytorch.training.errors import ConfigError, Stopped, TrainingError
 from kfp_pytorch.training.launch import LOOPBACK
 from kfp_pytorch.training.peers import PeerWatch
 
 T = TypeVar("T")
+_AGENT_STORE_ENV = "TORCHELASTIC_USE_AGENT_STORE"
 _STORE_TIMEOUT = timedelta(seconds=5)
 
 
@@ -95,7 +96,8 @@ def joined(timeout: float, on_lost: Callable[[int], None]) -> Iterator[World]:
     _stay_on_loopback()
     # Flags and Python objects travel over gloo, so that they never wait for the GPU.
     backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    again = _meeting_again(world, timedelta(seconds=timeout))
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **again)
     peers = PeerWatch(world, on_lost)
     try:
         yield world
@@ -183,6 +185,23 @@ def share_buffers(world: World, module: torch.nn.Module) -> None:
     if world.size > 1:
         for buffer in module.buffers():
             dist.broadcast(buffer, src=0)
+
+
+def _meeting_again(world: World, timeout: timedelta) -> dict[str, Any]:
+    """Where ranks meet that torchrun has started again, if it keeps one store for all starts.
+
+    It still has what the ranks before them left there, who are gone.
+    """
+    starts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if starts == "0" or os.environ.get(_AGENT_STORE_ENV) != str(True):
+        return {}
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(address, port, is_master=False, timeout=timeout)
+    return {
+        "store": PrefixStore(f"start_{starts}", store),
+        "rank": world.rank,
+        "world_size": world.size,
+    }
 
 
 def _part(peers: PeerWatch) -> None:

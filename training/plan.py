@@ -122,8 +122,8 @@ class ParallelPlan:
         if self.pp > 1 and microbatches < self.pp:
             raise ConfigError(
                 f"a pipeline of pp={self.pp} stages needs at least {self.pp} microbatches a step; "
-                f"there are {microbatches}. With few of them the stages mostly wait: 4 × pp is a "
-                "good start"
+                f"there are {microbatches}, as --accumulate says. With few of them the stages "
+                "mostly wait: 4 × pp is a good start"
             )
 
 

@@ -60,8 +60,14 @@ def test_a_pods_grace_period_limits_a_save_and_an_empty_variable_is_as_good_as_n
     environ = agents_environ()
     assert int(environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]) > 300
     assert "PET_NNODES" not in environ
+    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in environ
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "20")
     assert agents_environ()["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "20"
+
+
+def test_each_round_of_an_elastic_job_has_a_store_of_its_own(agents_environ, monkeypatch):
+    monkeypatch.setenv("PET_NNODES", "1:2")
+    assert agents_environ()["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
 
 
 def test_of_many_errors_the_first_by_time_is_told(tmp_path, conclude):

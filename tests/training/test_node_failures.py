@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import runpy
 import signal
 import time
@@ -31,12 +32,12 @@ def start_pods(start_nodes, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(HOOK.format(**names))
     pids = []
 
-    def start(pods, ranks_each):
+    def start(pods, ranks_each, *arguments, **environ):
         nodes = start_nodes(
             pods,
-            *("--epochs=20000", "--log-every=5", "--rank-timeout=3"),
+            *("--epochs=20000", "--log-every=5", "--rank-timeout=3", *arguments),
             output=tmp_path / "job",
-            environ={"PYTHONPATH": str(tmp_path), "PET_NPROC_PER_NODE": str(ranks_each)},
+            environ={"PYTHONPATH": str(tmp_path), "PET_NPROC_PER_NODE": str(ranks_each)} | environ,
         )
         nodes.await_output("step=10 ")
         pids.extend(int((tmp_path / f"{rank}.pid").read_text()) for rank in (0, 1))
@@ -94,3 +95,18 @@ def test_of_two_ranks_in_one_pod_the_one_that_failed_is_told(start_pods, fault, 
     error = nodes.message(0)["error"]
     assert error["type"] == kind
     assert error["rank"] == 1 or "rank 1 makes no progress" in error["message"]
+
+
+# With the operator's environment, and with none, where torchrun makes a rendezvous of its own.
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["127.0.0.1", ""], ids=["operator", "alone"])
+def test_ranks_that_torchrun_starts_again_go_on_from_the_last_step(start_pods, tmp_path, address):
+    alone = {} if address else dict.fromkeys(("PET_MASTER_ADDR", "PET_MASTER_PORT"), "")
+    nodes, pids = start_pods(1, 2, "--resume=never", PET_MAX_RESTARTS="1", **alone)
+    os.kill(pids[1], signal.SIGKILL)
+    nodes.await_output("going on from")
+    saved = int(re.search(r"saved step (\d+) from the memory of rank 0", nodes.output())[1])
+    assert f"at step {saved}\n" in nodes.output()
+    nodes.await_output(f" step={(saved // 5 + 2) * 5} train_loss")
+    nodes.processes[0].terminate()
+    assert nodes.exit_codes() == [143]
