@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from kfp_pytorch.launcher import curves as curves_
 from kfp_pytorch.launcher import podview, progress, storage
 from kfp_pytorch.launcher import report as report_
+from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER, TERMINATION_MESSAGE_LIMIT
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.evidence import Evidence, Object
 from kfp_pytorch.launcher.inputs import PyTorchJobInputs
@@ -58,6 +59,8 @@ def write_outputs(
     Returns:
         The model's `storage_uri`: its export's folder, or the job's where nothing was exported.
     """
+    if outcome.success is None:
+        _warn_of_messages(evidence)
     success = outcome.success or Success(pod="")
     folder = inputs.folder(podview.name(manifest))
     finite = finite_metrics(success.metrics)
@@ -79,6 +82,18 @@ def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
         for name, value in metrics.items()
         if name and name.isprintable() and math.isfinite(value)
     }
+
+
+def _warn_of_messages(evidence: Evidence) -> None:
+    for end in (end for pod in evidence.pods.values() for end in podview.ends(pod)):
+        if end.container == PYTORCH_CONTAINER and end.exit_code == 0 and end.message.strip():
+            _warn(
+                evidence,
+                f"The termination message of {end.pod} was not understood: it must be one JSON "
+                'object with "version": 1, "status" and "metrics", of at most '
+                f"{TERMINATION_MESSAGE_LIMIT:,} bytes, for a kubelet cuts off the start of a "
+                f"longer one. It begins {end.message.strip()[:40]!r}.",
+            )
 
 
 def _warn_of_metrics(evidence: Evidence, success: Success, kept: Mapping[str, float]) -> None:

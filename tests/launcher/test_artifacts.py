@@ -141,6 +141,20 @@ def test_a_container_that_said_nothing_still_gives_every_artifact(step: Step) ->
     assert "wrote no message of its own" in Path(step.report.path).read_text()
 
 
+CUT = json.dumps({"version": 1, "status": "succeeded", "metrics": {"accuracy": 1}})[2:]
+
+
+@pytest.mark.parametrize("message", [CUT, '{"status": "succeeded"}', "accuracy=0.9"])
+def test_a_message_that_is_not_understood_is_not_passed_over(step: Step, message: str) -> None:
+    ended = {"terminated": {"exitCode": 0, "message": message}}
+    status = {"containerStatuses": [{"name": "pytorch", "state": ended}]}
+    step.evidence.pods["u"] = {"metadata": {"name": "j-1-master-0"}, "status": status}
+    step.write(read_messages(step.evidence.pods.values()).success)
+    note = step.evidence.notes[0]
+    for words in ("of j-1-master-0 was not understood", "2,048 bytes", repr(message[:40])):
+        assert words in note
+
+
 @pytest.mark.parametrize("path", ["../../other", "a/./b", "{{x}}", "a\x00b"])
 def test_an_export_outside_the_job_s_folder_is_not_handed_on(step: Step, path: str) -> None:
     assert step.write(Success("p", export=Export(path))) == "pvc://kfp-pytorch/j-1"
