@@ -138,9 +138,17 @@ def container(pod: Object, wanted: str = PYTORCH_CONTAINER) -> Object:
 
 
 def condition(obj: Object, wanted: str) -> Object:
-    """Return a condition of an object by type, or an empty object."""
-    found = each(obj, "status", "conditions")
-    return next((item for item in found if item.get("type") == wanted), {})
+    """Return a condition of an object by type, or an empty object.
+
+    There should be one of a type. Of several, the one that changed last counts, and of those that
+    changed at once one that is not True.
+    """
+    found = [c for c in each(obj, "status", "conditions") if c.get("type") == wanted]
+    return max(found, key=_freshness, default={})
+
+
+def _freshness(condition: Object) -> tuple[str, bool]:
+    return str(condition.get("lastTransitionTime") or ""), condition.get("status") != "True"
 
 
 def signal_name(code: int) -> str:

@@ -103,6 +103,8 @@ def _workload_waits_for(service: Object, workload: Object | None, spec_hash: str
     if observed < int(dig(workload, "metadata", "generation") or 0):
         return "the Deployment's controller"
     wanted = spec.get("replicas", 1)
+    if not wanted and dig(service, "spec", "predictor", "minReplicas") != 0:
+        return "pods of the new revision: its Deployment is scaled to 0"
     counts = {f: int(status.get(f) or 0) for f in ("updatedReplicas", "availableReplicas")}
     counts["replicas"] = int(status.get("replicas") or 0)
     if set(counts.values()) != {wanted}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from kfp_pytorch.launcher import podview
@@ -26,6 +27,10 @@ _WAITING = {
 _NO_NODE = (
     "Ask for less cpu, memory or gpus, or compare node_selector and tolerations with the cluster's "
     "nodes; where the cluster is only full for a while, raise timeout."
+)
+_NO_CLAIM = (
+    "The claim that the model lies on is missing, or cannot be had where the pod may run: look at "
+    "it with kubectl describe pvc."
 )
 
 
@@ -67,8 +72,10 @@ def _of_pod(pod: Object) -> Iterator[str]:
             "The cluster took the pod away: start the step again; where its node ran short, set "
             "memory to what the model needs."
         )
-    if podview.condition(pod, "PodScheduled").get("status") == "False":
-        yield _NO_NODE
+    scheduled = podview.condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        claim = re.search(r"persistentvolumeclaim|volume", str(scheduled.get("message")))
+        yield _NO_CLAIM if claim else _NO_NODE
     for _, reason, _ in podview.waiting(pod):
         if reason in _WAITING:
             yield _WAITING[reason]

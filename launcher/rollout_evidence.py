@@ -134,7 +134,7 @@ def _log_tail(
         tail = kube.read_log(pod, container, previous=previous, tail_lines=TAIL_LINES)
     except ApiError as error:
         tail = instead or f"(it could not be read: {error.short})"
-    return f"The end of its log:\n{tail.rstrip()}"
+    return f"The end of its log:\n{tail.rstrip() or '(it is empty)'}"
 
 
 def _warnings(kube: Kube, pod: str) -> list[Object]:

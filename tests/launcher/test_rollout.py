@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -91,6 +92,23 @@ def test_a_knative_revision_that_is_ready_without_its_traffic_is_not_done() -> N
     assert not rollout(to(*tenth, canary=20), revision("new"), "new").done
     assert rollout(to(old, canary=0), revision("new"), "new").done
     assert rollout(to({"latestRevision": True, "percent": 100}), revision("new"), "new").done
+
+
+def test_of_several_conditions_ready_the_last_to_change_counts() -> None:
+    def ready(*pairs: tuple[str, str]) -> Object:
+        told = [{"type": "Ready", "status": s, "lastTransitionTime": t} for t, s in pairs]
+        return service() | {"status": {"deploymentMode": "Standard", "conditions": told}}
+
+    for order in itertools.permutations((("12:00:01", "True"), ("12:00:02", "False"))):
+        assert not rollout(ready(*order), deployment(), "new").done
+    for order in itertools.permutations((("12:00:02", "True"), ("12:00:01", "False"))):
+        assert rollout(ready(*order), deployment(), "new").done
+
+
+def test_no_pods_are_whole_only_where_none_are_asked_for() -> None:
+    assert not rollout(service(), deployment(wanted=0), "new").done
+    asked = service() | {"spec": {"predictor": {"minReplicas": 0}}}
+    assert rollout(asked, deployment(wanted=0), "new").done
 
 
 def test_a_deployment_that_makes_no_progress_is_told_in_its_words() -> None:

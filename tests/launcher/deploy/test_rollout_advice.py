@@ -29,6 +29,11 @@ def ended(code: int = 1, reason: str = "Error") -> Object:
     return {"exitCode": code, "reason": reason}
 
 
+def unfit(words: str) -> Object:
+    scheduled = {"type": "PodScheduled", "status": "False", "message": words}
+    return {"status": {"phase": "Pending", "conditions": [scheduled]}}
+
+
 @pytest.mark.parametrize(
     ("seen", "said"),
     [
@@ -40,7 +45,8 @@ def ended(code: int = 1, reason: str = "Error") -> Object:
         (pod(waiting={"reason": "CrashLoopBackOff"}, last={"terminated": ended()}), "the runtime"),
         (pod(running={}), "readiness probe"),
         ({"status": {"phase": "Failed", "reason": "Evicted"}}, "took the pod away"),
-        ({"status": {"conditions": [{"type": "PodScheduled", "status": "False"}]}}, "Ask for less"),
+        (unfit("3 Insufficient cpu"), "Ask for less"),
+        (unfit('persistentvolumeclaim "c" not found'), "kubectl describe pvc"),
     ],
 )
 def test_what_is_wrong_with_a_pod_decides(seen: Object, said: str) -> None:
