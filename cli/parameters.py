@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ NO_NONE = (
     "nothing, such as '', 0, [] or {}."
 )
 
+_PLACEHOLDER = re.compile(r"\{\{\$.*?\}\}", re.DOTALL)
 _TRUE = {"true", "yes", "1"}
 _FALSE = {"false", "no", "0"}
 
@@ -130,9 +132,14 @@ def _boolean(text: str) -> bool:
     raise ValueError(text)
 
 
+def _refuse(constant: str) -> None:
+    """NaN and the infinities, which Python reads and JSON does not have."""
+    raise ValueError(constant)
+
+
 def _json_of(kind: type) -> Callable[[str], Any]:
     def read(text: str) -> Any:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_refuse)
         if not isinstance(value, kind):
             raise ValueError(text)
         return value
@@ -164,4 +171,11 @@ def _typed(name: str, text: str, kind: str) -> Any:
         ) from None
     if isinstance(value, float) and not math.isfinite(value):
         raise click.ClickException(f"Parameter {name} must be finite; {text!r} is not.")
+    placeholder = _PLACEHOLDER.search(text)
+    if placeholder:
+        raise click.ClickException(
+            f"Parameter {name} holds {placeholder[0]!r}, which KFP takes for a placeholder of its "
+            "own wherever it finds one: no step is handed it as it is. Leave it out, or pass the "
+            "placeholder from the pipeline's code."
+        )
     return value

@@ -1,5 +1,7 @@
 """Parameters as a person types them."""
 
+import re
+
 import click
 import pytest
 
@@ -36,10 +38,13 @@ def test_each_value_gets_the_type_of_its_parameter(adding):
         ("flag=maybe", "flag is a boolean, such as true"),
         ("words={}", "words is a list"),
         ("table=[", "table is a dict"),
+        ('table={"a": NaN}', "table is a dict"),
+        ('words=["{{x}}", "a {{$.inputs}}"]', "words holds '{{$.inputs}}', which KFP takes"),
+        ('table={"{{$}}": 1}', "table holds '{{$}}', which KFP takes"),
     ],
 )
 def test_a_wrong_name_or_value_is_refused_with_what_is_right(adding, given, message):
-    with pytest.raises(click.ClickException, match=message.replace("(", r"\(")):
+    with pytest.raises(click.ClickException, match=re.escape(message)):
         parameters.typed(adding, [given])
 
 
