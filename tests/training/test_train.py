@@ -101,6 +101,22 @@ def test_a_checkpoint_has_no_report_of_a_later_step_though_it_is_written_later(
     assert [step for step, _ in first["carried"]["history"]["train_loss"]] == [1]
 
 
+def test_what_was_reported_before_an_error_can_be_read(no_export, monkeypatch, tmp_path):
+    step = training.train_step
+
+    def failing_step(job, *arguments):
+        if job.state.progress.step == 6:
+            raise ValueError("a fault of the test's own")
+        return step(job, *arguments)
+
+    monkeypatch.setattr(training, "train_step", failing_step)
+    with pytest.raises(ValueError, match="a fault"):
+        run(tmp_path, epochs=1)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train_loss")] == [5]
+
+
 def test_a_job_that_begins_anew_leaves_no_curves_of_the_one_before(no_export, tmp_path):
     run(tmp_path, epochs=2)
     # Such as one that died before its first checkpoint.
@@ -152,6 +168,12 @@ def test_room_is_made_before_the_next_checkpoint_where_fewer_are_to_be_kept(no_e
     best = (tmp_path / "checkpoints" / "best").read_text()
     left = {path.name for path in (tmp_path / "checkpoints").glob("step-*")}
     assert left == {best, steps[-1].name}
+
+
+def test_batch_norm_trains_on_the_last_batch_that_one_sample_is_left_for(no_export, tmp_path):
+    # Its last images have one pixel, and of one value batch norm has no variance.
+    result = run(tmp_path, model="resnet18", epochs=1, batch_size=4, max_train_samples=9)
+    assert result["step"] == 2
 
 
 def test_an_image_model_whose_plan_has_other_ranks_is_refused(tmp_path):
