@@ -107,7 +107,7 @@ while True:
 """
 RAISES = "raise ValueError('the very words')"
 TRAINING = ["python", "-m", "kfp_pytorch.training"]
-# The operator is given a minute to make the pods after all.
+# The operator is given a moment to make the pods after all.
 LATE = "a service account that is not there"
 FOUND_BY_THE_RUN = {
     "a claim that is not there": (

@@ -52,6 +52,29 @@ def test_a_download_that_keeps_failing_ends_the_step_with_the_initializers_log(
     assert "No model found in s3://b/m" in message
 
 
+def test_a_person_reads_what_failed_what_to_do_and_what_it_rests_on(
+    kserve: KServe, update: Callable[..., Step]
+) -> None:
+    step = update(timeout=1)
+    carried = kserve.rolls_out(new=1, total=2, available=1)
+    status = crashed("kserve-container", "", restarts=0)
+    status["state"] = {"terminated": status.pop("lastState")["terminated"]}
+    pod = kserve.pod(carried, phase="Running", containerStatuses=[status])
+    kserve.log(pod, "kserve-container", "ValueError: export/model.json is not there")
+    kserve.event("FailedMount", "the volume was slow")
+    assert (
+        step.failed()
+        == """\
+InferenceService default/digits does not serve the new revision: after 1 s (timeout) it still \
+waits for pods of the new revision: 1 of 1 made, 1 available, 2 in all.
+What to do: Its last words are below: correct the model, the runtime or env.
+The previous revision still serves. The service was left as it is.
+Container kserve-container of pod digits-predictor-1 ended with exit code 1. The end of its log:
+ValueError: export/model.json is not there
+Event of pod digits-predictor-1: FailedMount: the volume was slow"""
+    )
+
+
 @pytest.mark.parametrize(
     ("code", "reason", "said"),
     [(137, "OOMKilled", "more memory than its limit"), (0, "Completed", "keeps ending")],
