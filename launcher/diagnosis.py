@@ -21,6 +21,7 @@ from kfp_pytorch.launcher.findings import Finding
 from kfp_pytorch.launcher.log_findings import Error
 from kfp_pytorch.launcher.messages import read_messages
 from kfp_pytorch.launcher.podview import counted, some
+from kfp_pytorch.launcher.progress import printable
 
 SHORT = 200
 _TRACEBACK_LINES = 40
@@ -145,7 +146,9 @@ def _logs(evidence: Evidence) -> dict[str, str]:
 
     The message may say more than the log: a kubelet's own last line, such as why the log is cut.
     """
-    logs = {pod: log for pod, log in evidence.logs.items() if log.strip()}
+    # The colours of terminals come off; a bar that was drawn over and over becomes lines.
+    logs = {pod: printable(log.replace("\r", "\n")) for pod, log in evidence.logs.items()}
+    logs = {pod: log for pod, log in logs.items() if log.strip()}
     for pod in podview.in_order(evidence.pods.values()):
         for end in podview.ends(pod):
             message = end.message.strip()

@@ -139,11 +139,17 @@ _HINTS = (
         "all. What training downloads can be put on the claim, or into the image, beforehand.",
     ),
     Hint(
+        re.compile(
+            r"error: (?:unrecognized arguments|the following arguments are required|argument \S)"
+        ),
+        "Correct args or hyperparameters: the program does not take them so.",
+    ),
+    Hint(
         re.compile(r"No module named|cannot open shared object file"),
         "The image lacks it, or has it for another Python: build it into the image.",
     ),
     Hint(
-        re.compile(r"SignalException|got signal: 15"),
+        re.compile(r"SignalException|got signal: 15|^KeyboardInterrupt"),
         "It was told to stop: its pod was deleted or preempted, or its node drained. A retry of "
         "the step goes on from the last checkpoint.",
     ),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher import hints, podview
+from kfp_pytorch.launcher import hints, podview, tracebacks
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
 from kfp_pytorch.launcher.evidence import Evidence, Object
 from kfp_pytorch.launcher.findings import (
@@ -22,19 +22,6 @@ from kfp_pytorch.launcher.messages import Failure, Outcome
 from kfp_pytorch.launcher.pods import pod_phase
 from kfp_pytorch.launcher.podview import some
 
-_RANK_PREFIX = re.compile(r"^(\[rank\d+\]:|\[(?:default)?\d+\]:) ?", re.MULTILINE)
-_TRACEBACK = re.compile(
-    # In brackets what torch's distributed checkpoint gathers from another rank.
-    r"Traceback \(most recent call last\):(?P<gathered> \(RANK \d+\))?\n"
-    r"(?:[ \t].*\n|\n)+(?P<last>[\w.]+.*)",
-    re.MULTILINE,
-)
-_ERROR = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?")
-# torch's own summaries of what happened in other processes.
-_SUMMARIES = (
-    *("ChildFailedError", "ProcessRaisedException", "ProcessExitedException"),
-    "CheckpointException",
-)
 _LOST_PEERS = re.compile(
     r"DistBackendError|DistNetworkError|DistStoreError|collective operation timeout"
     r"|[Cc]onnection (?:was )?(?:closed|reset) by (?:remote )?peer|Broken pipe|[Ss]ocket [Tt]imeout"
@@ -49,8 +36,6 @@ _OWN_FAULT = re.compile(
     r"ncclUnhandledCudaError|ncclInvalidUsage|ncclInvalidArgument|unhandled cuda error"
     r"|invalid usage|shared memory segment|no socket interface found|EADDRINUSE"
 )
-# NCCL's own words come after torch's, which only say what kind of error it is.
-_NCCL_WORDS = re.compile(r"nccl[A-Z]\w+: [^\n]*\n\s*Last error: ?\n\s*(?P<last>[^\n]+)")
 # torchrun's summary of a process that a signal ended. The one that was the first comes last.
 _CHILD = re.compile(r"^ *rank +: (\d+) \(local_rank: \d+\)\n *exitcode +: -(\d+)", re.MULTILINE)
 _OPERATION = re.compile(r"OpType=(\w+).{0,300}?ran for (\d+) milliseconds", re.DOTALL)
@@ -123,27 +108,15 @@ def errors(evidence: Evidence, outcome: Outcome, logs: Mapping[str, str]) -> lis
 
 
 def _in_log(pod: str, log: str) -> Iterator[Error]:
-    ranks = re.findall(r"^\[rank(\d+)\]:? ?Traceback", log, re.MULTILINE)
-    plain = _RANK_PREFIX.sub("", log)
-    own_first = sorted(_TRACEBACK.finditer(plain), key=lambda match: bool(match["gathered"]))
-    for match in own_first:
-        error = _ERROR.match(match["last"])
-        kind = error["type"] if error else match["last"]
-        if kind.rpartition(".")[2] not in _SUMMARIES:
-            words, traceback = (error["message"] or "") if error else "", match[0]
-            more = _NCCL_WORDS.match(plain, match.end() + 1)
-            if more:
-                words, traceback = more["last"].strip(), f"{traceback}\n{more[0]}"
-            yield Error(pod, int(ranks[0]) if ranks else None, kind, words, traceback)
-            return
+    found = tracebacks.first(log)
+    if found:
+        yield Error(pod, found.rank, found.type, found.message, found.traceback)
 
 
 def _error(said: Failure) -> Error:
-    nccl = _NCCL_WORDS.search(said.message)
-    if nccl is None:
-        return Error(said.pod, said.rank, said.type, said.message, said.traceback)
-    whole = said.traceback or said.message
-    return Error(said.pod, said.rank, said.type, nccl["last"].strip(), whole)
+    nccl = tracebacks.nccl_words(said.message)
+    whole = said.traceback or (said.message if nccl else "")
+    return Error(said.pod, said.rank, said.type, nccl or said.message, whole)
 
 
 def find(evidence: Evidence, found: list[Error], logs: Mapping[str, str]) -> Iterator[Finding]:
@@ -226,8 +199,8 @@ def _interruption(text: str, peer: str) -> str:
         return f"The rendezvous at {said[1]}:{said[2]} could not be reached"
     if "watchdog hang" in text:
         return "NCCL's watchdog hung: an operation on a GPU did not come to an end"
-    if said := _NCCL_WORDS.search(_RANK_PREFIX.sub("", text)):
-        return f"NCCL says: {said['last'].strip()}"
+    if nccl := tracebacks.nccl_words(text):
+        return f"NCCL says: {nccl}"
     if "Rendezvous" in text and "ClosedError" in text:
         return "The rendezvous was closed before every process had come"
     if said := _BARRIER.search(text):
