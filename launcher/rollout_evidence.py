@@ -20,6 +20,7 @@ CRASHES = 2
 TAIL_LINES = 20
 MOST_EVENTS = 5
 MOST_PODS = 3
+LONGEST_LINE = 500
 # Says again what the containers' states say.
 NOISE = "BackOff"
 
@@ -52,6 +53,17 @@ def explain(kube: Kube, inputs: ServiceInputs, seen: Seen) -> Iterator[str]:
     Yields:
         The parts of the explanation.
     """
+    for part in _parts(kube, inputs, seen):
+        # None of them endless, nor any line of a log.
+        yield "\n".join(clipped(line) for line in part.splitlines())
+
+
+def clipped(line: str) -> str:
+    """Cut a line that nobody would read to its end."""
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
+
+
+def _parts(kube: Kube, inputs: ServiceInputs, seen: Seen) -> Iterator[str]:
     yield _serves_now(seen, inputs.spec_hash)
     for condition in podview.each(seen.service, "status", "conditions"):
         well = "False" if condition.get("type") == "Stopped" else "True"

@@ -19,7 +19,7 @@ from kfp_pytorch.launcher.podview import dig
 from kfp_pytorch.launcher.progress import Progress, say
 from kfp_pytorch.launcher.rollout import Rollout, base_url, created_revision, mode_of, rollout
 from kfp_pytorch.launcher.rollout_advice import what_to_do
-from kfp_pytorch.launcher.rollout_evidence import Seen, crash_loop, explain
+from kfp_pytorch.launcher.rollout_evidence import Seen, clipped, crash_loop, explain
 
 REVISION = Kind("serving.knative.dev", "v1", "Revision", "revisions")
 
@@ -167,7 +167,7 @@ class Waiter:
     def _failure(self, reason: str) -> DeployFailed:
         headline = (
             f"InferenceService {self.kube.namespace}/{self.inputs.name} does not serve the new "
-            f"revision: {reason.rstrip('.')}."
+            f"revision: {clipped(reason.rstrip('.'))}."
         )
         try:
             pods = self._new_pods()

@@ -108,6 +108,22 @@ def test_a_server_that_runs_and_never_is_ready_is_told_with_its_log_and_its_prob
     assert "Readiness probe failed" in message
 
 
+def test_a_message_stays_readable_whatever_a_server_or_a_controller_wrote(
+    kserve: KServe, start: Start, until: Until
+) -> None:
+    step = start(timeout=1)
+    until(kserve.service)
+    carried = kserve.rolls_out(available=0)
+    status = crashed("kserve-container", "", restarts=0)
+    status |= {"state": {"running": {"startedAt": "2025-11-27T12:00:00Z"}}, "lastState": {}}
+    pod = kserve.pod(carried, phase="Running", containerStatuses=[status])
+    kserve.log(pod, "kserve-container", "\n".join(["x" * 50_000] * 30))
+    kserve.event("FailedMount", "y" * 50_000)
+    info = {"reason": "ModelLoadFailed", "message": "z" * 50_000}
+    kserve.says("False", modelStatus={"transitionStatus": "InProgress", "lastFailureInfo": info})
+    assert len(step.failed()) < 13_000
+
+
 def test_a_model_that_kserve_says_did_not_load_fails_where_pods_may_not_be_read(
     quick: Pace, kserve: KServe, start: Start, until: Until, server: ThreadedServer
 ) -> None:
