@@ -66,6 +66,8 @@ _INIT_LOG_ADVICE = (
 )
 # SIGBUS, SIGKILL and SIGSEGV: nobody ends like this who only lost its peers.
 KILLED_BY = (135, 137, 139)
+# Characters of a program's last line that are shown where nothing else explains its end.
+_LAST_LINE = 200
 EXIT_HINTS = {
     137: "Something outside killed it: its node ran out of memory, or somebody deleted the pod. "
     "Set memory to what training needs; a retry goes on from the last checkpoint.",
@@ -241,15 +243,23 @@ def _exit_codes(evidence: Evidence, ends: list[Ended]) -> Iterator[Finding]:
     restarts = sum(map(podview.restarts, evidence.pods.values()))
     again = f", after {counted(restarts, 'restart')} over all pods" if restarts else ""
     also = f"; {counted(others, 'more pod')} failed too" if others else ""
-    left = any(log.strip() for log in evidence.logs.values()) or first.message.strip()
-    seen = "Its last log lines are below: correct what they show."
-    if not left:
-        seen = f"It left no log that could be read. {KEEP_THE_PODS}"
     yield Finding(
         KILLED if first.exit_code in KILLED_BY else EXIT_CODE,
         f"{first.pod} ended with {podview.exit_words(first.exit_code)}{again}{also}",
-        EXIT_HINTS.get(first.exit_code, seen),
+        EXIT_HINTS.get(first.exit_code) or _last_words(evidence, first),
     )
+
+
+def _last_words(evidence: Evidence, end: Ended) -> str:
+    """What to do about an end that only the program's own log explains."""
+    log = evidence.logs.get(end.pod, "").strip() or end.message.strip()
+    if not log and not any(other.strip() for other in evidence.logs.values()):
+        return f"It left no log that could be read. {KEEP_THE_PODS}"
+    last = log.rpartition("\n")[2].strip()
+    if "ChildFailedError" in log or last.startswith("{") or not any(map(str.isalpha, last)):
+        return "Its last log lines are below: correct what they show."
+    shown = last if len(last) <= _LAST_LINE else f"{last[: _LAST_LINE - 1]}…"
+    return f"Correct what its log ends with: {shown.rstrip('.')}. More of it is below."
 
 
 def _sidecars(evidence: Evidence) -> Iterator[Finding]:

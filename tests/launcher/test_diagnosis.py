@@ -281,6 +281,25 @@ def test_missing_logs_never_hide_the_failure() -> None:
     assert "What the launcher could not do:\n- The logs could not be read" in found.message
 
 
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        (
+            "a\npython: can't open '/x.py'\n",
+            "ends with: python: can't open '/x.py'. More",
+        ),
+        ("y" * 1000, f"ends with: {'y' * 199}…. More"),
+        ("words\n=====\n", "last log lines are below"),
+        ("ChildFailedError: \ntraceback : To enable traceback see", "last log lines are below"),
+    ],
+)
+def test_an_end_that_only_the_log_explains_is_told_with_its_last_line(log: str, told: str) -> None:
+    pods = {"j-master-0": pod(0, container(state=end(2)))}
+    found = diagnose(Evidence(job=job(), pods=pods, logs={"j-master-0": log}), CAUSE)
+    assert first_line(found) == "j-master-0 ended with exit code 2."
+    assert told in found.message.splitlines()[1]
+
+
 def test_with_no_evidence_the_cause_itself_is_the_message() -> None:
     found = diagnose(Evidence(), "The job was deleted while it ran.")
     assert first_line(found) == "The job was deleted while it ran."
