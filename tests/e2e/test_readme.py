@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from unittest import mock
 
@@ -12,6 +14,7 @@ import yaml
 
 import kfp_pytorch
 from kfp_pytorch.cli import packages
+from kfp_pytorch.launcher.constants import IMAGE_TAG
 
 ROOT = Path(kfp_pytorch.__file__).parent.parent
 
@@ -35,6 +38,18 @@ def test_runs_are_started_and_scheduled_with_arguments_that_kfp_and_the_pipeline
     parameters = spec["root"]["inputDefinitions"]["parameters"].keys()
     assert started.kwargs["arguments"].keys() <= parameters
     assert scheduled.kwargs["params"].keys() <= parameters
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_the_registry_of_the_predictors_image_is_named_in_the_kustomization(tmp_path: Path) -> None:
+    folder = shutil.copytree(ROOT / "manifests", tmp_path / "manifests")
+    kustomization = folder / "kustomization.yaml"
+    text = kustomization.read_text(encoding="utf-8")
+    kustomization.write_text(re.sub("^# (images:|  )", r"\1", text, flags=re.MULTILINE))
+    made = subprocess.run(["kubectl", "kustomize", folder], stdout=subprocess.PIPE, check=True)
+    (runtime,) = (o for o in yaml.safe_load_all(made.stdout) if o["kind"] == "ServingRuntime")
+    (container,) = runtime["spec"]["containers"]
+    assert container["image"] == f"REGISTRY/kfp-pytorch-serving:{IMAGE_TAG}"
 
 
 def own(folder: Path) -> tuple[Path, Path]:
