@@ -1,11 +1,11 @@
-"""A job's checkpoints: copied aside while training waits, written while it goes on."""
+"""A job's checkpoints: copied aside, and written by a thread while training goes on."""
 
 from __future__ import annotations
 
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
@@ -14,11 +14,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-from torch.distributed.tensor import DTensor
 
-from kfp_pytorch.training import checkpoint, outcome, tensor_files
+from kfp_pytorch.training import checkpoint, outcome, staging, tensor_files
 from kfp_pytorch.training import state as job_state
 from kfp_pytorch.training.checkpoint import Checkpoint
 from kfp_pytorch.training.config import Config
@@ -86,7 +83,7 @@ class Checkpoints:
         self.group: dist.ProcessGroup | None = None
         if world.size > 1:
             self.group = dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT)  # type: ignore[assignment]
-        self._staging = Staging(world.device)
+        self._staging = staging.Staging(world.device, state.optimizer)
         self._planner = tensor_files.Planner()
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
@@ -188,7 +185,9 @@ class Checkpoints:
         with _aside(self._world.device):
             tensors = job_state.tensors(self._state, self._world)
             copied = {part: _on_cpu(values) for part, values in tensors.items()}
-            if not all(weight.sum().isfinite() for _, weight in _parts(copied["model"])):
+            if not all(
+                weight.sum().isfinite() for _, weight in staging.local_parts(copied["model"])
+            ):
                 raise DivergedError(f"the weights of step {step} are no finite numbers")
             carried = job_state.plain(self._state, position, self._state.meter.local())
         self._write_alone(step, copied, {**self._about(), "carried": carried})
@@ -228,6 +227,7 @@ class Checkpoints:
     ) -> None:
         clock = time.perf_counter()
         folder, place = self._folder, checkpoint.place(step)
+        self._staging.finish()
 
         def commit(files: Files) -> None:
             _await_files(folder, place, files)
@@ -273,49 +273,6 @@ class Checkpoints:
                 LOG.warning("%s was %s in the checkpoint, and is %s", name, was, now)
 
 
-class Staging:
-    """Memory of the CPU that a state is copied to, again and again.
-
-    It is made for the first copy, and pinned where there is a GPU, so that later ones go at the
-    speed of the bus.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
-        self._stager = DefaultStager(
-            StagingOptions(
-                use_pinned_memory=self._cuda,
-                use_shared_memory=False,
-                use_async_staging=False,
-                use_non_blocking_copy=self._cuda,
-            )
-        )
-        self._copied: Tensors | None = None
-
-    @torch.no_grad()
-    def copy(self, tensors: Tensors) -> Tensors:
-        """Copies tensors, and waits until that is done.
-
-        Args:
-            tensors: Tensors by name, on any device.
-
-        Returns:
-            Their copies; the next call overwrites them.
-        """
-        parts = dict(_parts(tensors))
-        copies = dict(_parts(self._copied or {}))
-        if {n: (p.shape, p.dtype) for n, p in parts.items()} != {
-            n: (p.shape, p.dtype) for n, p in copies.items()
-        }:
-            self._copied = self._stager.stage(tensors)  # type: ignore[assignment]
-            return self._copied  # type: ignore[return-value]
-        for name, part in parts.items():
-            copies[name].copy_(part, non_blocking=self._cuda)
-        if self._cuda:
-            torch.cuda.current_stream().synchronize()
-        return self._copied  # type: ignore[return-value]
-
-
 def _aside(device: torch.device) -> AbstractContextManager[object]:
     """A context in which a GPU is asked beside what it is at, which may never end."""
     return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()  # type: ignore[no-untyped-call]
@@ -327,15 +284,6 @@ def _on_cpu(tensors: Tensors) -> Tensors:
         name: _on_cpu(value) if isinstance(value, dict) else value.detach().to("cpu")
         for name, value in tensors.items()
     }
-
-
-def _parts(tensors: Tensors, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """What this rank holds of each tensor, with its full name."""
-    for name, value in tensors.items():
-        if isinstance(value, dict):
-            yield from _parts(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value.to_local() if isinstance(value, DTensor) else value
 
 
 def _await_files(folder: Folder, place: str, files: Files) -> None:
