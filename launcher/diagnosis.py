@@ -20,6 +20,7 @@ from kfp_pytorch.launcher.evidence import Evidence, Object
 from kfp_pytorch.launcher.findings import Finding
 from kfp_pytorch.launcher.log_findings import Error
 from kfp_pytorch.launcher.messages import read_messages
+from kfp_pytorch.launcher.pods import pod_phase
 from kfp_pytorch.launcher.podview import counted, some
 from kfp_pytorch.launcher.progress import printable
 
@@ -99,9 +100,7 @@ def diagnose(evidence: Evidence, cause: str, why: str = "failed") -> Diagnosis:
     found.sort(key=lambda finding: -finding.weight)
     cause = cause.strip() or "The job did not succeed"
     own = Finding(0, cause.rstrip("."), _own_advice(why, evidence))
-    # What crashes again and again is so now, whatever it is.
-    present = {finding.weight for finding in found} if _crashes_now(evidence) else _PRESENT
-    found = _led_by(found, own, why, present)
+    found = _led_by(found, own, why, _present(evidence, found))
     head, others = found[0], found[1:]
     told = any(finding.headline == cause.rstrip(".") for finding in found)
     parts = [
@@ -125,10 +124,16 @@ def _own_advice(why: str, evidence: Evidence) -> str:
     return _ENDS.get(why, f"What was seen of it is below. {findings.KEEP_THE_PODS}")
 
 
-def _crashes_now(evidence: Evidence) -> bool:
-    """Whether a container waits to be started again after a crash."""
+def _present(evidence: Evidence, found: list[Finding]) -> Set[int]:
+    """The weights of findings about what is so now."""
     waits = (wait for pod in evidence.pods.values() for wait in podview.waiting(pod))
-    return any(reason == "CrashLoopBackOff" for _, reason, _ in waits)
+    if any(reason == "CrashLoopBackOff" for _, reason, _ in waits):
+        # What crashes again and again, whatever it is.
+        return {finding.weight for finding in found}
+    if any(pod_phase(pod) == "Unknown" for pod in evidence.pods.values()):
+        # A node that cannot be reached.
+        return _PRESENT | {findings.DISRUPTED}
+    return _PRESENT
 
 
 def _led_by(found: list[Finding], own: Finding, why: str, present: Set[int]) -> list[Finding]:
@@ -190,7 +195,9 @@ def _pods(evidence: Evidence, errors: list[Error]) -> list[str]:
     """Describe the pods, those in the same state together, the first to fail first."""
     states: dict[str, list[str]] = {}
     for pod in _first_to_fail_first(evidence, errors):
-        states.setdefault(_state(pod), []).append(_named(pod))
+        there = evidence.living is None or podview.name(pod) in evidence.living
+        state = _state(pod) + ("" if there else ", now gone")
+        states.setdefault(state, []).append(_named(pod))
     lines = [f"- {some(names)}: {state}" for state, names in states.items()]
     gone = len(evidence.past_pods)
     return lines + (

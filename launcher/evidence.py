@@ -36,6 +36,7 @@ class Evidence:
         job: The job's object as last seen.
         pods: Each pod's object as last seen, by pod name, deleted pods included. A pod that was
             recreated under the same name replaces the older one; the older is in `past_pods`.
+        living: The names of the pods that were there when last seen; None where nobody looked.
         past_pods: Objects of pods that were replaced by a newer pod of the same name.
         events: Event objects about the job and its pods, oldest first.
         logs: The last lines of each pod's log, by pod name.
@@ -45,6 +46,7 @@ class Evidence:
 
     job: Object = field(default_factory=dict)
     pods: dict[str, Object] = field(default_factory=dict)
+    living: set[str] | None = None
     past_pods: list[Object] = field(default_factory=list)
     events: list[Object] = field(default_factory=list)
     logs: dict[str, str] = field(default_factory=dict)

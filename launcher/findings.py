@@ -294,7 +294,7 @@ def _job(evidence: Evidence) -> Iterator[Finding]:
         )
     conditions = podview.each(evidence.job, "status", "conditions")
     suspended = podview.dig(evidence.job, "spec", "runPolicy", "suspend") is True
-    if suspended:
+    if suspended and failed.get("status") != "True":
         said = waiting.words((), evidence.events)
         yield Finding(
             QUEUED,

@@ -45,7 +45,6 @@ class Gatherer:
     Attributes:
         evidence: What was seen.
         timeline: Enters what happened into the evidence.
-        living: The names of the pods that were there when last seen.
         unread_events: That events may not be read, as a clause; empty where they may.
     """
 
@@ -61,7 +60,7 @@ class Gatherer:
         self._event_keys: set[str] = set()
         self.evidence = Evidence(job=job)
         self.timeline = Timeline(self.evidence, self._kube.now)
-        self.living: set[str] = set()
+        self.evidence.living = self._living = set[str]()
         self.unread_events = ""
 
     @property
@@ -93,7 +92,8 @@ class Gatherer:
             The crashes that were not known.
         """
         ours = [pod for pod in pods if belongs_to(pod, self.evidence.job)]
-        self.living = {str(pod["metadata"]["name"]) for pod in ours}
+        self._living.clear()
+        self._living.update(podview.name(pod) for pod in ours)
         found = [crash for pod in ours for crash in self._keep(pod)]
         self.timeline.saw_pods(ours)
         return found
@@ -111,10 +111,10 @@ class Gatherer:
         if kind == "DELETED":
             # A newer pod of the same name may already have been seen.
             if known is None or known["metadata"].get("uid") == pod["metadata"].get("uid"):
-                self.living.discard(name)
+                self._living.discard(name)
                 return self._keep(pod)
             return []
-        self.living.add(name)
+        self._living.add(name)
         found = self._keep(pod)
         if podview.dig(pod, "spec", "nodeName"):
             self.timeline.saw_pods(self.pods())
@@ -122,7 +122,7 @@ class Gatherer:
 
     def pods(self) -> list[Object]:
         """The pods that were there when last seen."""
-        return [pod for name, pod in self.evidence.pods.items() if name in self.living]
+        return [pod for name, pod in self.evidence.pods.items() if name in self._living]
 
     def running(self) -> int:
         """How many pods run, or have run to an end."""

@@ -252,20 +252,12 @@ def _peer(evidence: Evidence, text: str) -> str:
 def _not_started(evidence: Evidence) -> list[str]:
     """Return the pods of the job that were not made, or have not run yet."""
     made = {name for name, pod in evidence.pods.items() if pod_phase(pod) != "Pending"}
-    names = (_pod_at(evidence.job, node) for node in _nodes(evidence.job))
+    names = (_pod_at(evidence.job, node) for node in podview.nodes(evidence.job))
     return [name for name in names if made and name not in made]
 
 
-def _nodes(job: Object) -> range:
-    counts = [
-        podview.dig(job, "spec", "pytorchReplicaSpecs", role, "replicas")
-        for role in ("Master", "Worker")
-    ]
-    return range(sum(count for count in counts if isinstance(count, int)))
-
-
 def _world_size(job: Object) -> int:
-    return len(_nodes(job)) * _nproc(job)
+    return len(podview.nodes(job)) * _nproc(job)
 
 
 def _nproc(job: Object) -> int:

@@ -65,6 +65,14 @@ def replica(pod: Object) -> tuple[str, int]:
     return role, int(index) if index.isdecimal() else 0
 
 
+def nodes(job: Object) -> range:
+    """Return the numbers of a job's nodes: 0 for the master, or for worker 0 without one."""
+    counts = [
+        dig(job, "spec", "pytorchReplicaSpecs", role, "replicas") for role in ("Master", "Worker")
+    ]
+    return range(sum(count for count in counts if isinstance(count, int)))
+
+
 def in_order(pods: Iterable[Object]) -> list[Object]:
     """Sort pods by rank: the master, then the workers by number."""
     return sorted(pods, key=lambda pod: (*replica(pod), name(pod)))

@@ -67,9 +67,8 @@ class RefusalWatch:
 def find(evidence: Evidence) -> Iterator[Finding]:
     """Yield why the operator could create no pod: a quota, a webhook, a security policy."""
     job = podview.name(evidence.job)
-    if evidence.pods and all(
-        podview.dig(pod, "spec", "nodeName") for pod in evidence.pods.values()
-    ):
+    placed = [p for p in evidence.pods.values() if podview.dig(p, "spec", "nodeName")]
+    if placed and len(placed) == len(evidence.pods) >= len(podview.nodes(evidence.job)):
         return
     for event in reversed(evidence.events):
         words = event_words(event)

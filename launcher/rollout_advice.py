@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kfp_pytorch.launcher import podview
+from kfp_pytorch.launcher import admission, podview
 from kfp_pytorch.launcher.evidence import Object
 from kfp_pytorch.launcher.pods import container_statuses
 from kfp_pytorch.launcher.podview import dig
@@ -60,6 +60,9 @@ def what_to_do(state: Rollout, seen: Seen) -> str:
             "KServe has made nothing of it: check that its controller runs (kubectl get pods -A -l "
             "control-plane=kserve-controller-manager), and see its log."
         )
+    refused = podview.condition(seen.workload, "ReplicaFailure")
+    if refused.get("status") == "True":
+        return admission.advice(str(refused.get("message")))
     if not seen.pods and not seen.unread:
         kind, name = seen.workload.get("kind") or "deployment", podview.name(seen.workload)
         return f"`kubectl describe {kind} {name}` may say why it has no pods. {_LONGER}"

@@ -149,3 +149,45 @@ def test_a_job_that_comes_without_its_uid_is_not_taken_for_another(step: Any, ha
     assert run.going, run.error
     hands.success(run.job)
     run.succeeded()
+
+
+def test_a_pod_that_was_deleted_and_not_made_again_is_not_said_to_run(
+    step: Any, hands: Any
+) -> None:
+    run = step(num_nodes=2, limits={"start": 0.8})
+    hands.running(run.job)
+    worker = hands.running(run.job, "worker")["metadata"]["name"]
+    hands.set_conditions(run.job, "Created", "Running")
+    hands.until(lambda: hands.count("watch", "/pods"))
+    hands.delete(POD, worker)
+    said = run.failed(JobFailed)
+    assert "1 of 2 pods ran" in said.splitlines()[0]
+    assert f"{worker} on node-1: Running, now gone" in said
+
+
+def test_a_pod_on_a_node_that_is_lost_is_why_the_job_does_not_run(step: Any, hands: Any) -> None:
+    run = step(limits={"start": 0.8})
+    hands.set_conditions(run.job, "Created", "Running")
+    words = "Node gpu-1 which was running the pod is unresponsive"
+    hands.pod(run.job, phase="Unknown", reason="NodeLost", message=words)
+    assert run.failed(JobFailed).splitlines()[0].endswith(f"(NodeLost): {words}.")
+
+
+def test_a_job_that_failed_in_its_queue_is_not_said_to_wait_there(step: Any, hands: Any) -> None:
+    run = step()
+    hands.suspend(run.job, True)
+    hands.set_conditions(run.job, "Created", "Suspended", "Failed: deactivated by its queue")
+    said = run.failed(JobFailed)
+    assert "deactivated by its queue" in said.splitlines()[0]
+    assert "still waits in its queue" not in said
+
+
+def test_pods_that_are_refused_beside_others_that_run_are_told(step: Any, hands: Any) -> None:
+    run = step(num_nodes=3, limits={"start": 0.8})
+    hands.set_conditions(run.job, "Created")
+    hands.running(run.job)
+    words = "maximum cpu usage per Container is 1, but limit is 4"
+    hands.event(run.job, "FailedCreatePod", f"Error creating: {words}")
+    said = run.failed(JobFailed).splitlines()
+    assert words in said[0]
+    assert "LimitRange" in said[1]

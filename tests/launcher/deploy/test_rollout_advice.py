@@ -60,6 +60,12 @@ def test_without_pods_it_is_what_should_make_them_that_is_looked_at() -> None:
     assert "describe" not in what_to_do(Rollout(False), unread)
 
 
+def test_pods_that_are_refused_are_told_what_refuses_them() -> None:
+    words = 'pods "p" is forbidden: exceeded quota: gpus, used: nvidia.com/gpu=4'
+    refused = {"type": "ReplicaFailure", "status": "True", "message": words}
+    assert "larger quota" in advice(workload=DEPLOYMENT | {"status": {"conditions": [refused]}})
+
+
 def test_a_spec_that_no_runtime_serves_is_told_where_runtimes_are() -> None:
     assert "kubectl get servingruntimes" in advice(refusal="NoSupportingRuntime: none found")
 
