@@ -1,4 +1,4 @@
-"""A job's checkpoints: copied aside, and written by a thread while training goes on."""
+"""A job's checkpoints: copied aside while training waits, written while it goes on."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Checkpoints:
         self.group: dist.ProcessGroup | None = None
         if world.size > 1:
             self.group = dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT)  # type: ignore[assignment]
-        self._staging = staging.Staging(world.device, state.optimizer)
+        self._staging = staging.Staging(world.device)
         self._planner = tensor_files.Planner()
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
@@ -227,7 +227,6 @@ class Checkpoints:
     ) -> None:
         clock = time.perf_counter()
         folder, place = self._folder, checkpoint.place(step)
-        self._staging.finish()
 
         def commit(files: Files) -> None:
             _await_files(folder, place, files)
