@@ -32,6 +32,7 @@ class Pace:
         slow_poll: The same after the first minute.
         in_a_row: How many looks in a row must find the new revision serving.
         settle: Between those.
+        away: A look that takes longer found the server out of sight; its time counts for nothing.
         url_grace: How long a service may be Ready without a URL.
         refusal_grace: How long KServe's refusal must last; it may be of the spec before.
         load_grace: How long KServe must say that the new model failed to load.
@@ -44,6 +45,7 @@ class Pace:
     slow_poll: float = 3.0
     in_a_row: int = 3
     settle: float = 0.25
+    away: float = 5.0
     url_grace: float = 15.0
     refusal_grace: float = 10.0
     load_grace: float = 120.0

@@ -61,24 +61,32 @@ class Waiter:
         """
         started, progress, in_a_row = time.monotonic(), Progress(120.0), 0
         while True:
+            asked = time.monotonic()
             state = self._state = self._look()
             in_a_row = in_a_row + 1 if state.done else 0
             self._ready_since = (self._ready_since or time.monotonic()) if state.done else None
             if in_a_row >= self.pace.in_a_row and self._has_url():
                 return self._service
+            pods = [] if state.done else self._new_pods()
+            answered = time.monotonic() - asked
+            # The server was out of sight, for KServe too perhaps: nobody is blamed for that time.
+            started += answered if answered > self.pace.away else 0.0
             waited = time.monotonic() - started
             if not state.done:
-                pods = self._new_pods()
-                # The scheduler's or the kubelet's own words.
-                why = waiting.words(pods, [])
-                progress.tell(f"waiting for {state.waits_for}", why)
-                reason = self._hopeless(state, pods)
-                if not reason and waited > self.inputs.timeout:
-                    reason = "; ".join(filter(None, (self._too_late(state), why)))
-                if reason:
-                    raise self._failure(reason)
+                self._judge(progress, state, pods, waited)
             slow = self.pace.slow_poll if waited > 60 else self.pace.poll
             time.sleep(self.pace.settle if state.done else slow)
+
+    def _judge(self, progress: Progress, state: Rollout, pods: list[Object], waited: float) -> None:
+        """Says what is waited for, or fails where that is in vain."""
+        # The scheduler's or the kubelet's own words.
+        why = waiting.words(pods, [])
+        progress.tell(f"waiting for {state.waits_for}", why)
+        reason = self._hopeless(state, pods)
+        if not reason and waited > self.inputs.timeout:
+            reason = "; ".join(filter(None, (self._too_late(state), why)))
+        if reason:
+            raise self._failure(reason)
 
     def _look(self) -> Rollout:
         """How far it is; an answer that tells nothing of the service is waited out."""

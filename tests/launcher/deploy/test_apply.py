@@ -103,6 +103,17 @@ def test_one_look_at_a_flickering_service_is_not_enough(
     step.succeeded()
 
 
+def test_nobody_is_blamed_for_the_time_in_which_the_server_was_away(
+    quick: Pace, kserve: KServe, start: Start, server: ThreadedServer, until: Until
+) -> None:
+    step = start(replace(quick, away=0.5), timeout=2)
+    until(lambda: any("deployments" in request.path for request in server.requests))
+    server.go_away(2.2)
+    assert step.going(2.4)
+    kserve.serves()
+    step.succeeded()
+
+
 def test_the_same_spec_again_writes_nothing(
     kserve: KServe, start: Start, deployed: Object, server: ThreadedServer
 ) -> None:
