@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
+from kfp_pytorch.launcher import admission
 from kfp_pytorch.launcher.evidence import Object
 from kfp_pytorch.launcher.inference_service import HASH, MODE_ANNOTATION, MODES, STOP_ANNOTATION
 from kfp_pytorch.launcher.podview import condition, dig, each
@@ -20,7 +21,8 @@ class Rollout:
     Attributes:
         done: Whether the new revision serves.
         waits_for: What is still missing, in words.
-        refusal: What KServe says makes this spec impossible; it may still speak of the last one.
+        refusal: What KServe or the cluster says makes this spec impossible; it may still speak of
+            the last one.
         failed_load: What KServe says of the new model, which did not load; a restart may mend it.
     """
 
@@ -73,7 +75,8 @@ def rollout(service: Object, workload: Object | None, spec_hash: str) -> Rollout
         waits_for = f"the service to be Ready{f' ({words})' if words else ''}"
     if not waits_for and transition not in ("", "UpToDate"):
         waits_for = f"the model: {transition}"
-    return Rollout(not waits_for, waits_for, stopped(service) or refusal, failed)
+    refusal = stopped(service) or refusal or _refused_pods(workload, spec_hash)
+    return Rollout(not waits_for, waits_for, refusal, failed)
 
 
 def stopped(service: Object) -> str:
@@ -122,6 +125,15 @@ def _deployment_words(workload: Object) -> str:
     if refused.get("status") == "True":
         return f": {refused.get('message')}"
     return f": {progress.get('message')}" if progress.get("status") == "False" else ""
+
+
+def _refused_pods(workload: Object | None, spec_hash: str) -> str:
+    """Why the new revision can have no pods, where no waiting mends that; or an empty string."""
+    if dig(workload, "spec", "template", "metadata", "annotations", HASH) != spec_hash:
+        return ""
+    refused = condition(workload or {}, "ReplicaFailure")
+    words = str(refused.get("message") or "")
+    return words if refused.get("status") == "True" and admission.lasts(words) else ""
 
 
 def _revision_waits_for(service: Object, revision: Object, spec_hash: str) -> str:

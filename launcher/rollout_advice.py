@@ -46,6 +46,9 @@ def what_to_do(state: Rollout, seen: Seen) -> str:
     """
     if stopped(seen.service):
         return "Let it run again, if whoever stopped it agrees, and start the step again."
+    refused = podview.condition(seen.workload or {}, "ReplicaFailure")
+    if refused.get("status") == "True":
+        return admission.advice(str(refused.get("message")))
     if state.refusal:
         return (
             "Correct what it names. Where no runtime serves the model's format, name one as "
@@ -60,9 +63,6 @@ def what_to_do(state: Rollout, seen: Seen) -> str:
             "KServe has made nothing of it: check that its controller runs (kubectl get pods -A -l "
             "control-plane=kserve-controller-manager), and see its log."
         )
-    refused = podview.condition(seen.workload, "ReplicaFailure")
-    if refused.get("status") == "True":
-        return admission.advice(str(refused.get("message")))
     if not seen.pods and not seen.unread:
         kind, name = seen.workload.get("kind") or "deployment", podview.name(seen.workload)
         return f"`kubectl describe {kind} {name}` may say why it has no pods. {_LONGER}"

@@ -146,7 +146,7 @@ class Waiter:
         now = time.monotonic()
         self._refused_since = (self._refused_since or now) if state.refusal else None
         if self._refused_since and now - self._refused_since >= self.pace.refusal_grace:
-            return f"KServe cannot serve this spec: {state.refusal}"
+            return f"the cluster cannot serve this spec: {state.refusal}"
         self._failed_since = (self._failed_since or now) if state.failed_load else None
         if self._failed_since and now - self._failed_since >= self.pace.load_grace:
             return f"its model did not load: {state.failed_load}"

@@ -119,6 +119,20 @@ def test_a_deployment_that_makes_no_progress_is_told_in_its_words() -> None:
     assert rollout(service("False"), stuck, "new").waits_for.endswith(f": {words}")
 
 
+def test_pods_that_are_refused_for_good_are_a_refusal_but_not_those_of_a_quota() -> None:
+    def refused(words: str, carried: str = "new") -> str:
+        stuck = deployment(carried, updatedReplicas=0, availableReplicas=0)
+        stuck["status"]["conditions"] = [
+            {"type": "ReplicaFailure", "status": "True", "message": words}
+        ]
+        return rollout(service("False"), stuck, "new").refusal
+
+    account = 'error looking up service account team/me: serviceaccount "me" not found'
+    assert refused(account) == account
+    assert refused(account, carried="old") == ""
+    assert refused("exceeded quota: gpus, used: nvidia.com/gpu=4") == ""
+
+
 def test_a_service_that_somebody_stopped_is_refused_with_how_it_runs_again() -> None:
     halted = {"metadata": {"name": "d", "annotations": {"serving.kserve.io/stop": "true"}}}
     refusal = rollout(service("False") | halted, deployment(), "new").refusal

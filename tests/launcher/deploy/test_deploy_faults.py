@@ -228,3 +228,20 @@ def test_pods_that_a_quota_forbids_are_told_in_its_words(
         DEPLOYMENT, "digits-predictor", lambda obj: obj["status"].update(status), "status"
     )
     assert words in step.failed().splitlines()[0]
+
+
+def test_pods_whose_account_is_not_there_fail_the_step_soon(
+    kserve: KServe, start: Start, until: Until
+) -> None:
+    step = start(timeout=60)
+    until(kserve.service)
+    kserve.rolls_out(new=0, total=0, available=0)
+    words = 'error looking up service account default/me: serviceaccount "me" not found'
+    refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
+    status = {"conditions": [refused | {"message": words}]}
+    kserve._mutate(
+        DEPLOYMENT, "digits-predictor", lambda obj: obj["status"].update(status), "status"
+    )
+    said = step.failed().splitlines()
+    assert words in said[0]
+    assert "Create the account, or correct service_account" in said[1]
