@@ -89,16 +89,7 @@ def parse_inputs(model_uri: str, metadata: Mapping[str, Any], **inputs: Any) -> 
     name = service_name(inputs.get("service_name"))
     predictor = _predictor(name, model_uri, metadata, inputs)
     labels = checks.label_map("labels", inputs.get("labels"))
-    annotations = checks.annotation_map("annotations", inputs.get("annotations"))
-    if MODE_ANNOTATION in annotations:
-        raise InputError(f"annotations may not have {MODE_ANNOTATION!r}; use deployment_mode.")
-    if annotations.get(STOP_ANNOTATION, "").lower() == "true":
-        raise InputError(
-            f"annotations[{STOP_ANNOTATION!r}] is 'true', so KServe would run nothing, and the "
-            "step would wait in vain. Leave it out; stop the service once it has been deployed."
-        )
-    if MODES[mode]:
-        annotations[MODE_ANNOTATION] = mode
+    annotations = _annotations(inputs.get("annotations"), mode)
     # New weights may lie where the old ones did: their hash makes a revision of its own.
     whole = [predictor, labels, annotations, metadata.get("sha256", "")]
     spec_hash = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
@@ -118,6 +109,18 @@ def parse_inputs(model_uri: str, metadata: Mapping[str, Any], **inputs: Any) -> 
         timeout=checks.integer("timeout", inputs.get("timeout"), default=900, minimum=1),
         made_in=str(metadata.get("namespace") or ""),
     )
+
+
+def _annotations(value: Any, mode: str) -> dict[str, str]:
+    annotations = checks.annotation_map("annotations", value)
+    if MODE_ANNOTATION in annotations:
+        raise InputError(f"annotations may not have {MODE_ANNOTATION!r}; use deployment_mode.")
+    if annotations.get(STOP_ANNOTATION, "").lower() == "true":
+        raise InputError(
+            f"annotations[{STOP_ANNOTATION!r}] is 'true', so KServe would run nothing, and the "
+            "step would wait in vain. Leave it out; stop the service once it has been deployed."
+        )
+    return annotations | ({MODE_ANNOTATION: mode} if MODES[mode] else {})
 
 
 def service_name(value: Any) -> str:
