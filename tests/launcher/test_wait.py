@@ -61,7 +61,7 @@ def test_the_operator_is_not_blamed_for_the_time_that_the_server_was_away(
 
 
 def test_a_pull_that_works_again_is_looked_at_before_it_is_given_up(step: Any, hands: Any) -> None:
-    run = step(limits={"silence": 60.0, "slow_beat": 60.0, "pull_grace": 2.0})
+    run = step(limits={"silence": 60.0, "slow_beat": 60.0, "pull_grace": 4.0})
     hands.set_conditions(run.job, "Created")
     hands.waiting(run.job, "ImagePullBackOff", "Back-off pulling image train:1")
     hands.until(lambda: hands.count("watch", "/pods"))
