@@ -55,7 +55,8 @@ def cluster(root: Path, kubeconfig: Path | None, run_id: str, *, keep: bool) -> 
     try:
         yield target
     finally:
-        if not keep:
+        # A cluster that somebody ended meanwhile took its endpoints along.
+        if not keep and lifecycle.status(root) == running:
             _delete_endpoints(target, _made_by(target, run_id) - before)
 
 
