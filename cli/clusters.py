@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import http
+import os
+import signal
+import threading
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +20,8 @@ from kfp_pytorch.local import client, guarded, lifecycle, locks, step
 
 NAMESPACE = "default"
 _OWNED_FILE = "owned.lock"
+# Seconds between two looks whether the cluster is still there.
+_LOOK = 1.0
 
 
 @contextmanager
@@ -47,17 +52,40 @@ def cluster(root: Path, kubeconfig: Path | None, run_id: str, *, keep: bool) -> 
         raise _owned(root)
     running = lifecycle.status(root)
     if running is None:
-        with _kept(root) if keep else _ending(root) as handle:
+        with _kept(root) if keep else _ending(root) as handle, _ending_with_it(root):
             yield _target(handle)
         return
     target = _target(running)
     before = _endpoints(target)
     try:
-        yield target
+        with _ending_with_it(root):
+            yield target
     finally:
         # A cluster that somebody ended meanwhile took its endpoints along.
         if not keep and lifecycle.status(root) == running:
             _delete_endpoints(target, _made_by(target, run_id) - before)
+
+
+@contextmanager
+def _ending_with_it(root: Path) -> Iterator[None]:
+    """Ends the run, as SIGTERM does, when somebody ends its cluster.
+
+    The steps would take that for an outage, and wait long for it to come back.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_LOOK):
+            if not lifecycle.is_locked(root):
+                click.echo(f"The cluster on {root} was ended, and the run ends with it.", err=True)
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def _make(root: Path) -> None:

@@ -43,6 +43,19 @@ def test_kill_9_ends_a_cluster_that_was_to_be_kept_too(root):
     until(lambda: left_of(root) == [])
 
 
+def test_a_run_whose_cluster_is_ended_ends_soon_and_says_so(root):
+    lifecycle.start_detached(root)
+    process = start("run", f"{PIPELINES}:sleeping", "--local", "--json", root=root)
+    wait_for(process, "asleep")
+    lifecycle.stop(root)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert f"The cluster on {root} was ended" in stderr
+    assert "Traceback" not in stderr
+    assert json.loads(stdout)["status"] == "terminated"
+    assert left_of(root) == []
+
+
 @pytest.mark.parametrize("after", [0.0, 0.15, 0.3])
 def test_ctrl_c_in_the_first_moments_leaves_nothing(root, after):
     process = start("run", "train_and_serve", "--local", root=root)

@@ -177,9 +177,3 @@ def test_a_kept_cluster_stays_after_the_run(root):
         head, (name, status, *_) = (line.split() for line in listed.splitlines())
         assert head[:2] == ["NAME", "STATUS"]
         assert (name, status) == (next((root / "runs").iterdir()).name, "Succeeded")
-
-
-def test_a_cluster_that_was_ended_during_the_run_leaves_nothing_to_clean_up(root):
-    lifecycle.start_detached(root)
-    with clusters.cluster(root, None, "run", keep=False):
-        lifecycle.stop(root)
