@@ -7,7 +7,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ class Export:
         output: The one output tensor.
         classes: The label of each class, or an empty tuple when the model is no classifier.
         run: The program: takes the input as a tensor, gives the output.
+        preprocessing: What `model.json` says of the input's values and sizes.
     """
 
     directory: Path
@@ -71,6 +72,7 @@ class Export:
     output: TensorSpec
     classes: tuple[str, ...]
     run: Callable[[torch.Tensor], torch.Tensor]
+    preprocessing: dict[str, Any] = field(default_factory=dict)
 
 
 def load(model_dir: Path) -> Export:
@@ -85,8 +87,18 @@ def load(model_dir: Path) -> Export:
 
     Raises:
         ExportError: Nothing or more than one export is there, `model.json` is not of the format,
-            a file is missing or not the one that was exported, or the program does not load.
+            a file is missing, unreadable or not the one that was exported, or the program does
+            not load.
     """
+    try:
+        return _load(model_dir)
+    except OSError as error:
+        raise ExportError(
+            f"{model_dir} cannot be read by user {os.getuid()} of group {os.getgid()}: {error}"
+        ) from error
+
+
+def _load(model_dir: Path) -> Export:
     directory = find(model_dir)
     description = _read_description(directory / DESCRIPTION)
     _verify_files(directory, description)
@@ -96,6 +108,7 @@ def load(model_dir: Path) -> Export:
         output=_only_tensor(description, "outputs"),
         classes=_classes(description),
         run=_load_program(directory / _program(description)),
+        preprocessing=description.get("preprocessing") or {},
     )
 
 
@@ -141,8 +154,8 @@ def _listing(directory: Path) -> str:
 def _read_description(path: Path) -> dict[str, Any]:
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ExportError(f"{path} cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ExportError(f"{path} is not JSON: {error}") from error
     if not isinstance(description, dict):
         raise ExportError(f"{path} is not a JSON object")
     if description.get("format") != FORMAT:
@@ -188,10 +201,8 @@ def _only_tensor(description: dict[str, Any], field: str) -> TensorSpec:
         raise ExportError(f"{DESCRIPTION}: {field}: this predictor serves models with exactly one")
     tensor = tensors[0]
     try:
-        spec = TensorSpec(
-            str(tensor["name"]), tuple(int(n) for n in tensor["shape"]), str(tensor["datatype"])
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        spec = TensorSpec(str(tensor["name"]), tuple(tensor["shape"]), str(tensor["datatype"]))
+    except (KeyError, TypeError) as error:
         raise ExportError(
             f"{DESCRIPTION}: {field}[0]: needs name, shape and datatype, not {tensor!r}"
         ) from error
@@ -204,6 +215,11 @@ def _only_tensor(description: dict[str, Any], field: str) -> TensorSpec:
         raise ExportError(
             f"{DESCRIPTION}: {field}[0].shape: the first dimension is the batch and must be -1, "
             f"not {list(spec.shape)}"
+        )
+    if not all(type(size) is int and (size == -1 or size > 0) for size in spec.shape):
+        raise ExportError(
+            f"{DESCRIPTION}: {field}[0].shape: each size is a whole number from 1 on, or -1 for "
+            f"any, not {list(spec.shape)}"
         )
     return spec
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kfp_pytorch.serving.export import DATATYPES, Export
-from kfp_pytorch.serving.tensors import BadRequest, from_nested
+from kfp_pytorch.serving.export import DATATYPES, DESCRIPTION, Export
+from kfp_pytorch.serving.tensors import NUMPY_TYPES, BadRequest, from_nested
 
 # Rows that go through the model at once: what bounds the memory of a large request.
 CHUNK = 64
@@ -50,13 +50,14 @@ class Predictor:
         """Runs the model on zeros, in two batch sizes.
 
         Raises:
-            ModelBroken: It raised, or its output is not of the shape that `model.json` states.
+            ModelBroken: It raised, or its output is not of the shape or type that `model.json`
+                states.
         """
         spec = self.export.input
         sizes = [WARM_UP_SIZE if size == -1 else size for size in spec.shape[1:]]
         for batch in (2, 1):
-            zeros = torch.zeros([batch, *sizes], dtype=DATATYPES[spec.datatype])
             try:
+                zeros = torch.zeros([batch, *sizes], dtype=DATATYPES[spec.datatype])
                 output = self._run(zeros)
             except Exception as error:
                 raise ModelBroken(f"the model fails on zeros {[batch, *sizes]}: {error}") from error
@@ -72,11 +73,18 @@ class Predictor:
             The answers, a row each.
 
         Raises:
-            BadRequest: The values of a row are so large that the model's answer is not finite.
+            BadRequest: The model does not take rows of this size or a value of them, or its
+                answer is not finite.
         """
         tensor = torch.from_numpy(rows)
         starts = range(0, len(tensor), CHUNK)
-        output = np.concatenate([self._run(tensor[start : start + CHUNK]) for start in starts])
+        try:
+            output = np.concatenate([self._run(tensor[start : start + CHUNK]) for start in starts])
+        except (AssertionError, IndexError, RuntimeError, ValueError) as error:
+            # It answered the warm-up: a token it has no row for, or a length beyond its longest.
+            said = self.export.preprocessing
+            hint = f"; {DESCRIPTION} says of its input: {said}" if said else ""
+            raise BadRequest(f"the model does not take this input: {error}{hint}") from error
         finite = np.isfinite(output.reshape(len(output), -1)).all(axis=1)
         if not finite.all():
             row = int(finite.argmin())
@@ -141,6 +149,9 @@ class Predictor:
             raise ModelBroken(
                 f"the model gives {list(output.shape)} where {list(wanted)} is stated"
             )
+        stated = self.export.output.datatype
+        if output.dtype != NUMPY_TYPES[stated]:
+            raise ModelBroken(f"the model gives {output.dtype} where {stated} is stated")
         if not np.isfinite(output).all():
             raise ModelBroken("the model gives NaN or infinity for an input of zeros")
         classes = len(self.export.classes)

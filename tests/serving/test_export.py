@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kfp_pytorch.launcher import constants
-from kfp_pytorch.serving import export, predictor, threads
+from kfp_pytorch.serving import export, predictor, tensors, threads
 from kfp_pytorch.serving.export import ExportError
 
 
@@ -115,6 +115,10 @@ def test_a_missing_program_is_named(copied: Path) -> None:
         ({"inputs": [{"name": "x"}]}, r"inputs\[0\]: needs name, shape and datatype"),
         ({"inputs": [{"name": "x", "shape": [-1, 2], "datatype": "FP8"}]}, "'FP8' is none of"),
         ({"inputs": [{"name": "x", "shape": [2], "datatype": "FP32"}]}, "must be -1, not"),
+        *(
+            ({"inputs": [{"name": "x", "shape": [-1, size], "datatype": "FP32"}]}, "each size is")
+            for size in (0, -5, 1.5, "4", float("inf"))
+        ),
         ({"classes": "abc"}, "classes: must be a list of labels"),
     ],
 )
@@ -125,7 +129,7 @@ def test_a_description_that_cannot_be_served_is_refused(
         export.load(change(copied, **changes))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "\x00"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "\x00", "[" * 100_000])
 def test_a_broken_description_is_refused(copied: Path, text: str) -> None:
     (copied / "model.json").write_text(text)
     with pytest.raises(ExportError, match=r"model\.json"):
@@ -136,6 +140,18 @@ def test_a_file_outside_the_export_is_not_read(copied: Path) -> None:
     files = {"../secret": "0", **json.loads((copied / "model.json").read_text())["files"]}
     with pytest.raises(ExportError, match=r"'\.\./secret' is not a plain name"):
         export.load(change(copied, files=files))
+
+
+def test_a_file_that_the_predictors_user_may_not_read_is_refused(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: Path, *_: Any, **__: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    # The tests may run as root, who may read everything.
+    monkeypatch.setattr(Path, "open", denied)
+    with pytest.raises(ExportError, match=r"cannot be read by user \d+ .*Permission denied"):
+        export.load(copied)
 
 
 def test_an_archive_with_pickled_objects_is_refused(tmp_path: Path) -> None:
@@ -150,6 +166,53 @@ def test_a_program_whose_output_does_not_fit_its_classes_is_not_served(copied: P
     loaded = predictor.Predictor(export.load(change(copied, classes=["a", "b", "c", "d", "e"])))
     with pytest.raises(predictor.ModelBroken, match=r"\[2, 4\] for 5 classes"):
         loaded.warm_up()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"inputs": [{"name": "x", "shape": [-1, 10**12], "datatype": "FP32"}]}, "fails on zeros"),
+        (
+            {"outputs": [{"name": "y", "shape": [-1, 4], "datatype": "INT64"}]},
+            "gives float32 where INT64 is stated",
+        ),
+    ],
+)
+def test_a_program_that_is_not_what_its_description_says_is_not_served(
+    copied: Path, changes: dict[str, Any], message: str
+) -> None:
+    loaded = predictor.Predictor(export.load(change(copied, **changes)))
+    with pytest.raises(predictor.ModelBroken, match=message):
+        loaded.warm_up()
+
+
+class ScoresTokens(torch.nn.Module):
+    """Looks up ten tokens: others make the program fail, whatever their shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = torch.nn.Embedding(10, 4)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.scores(tokens).sum(1)
+        return scores
+
+
+@pytest.mark.parametrize("token", [10, -1])
+def test_a_token_that_the_model_has_no_row_for_is_the_clients_fault(
+    write_export: Callable[..., Path], tmp_path: Path, token: int
+) -> None:
+    folder = write_export(
+        tmp_path,
+        ScoresTokens(),
+        torch.zeros(2, 3, dtype=torch.int64),
+        inputs=[{"name": "tokens", "shape": [-1, 3], "datatype": "INT64"}],
+        preprocessing={"values": [0, 9]},
+    )
+    loaded = predictor.Predictor(export.load(folder))
+    assert len(loaded.answer_v1({"instances": [[1, 2, 9]]})["predictions"]) == 1
+    with pytest.raises(tensors.BadRequest, match=r"does not take this input: .*'values': \[0, 9\]"):
+        loaded.answer_v1({"instances": [[1, 2, token]]})
 
 
 def test_a_program_that_gives_nan_is_not_served(
