@@ -17,6 +17,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from kserve import InferOutput, InferRequest, InferResponse, Model
+from kserve.constants.constants import INFERENCE_CONTENT_LENGTH_HEADER as HEAD_LENGTH
 from kserve.errors import InvalidInput, ModelNotFound
 from kserve.logging import configure_logging
 from kserve.model_repository import ModelRepository
@@ -24,7 +25,10 @@ from kserve.model_server import app
 from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.model_repository_extension import ModelRepositoryExtension
 from kserve.protocol.rest.server import RESTServer
+from kserve.protocol.rest.v2_datamodels import InferenceRequest, RequestInput
+from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kfp_pytorch.serving.export import TensorSpec
@@ -35,6 +39,8 @@ from kfp_pytorch.serving.tensors import Array, BadRequest, from_flat
 MAX_WAITING = 256
 DRAIN_SECONDS = 20
 JSON = "application/json"
+# For an answer before the body was read: what follows of it makes the connection useless.
+UNREAD = {"connection": "close"}
 REPOSITORY_PATH = "/v2/repository/"
 # Each logs a line a request, which costs a third of the throughput (measured).
 QUIET_LOGGERS = ("kserve.trace", "uvicorn.access")
@@ -135,6 +141,26 @@ def _outputs(predictor: Predictor, answers: Answers, request: Any) -> list[Any]:
     return outputs
 
 
+class BinaryParameters(BaseModel, extra="allow"):
+    """The parameters of an input whose numbers follow the JSON."""
+
+    # What is larger, the JSON reader of KServe makes a float.
+    binary_data_size: int | None = Field(default=None, ge=0, lt=2**53)
+
+
+class BinaryInput(RequestInput):  # type: ignore[misc]
+    """An input whose numbers may follow the JSON."""
+
+    parameters: BinaryParameters | None = None
+    data: list[Any] | None = None
+
+
+class BinaryRequest(InferenceRequest):  # type: ignore[misc]
+    """The JSON at the start of a binary request."""
+
+    inputs: list[BinaryInput]
+
+
 class CheckedDataPlane(DataPlane):  # type: ignore[misc]
     """KServe's, but a body that cannot be decoded is the client's fault."""
 
@@ -146,10 +172,12 @@ class CheckedDataPlane(DataPlane):  # type: ignore[misc]
         Raises:
             BadRequest: It cannot be decoded.
         """
-        if headers.get("content-type", "").partition(";")[0].strip() == JSON:
+        if headers.get("content-type", "").partition(";")[0].strip().lower() == JSON:
             headers = {**headers, "content-type": JSON}
         try:
             return super().decode(body, headers, *args, **kwargs)  # type: ignore[no-any-return]
+        except BadRequest:
+            raise
         except InvalidInput as error:
             raise BadRequest(f"body: {error.reason}") from error
         except KeyError as error:
@@ -157,9 +185,43 @@ class CheckedDataPlane(DataPlane):  # type: ignore[misc]
         except Exception as error:
             raise BadRequest(f"body: {type(error).__name__}: {error}") from error
 
+    def decode_inference_request(
+        self, body: Any, headers: dict[str, str], model_name: str
+    ) -> InferRequest:
+        """Decodes a V2 body, whose head KServe reads without looking at it where it is bytes.
+
+        Raises:
+            BadRequest: It is bytes that do not start with a V2 request.
+        """
+        if isinstance(body, bytes):
+            _check_head(body, headers)
+        return super().decode_inference_request(body, headers, model_name)
+
+
+def _check_head(body: bytes, headers: dict[str, str]) -> None:
+    if HEAD_LENGTH not in headers:
+        found = headers.get("content-type") or "none"
+        raise BadRequest(
+            f'body: must be a JSON object with "inputs" and the content-type {JSON} (found: '
+            f"{found}), or binary tensors with the header {HEAD_LENGTH}"
+        )
+    length = headers[HEAD_LENGTH].strip()
+    if not length.isdecimal() or int(length) > len(body):
+        raise BadRequest(
+            f"{HEAD_LENGTH}: {length!r} is not the length of the JSON that a body of {len(body)} "
+            "bytes starts with"
+        )
+    try:
+        BinaryRequest.model_validate_json(body[: int(length)], strict=True)
+    except ValidationError as error:
+        reason = error.errors()[0]
+        raise BadRequest(
+            ".".join(map(str, ("body", *reason["loc"]))) + f": {reason['msg']}"
+        ) from error
+
 
 class BodyLimit:
-    """Refuses bodies over a size, and the paths that load and unload models."""
+    """Refuses bodies that are compressed or too large, and the paths that load models."""
 
     def __init__(self, application: ASGIApp, limit: int) -> None:
         self._application = application
@@ -172,7 +234,11 @@ class BodyLimit:
         if scope["path"].startswith(REPOSITORY_PATH):
             refusal = JSONResponse({"error": "models are loaded at the server's start only"}, 404)
             return await refusal(scope, receive, send)
-        received = int(dict(scope["headers"]).get(b"content-length", 0))
+        headers = dict(scope["headers"])
+        coding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
+        if coding != "identity":
+            return await _compressed(coding)(scope, receive, send)
+        received = int(headers.get(b"content-length", 0))
         if received > self._limit:
             return await _too_large(self._limit)(scope, receive, send)
         received = 0
@@ -193,9 +259,12 @@ def _too_large_message(limit: int) -> str:
 
 
 def _too_large(limit: int) -> JSONResponse:
-    # What follows of the body is not read, so the connection cannot be used again.
-    headers = {"connection": "close"}
-    return JSONResponse({"error": _too_large_message(limit)}, 413, headers)
+    return JSONResponse({"error": _too_large_message(limit)}, 413, UNREAD)
+
+
+def _compressed(coding: str) -> JSONResponse:
+    message = f"content-encoding: {coding!r} is not read; send the body as it is"
+    return JSONResponse({"error": message}, 415, UNREAD | {"accept-encoding": "identity"})
 
 
 async def _bad_request(_: Request, error: Exception) -> JSONResponse:
@@ -208,7 +277,10 @@ async def _too_busy(_: Request, error: Exception) -> JSONResponse:
 
 async def _http_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101 - for the type checker
-    return JSONResponse({"error": error.detail}, error.status_code)
+    # FastAPI says of a body that is no text only that there was an error.
+    unread = error.status_code == 400 and error.__cause__ is not None
+    reason = f"body: not JSON: {error.__cause__}" if unread else error.detail
+    return JSONResponse({"error": reason}, error.status_code)
 
 
 async def _invalid_v2(_: Request, error: Exception) -> JSONResponse:
@@ -223,9 +295,9 @@ async def _invalid_v2(_: Request, error: Exception) -> JSONResponse:
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """Logs a request for a model that is not here as one line; KServe logs a traceback."""
+    """Logs a request for what is not here as one line; KServe logs a traceback."""
     error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, ModelNotFound):
+    if isinstance(error, ModelNotFound | NotImplementedError):
         record.msg, record.exc_info = str(error), None
     return True
 
@@ -239,6 +311,8 @@ def harden(application: FastAPI, limit: int) -> None:
     """
     application.add_middleware(BodyLimit, limit=limit)
     application.add_exception_handler(BadRequest, _bad_request)
+    # Nobody reads this answer; without it a client that goes away is logged as the server's fault.
+    application.add_exception_handler(ClientDisconnect, _bad_request)
     application.add_exception_handler(TooBusy, _too_busy)
     application.add_exception_handler(RequestValidationError, _invalid_v2)
     application.add_exception_handler(HTTPException, _http_error)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import signal
 import socket
@@ -38,7 +39,7 @@ def with_pixel(literal: str) -> str:
 BAD_V1: dict[str, tuple[Any, str]] = {
     "not JSON": ("{", "body"),
     "nothing": ("", "body"),
-    "not text": (b"\xff\xfe", "body"),
+    "not text": (b"\xff\xfe", "body: "),
     "nested without end": ("[" * 100_000, "body"),
     "a list": ([], "instances"),
     "no instances": ({}, "instances"),
@@ -63,6 +64,7 @@ BAD_V1: dict[str, tuple[Any, str]] = {
 
 BAD_V2: dict[str, tuple[Any, str]] = {
     "not JSON": ("{", "not JSON"),
+    "not text": (b"\x80", "body: not JSON: 'utf-8' codec"),
     "nothing": ("", "body"),
     "nested without end": ("[" * 100_000, "body"),
     "a list": ([], "body"),
@@ -167,7 +169,58 @@ def test_the_content_type_must_be_json(server: Server) -> None:
     body = {"instances": NESTED}
     refused = server.post(V1, body, content_type="text/plain")
     assert (refused.status, "application/json" in refused.json()["error"]) == (400, True)
-    assert server.post(V1, body, content_type="application/json; charset=utf-8").status == 200
+    for accepted in ("application/json; charset=utf-8", "Application/JSON"):
+        assert server.post(V1, body, content_type=accepted).status == 200
+    form = server.post(V2, v2(), content_type="application/x-www-form-urlencoded")
+    assert form.status == 400
+    assert "content-type application/json (found: application/x-www-form" in form.json()["error"]
+
+
+@pytest.mark.parametrize("path", [V1, V2])
+def test_a_compressed_body_is_refused_by_name(server: Server, path: str) -> None:
+    response = server.post(path, gzip.compress(b"{}"), content_encoding="gzip")
+    assert response.status == 415
+    assert "content-encoding: 'gzip' is not read" in response.json()["error"]
+    assert server.post(V1, {"instances": NESTED}, content_encoding="identity").status == 200
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"shape": "x"}, "body.inputs.0.shape: "),
+        ({"datatype": 5}, "body.inputs.0.datatype: "),
+        ({"parameters": {"binary_data_size": "64"}}, "inputs.0.parameters.binary_data_size: "),
+        ({"parameters": {"binary_data_size": -1}}, "inputs.0.parameters.binary_data_size: "),
+        ({"parameters": {"binary_data_size": 10**20}}, "inputs.0.parameters.binary_data_size: "),
+    ],
+)
+def test_the_head_of_a_binary_request_is_refused_by_its_field(
+    server: Server, changes: dict[str, Any], reason: str
+) -> None:
+    head = json.dumps(v2(data=None, **changes)).encode()
+    response = server.post(
+        V2,
+        head + bytes(64),
+        content_type="application/octet-stream",
+        inference_header_content_length=str(len(head)),
+    )
+    assert response.status == 400
+    assert reason in response.json()["error"]
+
+
+def test_a_client_that_goes_away_is_not_logged_as_a_fault(started: Any, exported: Path) -> None:
+    server = started(exported)
+    server.wait_ready()
+    for path in (V1, V2):
+        with socket.create_connection(("127.0.0.1", server.port)) as sock:
+            head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            sock.sendall(f"{head}content-length: 9\r\n\r\n{{".encode())
+            # An answer on another connection shows that the server has read the head.
+            assert server.post(V1, {"instances": NESTED}).status == 200
+    server.process.send_signal(signal.SIGTERM)
+    output, _ = server.process.communicate(timeout=60)
+    assert server.process.returncode == 0
+    assert "Traceback" not in output
 
 
 def test_a_body_over_the_limit_is_refused_with_the_limit(server: Server) -> None:
