@@ -80,7 +80,11 @@ def phase(initial: list[ContainerState], main: list[ContainerState], restart_pol
 
 
 def pod_status(
-    pod: Object, initial: list[ContainerState], main: list[ContainerState], now: datetime
+    pod: Object,
+    initial: list[ContainerState],
+    main: list[ContainerState],
+    now: datetime,
+    evicted: Object | None = None,
 ) -> Object:
     """The whole status of a pod that is bound to this machine.
 
@@ -89,14 +93,20 @@ def pod_status(
         initial: Its init containers.
         main: Its other containers.
         now: The time, in UTC.
+        evicted: The `reason` and the `message` for which the kubelet ends the pod, if it does. As
+            in a real one they are told once nothing of the pod runs.
     """
     spec, old = pod["spec"], pod.get("status") or {}
     new_phase = phase(initial, main, spec.get("restartPolicy", "Always"))
     # A pod that is deleted is not started again: what has ended has ended.
     if objects.deleting(pod) and main and all(each.ended for each in main):
         new_phase = "Failed" if any(each.ended["exitCode"] for each in main) else "Succeeded"
+    over: Object = {}
+    if evicted and all(each.ended for each in (*initial, *main)):
+        new_phase, over = "Failed", evicted
     status = {
         **{key: old[key] for key in ("qosClass", "reason", "message") if key in old},
+        **over,
         "phase": new_phase,
         "conditions": _conditions(old, initial, main, new_phase, objects.timestamp(now)),
         "hostIP": LOOPBACK,

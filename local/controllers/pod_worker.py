@@ -25,6 +25,12 @@ from kfp_pytorch.local.controllers.volumes import VolumeError
 Object = dict[str, Any]
 
 _MOUNT_RETRY_S = 1.0
+_GRACE_S = 30
+# Source: kubernetes pkg/kubelet/active_deadline.go.
+_OVERDUE = {
+    "reason": "DeadlineExceeded",
+    "message": "Pod was active on the node longer than the specified deadline",
+}
 _LOG = logging.getLogger(__name__)
 
 
@@ -61,6 +67,7 @@ class PodWorker:
         self._namespace, self._name = objects.namespace(pod), objects.name(pod)
         self.uid: str = objects.metadata(pod)["uid"]
         self._stopping = asyncio.Event()
+        self._evicted: Object | None = None
         self.folder = node.root / "pods" / f"{self._namespace}_{self._name}_{self.uid}"
         pod = {**pod, "status": {**(pod.get("status") or {}), "podIP": LOOPBACK}}
         pod["status"]["hostIP"] = LOOPBACK
@@ -84,8 +91,19 @@ class PodWorker:
         return [*self._initial, *self._main]
 
     async def run(self) -> None:
-        """Run the pod until it has ended, or was deleted and has stopped."""
+        """Run the pod until it has ended, was deleted or overdue, and has stopped."""
         self.write_status()
+        deadline = self._place.pod["spec"].get("activeDeadlineSeconds")
+        if deadline is None:
+            await self._run()
+            return
+        timer = asyncio.get_running_loop().call_later(deadline, self._end_overdue)
+        try:
+            await self._run()
+        finally:
+            timer.cancel()
+
+    async def _run(self) -> None:
         self._look_for_pull_secrets()
         mounted = await self._mount()
         for container in self.containers:
@@ -107,6 +125,13 @@ class PodWorker:
         for container in self.containers:
             container.stop(grace)
 
+    def _end_overdue(self) -> None:
+        """End the pod for having been here longer than it may."""
+        self._evicted = _OVERDUE
+        pod = self._place.pod
+        self._node.recorder.event(pod, "Normal", _OVERDUE["reason"], _OVERDUE["message"])
+        self.stop(pod["spec"].get("terminationGracePeriodSeconds", _GRACE_S))
+
     def write_status(self) -> None:
         """Write the pod's status from its containers' states."""
         initial = [container.state for container in self._initial]
@@ -115,7 +140,7 @@ class PodWorker:
         def changed(pod: Object) -> None:
             if objects.metadata(pod)["uid"] == self.uid:
                 now = self._node.api.clock()
-                pod["status"] = pod_status.pod_status(pod, initial, main, now)
+                pod["status"] = pod_status.pod_status(pod, initial, main, now, self._evicted)
 
         # A pod that was deleted without grace has no status to write.
         with contextlib.suppress(ApiError):

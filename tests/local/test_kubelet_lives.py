@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from kfp_pytorch.launcher.constants import POD
 
 Object = dict[str, Any]
@@ -113,6 +115,36 @@ def test_a_failed_init_container_fails_a_pod_that_is_never_restarted(on_controll
         (status,) = pod["status"]["initContainerStatuses"]
         assert status["state"]["terminated"]["exitCode"] == 2
         assert local.state(pod)["state"]["waiting"]["reason"] == "PodInitializing"
+
+    on_controllers(story)
+
+
+@pytest.mark.parametrize("policy", ["Never", "OnFailure", "Always"])
+def test_a_pod_that_is_here_longer_than_it_may_is_ended_and_failed(
+    on_controllers: Run, policy: str
+) -> None:
+    async def story(local: Any) -> None:
+        # It ends well when asked to: the pod has failed for all that.
+        code = (
+            "import signal, sys\n"
+            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
+        )
+        local.create_pod("p", local.python(code), RestartPolicy=policy, ActiveDeadlineSeconds=1)
+        status = (await local.phase("p", "Failed", "Succeeded"))["status"]
+        assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
+        said = "Pod was active on the node longer than the specified deadline"
+        assert status["message"] == said
+        assert (await local.event("p", "DeadlineExceeded"))["message"] == said
+        assert local.state({"status": status})["restartCount"] == 0
+
+    on_controllers(story)
+
+
+def test_a_pod_that_waits_for_a_volume_longer_than_it_may_is_failed(on_controllers: Run) -> None:
+    async def story(local: Any) -> None:
+        missing = [{"name": "v", "configMap": {"name": "gone"}}]
+        local.create_pod("p", local.python("pass"), Volumes=missing, ActiveDeadlineSeconds=1)
+        assert (await local.phase("p", "Failed"))["status"]["reason"] == "DeadlineExceeded"
 
     on_controllers(story)
 
