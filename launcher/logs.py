@@ -179,7 +179,7 @@ class LogFollower(threading.Thread):
             silence = self._limits.log_silence if moved else silence
             pause = 1.0 if moved else min(2 * max(pause, 0.5), self._limits.slow_beat)
             # Many launchers may have lost their streams at once.
-            self._wake.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311
+            self._wake.wait(pause * random.uniform(0.1, 2.0))  # noqa: S311
 
     def _previous(self) -> None:
         """Shows what the container before the last restart said after the stream broke."""

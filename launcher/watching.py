@@ -30,8 +30,9 @@ from kfp_pytorch.launcher.streams import WatchStream
 
 # A stream that lived for less is counted as broken, however politely it ended.
 _WHOLESOME = 5.0
-# Over how long many launchers spread whose watches end at once.
+# Over how long many launchers spread whose watches end at once. The job's end waits for the first.
 _SPREAD = 0.4
+_PODS_SPREAD = 2.0
 # How long the server may take to tell what it remembers, in seconds.
 _HISTORY = 2.0
 _CHANGES = ("ADDED", "MODIFIED", "DELETED")
@@ -266,7 +267,7 @@ class JobFollower(Follower):
 
     def pause(self, failures: int, silent: bool) -> float:
         """Polls take the place of watches that break."""
-        return 0.0 if silent else _backoff(failures, self.limits.poll)
+        return 0.0 if silent else _backoff(failures, self.limits.poll, _SPREAD)
 
     def bears(self, error: ApiError) -> bool:
         """Polls do without a watch, but not without permission to ask."""
@@ -305,21 +306,21 @@ class PodsFollower(Follower):
 
     def pause(self, failures: int, silent: bool) -> float:
         """The job's state does not hang on it, so where watches break it looks but seldom."""
-        return 0.0 if silent else _backoff(failures, self.limits.slow_beat)
+        return 0.0 if silent else _backoff(failures, self.limits.slow_beat, _PODS_SPREAD)
 
     def bears(self, error: ApiError) -> bool:
         """Reads alone will do."""
         return not isinstance(error, Unauthorized)
 
 
-def _backoff(failures: int, longest: float) -> float:
+def _backoff(failures: int, longest: float, spread: float) -> float:
     """A moment at first, then 0.1 s, and four times as much each time, with jitter.
 
     A server that restarts breaks the watches of all launchers at once: they must not come back in
     step.
     """
     if failures == 0:
-        return min(longest, _SPREAD) * random.random()  # noqa: S311
+        return min(longest, spread) * random.random()  # noqa: S311
     grown = 0.1 * 4.0 ** min(failures - 1, 10)
     shortest = 0.5 if grown < longest else 0.9
     return float(min(longest, grown) * random.uniform(shortest, 1.0))  # noqa: S311

@@ -74,6 +74,14 @@ def test_launchers_that_lose_their_watches_at_once_do_not_come_back_in_step(
         assert max(pauses) <= limits.poll
 
 
+def test_after_a_cut_pods_are_looked_at_over_a_longer_time_than_the_job(kube: Any) -> None:
+    limits = Limits(**CALM)
+    job = JobFollower(kube, print, limits, {"metadata": {"name": "a"}})
+    pods = PodsFollower(kube, print, limits, "a=b")
+    assert max(job.pause(0, silent=False) for _ in range(200)) <= 0.4
+    assert 1.0 < max(pods.pause(0, silent=False) for _ in range(200)) <= 2.0
+
+
 def test_of_a_job_with_hundreds_of_workers_the_first_to_fail_are_told_and_the_rest_counted(
     step: Any, hands: Any
 ) -> None:
