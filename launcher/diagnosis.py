@@ -130,7 +130,7 @@ def _present(evidence: Evidence, found: list[Finding]) -> Set[int]:
     if any(reason == "CrashLoopBackOff" for _, reason, _ in waits):
         # What crashes again and again, whatever it is.
         return {finding.weight for finding in found}
-    if any(pod_phase(pod) == "Unknown" for pod in evidence.pods.values()):
+    if any(pod_phase(p) == "Unknown" or podview.node_lost(p) for p in evidence.pods.values()):
         # A node that cannot be reached.
         return _PRESENT | {findings.DISRUPTED}
     return _PRESENT
@@ -224,6 +224,7 @@ def _named(pod: Object) -> str:
 
 def _state(pod: Object) -> str:
     parts = [str(podview.dig(pod, "status", "phase") or "phase unknown")]
+    parts += ["node lost"] * podview.node_lost(pod)
     for end in podview.ends(pod):
         when = "" if end.current else " before its restart"
         parts.append(f"{end.container} {end.reason} {podview.exit_words(end.exit_code)}{when}")

@@ -140,6 +140,19 @@ def _disrupted(pods: list[Object]) -> Iterator[Finding]:
             f"from its last checkpoint.{_against(f'{reason} {words}')}",
         )
         return
+    lost = next(filter(podview.node_lost, pods), None)
+    if lost:
+        node = podview.dig(lost, "spec", "nodeName") or "its node"
+        yield _lost(podview.name(lost), f"{node} is not ready any more")
+
+
+def _lost(pod: str, words: str) -> Finding:
+    return Finding(
+        DISRUPTED,
+        f"{pod} was lost with its node: {words}",
+        "The cluster did this, not the program. Retry the step (set_retry): training goes on "
+        "from its last checkpoint.",
+    )
 
 
 def _against(words: str) -> str:
@@ -232,12 +245,7 @@ def _exit_codes(evidence: Evidence, ends: list[Ended]) -> Iterator[Finding]:
     # Of those that ended in one second, a rank that was killed is why others lost their peer.
     first = next((end for end in together if end.exit_code in KILLED_BY), own[0])
     if first.reason == "ContainerStatusUnknown":
-        yield Finding(
-            DISRUPTED,
-            f"{first.pod} was lost with its node: {first.message or first.reason}",
-            "The cluster did this, not the program. Retry the step (set_retry): training goes on "
-            "from its last checkpoint.",
-        )
+        yield _lost(first.pod, first.message or first.reason)
         return
     others = len({end.pod for end in own} - {first.pod})
     restarts = sum(map(podview.restarts, evidence.pods.values()))

@@ -132,6 +132,12 @@ class Gatherer:
         """Why pods do not run yet, in the cluster's words; or empty."""
         return waiting.words(self.pods(), self.evidence.events)
 
+    def lost(self) -> str:
+        """Which pods' nodes are lost; or empty."""
+        lost = [pod for pod in podview.in_order(self.pods()) if podview.node_lost(pod)]
+        named = (f"{podview.name(pod)} on {podview.dig(pod, 'spec', 'nodeName')}" for pod in lost)
+        return f"node lost ({podview.some(named)})" if lost else ""
+
     def lingering(self) -> str:
         """What keeps a pod alive whose training has ended; or empty."""
         return next((podview.lingering(pod) for pod in podview.in_order(self.pods())), "")
@@ -198,6 +204,8 @@ class Gatherer:
         if known is not None and known["metadata"].get("uid") != pod["metadata"].get("uid"):
             self.evidence.past_pods = [*self.evidence.past_pods, known][-_MOST_PAST_PODS:]
         pods[name] = _lean(pod)
+        if podview.node_lost(pod) and not podview.node_lost(known or {}):
+            self.timeline.saw_node_lost(pod)
         fresh = [crash for crash in crashes(pod) if crash not in self._crashes]
         self._crashes.update(fresh)
         self.timeline.saw_crashes(pod, fresh)

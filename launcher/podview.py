@@ -13,6 +13,8 @@ from kfp_pytorch.launcher.evidence import Object
 
 _REPLICA_TYPE = "training.kubeflow.org/replica-type"
 _REPLICA_INDEX = "training.kubeflow.org/replica-index"
+# What a node controller writes where it gives a reason.
+_NODE_LOST = ("NodeNotReady", "NodeStatusUnknown", "NodeLost")
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,17 @@ def condition(obj: Object, wanted: str) -> Object:
     """
     found = [c for c in each(obj, "status", "conditions") if c.get("type") == wanted]
     return max(found, key=_freshness, default={})
+
+
+def node_lost(pod: Object) -> bool:
+    """Return whether the pod's node is out of the control plane's sight.
+
+    Its node controller then sets Ready to False, mostly without a reason (Kubernetes
+    pkg/controller/util/node, MarkPodsNotReady); the kubelet always gives one.
+    """
+    ready, reason = condition(pod, "Ready"), dig(condition(pod, "Ready"), "reason")
+    unsaid = not reason and condition(pod, "ContainersReady").get("status") == "True"
+    return ready.get("status") in ("False", "Unknown") and (unsaid or reason in _NODE_LOST)
 
 
 def _freshness(condition: Object) -> tuple[str, bool]:

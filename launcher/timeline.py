@@ -83,6 +83,12 @@ class Timeline:
             over = podview.dig(pod, "status", "phase") in ("Failed", "Succeeded")
             self._ended(_CRASHED[over], words, podview.moment(end.finished_at) or self._now())
 
+    def saw_node_lost(self, pod: Object) -> None:
+        """Enters that a pod's node is lost; of many pods at once together."""
+        at = podview.moment(podview.condition(pod, "Ready").get("lastTransitionTime"))
+        words = f"{podview.dig(pod, 'spec', 'nodeName')}, of {podview.name(pod)}"
+        self._ended("node lost", words, at or self._now())
+
     def last_crash(self) -> str:
         """Says what the last entry of crashes does; or an empty string."""
         crashes = (e for e in reversed(self._evidence.timeline) if e.what in _CRASHED)

@@ -313,18 +313,19 @@ class Wait:
         phase, whole = self._clocks.phase, running >= self._expected
         pods = f"{running} of {self._expected} pods run"
         words = self._gatherer.words() if phase is Phase.QUEUED or not whole else ""
+        where = ", ".join(filter(None, (phase.value, self._gatherer.lost())))
         if state.deleting:
             self._progress.tell("being deleted", pods)
         elif phase in (Phase.RUNNING, Phase.RESTARTING):
             about = "" if whole else "; ".join(filter(None, (pods, words)))
-            self._progress.tell(phase.value, about or self._gatherer.lingering())
+            self._progress.tell(where, about or self._gatherer.lingering())
         elif phase is Phase.UNACKNOWLEDGED:
             # It takes a moment, which is no news.
             if self._clocks.acknowledge > self._limits.quick_beat:
                 self._progress.tell("created", "the operator has not acknowledged it yet")
         else:
             about = words if phase is Phase.QUEUED else "; ".join(filter(None, (pods, words)))
-            self._progress.tell(phase.value, about or state.message)
+            self._progress.tell(where, about or state.message)
 
     def _tell_crashes(self) -> None:
         """Says that containers crashed: a job that only starts them again says Running all along.

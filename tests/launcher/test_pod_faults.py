@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from harness.played import container, end
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import CannotObserve, JobFailed
+from kfp_pytorch.launcher.podview import node_lost
 from kfp_pytorch.local.apiserver.faultactions import Answer, Forbidden, Reset, Stall
 from kfp_pytorch.local.apiserver.watchfaults import (
     EndWatch,
@@ -191,3 +193,36 @@ def test_pods_that_are_refused_beside_others_that_run_are_told(step: Any, hands:
     said = run.failed(JobFailed).splitlines()
     assert words in said[0]
     assert "LimitRange" in said[1]
+
+
+@pytest.mark.parametrize("reason", ["", "NodeStatusUnknown"])
+def test_a_node_that_is_lost_under_a_running_pod_is_told_at_once(
+    step: Any, hands: Any, told: list[str], reason: str
+) -> None:
+    run = step(num_nodes=2)
+    hands.running(run.job)
+    worker = hands.running(run.job, "worker")["metadata"]["name"]
+    hands.set_conditions(run.job, "Created", "Running")
+    hands.until(lambda: "running" in told)
+    ready = {"type": "Ready", "status": "False", "lastTransitionTime": "2025-11-27T12:07:00Z"}
+    whole = {"type": "ContainersReady", "status": "True"}
+    lost = [ready | ({"reason": reason} if reason else {}), whole]
+    hands.pod(run.job, "worker", phase="Running", conditions=lost)
+    hands.until(lambda: f"running, node lost ({worker} on node-1)" in told)
+    hands.pod(run.job, "worker", phase="Running", conditions=[ready | {"status": "True"}, whole])
+    hands.until(lambda: told[-1] == "running")
+    hands.pod(run.job, "worker", phase="Running", conditions=lost)
+    hands.until(lambda: told[-1].endswith(f"node lost ({worker} on node-1)"))
+    hands.set_conditions(run.job, "Running=False", "Failed: a replica failed")
+    said = run.failed(JobFailed)
+    assert said.splitlines()[0] == f"{worker} was lost with its node: node-1 is not ready any more."
+    assert f"{worker} on node-1: Running, node lost" in said
+    report = Path(run.outputs.report.path).read_text()
+    assert "node lost" in report
+    assert f"node-1, of {worker}" in report
+
+
+def test_a_pod_that_its_kubelet_calls_not_ready_is_on_no_lost_node() -> None:
+    ready = {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}
+    assert not node_lost({"status": {"conditions": [ready]}})
+    assert not node_lost({"status": {"conditions": [{"type": "Ready", "status": "False"}]}})
