@@ -100,16 +100,20 @@ def errors(evidence: Evidence, outcome: Outcome, logs: Mapping[str, str]) -> lis
     """
     found = [_error(failure) for failure in outcome.failures]
     said = {error.pod for error in found}
-    failed = dict.fromkeys(end.pod for end in podview.failed_ends(evidence.pods.values()))
+    failed: dict[str, int] = {}
+    for end in podview.failed_ends(evidence.pods.values()):
+        failed.setdefault(end.pod, end.exit_code)
     for pod in [*failed, *(pod for pod in logs if pod not in failed)]:
         if pod not in said:
-            found.extend(_in_log(pod, logs.get(pod, "")))
+            found.extend(_in_log(pod, logs.get(pod, ""), failed.get(pod)))
     return sorted(found, key=lambda error: error.lost_peers)
 
 
-def _in_log(pod: str, log: str) -> Iterator[Error]:
+def _in_log(pod: str, log: str, code: int | None) -> Iterator[Error]:
     found = tracebacks.first(log)
-    if found:
+    killed = code in KILLED_BY or any(end.weight == KILLED for end in _killed({pod: log}))
+    # It was handled: what nobody handles ends a program by itself.
+    if found and not (killed and found.outlived):
         yield Error(pod, found.rank, found.type, found.message, found.traceback)
 
 

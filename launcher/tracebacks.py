@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _RANK_PREFIX = re.compile(r"^(\[rank\d+\]:|\[(?:default)?\d+\]:) ?", re.MULTILINE)
+_MARKED = re.compile(r"^(?:\[rank[^\n]*)?(?:\n|\Z)", re.MULTILINE)
 _TRACEBACK = re.compile(
     # In brackets what torch's distributed checkpoint gathers from another rank.
     r"Traceback \(most recent call last\):(?P<gathered> \(RANK \d+\))?\n"
@@ -22,15 +23,32 @@ _CHAINED = re.compile(
     r"\n+(?:During handling of the above exception, another exception occurred"
     r"|The above exception was the direct cause of the following exception):\n+"
 )
+# An exception group has its members in margins, which separate them.
+_GROUP = re.compile(r"^ +[|+] (?:Exception Group )?Traceback \(most", re.MULTILINE)
+_MARGIN = re.compile(r"^ +(?:\+[+-]*-{4}.*|[|+] ?)", re.MULTILINE)
+# What Python tells as it goes on, or as it ends for another reason.
+_ASIDE = re.compile(
+    r"^(?:Exception ignored|Exception in thread|Error in (?:atexit|sys)|--- Logging error"
+    r"|Task exception was never)[^\n]*\n\Z",
+    re.MULTILINE,
+)
+# A line of the program's own, after which a traceback before it was handled.
+_WENT_ON = re.compile(
+    r"^(?!During handling of|The above exception|Exception |Error in |\[?[IWEF]\d{4} )"
+    r"[^\s|+][^\n]*[A-Za-z][^\n]*\n",
+    re.MULTILINE,
+)
 _ERROR = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?")
 # torch's own summaries of what happened in other processes.
 _SUMMARIES = (
     *("ChildFailedError", "ProcessRaisedException", "ProcessExitedException"),
-    "CheckpointException",
+    *("CheckpointException", "ExceptionGroup", "BaseExceptionGroup"),
 )
 # NCCL's own words come after torch's, which only say what kind of error it is.
 _NCCL_WORDS = re.compile(r"nccl[A-Z]\w+: [^\n]*\n\s*Last error: ?\n\s*(?P<last>[^\n]+)")
 _LONGEST_CONTEXT = 120
+# More lines than a program writes that only cleans up.
+_LAST_WORDS = 20
 
 
 @dataclass(frozen=True)
@@ -42,12 +60,14 @@ class Raised:
         type: The exception's class.
         message: Its words.
         traceback: Its traceback, with those of the errors that led to it.
+        outlived: Whether the program wrote on for long after it.
     """
 
     rank: int | None
     type: str
     message: str
     traceback: str
+    outlived: bool
 
 
 def first(log: str) -> Raised | None:
@@ -60,12 +80,31 @@ def first(log: str) -> Raised | None:
         The error, as it ended the program; None where there is none.
     """
     ranks = re.findall(r"^\[rank(\d+)\]:? ?Traceback", log, re.MULTILINE)
-    rank, plain = int(ranks[0]) if ranks else None, without_ranks(log)
-    own_first = sorted(_TRACEBACK.finditer(plain), key=lambda match: bool(match["gathered"]))
-    for match in [*own_first, *_UNPARSED.finditer(plain)]:
-        if not _is_summary(match):
-            return _read(rank, plain, match)
+    rank = int(ranks[0]) if ranks else None
+    # torch marks what ended a rank; what a program handles it writes without marks.
+    plain = without_ranks("".join(_MARKED.findall(log)) if ranks else log)
+    if _GROUP.search(plain):
+        plain = _MARGIN.sub("", plain)
+    found = [match for match in _TRACEBACK.finditer(plain) if not _is_summary(match)]
+    asides = [match for match in found if match["gathered"] or _is_aside(plain, match)]
+    own = [match for match in found if match not in asides]
+    ended = own if ranks else _last_together(plain, own)
+    for match in [*ended, *asides, *_UNPARSED.finditer(plain)]:
+        return _read(rank, plain, match)
     return None
+
+
+def _last_together(plain: str, found: list[re.Match[str]]) -> list[re.Match[str]]:
+    """Return the last of these with those before it that the program did not outlive."""
+    first = len(found) - 1
+    while first > 0 and not _WENT_ON.search(plain, found[first - 1].end(), found[first].start()):
+        first -= 1
+    return found[max(0, first) :]
+
+
+def _is_aside(plain: str, match: re.Match[str]) -> bool:
+    above = plain.rfind("\n", 0, max(0, match.start() - 1)) + 1
+    return bool(_ASIDE.match(plain, above, match.start()))
 
 
 def without_ranks(log: str) -> str:
@@ -94,7 +133,8 @@ def _read(rank: int | None, plain: str, match: re.Match[str]) -> Raised:
     if last is not match:
         root = ": ".join(filter(None, _parts(match["last"])))
         words = f"{words} (after {root[:_LONGEST_CONTEXT]})".strip()
-    return Raised(rank, kind, words, plain[match.start() : end])
+    outlived = rank is None and len(_WENT_ON.findall(plain, end)) > _LAST_WORDS
+    return Raised(rank, kind, words, plain[match.start() : end], outlived)
 
 
 def _chain(plain: str, match: re.Match[str]) -> Iterator[re.Match[str]]:

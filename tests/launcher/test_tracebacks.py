@@ -9,6 +9,30 @@ from kfp_pytorch.launcher import tracebacks
 
 HEAD = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    x()\n'
 HANDLED = "\nDuring handling of the above exception, another exception occurred:\n\n"
+# As Python 3.11 writes it.
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "a.py", line 11, in <module>
+  |     raise ExceptionGroup("all", errors)
+  | ExceptionGroup: all (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Exception Group Traceback (most recent call last):
+    |   File "b.py", line 7, in f
+    |     raise ExceptionGroup("some", errors)
+    | ExceptionGroup: some (1 sub-exception)
+    +-+---------------- 1 ----------------
+      | Traceback (most recent call last):
+      |   File "in.py", line 3, in g
+      |     raise ValueError("bad batch")
+      | ValueError: bad batch
+      +------------------------------------
+    +---------------- 2 ----------------
+    | Traceback (most recent call last):
+    |   File "a.py", line 9, in <module>
+    |     raise KeyError(1)
+    | KeyError: 1
+    +------------------------------------
+"""
 CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
 
 
@@ -20,10 +44,40 @@ def test_of_errors_that_led_to_one_another_the_last_ended_the_program(link: str)
     assert found.traceback.count("Traceback") == 2
 
 
-def test_errors_that_have_nothing_to_do_with_each_other_are_no_chain() -> None:
-    found = tracebacks.first(f"{HEAD}KeyError: 1\nstep 7\n{HEAD}RuntimeError: cannot load\n")
+SUMMARY = f"{HEAD}x.ChildFailedError: \n=====\ntrain.py FAILED\n"
+ATEXIT = f"Exception ignored in: <function f at 0x7f>\n{HEAD}TypeError: None\n"
+
+
+@pytest.mark.parametrize("after", ["", SUMMARY, ATEXIT], ids=["none", "torchrun", "atexit"])
+@pytest.mark.parametrize("mark", ["", "[rank3]: "])
+def test_of_errors_that_the_program_outlived_none_hides_the_one_that_ended_it(
+    mark: str, after: str
+) -> None:
+    fatal = "".join(f"{mark}{line}\n" for line in f"{HEAD}RuntimeError: cannot load".splitlines())
+    found = tracebacks.first(f"{HEAD}KeyError: 1\nstep 7\n{fatal}{after}")
     assert found is not None
-    assert (found.type, found.message) == ("KeyError", "1")
+    assert (found.type, found.message) == ("RuntimeError", "cannot load")
+    assert found.rank == (3 if mark else None)
+
+
+def test_of_errors_of_many_ranks_the_first_leads() -> None:
+    errors = [f"{HEAD}KeyError: {rank}\n" for rank in range(2)]
+    marked = "".join(
+        f"[rank{rank}]: {line}\n" for rank, text in enumerate(errors) for line in text.splitlines()
+    )
+    for log in (marked, "".join(errors)):
+        found = tracebacks.first(log)
+        assert found is not None
+        assert found.message == "0"
+
+
+@pytest.mark.parametrize("mark", ["", "[rank0]: "])
+def test_of_a_group_of_errors_the_innermost_first_is_named(mark: str) -> None:
+    log = "".join(f"{mark}{line}\n" for line in GROUP.splitlines())
+    found = tracebacks.first(f"step 7\n{log}")
+    assert found is not None
+    assert (found.type, found.message) == ("ValueError", "bad batch")
+    assert 'File "in.py"' in found.traceback
 
 
 def test_torchruns_summary_ends_no_chain() -> None:
@@ -68,3 +122,17 @@ def test_arguments_that_a_program_does_not_take_are_told_in_its_words() -> None:
     found = of(pod(0, container(state=end(2))), logs={"j-master-0": log})
     assert first_line(found).endswith("train.py: error: unrecognized arguments: --epoch=3.")
     assert "Correct args" in found.message.splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        (2, "j-master-0 raised KeyError: 1."),
+        (30, "j-master-0 ended with exit code 137 (SIGKILL)."),
+    ],
+)
+def test_an_error_that_was_handled_long_before_a_kill_is_not_why(steps: int, why: str) -> None:
+    log = f"{HEAD}KeyError: 1\n" + "".join(f"step {n}\n" for n in range(steps))
+    found = of(pod(0, container(state=end(137))), logs={"j-master-0": log})
+    assert first_line(found) == why
+    assert ("The first error" in found.message) is ("KeyError" in why)
