@@ -80,8 +80,7 @@ class Error:
     @property
     def lost_peers(self) -> bool:
         """Whether it only tells of other ranks that were lost or late."""
-        words = str(self)
-        return bool(_LOST_PEERS.search(words)) and not _OWN_FAULT.search(words)
+        return _of_peers(str(self))
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}\n{self.traceback}"
@@ -110,11 +109,15 @@ def errors(evidence: Evidence, outcome: Outcome, logs: Mapping[str, str]) -> lis
 
 
 def _in_log(pod: str, log: str, code: int | None) -> Iterator[Error]:
-    found = tracebacks.first(log)
+    found = tracebacks.first(log, _of_peers)
     killed = code in KILLED_BY or any(end.weight == KILLED for end in _killed({pod: log}))
     # It was handled: what nobody handles ends a program by itself.
     if found and not (killed and found.outlived):
         yield Error(pod, found.rank, found.type, found.message, found.traceback)
+
+
+def _of_peers(words: str) -> bool:
+    return bool(_LOST_PEERS.search(words)) and not _OWN_FAULT.search(words)
 
 
 def _error(said: Failure) -> Error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 _RANK_PREFIX = re.compile(r"^(\[rank\d+\]:|\[(?:default)?\d+\]:) ?", re.MULTILINE)
@@ -70,11 +70,12 @@ class Raised:
     outlived: bool
 
 
-def first(log: str) -> Raised | None:
+def first(log: str, of_peers: Callable[[str], bool]) -> Raised | None:
     """Find the first error in a log.
 
     Args:
         log: The last lines, perhaps of many ranks.
+        of_peers: Whether a traceback only tells that other ranks were lost.
 
     Returns:
         The error, as it ended the program; None where there is none.
@@ -88,10 +89,20 @@ def first(log: str) -> Raised | None:
     found = [match for match in _TRACEBACK.finditer(plain) if not _is_summary(match)]
     asides = [match for match in found if match["gathered"] or _is_aside(plain, match)]
     own = [match for match in found if match not in asides]
-    ended = own if ranks else _last_together(plain, own)
+    ended = own if ranks else _last_together(plain, _without_losses(plain, own, of_peers))
     for match in [*ended, *asides, *_UNPARSED.finditer(plain)]:
         return _read(rank, plain, match)
     return None
+
+
+def _without_losses(
+    plain: str, found: list[re.Match[str]], of_peers: Callable[[str], bool]
+) -> list[re.Match[str]]:
+    """Leave out what only tells of lost ranks, where another error came shortly before."""
+    others = [match for match in found if not of_peers(match[0])]
+    if others and len(_WENT_ON.findall(plain, others[-1].end())) <= _LAST_WORDS:
+        return others
+    return found
 
 
 def _last_together(plain: str, found: list[re.Match[str]]) -> list[re.Match[str]]:

@@ -36,9 +36,13 @@ GROUP = """\
 CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
 
 
+def first(log: str) -> tracebacks.Raised | None:
+    return tracebacks.first(log, lambda words: "by peer" in words)
+
+
 @pytest.mark.parametrize("link", [HANDLED, CAUSED])
 def test_of_errors_that_led_to_one_another_the_last_ended_the_program(link: str) -> None:
-    found = tracebacks.first(f"{HEAD}KeyError: 1\n{link}{HEAD}RuntimeError: cannot load\n")
+    found = first(f"{HEAD}KeyError: 1\n{link}{HEAD}RuntimeError: cannot load\n")
     assert found is not None
     assert (found.type, found.message) == ("RuntimeError", "cannot load (after KeyError: 1)")
     assert found.traceback.count("Traceback") == 2
@@ -54,10 +58,17 @@ def test_of_errors_that_the_program_outlived_none_hides_the_one_that_ended_it(
     mark: str, after: str
 ) -> None:
     fatal = "".join(f"{mark}{line}\n" for line in f"{HEAD}RuntimeError: cannot load".splitlines())
-    found = tracebacks.first(f"{HEAD}KeyError: 1\nstep 7\n{fatal}{after}")
+    found = first(f"{HEAD}KeyError: 1\nstep 7\n{fatal}{after}")
     assert found is not None
     assert (found.type, found.message) == ("RuntimeError", "cannot load")
     assert found.rank == (3 if mark else None)
+
+
+def test_an_error_leads_those_of_the_ranks_that_lost_its_rank() -> None:
+    lost = f"{HEAD}RuntimeError: Connection closed by peer [10.0.0.7]:2375\n"
+    found = first(f"{HEAD}ValueError: bad label\nrank 0 leaves\n{lost}rank 2 leaves\n{lost}")
+    assert found is not None
+    assert (found.type, found.message) == ("ValueError", "bad label")
 
 
 def test_of_errors_of_many_ranks_the_first_leads() -> None:
@@ -66,7 +77,7 @@ def test_of_errors_of_many_ranks_the_first_leads() -> None:
         f"[rank{rank}]: {line}\n" for rank, text in enumerate(errors) for line in text.splitlines()
     )
     for log in (marked, "".join(errors)):
-        found = tracebacks.first(log)
+        found = first(log)
         assert found is not None
         assert found.message == "0"
 
@@ -74,14 +85,14 @@ def test_of_errors_of_many_ranks_the_first_leads() -> None:
 @pytest.mark.parametrize("mark", ["", "[rank0]: "])
 def test_of_a_group_of_errors_the_innermost_first_is_named(mark: str) -> None:
     log = "".join(f"{mark}{line}\n" for line in GROUP.splitlines())
-    found = tracebacks.first(f"step 7\n{log}")
+    found = first(f"step 7\n{log}")
     assert found is not None
     assert (found.type, found.message) == ("ValueError", "bad batch")
     assert 'File "in.py"' in found.traceback
 
 
 def test_torchruns_summary_ends_no_chain() -> None:
-    found = tracebacks.first(f"{HEAD}KeyError: 1\n{CAUSED}{HEAD}x.ChildFailedError: \n")
+    found = first(f"{HEAD}KeyError: 1\n{CAUSED}{HEAD}x.ChildFailedError: \n")
     assert found is not None
     assert (found.type, found.message) == ("KeyError", "1")
 
@@ -89,7 +100,7 @@ def test_torchruns_summary_ends_no_chain() -> None:
 def test_a_script_that_cannot_be_parsed_has_no_traceback_and_is_named_all_the_same() -> None:
     source = "    def f(\n         ^\n"
     log = f'  File "/app/train.py", line 3\n{source}SyntaxError: never closed\n'
-    found = tracebacks.first(log)
+    found = first(log)
     assert found is not None
     assert (found.type, found.message) == ("SyntaxError", "never closed")
     assert "line 3" in found.traceback
@@ -97,7 +108,7 @@ def test_a_script_that_cannot_be_parsed_has_no_traceback_and_is_named_all_the_sa
 
 def test_words_that_go_on_in_the_next_line_are_told_with_it() -> None:
     last = 'RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key(s): "fc.weight".\n'
-    found = tracebacks.first(HEAD + last)
+    found = first(HEAD + last)
     assert found is not None
     assert found.message.endswith('state_dict for Net: Missing key(s): "fc.weight".')
 
