@@ -37,10 +37,14 @@ from kfp_pytorch.serving.tensors import Array, BadRequest, from_flat
 
 # Requests that wait for the model's thread; more are told to come back.
 MAX_WAITING = 256
+# Largest bodies that are read and answered at once. Of small numbers in JSON each of 32 MiB takes
+# 550 MiB (measured): more would not fit the memory that the runtime gives.
+LARGEST_AT_ONCE = 4
 DRAIN_SECONDS = 20
 JSON = "application/json"
 # For an answer before the body was read: what follows of it makes the connection useless.
 UNREAD = {"connection": "close"}
+RETRY = {"retry-after": "1"}
 REPOSITORY_PATH = "/v2/repository/"
 # Each logs a line a request, which costs a third of the throughput (measured).
 QUIET_LOGGERS = ("kserve.trace", "uvicorn.access")
@@ -221,11 +225,12 @@ def _check_head(body: bytes, headers: dict[str, str]) -> None:
 
 
 class BodyLimit:
-    """Refuses bodies that are compressed or too large, and the paths that load models."""
+    """Refuses the paths that load models, and bodies that are compressed, too large or too many."""
 
     def __init__(self, application: ASGIApp, limit: int) -> None:
         self._application = application
         self._limit = limit
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one connection event of ASGI."""
@@ -238,20 +243,27 @@ class BodyLimit:
         coding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
         if coding != "identity":
             return await _compressed(coding)(scope, receive, send)
-        received = int(headers.get(b"content-length", 0))
-        if received > self._limit:
+        if int(headers.get(b"content-length", 0)) > self._limit:
             return await _too_large(self._limit)(scope, receive, send)
         received = 0
 
         async def limited() -> Message:
             nonlocal received
             message = await receive()
-            received += len(message.get("body", b""))
+            size = len(message.get("body", b""))
+            received += size
+            self._held += size
             if received > self._limit:
                 raise HTTPException(413, _too_large_message(self._limit))
+            if self._held > LARGEST_AT_ONCE * self._limit:
+                why = f"requests of {self._held} bytes are being answered; try again later"
+                raise HTTPException(503, why, RETRY)
             return message
 
-        return await self._application(scope, limited, send)
+        try:
+            return await self._application(scope, limited, send)
+        finally:
+            self._held -= received
 
 
 def _too_large_message(limit: int) -> str:
@@ -272,7 +284,7 @@ async def _bad_request(_: Request, error: Exception) -> JSONResponse:
 
 
 async def _too_busy(_: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"error": str(error)}, 503, {"retry-after": "1"})
+    return JSONResponse({"error": str(error)}, 503, RETRY)
 
 
 async def _http_error(_: Request, error: Exception) -> JSONResponse:
@@ -280,7 +292,7 @@ async def _http_error(_: Request, error: Exception) -> JSONResponse:
     # FastAPI says of a body that is no text only that there was an error.
     unread = error.status_code == 400 and error.__cause__ is not None
     reason = f"body: not JSON: {error.__cause__}" if unread else error.detail
-    return JSONResponse({"error": reason}, error.status_code)
+    return JSONResponse({"error": reason}, error.status_code, error.headers)
 
 
 async def _invalid_v2(_: Request, error: Exception) -> JSONResponse:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import select
 import signal
 import socket
 import threading
@@ -237,6 +239,26 @@ def test_a_body_over_the_limit_without_a_length_is_refused_too(server: Server, p
     )
     assert response.status == 413
     assert "larger than 1048576 bytes" in response.json()["error"]
+
+
+def test_many_large_bodies_at_once_are_told_to_come_back(server: Server) -> None:
+    large = 1024 * 1024
+    head = f"POST {V1} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    with contextlib.ExitStack() as stack:
+        clients = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            for _ in range(5)
+        ]
+        for client in clients:
+            client.sendall(f"{head}content-length: {large}\r\n\r\n".encode() + b" " * (large - 1))
+        # None of them is whole: the one that is answered is the one that is too many.
+        answered, _, _ = select.select(clients, [], [], 30)
+        response = answered[0].recv(65_536)
+    assert b"503 Service Unavailable" in response
+    assert b"retry-after: 1" in response
+    assert b"bytes are being answered; try again later" in response
+    responses = (server.post(V1, {"instances": NESTED}) for _ in range(1_000))
+    assert any(response.status == 200 for response in responses)
 
 
 def test_nobody_unloads_the_model_over_http(server: Server) -> None:
