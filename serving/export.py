@@ -74,6 +74,12 @@ class Export:
     run: Callable[[torch.Tensor], torch.Tensor]
     preprocessing: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def longest(self) -> int | None:
+        """The largest size where the input's is free; None where `model.json` states none."""
+        stated = self.preprocessing.get("longest")
+        return stated if type(stated) is int and stated > 0 else None
+
 
 def load(model_dir: Path) -> Export:
     """Reads the export in a directory.
@@ -108,7 +114,7 @@ def _load(model_dir: Path) -> Export:
         output=_only_tensor(description, "outputs"),
         classes=_classes(description),
         run=_load_program(directory / _program(description)),
-        preprocessing=description.get("preprocessing") or {},
+        preprocessing=_preprocessing(description),
     )
 
 
@@ -229,6 +235,13 @@ def _classes(description: dict[str, Any]) -> tuple[str, ...]:
     if not isinstance(classes, list):
         raise ExportError(f"{DESCRIPTION}: classes: must be a list of labels, not {classes!r}")
     return tuple(str(label) for label in classes)
+
+
+def _preprocessing(description: dict[str, Any]) -> dict[str, Any]:
+    stated = description.get("preprocessing") or {}
+    if not isinstance(stated, dict):
+        raise ExportError(f"{DESCRIPTION}: preprocessing: must be an object, not {stated!r}")
+    return stated
 
 
 def _load_program(path: Path) -> Callable[[torch.Tensor], torch.Tensor]:

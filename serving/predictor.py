@@ -54,7 +54,9 @@ class Predictor:
                 states.
         """
         spec = self.export.input
-        sizes = [WARM_UP_SIZE if size == -1 else size for size in spec.shape[1:]]
+        # A text may be shorter than that at its longest.
+        free = min(WARM_UP_SIZE, self.export.longest or WARM_UP_SIZE)
+        sizes = [free if size == -1 else size for size in spec.shape[1:]]
         for batch in (2, 1):
             try:
                 zeros = torch.zeros([batch, *sizes], dtype=DATATYPES[spec.datatype])

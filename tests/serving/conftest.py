@@ -32,14 +32,20 @@ def write_export(
     folder: Path,
     module: torch.nn.Module | None = None,
     example: torch.Tensor | None = None,
+    sizes: dict[int, Any] | None = None,
     **changes: Any,
 ) -> Path:
-    """Writes an export as training does; `changes` are put over the fields of model.json."""
+    """Writes an export as training does; `changes` are put over the fields of model.json.
+
+    `sizes` are the dimensions that are free beside the batch.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     example = torch.zeros(2, 1, 4, 4) if example is None else example
     batch = torch.export.Dim("batch", min=1, max=1024)
     program = torch.export.export(
-        (module or BrightestQuarter()).eval(), (example,), dynamic_shapes=({0: batch},)
+        (module or BrightestQuarter()).eval(),
+        (example,),
+        dynamic_shapes=({0: batch, **(sizes or {})},),
     )
     path = folder / "model.pt2"
     torch.export.save(program, path)

@@ -119,6 +119,7 @@ def test_a_missing_program_is_named(copied: Path) -> None:
             ({"inputs": [{"name": "x", "shape": [-1, size], "datatype": "FP32"}]}, "each size is")
             for size in (0, -5, 1.5, "4", float("inf"))
         ),
+        ({"preprocessing": [1]}, "preprocessing: must be an object"),
         ({"classes": "abc"}, "classes: must be a list of labels"),
     ],
 )
@@ -213,6 +214,25 @@ def test_a_token_that_the_model_has_no_row_for_is_the_clients_fault(
     assert len(loaded.answer_v1({"instances": [[1, 2, 9]]})["predictions"]) == 1
     with pytest.raises(tensors.BadRequest, match=r"does not take this input: .*'values': \[0, 9\]"):
         loaded.answer_v1({"instances": [[1, 2, token]]})
+
+
+def test_a_model_whose_longest_text_is_short_is_served(
+    write_export: Callable[..., Path], tmp_path: Path
+) -> None:
+    lengths = {1: torch.export.Dim("length", min=1, max=16)}
+    folder = write_export(
+        tmp_path,
+        ScoresTokens(),
+        torch.zeros(2, 3, dtype=torch.int64),
+        sizes=lengths,
+        inputs=[{"name": "tokens", "shape": [-1, -1], "datatype": "INT64"}],
+        preprocessing={"longest": 16},
+    )
+    loaded = predictor.Predictor(export.load(folder))
+    loaded.warm_up()
+    assert len(loaded.answer_v1({"instances": [[1] * 16]})["predictions"]) == 1
+    with pytest.raises(tensors.BadRequest, match=r"does not take this input: .*'longest': 16"):
+        loaded.answer_v1({"instances": [[1] * 17]})
 
 
 def test_a_program_that_gives_nan_is_not_served(
