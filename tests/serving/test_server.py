@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import http.client
 import json
 import select
 import signal
@@ -253,10 +254,10 @@ def test_many_large_bodies_at_once_are_told_to_come_back(server: Server) -> None
             client.sendall(f"{head}content-length: {large}\r\n\r\n".encode() + b" " * (large - 1))
         # None of them is whole: the one that is answered is the one that is too many.
         answered, _, _ = select.select(clients, [], [], 30)
-        response = answered[0].recv(65_536)
-    assert b"503 Service Unavailable" in response
-    assert b"retry-after: 1" in response
-    assert b"bytes are being answered; try again later" in response
+        response = http.client.HTTPResponse(answered[0])
+        response.begin()
+        assert (response.status, response.headers["retry-after"]) == (503, "1")
+        assert b"bytes are being answered; try again later" in response.read()
     responses = (server.post(V1, {"instances": NESTED}) for _ in range(1_000))
     assert any(response.status == 200 for response in responses)
 
