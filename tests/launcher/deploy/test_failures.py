@@ -38,6 +38,12 @@ def crashed(name: str, message: str, restarts: int = 2) -> Object:
     }
 
 
+def runs_unready() -> Object:
+    """The status of a server that has started and never gets ready."""
+    started = {"running": {"startedAt": "2025-11-27T12:00:00Z"}}
+    return crashed("kserve-container", "", restarts=0) | {"state": started, "lastState": {}}
+
+
 def test_a_download_that_keeps_failing_ends_the_step_with_the_initializers_log(
     kserve: KServe, update: Callable[..., Step]
 ) -> None:
@@ -97,9 +103,7 @@ def test_a_server_that_runs_and_never_is_ready_is_told_with_its_log_and_its_prob
     step = start(timeout=1)
     until(kserve.service)
     carried = kserve.rolls_out(available=0)
-    status = crashed("kserve-container", "", restarts=0)
-    status |= {"state": {"running": {"startedAt": "2025-11-27T12:00:00Z"}}, "lastState": {}}
-    pod = kserve.pod(carried, phase="Running", containerStatuses=[status])
+    pod = kserve.pod(carried, phase="Running", containerStatuses=[runs_unready()])
     kserve.log(pod, "kserve-container", "loading shard 1 of 9")
     kserve.event("Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 503")
     message = step.failed()
@@ -114,9 +118,7 @@ def test_a_message_stays_readable_whatever_a_server_or_a_controller_wrote(
     step = start(timeout=1)
     until(kserve.service)
     carried = kserve.rolls_out(available=0)
-    status = crashed("kserve-container", "", restarts=0)
-    status |= {"state": {"running": {"startedAt": "2025-11-27T12:00:00Z"}}, "lastState": {}}
-    pod = kserve.pod(carried, phase="Running", containerStatuses=[status])
+    pod = kserve.pod(carried, phase="Running", containerStatuses=[runs_unready()])
     kserve.log(pod, "kserve-container", "\n".join(["x" * 50_000] * 30))
     kserve.event("FailedMount", "y" * 50_000)
     info = {"reason": "ModelLoadFailed", "message": "z" * 50_000}
