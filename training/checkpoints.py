@@ -1,4 +1,4 @@
-"""A job's checkpoints: copied aside while training waits, written while it goes on."""
+"""A job's checkpoints: copied aside, and written by a thread while training goes on."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Checkpoints:
         self.group: dist.ProcessGroup | None = None
         if world.size > 1:
             self.group = dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT)  # type: ignore[assignment]
-        self._staging = staging.Staging(world.device)
+        self._staging = staging.Staging(world.device, state.model, state.optimizer)
         self._planner = tensor_files.Planner()
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
@@ -177,8 +177,7 @@ class Checkpoints:
         """
         step = position["progress"]["step"]
         if self._pending is not None:
-            # It fails at once where it misses the same rank.
-            failed = self._pending.exception(timeout=_LAST_WRITE_SECONDS)
+            failed = self._has_failed(self._pending, step)
             self._newest_step = None if failed else self._newest_step
         if step <= (self._newest_step or 0) or checkpoint.is_complete(self._folder, step):
             return
@@ -192,6 +191,21 @@ class Checkpoints:
             carried = job_state.plain(self._state, position, self._state.meter.local())
         self._write_alone(step, copied, {**self._about(), "carried": carried})
         LOG.info("saved step %s from the memory of rank %s", step, self._world.rank)
+
+    def _has_failed(self, pending: Future[None], step: int) -> bool:
+        """Whether a checkpoint that is being written is none to count on beside one of `step`.
+
+        Raises:
+            TimeoutError: If it is of that very step, and still being written.
+        """
+        try:
+            # It fails at once where it misses the same rank.
+            return pending.exception(timeout=_LAST_WRITE_SECONDS) is not None
+        except TimeoutError:
+            # Of a step that the device will never end, the copy never comes.
+            if step == self._newest_step:
+                raise
+            return True
 
     def _write_alone(self, step: int, tensors: Tensors, about: dict[str, Any]) -> None:
         def commit(files: Files) -> None:
@@ -227,6 +241,7 @@ class Checkpoints:
     ) -> None:
         clock = time.perf_counter()
         folder, place = self._folder, checkpoint.place(step)
+        self._staging.finish()
 
         def commit(files: Files) -> None:
             _await_files(folder, place, files)
@@ -236,7 +251,7 @@ class Checkpoints:
         tensor_files.write(folder, place, tensors, self.group, commit, self._planner)
         self.wrote = time.perf_counter() - clock
         if self._world.is_main:
-            words = "wrote the checkpoint %s in %.2f s, for which training waited %.3f s"
+            words = "wrote the checkpoint %s in %.2f s; training waited %.3f s to hand it over"
             LOG.info(words, f"{folder.uri}/{place}", self.wrote, self.stalled)
 
     def _find(self, anew: bool) -> tuple[str, dict[str, Any]] | None:

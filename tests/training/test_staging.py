@@ -18,7 +18,7 @@ def test_a_copy_is_of_the_state_at_its_call_though_training_goes_on(device: str)
     width = 4096 if device == "cuda" else 8
     model = nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    staging = Staging(torch.device(device))
+    staging = Staging(torch.device(device), model, optimizer)
 
     def train() -> None:
         model(torch.randn(8, width, device=device)).sum().backward()
@@ -31,6 +31,7 @@ def test_a_copy_is_of_the_state_at_its_call_though_training_goes_on(device: str)
         copied = staging.copy(state)
         train()
         train()
+        staging.finish()
         told = dict(local_parts(copied))
         assert told.keys() == expected.keys()
         for name, part in told.items():

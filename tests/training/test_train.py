@@ -159,6 +159,31 @@ def test_weights_that_are_no_finite_numbers_are_saved_by_no_rank_that_is_left(tm
     assert not list(tmp_path.iterdir())
 
 
+def test_the_last_step_is_saved_though_the_copy_of_a_later_one_never_comes(
+    tmp_path, monkeypatch, request
+):
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = State(model, optimizer, LossMeter(ALONE), Progress(step=3), History())
+    config = Config(output=str(tmp_path))
+    held = Checkpoints(open_folder(str(tmp_path)), config, ALONE, state, {})
+    reached = position(state)
+    # As when a GPU waits for a rank that has gone: what the host asks of it is never done.
+    stands = threading.Event()
+    request.addfinalizer(stands.set)
+    monkeypatch.setattr(held._staging, "finish", stands.wait)
+    monkeypatch.setattr("kfp_pytorch.training.checkpoints._LAST_WRITE_SECONDS", 0.1)
+    state.progress.step = 4
+    held.save()
+    with pytest.raises(TimeoutError):
+        held.rescue(position(state))
+    held.rescue(reached)
+    assert (tmp_path / "checkpoints" / "latest").read_text() == "step-00000003"
+    stands.set()
+    held.wait()
+    assert (tmp_path / "checkpoints" / "latest").read_text() == "step-00000004"
+
+
 def test_room_is_made_before_the_next_checkpoint_where_fewer_are_to_be_kept(no_export, tmp_path):
     run(tmp_path, epochs=4, keep=9)
     steps = sorted((tmp_path / "checkpoints").glob("step-*"))
