@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import urllib3
 
-from kfp_pytorch.launcher import checks
+from kfp_pytorch.launcher import checks, lookup
 from kfp_pytorch.launcher.errors import InputError, StepError
 from kfp_pytorch.launcher.progress import Progress
 
@@ -250,7 +250,8 @@ def _post(http: urllib3.PoolManager, server: Server, body: Any, deadline: float)
 
 
 def _advice(said: str) -> str:
-    return next((f"\n{advice}" for pattern, advice in _ADVICE if pattern.search(said)), "")
+    advice = lookup.advice(_ADVICE, said)
+    return f"\n{advice}" if advice else ""
 
 
 def _predictions(answer: bytes, count: int) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kfp_pytorch.launcher import podview, waiting
+from kfp_pytorch.launcher import lookup, podview, waiting
 from kfp_pytorch.launcher.evidence import Evidence
 from kfp_pytorch.launcher.findings import UNSCHEDULABLE, VOLUME, Finding
 from kfp_pytorch.launcher.podview import some
@@ -104,7 +104,7 @@ def advice(words: str) -> str:
     Args:
         words: Its message.
     """
-    whole = next((text for pattern, text in _ALONE if pattern.search(words)), "")
+    whole = lookup.advice(_ALONE, words)
     if whole:
         return whole
     parts = [

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher import podview
+from kfp_pytorch.launcher import lookup, podview
 from kfp_pytorch.launcher.evidence import Evidence
 from kfp_pytorch.launcher.findings import CANNOT_START, START_ERRORS, Finding
 
@@ -143,13 +143,12 @@ def advice(reason: str, words: str) -> str:
         reason: The kubelet's reason, such as `ErrImagePull`.
         words: The kubelet's message.
     """
-    known = next((text for pattern, text in _KNOWN if pattern.search(words)), "")
-    return known or _WAITING[reason].advice
+    return lookup.advice(_KNOWN, words) or _WAITING[reason].advice
 
 
 def _shortened(words: str) -> str:
     """Leave out the runtime's account of its own layers where what matters comes late."""
-    match = next(filter(None, (pattern.search(words) for pattern, _ in _KNOWN)), None)
+    match, _ = lookup.first(_KNOWN, words)
     if match is None or len(words) <= _LONG or not match.start():
         return words
     start = words.rfind(": ", 0, match.start() + 1)

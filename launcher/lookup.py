@@ -1,0 +1,35 @@
+"""Finds what to do about words that are known, in a table of patterns. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+Known = tuple[re.Pattern[str], str]
+"""A pattern, and what to do where it fits."""
+
+
+def first(table: Iterable[Known], words: str) -> tuple[re.Match[str] | None, str]:
+    """Return where the first pattern that fits does so, and its advice.
+
+    Args:
+        table: Patterns with their advice, the narrower before the wider.
+        words: What was said.
+
+    Returns:
+        None and an empty string where no pattern fits.
+    """
+    for pattern, text in table:
+        if match := pattern.search(words):
+            return match, text
+    return None, ""
+
+
+def advice(table: Iterable[Known], words: str) -> str:
+    """Return the advice of the first pattern that fits, or an empty string.
+
+    Args:
+        table: Patterns with their advice, the narrower before the wider.
+        words: What was said.
+    """
+    return first(table, words)[1]
