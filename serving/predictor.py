@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from kfp_pytorch.serving.tensors import NUMPY_TYPES, BadRequest, from_nested
 # Rows that go through the model at once: what bounds the memory of a large request.
 CHUNK = 64
 WARM_UP_SIZE = 32
+# What torch says in a plain RuntimeError (c10/core/impl/alloc_cpu.cpp, aten's CUDABlas.cpp).
+_MEMORY_FULL = re.compile(r"DefaultCPUAllocator|std::bad_alloc|CUBLAS_STATUS_ALLOC_FAILED")
 
 Array = npt.NDArray[Any]
 
@@ -77,12 +80,15 @@ class Predictor:
         Raises:
             BadRequest: The model does not take rows of this size or a value of them, or its
                 answer is not finite.
+            MemoryError: There is not enough memory for these rows, as they are or just now.
         """
         tensor = torch.from_numpy(rows)
         starts = range(0, len(tensor), CHUNK)
         try:
             output = np.concatenate([self._run(tensor[start : start + CHUNK]) for start in starts])
         except (AssertionError, IndexError, RuntimeError, ValueError) as error:
+            if isinstance(error, torch.OutOfMemoryError) or _MEMORY_FULL.search(str(error)):
+                raise MemoryError(str(error)) from error
             # It answered the warm-up: a token it has no row for, or a length beyond its longest.
             said = self.export.preprocessing
             hint = f"; {DESCRIPTION} says of its input: {said}" if said else ""

@@ -180,7 +180,7 @@ class CheckedDataPlane(DataPlane):  # type: ignore[misc]
             headers = {**headers, "content-type": JSON}
         try:
             return super().decode(body, headers, *args, **kwargs)  # type: ignore[no-any-return]
-        except BadRequest:
+        except (BadRequest, MemoryError):
             raise
         except InvalidInput as error:
             raise BadRequest(f"body: {error.reason}") from error
@@ -287,6 +287,12 @@ async def _too_busy(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": str(error)}, 503, RETRY)
 
 
+async def _memory_full(_: Request, error: Exception) -> JSONResponse:
+    logger.warning("memory is full: %s", error)
+    reason = "the predictor's memory is full; send fewer instances in a request, or try again later"
+    return JSONResponse({"error": reason}, 503, RETRY)
+
+
 async def _http_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101 - for the type checker
     # FastAPI says of a body that is no text only that there was an error.
@@ -326,6 +332,7 @@ def harden(application: FastAPI, limit: int) -> None:
     # Nobody reads this answer; without it a client that goes away is logged as the server's fault.
     application.add_exception_handler(ClientDisconnect, _bad_request)
     application.add_exception_handler(TooBusy, _too_busy)
+    application.add_exception_handler(MemoryError, _memory_full)
     application.add_exception_handler(RequestValidationError, _invalid_v2)
     application.add_exception_handler(HTTPException, _http_error)
 

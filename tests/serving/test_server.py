@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from kfp_pytorch.serving.__main__ import arguments
 
@@ -260,6 +261,42 @@ def test_many_large_bodies_at_once_are_told_to_come_back(server: Server) -> None
         assert b"bytes are being answered; try again later" in response.read()
     responses = (server.post(V1, {"instances": NESTED}) for _ in range(1_000))
     assert any(response.status == 200 for response in responses)
+
+
+class ComparesAll(torch.nn.Module):
+    """Makes a number for each four tokens of a text: for a long one there is no memory."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        length = tokens.shape[1]
+        fours = tokens.float()[:, :, None, None, None].expand(-1, -1, length, length, length)
+        return fours.contiguous().flatten(1).mean(1, keepdim=True).repeat(1, 4)
+
+
+def test_a_request_that_memory_is_too_small_for_is_told_to_come_back(
+    started: Any, write_export: Any, tmp_path: Path
+) -> None:
+    tokens = {"name": "tokens", "shape": [-1, -1], "datatype": "INT64"}
+    folder = write_export(
+        tmp_path,
+        ComparesAll(),
+        torch.zeros(2, 3, dtype=torch.int64),
+        sizes={1: torch.export.Dim("length", min=1, max=10**6)},
+        inputs=[tokens],
+    )
+    server = started(folder)
+    server.wait_ready()
+    # The 1e15 bytes that this needs are more than a process has addresses for.
+    long = [1] * 4000
+    flat = tokens | {"shape": [1, len(long)], "data": long}
+    for path, body in ((V1, {"instances": [long]}), (V2, {"inputs": [flat]})):
+        response = server.post(path, body)
+        assert (response.status, response.headers["retry-after"]) == (503, "1"), response.data
+        assert "the predictor's memory is full; send fewer" in response.json()["error"]
+        assert server.post(V1, {"instances": [[1, 2, 3]]}).status == 200
+    server.process.send_signal(signal.SIGTERM)
+    output, _ = server.process.communicate(timeout=60)
+    assert "memory is full: [enforce fail at alloc_cpu.cpp" in output
+    assert "Traceback" not in output
 
 
 def test_nobody_unloads_the_model_over_http(server: Server) -> None:
