@@ -101,7 +101,7 @@ def _applied(kube: Kube, inputs: ServiceInputs, pace: Pace, deadline: float) -> 
                 f"InferenceService {kube.namespace}/{inputs.name} would serve nothing: {halted}. "
                 "It was left as it is."
             )
-        if existing and _covers(existing, wanted):
+        if existing and _covers(existing, wanted) and _share(existing) == _share(wanted):
             say(f"InferenceService {kube.namespace}/{inputs.name} is already as wanted")
             return existing
         try:
@@ -139,6 +139,11 @@ def _covers(existing: object, wanted: object) -> bool:
     if isinstance(wanted, dict) and isinstance(existing, dict):
         return all(_covers(existing.get(key), value) for key, value in wanted.items())
     return existing == wanted
+
+
+def _share(service: Object) -> object:
+    """The canary's share, which is told by being left out, too: then it is all."""
+    return dig(service, "spec", "predictor", "canaryTrafficPercent")
 
 
 def _refuse_raw_canary(kube: Kube, existing: Object, inputs: ServiceInputs) -> None:

@@ -73,10 +73,18 @@ def rollout(service: Object, workload: Object | None, spec_hash: str) -> Rollout
     if not waits_for and ready.get("status") != "True":
         words = f"{ready.get('reason') or ''} {ready.get('message') or ''}".strip()
         waits_for = f"the service to be Ready{f' ({words})' if words else ''}"
-    if not waits_for and transition not in ("", "UpToDate"):
+    if not waits_for and transition not in ("", "UpToDate") and not _idles(service, transition):
         waits_for = f"the model: {transition}"
     refusal = stopped(service) or refusal or _refused_pods(workload, spec_hash)
     return Rollout(not waits_for, waits_for, refusal, failed)
+
+
+def _idles(service: Object, transition: str) -> bool:
+    """Whether a model may be said to be on its way only because it was scaled to zero.
+
+    KServe takes no pods for a start (v0.20, inference_service_status.go, PropagateModelStatus).
+    """
+    return transition == "InProgress" and dig(service, "spec", "predictor", "minReplicas") == 0
 
 
 def stopped(service: Object) -> str:
@@ -147,9 +155,17 @@ def _revision_waits_for(service: Object, revision: Object, spec_hash: str) -> st
     wanted = 100 if canary is None else int(canary)
     targets = each(_component(service), "traffic")
     share = sum(int(target.get("percent") or 0) for target in targets if _leads_to(target, created))
-    if targets and share < wanted:
-        return f"traffic to revision {created}: {share} of {wanted} %"
+    if targets and (share < wanted or (share > wanted and _follows_another(service, created))):
+        return f"traffic to revision {created}: {share} % in place of {wanted} %"
     return ""
+
+
+def _follows_another(service: Object, created: str) -> bool:
+    """Whether there is an older revision to take the rest: the first of all gets everything."""
+    status = _component(service)
+    older = {status.get("latestRolledoutRevision"), status.get("previousRolledoutRevision")}
+    older |= {target.get("revisionName") for target in each(status, "traffic")}
+    return bool(older - {created, "", None})
 
 
 def _leads_to(target: Object, revision: str) -> bool:

@@ -85,10 +85,11 @@ def test_a_knative_revision_that_is_ready_without_its_traffic_is_not_done() -> N
 
     old = {"revisionName": "r-1", "percent": 100}
     state = rollout(to(old), revision("new"), "new")
-    assert state.waits_for == "traffic to revision r-2: 0 of 100 %"
+    assert state.waits_for == "traffic to revision r-2: 0 % in place of 100 %"
     tenth = ({"revisionName": "r-1", "percent": 90}, {"revisionName": "r-2", "percent": 10})
     assert not rollout(to(*tenth), revision("new"), "new").done
     assert rollout(to(*tenth, canary=10), revision("new"), "new").done
+    assert not rollout(to(*tenth, canary=5), revision("new"), "new").done
     assert not rollout(to(*tenth, canary=20), revision("new"), "new").done
     assert rollout(to(old, canary=0), revision("new"), "new").done
     assert rollout(to({"latestRevision": True, "percent": 100}), revision("new"), "new").done
@@ -109,6 +110,16 @@ def test_no_pods_are_whole_only_where_none_are_asked_for() -> None:
     assert not rollout(service(), deployment(wanted=0), "new").done
     asked = service() | {"spec": {"predictor": {"minReplicas": 0}}}
     assert rollout(asked, deployment(wanted=0), "new").done
+
+
+@pytest.mark.parametrize(("least", "done"), [(0, True), (1, False)])
+def test_a_model_that_was_scaled_to_zero_is_not_said_to_be_loading(least: int, done: bool) -> None:
+    loading = {"modelStatus": {"transitionStatus": "InProgress"}}
+    idle = knative("r-1", "r-1") | {"spec": {"predictor": {"minReplicas": least}}}
+    idle["status"] |= loading
+    assert rollout(idle, revision("new"), "new").done is done
+    asked = service(**loading) | {"spec": {"predictor": {"minReplicas": least}}}
+    assert rollout(asked, deployment(wanted=least), "new").done is done
 
 
 def test_a_deployment_that_makes_no_progress_is_told_in_its_words() -> None:

@@ -23,6 +23,7 @@ from kfp_pytorch.launcher.inference_service import parse_inputs
 from kfp_pytorch.launcher.kube import Kube
 from kfp_pytorch.launcher.steps.kserve_deploy import Outputs, deploy
 from kfp_pytorch.launcher.stop import Stopper
+from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.apiserver.serve import ThreadedServer, start_in_thread
 
 NAMESPACE = "default"
@@ -185,9 +186,15 @@ class Step:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ThreadedServer]:
+def api() -> Api:
+    """What the server serves."""
+    return Api()
+
+
+@pytest.fixture
+def server(tmp_path: Path, api: Api) -> Iterator[ThreadedServer]:
     """A server of the test's own: some add webhooks, which nothing takes away."""
-    started = start_in_thread(tmp_path)
+    started = start_in_thread(tmp_path, api=api)
     spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
     claim = {"metadata": {"name": "kfp-pytorch", "namespace": NAMESPACE}, "spec": spec}
     started.call(started.api.create, CLAIM, claim)
