@@ -266,6 +266,35 @@ class BodyLimit:
             self._held -= received
 
 
+class Drain:
+    """Answers what the time to drain was too short for, which uvicorn cancels with a traceback."""
+
+    def __init__(self, application: ASGIApp) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles one connection event of ASGI."""
+        answering = False
+
+        async def noted(message: Message) -> None:
+            nonlocal answering
+            answering = True
+            await send(message)
+
+        try:
+            await self._application(scope, receive, noted)
+        except asyncio.CancelledError:
+            if scope["type"] != "http":
+                raise
+            if not answering:
+                await _stopping()(scope, receive, send)
+
+
+def _stopping() -> JSONResponse:
+    message = f"the predictor is stopping, and {DRAIN_SECONDS} s were too short; try again"
+    return JSONResponse({"error": message}, 503, UNREAD | RETRY)
+
+
 def _too_large_message(limit: int) -> str:
     return f"body: larger than {limit} bytes; send fewer instances in a request"
 
@@ -328,6 +357,7 @@ def harden(application: FastAPI, limit: int) -> None:
         limit: The largest body, in bytes.
     """
     application.add_middleware(BodyLimit, limit=limit)
+    application.add_middleware(Drain)
     application.add_exception_handler(BadRequest, _bad_request)
     # Nobody reads this answer; without it a client that goes away is logged as the server's fault.
     application.add_exception_handler(ClientDisconnect, _bad_request)

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,11 +111,13 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def start(model_dir: Path, *more: str) -> Server:
+def start(
+    model_dir: Path, *more: str, program: Sequence[str] = ("-m", "kfp_pytorch.serving")
+) -> Server:
     port = free_port()
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "kfp_pytorch.serving", "--model_name", "digits"),
+            *(sys.executable, *program, "--model_name", "digits"),
             *("--model_dir", str(model_dir), "--http_port", str(port)),
             *("--http_host", "127.0.0.1", *more),
         ],
@@ -133,8 +135,8 @@ def started() -> Iterator[Callable[..., Server]]:
     """Starts predictors that are gone after the test."""
     servers: list[Server] = []
 
-    def new(model_dir: Path, *more: str) -> Server:
-        servers.append(start(model_dir, *more))
+    def new(model_dir: Path, *more: str, **options: Any) -> Server:
+        servers.append(start(model_dir, *more, **options))
         return servers[-1]
 
     yield new

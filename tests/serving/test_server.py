@@ -331,6 +331,32 @@ def test_a_signal_lets_what_is_in_flight_be_answered(started: Any, exported: Pat
     assert server.process.wait(timeout=30) == 0
 
 
+def test_what_is_not_whole_when_the_drain_ends_is_told_to_come_back(
+    started: Any, exported: Path
+) -> None:
+    server = started(exported, program=[str(Path(__file__).with_name("short_drain.py"))])
+    server.wait_ready()
+    with contextlib.ExitStack() as stack:
+        clients = []
+        for path in (V1, V2):
+            clients.append(
+                stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            )
+            head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            clients[-1].sendall(f"{head}content-length: 9\r\n\r\n{{".encode())
+        # An answer on another connection shows that the server has read the heads.
+        assert server.post(V1, {"instances": NESTED}).status == 200
+        server.process.send_signal(signal.SIGTERM)
+        for client in clients:
+            response = http.client.HTTPResponse(client)
+            response.begin()
+            assert (response.status, response.headers["retry-after"]) == (503, "1")
+            assert b"the predictor is stopping" in response.read()
+    output, _ = server.process.communicate(timeout=60)
+    assert server.process.returncode == 0
+    assert "Traceback" not in output
+
+
 def test_many_clients_at_once_are_all_answered(server: Server) -> None:
     statuses: list[int] = []
 
