@@ -45,6 +45,9 @@ def check(pod: Object, probe: Object, ports: Ports) -> Check | None:
             return "context deadline exceeded"
         except OSError as error:
             return f"dial tcp {LOOPBACK}:{port}: connect: {error.strerror or error}".lower()
+        except ValueError as error:
+            # The first line of the answer is too long, or its number is.
+            return f"malformed HTTP response: {error}"
 
     return once
 
