@@ -160,7 +160,8 @@ def _logs(evidence: Evidence) -> dict[str, str]:
             if message and not message.startswith("{"):
                 log = logs.setdefault(end.pod, message)
                 last = message.rpartition("\n")[2]
-                if end.exit_code and end.current and last not in log:
+                own = podview.trains(end) and end.exit_code and end.current
+                if own and last not in log:
                     logs[end.pod] = f"{log}\n{last}"
     return logs
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kfp_pytorch.launcher import podview, waiting
-from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER
 from kfp_pytorch.launcher.evidence import Evidence, Object
 from kfp_pytorch.launcher.podview import Ended, counted, some
 
@@ -24,6 +23,7 @@ DEADLINE = 66
 KILLED = 67
 COLLECTIVE = 65
 EXIT_CODE = 60
+OOM_BESIDE = 59
 STUCK_INIT = 58
 SIDECAR = 55
 QUEUED = 45
@@ -108,16 +108,24 @@ def _killed_for_memory(pods: list[Object], ends: list[Ended]) -> Iterator[Findin
     killed = [end for end in ends if end.reason == "OOMKilled"]
     if not killed:
         return
-    first = killed[0]
+    first = next(filter(podview.trains, killed), killed[0])
     pod = next((pod for pod in pods if podview.name(pod) == first.pod), {})
     container = podview.container(pod, first.container)
     limit = podview.dig(container, "resources", "limits", "memory")
     at = f"its limit of {limit}" if limit else "the node's limit: it has no memory limit of its own"
-    names = list(dict.fromkeys(end.pod for end in killed))
+    words = f"ran out of memory: OOMKilled, {podview.exit_words(first.exit_code)}, at {at}"
+    if not podview.trains(first):
+        yield Finding(
+            OOM_BESIDE,
+            f"container {first.container!r} of {first.pod} {words}",
+            "It is not the one that trains: raise its limit where it comes from, "
+            "pod_template_patch or whoever injects it.",
+        )
+        return
+    names = list(dict.fromkeys(end.pod for end in killed if podview.trains(end)))
     yield Finding(
         OOM,
-        f"{some(names)} ran out of memory: OOMKilled, {podview.exit_words(first.exit_code)}, at "
-        f"{at}",
+        f"{some(names)} {words}",
         "Raise memory, or need less: a smaller batch, fewer loader workers. /dev/shm counts too.",
     )
 
@@ -199,8 +207,10 @@ def _stuck_init(evidence: Evidence) -> Iterator[Finding]:
     stuck = []
     for pod in podview.in_order(evidence.pods.values()):
         for status in podview.statuses(pod, init=True):
-            if podview.dig(status, "state", "running") is not None:
-                stuck.append((podview.name(pod), str(status.get("name"))))
+            name = str(status.get("name"))
+            up = podview.is_sidecar(pod, name) and status.get("started") is not False
+            if podview.dig(status, "state", "running") is not None and not up:
+                stuck.append((podview.name(pod), name))
     if stuck:
         names = some(pod for pod, _ in stuck)
         yield Finding(
@@ -215,7 +225,8 @@ def _failing_init(evidence: Evidence) -> Iterator[Finding]:
     for pod in podview.in_order(evidence.pods.values()):
         for status in podview.statuses(pod, init=True):
             state, name = status.get("state"), str(status.get("name"))
-            done = podview.dig(state, "terminated", "exitCode") == 0
+            stopped = podview.is_sidecar(pod, name) and podview.dig(state, "terminated")
+            done = stopped or podview.dig(state, "terminated", "exitCode") == 0
             ends = [end for end in podview.failed_ends([pod]) if end.container == name]
             if done or podview.dig(state, "running") is not None or not ends:
                 continue
@@ -238,7 +249,7 @@ def _init_advice(evidence: Evidence, container: str) -> str:
 
 
 def _exit_codes(evidence: Evidence, ends: list[Ended]) -> Iterator[Finding]:
-    own = [end for end in ends if end.container in (PYTORCH_CONTAINER, "")]
+    own = [end for end in ends if podview.trains(end)]
     if not own:
         return
     together = [end for end in own if end.finished_at == own[0].finished_at]

@@ -57,6 +57,7 @@ class Gatherer:
         self._limits = limits
         self._crashes: set[Crash] = set()
         self._reads: dict[str, int] = {}
+        self._own_logs: set[tuple[str, str]] = set()
         self._event_keys: set[str] = set()
         self.evidence = Evidence(job=job)
         self.timeline = Timeline(self.evidence, self._kube.now)
@@ -66,7 +67,8 @@ class Gatherer:
     @property
     def retried(self) -> int:
         """How many ends the policy `ExitCode` starts again, but for those that were asked for."""
-        return sum(c.code >= RETRIED_FROM and c.code != EXIT_TERMINATED for c in self._crashes)
+        own = (c.code for c in self._crashes if c.container == PYTORCH_CONTAINER)
+        return sum(code >= RETRIED_FROM and code != EXIT_TERMINATED for code in own)
 
     @property
     def crashed(self) -> int:
@@ -225,8 +227,14 @@ class Gatherer:
         except StepError as error:
             self.note(f"The log of {crash.pod} could not be read: {error.short}")
             return
-        if text.strip():
-            self.evidence.logs[crash.pod] = text[-_TAIL_BYTES:]
+        if not text.strip():
+            return
+        if crash.container == PYTORCH_CONTAINER:
+            self._own_logs.add((crash.pod, crash.uid))
+        elif (crash.pod, crash.uid) in self._own_logs:
+            # What runs beside training does not hide what training said.
+            return
+        self.evidence.logs[crash.pod] = text[-_TAIL_BYTES:]
 
     def _read_events(self, fields: str) -> None:
         if self.unread_events:

@@ -100,7 +100,7 @@ def errors(evidence: Evidence, outcome: Outcome, logs: Mapping[str, str]) -> lis
     found = [_error(failure) for failure in outcome.failures]
     said = {error.pod for error in found}
     failed: dict[str, int] = {}
-    for end in podview.failed_ends(evidence.pods.values()):
+    for end in filter(podview.trains, podview.failed_ends(evidence.pods.values())):
         failed.setdefault(end.pod, end.exit_code)
     for pod in [*failed, *(pod for pod in logs if pod not in failed)]:
         if pod not in said:

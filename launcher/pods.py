@@ -132,9 +132,12 @@ def troubles(pod: Object) -> Iterator[Trouble]:
 
 def crashes(pod: Object) -> Iterator[Crash]:
     """Finds the ends of a pod's containers that were no success, as far as its status shows."""
-    metadata = pod["metadata"]
+    metadata, over = pod["metadata"], _over(pod)
     for status in container_statuses(pod):
         restarts, name = int(status.get("restartCount") or 0), str(status.get("name"))
+        if over and podview.is_sidecar(pod, name):
+            # The kubelet stops it when all others have ended.
+            continue
         now = dig(status, "state", "terminated") or {}
         last = dig(status, "lastState", "terminated") or {}
         uid = str(metadata.get("uid", ""))
@@ -145,6 +148,11 @@ def crashes(pod: Object) -> Iterator[Crash]:
             yield Crash(
                 metadata["name"], uid, name, restarts - 1, restarted=started, code=_code(last)
             )
+
+
+def _over(pod: Object) -> bool:
+    main = podview.statuses(pod)
+    return bool(main) and all(dig(status, "state", "terminated") for status in main)
 
 
 def _code(end: Object) -> int:

@@ -103,6 +103,17 @@ def ends(pod: Object) -> Iterator[Ended]:
                 )
 
 
+def trains(end: Ended) -> bool:
+    """Return whether an end is of the container that trains; one that is not named is."""
+    return end.container in (PYTORCH_CONTAINER, "")
+
+
+def is_sidecar(pod: Object, name: str) -> bool:
+    """Return whether an init container runs beside the others, as long as the pod does."""
+    named = (c for c in each(pod, "spec", "initContainers") if c.get("name") == name)
+    return any(c.get("restartPolicy") == "Always" for c in named)
+
+
 def failed_ends(pods: Iterable[Object]) -> list[Ended]:
     """Return the ends that were failures, the first to fail first."""
     failed = [end for pod in pods for end in ends(pod) if end.exit_code != 0]

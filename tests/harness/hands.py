@@ -139,11 +139,13 @@ class Hands:
     def fault(self, action: Action, verb: str, path: str = JOBS, **how: Any) -> None:
         self.server.faults.add(Fault(action, verb, path, **how))
 
-    def log(self, pod: Object, lines: list[str], number: int = 0) -> None:
+    def log(
+        self, pod: Object, lines: list[str], number: int = 0, container: str = "pytorch"
+    ) -> None:
         """Adds lines, each `TIME TEXT`, to the log of a container's run."""
         metadata = pod["metadata"]
         folder = f"{NAMESPACE}_{metadata['name']}_{metadata['uid']}"
-        path = self.server.log_root / folder / "pytorch" / f"{number}.log"
+        path = self.server.log_root / folder / container / f"{number}.log"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             for line in lines:
