@@ -14,18 +14,13 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_state_dict,
-    set_state_dict,
-)
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
 
-from kfp_pytorch.training import tensor_parallel
+from kfp_pytorch.training import speed, tensor_parallel
 from kfp_pytorch.training.errors import ConfigError
 from kfp_pytorch.training.pipeline_parallel import Pipeline, stage_layers
 from kfp_pytorch.training.plan import ParallelPlan
@@ -38,8 +33,6 @@ _ATTENTION = [
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
 ]
-# Optimiser state under parameters' names, not their numbers, so that another plan can load it.
-_BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 @dataclass(frozen=True)
@@ -113,19 +106,16 @@ class _Accumulator:
         pieces = zip(tokens.chunk(count), targets.chunk(count), strict=True)
         return torch.stack([self._model(piece, wanted) for piece, wanted in pieces]).mean()
 
-    def _exchange(self, wanted: bool) -> contextlib.AbstractContextManager[Any]:
+    def _exchange(self, wanted: bool) -> contextlib.AbstractContextManager[object]:
         if isinstance(self._model, FSDPModule):
             self._model.set_requires_gradient_sync(wanted)
-        elif isinstance(self._model, DistributedDataParallel) and not wanted:
-            return self._model.no_sync()
-        return contextlib.nullcontext()
+        return speed.exchange(self._model, wanted)
 
 
 class Trainable:
-    """A model with its optimiser, that trains by the step. Made by `build`.
+    """A model with its optimizer, that trains by the step. Made by `build`.
 
-    `state_dict` and `load_state_dict` are what torch.distributed.checkpoint asks of an object to
-    save: a checkpoint of one plan loads under another.
+    What it keeps in a checkpoint, and how one of another plan is loaded, is in `state`.
 
     Attributes:
         model: What this rank holds of the model, wrapped.
@@ -159,7 +149,8 @@ class Trainable:
                 before.
 
         Returns:
-            The loss on this rank, a scalar on the device. `global_loss` makes it the job's.
+            The loss on this rank, a scalar on the device; 0 on all but the last stage of a
+            pipeline.
         """
         loss = self.forward_backward(batch)
         self.clip_and_step()
@@ -186,33 +177,24 @@ class Trainable:
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def global_loss(self, loss: Tensor) -> Tensor:
-        """Return the mean of a step's loss over the global batch. Every rank calls it.
-
-        Args:
-            loss: What `step` or `evaluate` returned here.
-        """
-        if self.plan.world_size == 1:
-            return loss
-        total = loss.detach().clone()
-        dist.all_reduce(total)
-        # Of a pipeline only the last stage has a loss; tensor-parallel ranks have the same one.
-        return total / (self.plan.data_ranks * self.plan.tp)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return weights and optimiser state under the whole model's names, as DCP saves them."""
-        model, optimizer = get_state_dict(self.model, self.optimizer, options=_BY_NAME)
-        return {"model": model, "optimizer": optimizer}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` gave and DCP filled."""
-        set_state_dict(
-            self.model,
-            self.optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
-            options=_BY_NAME,
-        )
+    def clip(self) -> Tensor:
+        """Limit the gradients' global norm, and return what it was before, as all ranks know it."""
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        grads = [p.grad for p in parameters if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(grads)
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
+        if self.plan.pp > 1 and self._mesh is not None:
+            squared = norm**2
+            dist.all_reduce(squared, group=self._mesh.get_group("pp"))
+            norm = squared.sqrt()
+        if self.plan.tp > 1:
+            # Sums over two dimensions of a mesh may differ in their last bit from rank to rank, and
+            # what ranks hold in common would drift apart.
+            dist.all_reduce(norm, op=dist.ReduceOp.MAX)
+        if self.options.clip_norm:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.options.clip_norm, norm)
+        return norm
 
     def _inputs_and_targets(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         if batch.shape[0] % self.options.microbatches:
@@ -233,25 +215,6 @@ class Trainable:
             sdpa_kernel(_ATTENTION, set_priority=True),
         ):
             yield
-
-    def clip(self) -> Tensor:
-        """Limit the gradients' global norm, and return what it was before, as all ranks know it."""
-        parameters = [p for p in self.model.parameters() if p.grad is not None]
-        grads = [p.grad for p in parameters if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(grads)
-        if isinstance(norm, DTensor):
-            norm = norm.full_tensor()
-        if self.plan.pp > 1 and self._mesh is not None:
-            squared = norm**2
-            dist.all_reduce(squared, group=self._mesh.get_group("pp"))
-            norm = squared.sqrt()
-        if self.plan.tp > 1:
-            # Sums over two dimensions of a mesh may differ in their last bit from rank to rank, and
-            # what ranks hold in common would drift apart.
-            dist.all_reduce(norm, op=dist.ReduceOp.MAX)
-        if self.options.clip_norm:
-            torch.nn.utils.clip_grads_with_norm_(parameters, self.options.clip_norm, norm)
-        return norm
 
 
 def build(

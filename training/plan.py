@@ -25,7 +25,7 @@ class ParallelPlan:
     Attributes:
         pp: Stages of the pipeline.
         ddp: Replicas of the model. With FSDP, replicas of the group that shards it.
-        fsdp2: Ranks that a model's parameters, gradients and optimiser state are sharded over.
+        fsdp2: Ranks that a model's parameters, gradients and optimizer state are sharded over.
         tp: Ranks that each matrix, and between matrices each sequence, is split over.
         sharded: Whether FSDP wraps the model, be it over one rank. It also replicates one, where
             `ddp` goes together with another way.

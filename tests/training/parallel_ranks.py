@@ -18,10 +18,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 
+from kfp_pytorch.training import checkpoint, tensor_files
+from kfp_pytorch.training import state as job_state
+from kfp_pytorch.training.distributed import World
+from kfp_pytorch.training.metrics import History, LossMeter
 from kfp_pytorch.training.parallel import StepOptions, Trainable, build
 from kfp_pytorch.training.plan import ParallelPlan
+from kfp_pytorch.training.storage import open_folder
 from kfp_pytorch.training.text import ByteText, TextBatches, standard_library
 from kfp_pytorch.training.transformer import preset
 
@@ -48,19 +52,53 @@ def train(trainable: Trainable, batches: TextBatches, steps: int = STEPS) -> dic
     for batch in itertools.islice(batches, steps):
         loss = trainable.forward_backward(batch)
         seen["norm"].append(trainable.clip_and_step().item())
-        seen["loss"].append(trainable.global_loss(loss).item())
+        seen["loss"].append(global_loss(trainable.plan, loss))
     held_out = trainable.evaluate(next(batches))
-    seen["evaluation"] = [trainable.global_loss(held_out).item()]
+    seen["evaluation"] = [global_loss(trainable.plan, held_out)]
     return seen
 
 
-def save(trainable: Trainable, batches: TextBatches, folder: Path) -> None:
-    """What a training loop would save, as far as model and data go."""
-    dcp.save({"train": trainable, "batches": batches}, checkpoint_id=str(folder))
+def global_loss(plan: ParallelPlan, loss: torch.Tensor) -> float:
+    """The mean loss over the global batch, of what each rank has."""
+    if plan.world_size == 1:
+        return loss.item()
+    total = loss.detach().clone()
+    dist.all_reduce(total)
+    # Of a pipeline only the last stage has a loss; tensor-parallel ranks have the same one.
+    return total.item() / (plan.data_ranks * plan.tp)
 
 
-def load(trainable: Trainable, batches: TextBatches, folder: Path) -> None:
-    dcp.load({"train": trainable, "batches": batches}, checkpoint_id=str(folder))
+def carried(trainable: Trainable, batches: TextBatches, rank: int, steps: int) -> tuple[Any, World]:
+    """What a training loop keeps, and the rank that keeps it."""
+    world = World(rank, rank, trainable.plan.world_size, CPU)
+    meter, progress = LossMeter(world), job_state.Progress(step=steps)
+    state = job_state.State(
+        trainable.model, trainable.optimizer, meter, progress, History(), batches
+    )
+    return state, world
+
+
+def save(trainable: Trainable, batches: TextBatches, rank: int, uri: str) -> None:
+    """Writes a checkpoint; all ranks do so together."""
+    state, world = carried(trainable, batches, rank, STEPS)
+    folder, plain = open_folder(uri), job_state.plain(state, job_state.position(state), [0.0, 0.0])
+
+    def commit(files: tensor_files.Files) -> None:
+        about = {"carried": plain, "world_size": world.size}
+        checkpoint.complete(folder, STEPS, about, files)
+
+    tensors, group = job_state.tensors(state, world), dist.group.WORLD
+    tensor_files.write(folder, checkpoint.place(STEPS), tensors, group, commit)
+
+
+def load(trainable: Trainable, batches: TextBatches, rank: int, uri: str) -> None:
+    """Goes on from a checkpoint; all ranks do so together."""
+    state, world = carried(trainable, batches, rank, 0)
+    found = checkpoint.newest(open_folder(uri), {})
+    assert found is not None
+    group = dist.group.WORLD if world.size > 1 else None
+    job_state.restore(state, found, world, 0, group)
+    assert state.progress.step == STEPS
 
 
 def run_cases(rank: int, world: int, folder: Path, cases: list[dict[str, Any]]) -> None:
@@ -71,10 +109,10 @@ def run_cases(rank: int, world: int, folder: Path, cases: list[dict[str, Any]]) 
         # Another seed: what is loaded must not be what is there already.
         trainable, batches = make(plan, rank, 7 if "saved" in case else 0, **case["options"])
         if "saved" in case:
-            load(trainable, batches, folder / case["saved"])
+            load(trainable, batches, rank, str(folder / case["saved"]))
         results[case["name"]] = train(trainable, batches)
         if case.get("save"):
-            save(trainable, batches, folder / case["save"])
+            save(trainable, batches, rank, str(folder / case["save"]))
         (folder / f"{rank}.json").write_text(json.dumps(results))
 
 

@@ -137,7 +137,7 @@ def test_a_checkpoint_of_one_plan_goes_on_under_another(job, alone, name):
 @pytest.mark.parametrize("name", ["A", "B"])
 def test_a_checkpoint_of_four_ranks_goes_on_in_one_process(job, alone, name):
     trainable, batches = RANKS["make"](ParallelPlan(), 0, seed=7)
-    RANKS["load"](trainable, batches, job[0] / name)
+    RANKS["load"](trainable, batches, 0, str(job[0] / name))
     assert_alike(RANKS["train"](trainable, batches), alone["second"])
 
 
