@@ -16,7 +16,7 @@ from torch import Tensor
 from kfp_pytorch.training.config import DATASETS, Config
 from kfp_pytorch.training.distributed import World, once_a_node
 from kfp_pytorch.training.errors import DataError
-from kfp_pytorch.training.places import fashion_mnist_root
+from kfp_pytorch.training.places import fashion_mnist_root, named_place, unreadable_fashion_mnist
 
 HELD_OUT_SHARE = 0.2
 # The split is part of the data set, so it does not change with --seed.
@@ -108,6 +108,7 @@ def load(config: Config, world: World) -> ImageData:
         The data set; of files only their list is read.
 
     Raises:
+        ConfigError: If nobody said where it lies.
         DataError: If it is not there, or has fewer samples than there are ranks.
     """
     if config.dataset == "fashion-mnist":
@@ -167,14 +168,14 @@ def _imagefolder(config: Config, world: World) -> ImageData:
     """Image files in folders of classes; see `input_folder`."""
     from kfp_pytorch.training import encoded, input_folder
 
-    return encoded.as_data(input_folder.find(_named_place(config), world), config.image_size)
+    return encoded.as_data(input_folder.find(named_place(config), world), config.image_size)
 
 
 def _shards(config: Config, world: World) -> ImageData:
     """Tar files in the WebDataset layout; see `input_shards`."""
     from kfp_pytorch.training import encoded, input_shards
 
-    found = input_shards.find(_named_place(config), world, config.shuffle_block)
+    found = input_shards.find(named_place(config), world, config.shuffle_block)
     return encoded.as_data(found, config.image_size)
 
 
@@ -238,12 +239,7 @@ def _find_fashion_mnist(config: Config) -> None:
             _read_fashion_mnist(config, train=train, download=config.download)
     except Exception as error:
         # torchvision meets damaged files with whatever its parsing stumbles over.
-        where = fashion_mnist_root(config) / "FashionMNIST" / "raw"
-        raise DataError(
-            f"fashion-mnist cannot be read from {where}: {type(error).__name__} {error}; put its "
-            "four files there unpacked, give the folder above FashionMNIST with --data-dir, or "
-            "pass --download"
-        ) from error
+        raise unreadable_fashion_mnist(config, f"{type(error).__name__} {error}") from error
 
 
 def _read_fashion_mnist(config: Config, train: bool, download: bool = False):  # type: ignore[no-untyped-def]
@@ -251,14 +247,6 @@ def _read_fashion_mnist(config: Config, train: bool, download: bool = False):  #
     from torchvision.datasets import FashionMNIST
 
     return FashionMNIST(str(fashion_mnist_root(config)), train=train, download=download)
-
-
-def _named_place(config: Config) -> str:
-    if not config.data_dir:
-        raise DataError(
-            f"the data set {config.dataset} lies somewhere: give its path or URI with --data-dir"
-        )
-    return config.data_dir
 
 
 def _described(train: Split, held_out: Split, classes: tuple[str, ...]) -> ImageData:

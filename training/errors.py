@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_SHOWN_NAMES = 5
+
 
 class TrainingError(Exception):
     """What was asked for cannot be done; the message says why and what to do."""
@@ -37,3 +39,11 @@ class RankHungError(TrainingError):
 
 class Stopped(Exception):
     """All ranks agreed to stop; what they had done is saved."""
+
+
+def some(names: list[str]) -> str:
+    """The first few of many names, for a message."""
+    if not names:
+        return "none"
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return ", ".join(names[:_SHOWN_NAMES]) + more

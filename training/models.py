@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kfp_pytorch.training.data import ImageSpec
-from kfp_pytorch.training.errors import CheckpointError, ConfigError
+from kfp_pytorch.training.errors import CheckpointError, ConfigError, some
 
 SMALL_CNN = "small_cnn"
 # What DDP and torch.compile put before the names of a module's weights.
@@ -107,7 +107,7 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     missing, extra = sorted(expected - set(bare)), sorted(set(bare) - expected)
     if missing or extra:
         raise CheckpointError(
-            f"the weights do not fit the model: missing {_some(missing)}; unknown {_some(extra)}"
+            f"the weights do not fit the model: missing {some(missing)}; unknown {some(extra)}"
         )
     try:
         model.load_state_dict(bare, strict=True)
@@ -172,10 +172,3 @@ def _check_takes(model: nn.Module, name: str, images: ImageSpec, image_size: int
             "give a size that it takes, such as --image-size 224"
         ) from error
     model.train()
-
-
-def _some(names: list[str]) -> str:
-    if not names:
-        return "none"
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more

@@ -8,11 +8,35 @@ from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.errors import ConfigError, DataError
 
 _IN_FILES = ("imagefolder", "shards")
+# Below its root; torchvision looks there.
+_FASHION_MNIST_FILES = Path("FashionMNIST", "raw")
 
 
 def fashion_mnist_root(config: Config) -> Path:
     """The folder above `FashionMNIST`."""
     return Path(config.data_dir or Path.home() / ".cache" / "kfp-pytorch")
+
+
+def named_place(config: Config) -> str:
+    """Where a data set in files lies, as it was told.
+
+    Raises:
+        ConfigError: If nobody said so.
+    """
+    if not config.data_dir:
+        raise ConfigError(
+            f"the data set {config.dataset} lies somewhere: give its path or URI with --data-dir"
+        )
+    return config.data_dir
+
+
+def unreadable_fashion_mnist(config: Config, reason: str) -> DataError:
+    """The error of files that are not there, or not as they should be."""
+    where = fashion_mnist_root(config) / _FASHION_MNIST_FILES
+    return DataError(
+        f"fashion-mnist cannot be read from {where}: {reason}; put its four files there unpacked, "
+        "give the folder above FashionMNIST with --data-dir, or pass --download"
+    )
 
 
 def check_data(config: Config) -> None:
@@ -32,22 +56,14 @@ def check_data(config: Config) -> None:
                 "there, or none for the sources of Python"
             )
     if config.dataset in _IN_FILES:
-        if not config.data_dir:
-            raise ConfigError(
-                f"the data set {config.dataset} lies somewhere: give its path or URI with "
-                "--data-dir"
-            )
-        scheme, separator, rest = config.data_dir.partition("://")
+        place = named_place(config)
+        scheme, separator, rest = place.partition("://")
         if separator and not rest.strip("/"):
-            raise ConfigError(f"--data-dir is {config.data_dir!r}, which names no place in a store")
+            raise ConfigError(f"--data-dir is {place!r}, which names no place in a store")
         local = not separator or scheme == "file"
-        if local and not Path(rest if separator else config.data_dir).is_dir():
-            raise DataError(f"--data-dir is {config.data_dir!r}, and there is no such folder")
+        if local and not Path(rest if separator else place).is_dir():
+            raise DataError(f"--data-dir is {place!r}, and there is no such folder")
     elif config.dataset == "fashion-mnist" and not config.download:
-        where = fashion_mnist_root(config) / "FashionMNIST" / "raw"
-        if not where.is_dir():
-            raise DataError(
-                f"fashion-mnist cannot be read from {where}: there is no such folder; put its "
-                "four files there unpacked, give the folder above FashionMNIST with --data-dir, "
-                "or pass --download"
-            )
+        files = fashion_mnist_root(config) / _FASHION_MNIST_FILES
+        if not files.is_dir():
+            raise unreadable_fashion_mnist(config, "there is no such folder")

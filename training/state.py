@@ -17,13 +17,12 @@ from torch.distributed.checkpoint.state_dict import (
 from kfp_pytorch.training import tensor_files
 from kfp_pytorch.training.checkpoint import Checkpoint
 from kfp_pytorch.training.distributed import World, gather
-from kfp_pytorch.training.errors import CheckpointError
+from kfp_pytorch.training.errors import CheckpointError, some
 from kfp_pytorch.training.metrics import History, LossMeter
 from kfp_pytorch.training.tensor_files import Tensors
 
 # Optimizer state under the weights' names, not their numbers, so that another plan can load it.
 _BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
-_SHOWN_NAMES = 5
 
 
 @dataclass
@@ -191,16 +190,9 @@ def _check_names(wanted: Tensors, saved: frozenset[str], world: World, where: st
     missing, extra = sorted(wanted_here - kept), sorted(kept - wanted_here)
     if missing or extra:
         raise CheckpointError(
-            f"{where} does not fit the model and the optimizer: missing {_some(missing)}; "
-            f"unknown {_some(extra)}"
+            f"{where} does not fit the model and the optimizer: missing {some(missing)}; "
+            f"unknown {some(extra)}"
         )
-
-
-def _some(names: list[str]) -> str:
-    if not names:
-        return "none"
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return ", ".join(names[:_SHOWN_NAMES]) + more
 
 
 def _random_state(world: World) -> dict[str, Tensor]:

@@ -21,8 +21,8 @@ from torch import Tensor
 from kfp_pytorch.training import hyperparameters
 from kfp_pytorch.training.errors import StorageError
 from kfp_pytorch.training.storage import Folder, LocalFolder
+from kfp_pytorch.training.telemetry import BOARD_FOLDER
 
-FOLDER = "tensorboard"
 _DT_STRING = 7
 
 
@@ -44,7 +44,7 @@ class TensorBoardWriter:
         self._folder = folder
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         if isinstance(folder, LocalFolder):
-            path = folder.path / FOLDER
+            path = folder.path / BOARD_FOLDER
         else:
             self._scratch = tempfile.TemporaryDirectory(prefix="kfp-pytorch-tensorboard-")
             path = Path(self._scratch.name)
@@ -126,7 +126,7 @@ class TensorBoardWriter:
         except OSError as error:
             raise StorageError(f"cannot write {self._path}: {error.strerror or error}") from error
         if self._scratch is not None:
-            with self._folder.writer(f"{FOLDER}/{self._path.name}") as file:
+            with self._folder.writer(f"{BOARD_FOLDER}/{self._path.name}") as file:
                 file.write(self._path.read_bytes())
 
     def close(self) -> None:

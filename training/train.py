@@ -325,9 +325,8 @@ def finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
     job.stop.settle()
     job.checkpoints.wait()
     model = job.state.model.eval().to("cpu").to(memory_format=torch.contiguous_format)
-    data = job.data
 
     def export() -> dict[str, Any]:
-        return write_export(job.folder, model, data.spec, data.held_out)
+        return write_export(job.folder, model, job.data.spec, job.data.held_out)
 
     return conclude(job, evaluation, CURVES, export)
