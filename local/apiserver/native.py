@@ -159,8 +159,13 @@ def _fixed(pod: Object, old: Object) -> Object:
     spec: Object = objects.copy(pod.get("spec") or {})
     for field in _CHANGEABLE:
         spec.pop(field, None)
-    if not (old.get("spec") or {}).get("nodeName"):
+    before = old.get("spec") or {}
+    if not before.get("nodeName"):
         spec.pop("nodeName", None)
+    gates = before.get("schedulingGates") or []
+    if all(gate in gates for gate in spec.get("schedulingGates") or []):
+        # They may go, and none may come.
+        spec.pop("schedulingGates", None)
     for group in ("containers", "initContainers"):
         for container in spec.get(group) or []:
             container.pop("image", None)

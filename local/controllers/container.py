@@ -57,6 +57,7 @@ class Container:
         place: Where it runs.
         state: What is known of it.
         memory_limit: Bytes that it may hold; None for any.
+        up: Is set once it has started, its startup probe included.
 
     Args:
         place: Where it runs.
@@ -84,6 +85,7 @@ class Container:
         self._backoff = backoff
         self._changed = changed
         self._stopping = asyncio.Event()
+        self.up = asyncio.Event()
         self._process: Process | None = None
         self._out_of_memory = False
         waiting = "PodInitializing" if place.pod["spec"].get("initContainers") else ""
@@ -190,7 +192,8 @@ class Container:
         started_at = self._now()
         self.state.state = {"running": {"startedAt": started_at}}
         self.state.container_id = f"containerd://{process.pid}"
-        self.state.started = not self._spec.get("startupProbe")
+        if not self._spec.get("startupProbe"):
+            self._start_up()
         self.state.ready = self.state.started and not self._spec.get("readinessProbe")
         self._event("Normal", "Started", f"Started container {self._name}")
         self._changed()
@@ -298,7 +301,7 @@ class Container:
                 await started.wait()
             finally:
                 watching.cancel()
-            self.state.started = True
+            self._start_up()
             self._set_ready(not self._spec.get("readinessProbe"))
         async with asyncio.TaskGroup() as group:
             for kind, tell in (
@@ -319,6 +322,10 @@ class Container:
             self._event("Warning", "Unhealthy", f"{kind} probe failed: {wrong}")
 
         await probes.watch(probe, once, tell, failed)
+
+    def _start_up(self) -> None:
+        self.state.started = True
+        self.up.set()
 
     def _startup(self, succeeded: bool, started: asyncio.Event, process: Process) -> None:
         if succeeded:

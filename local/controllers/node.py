@@ -70,16 +70,26 @@ def create(api: Api, gpu_count: int) -> None:
 
 
 def requests(pod: Object) -> dict[str, float]:
-    """What a pod asks for: the sum of its containers, or more if an init container needs more."""
+    """What a pod asks for: the sum of its containers, or more if an init container needs more.
+
+    Init containers that are sidecars run beside those that come later, and beside the containers.
+    """
     spec = pod["spec"]
     total: dict[str, float] = {"pods": 1.0}
-    for container in spec["containers"]:
-        for name, amount in _requests(container).items():
-            total[name] = total.get(name, 0.0) + amount
+    peak: dict[str, float] = {}
     for container in spec.get("initContainers") or []:
-        for name, amount in _requests(container).items():
-            total[name] = max(total.get(name, 0.0), amount)
-    return total
+        asked = _requests(container)
+        for name, amount in asked.items():
+            peak[name] = max(peak.get(name, 0.0), total.get(name, 0.0) + amount)
+        if container.get("restartPolicy") == "Always":
+            total = _sum(total, asked)
+    for container in spec["containers"]:
+        total = _sum(total, _requests(container))
+    return {name: max(total.get(name, 0.0), peak.get(name, 0.0)) for name in {**total, **peak}}
+
+
+def _sum(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+    return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in {**one, **other}}
 
 
 def gpu_request(pod: Object) -> int:

@@ -31,6 +31,7 @@ class ContainerState:
         restarts: How often it was started again.
         ready: Whether its readiness probe, if it has one, says so.
         started: Whether its startup probe, if it has one, has said so.
+        sidecar: Whether it is an init container that runs as long as its pod.
         container_id: Names the process in the status.
     """
 
@@ -41,6 +42,7 @@ class ContainerState:
     restarts: int = 0
     ready: bool = False
     started: bool = False
+    sidecar: bool = False
     container_id: str = ""
 
     @property
@@ -52,6 +54,13 @@ class ContainerState:
     def running(self) -> bool:
         """Whether its process runs."""
         return "running" in self.state
+
+    @property
+    def initialized(self) -> bool:
+        """Whether, as an init container, it lets the next one start."""
+        if self.sidecar:
+            return self.started or bool(self.last_state or self.ended)
+        return self.ended.get("exitCode") == 0
 
     @property
     def has_run(self) -> bool:
@@ -67,14 +76,16 @@ def phase(initial: list[ContainerState], main: list[ContainerState], restart_pol
         main: Its other containers.
         restart_policy: Its restart policy.
     """
+    sidecars = [each for each in initial if each.sidecar]
     for container in initial:
-        if container.ended.get("exitCode") and restart_policy == "Never":
+        if container.ended.get("exitCode") and restart_policy == "Never" and not container.sidecar:
             return "Failed"
-        if not container.ended:
+        if not (container.ended or container.initialized):
             return "Pending"
     if any("waiting" in each.state and not each.has_run for each in main):
         return "Pending"
-    if any(each.running or each.has_run for each in main) or restart_policy == "Always":
+    going = any(each.running or each.has_run for each in (*main, *sidecars))
+    if going or restart_policy == "Always":
         return "Running"
     return "Failed" if any(each.ended["exitCode"] for each in main) else "Succeeded"
 
@@ -99,10 +110,11 @@ def pod_status(
     spec, old = pod["spec"], pod.get("status") or {}
     new_phase = phase(initial, main, spec.get("restartPolicy", "Always"))
     # A pod that is deleted is not started again: what has ended has ended.
-    if objects.deleting(pod) and main and all(each.ended for each in main):
+    all_ended = all(each.ended for each in (*initial, *main))
+    if objects.deleting(pod) and main and all_ended:
         new_phase = "Failed" if any(each.ended["exitCode"] for each in main) else "Succeeded"
     over: Object = {}
-    if evicted and all(each.ended for each in (*initial, *main)):
+    if evicted and all_ended:
         new_phase, over = "Failed", evicted
     status = {
         **{key: old[key] for key in ("qosClass", "reason", "message") if key in old},
@@ -118,7 +130,8 @@ def pod_status(
     }
     if initial:
         status["initContainerStatuses"] = [
-            {**_container(each), "ready": each.ended.get("exitCode") == 0} for each in initial
+            {**_container(each), "ready": each.ready if each.sidecar else each.initialized}
+            for each in initial
         ]
     _share_messages(status, len(initial) + len(main))
     return status
@@ -156,8 +169,9 @@ def _conditions(
     new_phase: str,
     now: str,
 ) -> list[Object]:
-    uninitialized = [each.name for each in initial if each.ended.get("exitCode") != 0]
-    unready = [each.name for each in main if not each.ready]
+    uninitialized = [each.name for each in initial if not each.initialized]
+    sidecars = [each for each in initial if each.sidecar]
+    unready = [each.name for each in (*sidecars, *main) if not each.ready]
     finished = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(new_phase, "")
     initialized = _verdict(uninitialized, "ContainersNotInitialized", "incomplete")
     if finished and not uninitialized:

@@ -76,9 +76,12 @@ class PodWorker:
         policy = spec.get("restartPolicy", "Always")
         # An init container that ended well has ended for good, whatever the policy of the pod.
         initial_policy = "OnFailure" if policy == "Always" else policy
-        self._initial = [
-            self._container(c, initial_policy) for c in spec.get("initContainers") or []
-        ]
+        self._initial = []
+        for each in spec.get("initContainers") or []:
+            sidecar = each.get("restartPolicy") == "Always"
+            self._initial.append(self._container(each, "Always" if sidecar else initial_policy))
+            self._initial[-1].state.sidecar = sidecar
+        self._beside: list[asyncio.Task[bool]] = []
         self._main = [self._container(each, policy) for each in spec["containers"]]
 
     def _container(self, spec: Object, policy: str) -> Container:
@@ -110,19 +113,48 @@ class PodWorker:
             container.place = replace(self._place, volumes=mounted)
         initialized = True
         for container in self._initial:
-            initialized = initialized and not self._stopping.is_set() and await container.run()
+            initialized = (
+                initialized and not self._stopping.is_set() and await self._init(container)
+            )
         if initialized and not self._stopping.is_set():
             await asyncio.gather(*(container.run() for container in self._main))
         elif self._stopping.is_set():
             for container in self.containers:
                 container.give_up()
+        await self._stop_sidecars()
         self.write_status()
         self._say_gone()
 
+    async def _init(self, container: Container) -> bool:
+        """Run an init container to its end, or a sidecar until it is up; whether that came about.
+
+        Source: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/.
+        """
+        if not container.state.sidecar:
+            return await container.run()
+        running, up = (asyncio.create_task(each) for each in (container.run(), container.up.wait()))
+        self._beside.append(running)
+        await asyncio.wait([running, up], return_when=asyncio.FIRST_COMPLETED)
+        up.cancel()
+        return container.up.is_set()
+
+    async def _stop_sidecars(self) -> None:
+        grace = self._place.pod["spec"].get("terminationGracePeriodSeconds", _GRACE_S)
+        sidecars = [each for each in self._initial if each.state.sidecar]
+        for container in reversed(sidecars):
+            container.stop(grace)
+        await asyncio.gather(*self._beside)
+
     def stop(self, grace: float) -> None:
-        """Ask the pod's containers to end; after the grace, in seconds, they are killed."""
+        """Ask the pod's containers to end; after the grace, in seconds, they are killed.
+
+        Sidecars are asked when the others have ended, unless none of them runs.
+        """
         self._stopping.set()
-        for container in self.containers:
+        first = (
+            self._main if grace > 0 and any(each.pid for each in self._main) else self.containers
+        )
+        for container in first:
             container.stop(grace)
 
     def _end_overdue(self) -> None:

@@ -21,6 +21,11 @@ SCHEDULER = "default-scheduler"
 _HELPLESS = "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
 _NO_VICTIMS = "preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
 _ENDED = ("Succeeded", "Failed")
+# Source: kubernetes pkg/registry/core/pod/util.go.
+_GATED = {
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
 
 
 def misfit(pod: Object, node: Object, others: Iterable[Object], claims: Iterable[str]) -> str:
@@ -138,6 +143,10 @@ class Scheduler:
         if pod is None or pod["spec"].get("nodeName") or objects.deleting(pod):
             return
         if pod["spec"].get("schedulerName", SCHEDULER) != SCHEDULER:
+            return
+        if pod["spec"].get("schedulingGates"):
+            # Whoever set them removes them, as a queue does.
+            self._condition(pod, {"type": "PodScheduled", "status": "False", **_GATED})
             return
         why = self._misfit(pod)
         if why:

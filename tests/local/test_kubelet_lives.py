@@ -107,6 +107,99 @@ def test_init_containers_run_first_and_in_order(on_controllers: Run) -> None:
     on_controllers(story)
 
 
+def sidecar(local: Any, code: str) -> Object:
+    """An init container that runs as long as its pod."""
+    mounts = [{"name": "v", "mountPath": "/v"}]
+    own = {"name": "beside", "image": "python", "volumeMounts": mounts, "restartPolicy": "Always"}
+    return {**own, "command": local.python(code), "args": ["/v"]}
+
+
+def with_sidecar(local: Any, main: str, beside: str) -> None:
+    main_mounts = [{"name": "v", "mountPath": "/v"}]
+    local.create_pod(
+        "p",
+        local.python(main),
+        args=["/v"],
+        volumeMounts=main_mounts,
+        InitContainers=[sidecar(local, beside)],
+        Volumes=[{"name": "v", "emptyDir": {}}],
+    )
+
+
+def test_a_sidecar_runs_beside_its_pod_and_is_stopped_after_it(on_controllers: Run) -> None:
+    async def story(local: Any) -> None:
+        beside = (
+            "import signal, sys, time\n"
+            "def stop(*_): print('told'); raise SystemExit(3)\n"
+            "signal.signal(signal.SIGTERM, stop)\n"
+            "open(sys.argv[1] + '/up', 'w').close()\n"
+            "while True: time.sleep(0.01)"
+        )
+        main = (
+            "import os, sys, time\n"
+            "while not os.path.exists(sys.argv[1] + '/up'): time.sleep(0.01)\n"
+            "print('met')"
+        )
+        with_sidecar(local, main, beside)
+        pod = await local.phase("p", "Succeeded", "Failed")
+        assert pod["status"]["phase"] == "Succeeded"
+        assert local.log(pod) == "met\n"
+        assert local.log(pod, "beside") == "told\n"
+        (status,) = pod["status"]["initContainerStatuses"]
+        assert status["state"]["terminated"]["exitCode"] == 3
+
+    on_controllers(story)
+
+
+def test_a_sidecar_that_ends_is_started_again_and_decides_nothing(on_controllers: Run) -> None:
+    async def story(local: Any) -> None:
+        beside = (
+            "import os, sys, time\n"
+            "if os.path.exists(sys.argv[1] + '/again'): open(sys.argv[1] + '/up', 'w').close()\n"
+            "else: open(sys.argv[1] + '/again', 'w').close(); raise SystemExit(1)\n"
+            "time.sleep(60)"
+        )
+        main = (
+            "import os, sys, time\n"
+            "while not os.path.exists(sys.argv[1] + '/up'): time.sleep(0.01)\n"
+            "raise SystemExit(4)"
+        )
+        with_sidecar(local, main, beside)
+        pod = await local.phase("p", "Succeeded", "Failed")
+        assert pod["status"]["phase"] == "Failed"
+        assert local.ended(pod)["exitCode"] == 4
+        (status,) = pod["status"]["initContainerStatuses"]
+        assert status["restartCount"] == 1
+
+    on_controllers(story)
+
+
+def test_a_pod_with_a_sidecar_can_be_deleted_at_any_time(on_controllers: Run) -> None:
+    async def story(local: Any) -> None:
+        with_sidecar(local, "import time; time.sleep(60)", "import time; time.sleep(60)")
+        await local.phase("p", "Running")
+        local.api.delete(POD, META["namespace"], "p", grace=5)
+        pod = await local.gone(POD, "p")
+        assert pod["status"]["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 143
+
+        never = {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 100}
+        slow = {**sidecar(local, "import time; time.sleep(60)"), "startupProbe": never}
+        local.create_pod(
+            "q",
+            local.python("pass"),
+            InitContainers=[slow],
+            Volumes=[{"name": "v", "emptyDir": {}}],
+        )
+        running = await local.until(
+            POD, "q", lambda pod: "running" in str(pod["status"].get("initContainerStatuses"))
+        )
+        assert running["status"]["phase"] == "Pending"
+        local.api.delete(POD, META["namespace"], "q", grace=5)
+        await local.gone(POD, "q")
+
+    on_controllers(story)
+
+
 def test_a_failed_init_container_fails_a_pod_that_is_never_restarted(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         first = {"name": "first", "image": "python", "command": local.python("raise SystemExit(2)")}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from kfp_pytorch.launcher.constants import POD
+from kfp_pytorch.local.apiserver.core import ApiError
 from kfp_pytorch.local.controllers.scheduler import misfit
 
 Object = dict[str, Any]
@@ -71,6 +74,40 @@ def test_a_claim_that_is_missing_is_named() -> None:
     volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
     assert 'persistentvolumeclaim "c" not found' in misfit(make_pod(volumes=volumes), NODE, [], [])
     assert misfit(make_pod(volumes=volumes), NODE, [], ["c"]) == ""
+
+
+def test_sidecars_count_beside_what_comes_after_them() -> None:
+    def asks(cpu: str, **more: Any) -> Object:
+        return {"name": "i", "resources": {"requests": {"cpu": cpu}}, **more}
+
+    beside = asks("2", restartPolicy="Always")
+    for initial, words in (
+        ([beside], ""),
+        ([beside, asks("2")], ""),
+        ([asks("4"), beside], ""),
+        ([beside, asks("3")], "Insufficient cpu"),
+        ([beside, asks("1", restartPolicy="Always")], "Insufficient cpu"),
+    ):
+        verdict = misfit(make_pod({"cpu": "2"}, initContainers=initial), NODE, [], [])
+        assert (words in verdict) if words else not verdict
+
+
+def test_a_pod_behind_gates_waits_until_they_are_gone(on_controllers: Callable[..., None]) -> None:
+    async def story(local: Any) -> None:
+        gates = [{"name": "example.com/queue"}]
+        local.create_pod("p", local.python("pass"), SchedulingGates=gates)
+        gated = await local.until(POD, "p", lambda pod: pod["status"].get("conditions"))
+        (condition,) = gated["status"]["conditions"]
+        assert condition["reason"] == "SchedulingGated"
+        for wrong in ([*gates, {"name": "example.com/more"}], [{"name": "example.com/other"}]):
+            with pytest.raises(ApiError, match="pod updates may not change fields"):
+                local.api.mutate(
+                    POD, "default", "p", lambda o, w=wrong: o["spec"].update(schedulingGates=w)
+                )
+        local.api.mutate(POD, "default", "p", lambda o: o["spec"].pop("schedulingGates") and None)
+        await local.phase("p", "Succeeded")
+
+    on_controllers(story)
 
 
 def test_the_largest_init_container_counts_if_it_needs_more_than_all_others() -> None:
