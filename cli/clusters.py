@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http
 import os
 import signal
@@ -15,7 +16,10 @@ from typing import Any
 import click
 
 from kfp_pytorch.cli.session import Target
+from kfp_pytorch.launcher import checks
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KFP_RUN_ID_LABEL, POD
+from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inference_service import service_name
 from kfp_pytorch.local import client, guarded, lifecycle, locks, step
 
 NAMESPACE = "default"
@@ -161,8 +165,16 @@ def _made_by(target: Target, run_id: str) -> set[tuple[str, str]]:
     selector = urllib.parse.urlencode({"labelSelector": f"{KFP_RUN_ID_LABEL}={run_id}"})
     pods = _list(target, f"{client.path(POD, target.namespace)}?{selector}")
     told = (pod["metadata"].get("annotations") or {} for pod in pods)
-    texts = (each[step.DEPLOYS_ANNOTATION] for each in told if step.DEPLOYS_ANNOTATION in each)
-    return {(namespace, name) for namespace, _, name in (text.partition("/") for text in texts)}
+    texts = [each[step.DEPLOYS_ANNOTATION] for each in told if step.DEPLOYS_ANNOTATION in each]
+    return {made for made in (_deployed(text, target) for text in texts) if made}
+
+
+def _deployed(text: str, target: Target) -> tuple[str, str] | None:
+    """What a step that was told a namespace and a name deploys; nothing where it refuses them."""
+    namespace, _, name = text.partition("/")
+    with contextlib.suppress(InputError):
+        return checks.text("namespace", namespace, target.namespace), service_name(name)
+    return None
 
 
 def _list(target: Target, url: str) -> list[dict[str, Any]]:

@@ -133,11 +133,9 @@ def test_in_a_cluster_that_stays_only_the_runs_own_endpoint_goes_unless_it_is_ke
     flow = session._workflow(Run("w", "a-run", "p"), target)["metadata"]["uid"]
     setting = step.Setting("a-run", "", "default", "w", flow, handle.url, handle.token)
 
-    def deploy(name):
-        step.PodObject(setting, "kserve-deploy").create(
-            {step.DEPLOYS_ANNOTATION: f"{clusters.NAMESPACE}/{name}"}
-        )
-        if name != "never-made":
+    def deploy(told, name):
+        step.PodObject(setting, "kserve-deploy").create({step.DEPLOYS_ANNOTATION: told})
+        if name:
             create(name)
 
     url = client.path(INFERENCE_SERVICE, clusters.NAMESPACE)
@@ -158,11 +156,14 @@ def test_in_a_cluster_that_stays_only_the_runs_own_endpoint_goes_unless_it_is_ke
     create("before")
     with clusters.cluster(root, None, "a-run", keep=keep) as target:
         assert target.server == handle.url
-        deploy("within")
-        deploy("never-made")
+        deploy("default/within", "within")
+        # As a person writes it, and what the step makes of it.
+        deploy("None/My_Digits v2", "my-digits-v2")
+        deploy("default/never-made", "")
+        deploy("default/…", "")
         create("by-somebody-else")
     others = {"before", "by-somebody-else"}
-    assert names() == (others | {"within"} if keep else others)
+    assert names() == (others | {"within", "my-digits-v2"} if keep else others)
     assert lifecycle.status(root) is not None
 
 
