@@ -8,6 +8,8 @@ it costs 0.3 s and 40 MB.
 from __future__ import annotations
 
 import base64
+import contextlib
+import ipaddress
 import json
 import os
 import ssl
@@ -22,6 +24,7 @@ from urllib.parse import urlsplit
 from kfp_pytorch.launcher.errors import StepError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_PARTS = ("clusters", "contexts", "users")
 _DEFAULT_KUBECONFIG = "~/.kube/config"
 
 
@@ -51,7 +54,7 @@ class Credentials:
     authorization: str = field(default="", repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     server_name: str = ""
-    proxy: str = ""
+    proxy: str = field(default="", repr=False)
 
 
 def load(environ: Mapping[str, str] = os.environ, account: Path = SERVICE_ACCOUNT) -> Credentials:
@@ -100,12 +103,12 @@ def _from_service_account(environ: Mapping[str, str], account: Path) -> Credenti
 
 
 def _from_kubeconfig(paths: str, source: str) -> Credentials:
-    config, folder = _merged(paths, source)
+    config = _merged(paths, source)
     name = config["current-context"]
-    context = _named(config, "contexts", name, source)["context"]
-    cluster = _named(config, "clusters", context.get("cluster", ""), source)["cluster"]
+    context, _ = _named(config, "contexts", name, source)
+    cluster, beside = _named(config, "clusters", context.get("cluster", ""), source)
     who = context.get("user", "")
-    user = _named(config, "users", who, source)["user"] if who else {}
+    user, folder = _named(config, "users", who, source) if who else ({}, Path())
     source = f"{source}, context {name!r}"
     if "exec" in user or "auth-provider" in user:
         return _by_official_client(paths, context, source)
@@ -117,29 +120,25 @@ def _from_kubeconfig(paths: str, source: str) -> Credentials:
             source=source,
             account=_subject(_token(user, folder)) or who,
             authorization=_authorization(user, folder),
-            tls=_kubeconfig_tls(server, cluster, user, folder),
+            tls=_kubeconfig_tls(server, cluster, beside, user, folder),
             server_name=cluster.get("tls-server-name", ""),
-            proxy=cluster.get("proxy-url") or _proxy(server),
+            proxy=_usable(cluster["proxy-url"]) if cluster.get("proxy-url") else _proxy(server),
         )
     except (OSError, ssl.SSLError, ValueError) as error:
         raise NoCluster(f"The kubeconfig ({source}) cannot be used: {error}") from error
 
 
-def _merged(paths: str, source: str) -> tuple[dict[str, Any], Path]:
-    """Merges the files of a KUBECONFIG list; as in kubectl, the first to name a thing wins."""
-    import yaml
+def _merged(paths: str, source: str) -> dict[str, Any]:
+    """Merges the files of a KUBECONFIG list; as in kubectl, the first to name a thing wins.
 
-    merged: dict[str, Any] = {"clusters": [], "contexts": [], "users": []}
-    folder = Path()
+    What a file says of other files is relative to itself: each entry keeps its folder.
+    """
+    merged: dict[str, Any] = {part: [] for part in _PARTS}
     files = [Path(p).expanduser() for p in paths.split(os.pathsep) if p]
     for file in (f for f in files if f.is_file()):
-        try:
-            content = yaml.safe_load(file.read_text()) or {}
-        except (OSError, yaml.YAMLError) as error:
-            raise NoCluster(f"The kubeconfig {file} cannot be read: {error}") from error
-        folder = folder if "current-context" in merged else file.parent
-        for part in ("clusters", "contexts", "users"):
-            merged[part] += content.get(part) or []
+        content = _content(file)
+        for part in _PARTS:
+            merged[part] += [{**each, "folder": file.parent} for each in content.get(part) or []]
         if content.get("current-context"):
             merged.setdefault("current-context", content["current-context"])
     if not merged.get("current-context"):
@@ -147,13 +146,34 @@ def _merged(paths: str, source: str) -> tuple[dict[str, Any], Path]:
             f"The kubeconfig ({source}) does not exist or names no current-context. Set KUBECONFIG "
             "to a file that does, or start a local cluster with `kfp-pytorch local up`."
         )
-    return merged, folder
+    return merged
 
 
-def _named(config: Mapping[str, Any], part: str, name: str, source: str) -> dict[str, Any]:
+def _content(file: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        content = yaml.safe_load(file.read_text()) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise NoCluster(f"The kubeconfig {file} cannot be read: {error}") from error
+    parts = [content.get(part) or [] for part in _PARTS] if isinstance(content, dict) else [None]
+    for part in parts:
+        if not isinstance(part, list) or not all(isinstance(each, dict) for each in part):
+            raise NoCluster(f"{file} is no kubeconfig: it has no lists of {', '.join(_PARTS)}.")
+    return dict(content)
+
+
+def _named(
+    config: Mapping[str, Any], part: str, name: str, source: str
+) -> tuple[dict[str, Any], Path]:
+    """An entry's content, and the folder of the file that has it."""
     for entry in config[part]:
         if entry.get("name") == name:
-            return dict(entry)
+            content = entry.get(part.removesuffix("s"))
+            if not isinstance(content, dict):
+                kind = part.removesuffix("s")
+                raise NoCluster(f"The kubeconfig ({source}) has no {kind!r} of {name!r}.")
+            return content, entry["folder"]
     raise NoCluster(f"The kubeconfig ({source}) has no {name!r} under {part!r}.")
 
 
@@ -174,12 +194,12 @@ def _authorization(user: Mapping[str, Any], folder: Path) -> str:
 
 
 def _kubeconfig_tls(
-    server: str, cluster: Mapping[str, Any], user: Mapping[str, Any], folder: Path
+    server: str, cluster: Mapping[str, Any], beside: Path, user: Mapping[str, Any], folder: Path
 ) -> ssl.SSLContext | None:
     ca_file = cluster.get("certificate-authority", "")
     context = _tls(
         server,
-        ca_file=str(folder / ca_file) if ca_file else "",
+        ca_file=str(beside / ca_file) if ca_file else "",
         ca_data=base64.b64decode(cluster.get("certificate-authority-data", "")).decode(),
         verify=not cluster.get("insecure-skip-tls-verify", False),
     )
@@ -225,7 +245,37 @@ def _proxy(server: str) -> str:
         return ""
     if urllib.request.proxy_bypass_environment(parts.netloc):  # type: ignore[attr-defined]
         return ""
-    return str(urllib.request.getproxies_environment().get(parts.scheme, ""))
+    proxies = urllib.request.getproxies_environment()
+    if _within(host, proxies.get("no", "")):
+        return ""
+    return _usable(proxies[parts.scheme]) if proxies.get(parts.scheme) else ""
+
+
+def _within(host: str, networks: str) -> bool:
+    """Whether an address is in one of the networks of NO_PROXY, as in Go; Python knows hosts."""
+    for network in networks.split(","):
+        with contextlib.suppress(ValueError):
+            if ipaddress.ip_address(host) in ipaddress.ip_network(network.strip(), strict=False):
+                return True
+    return False
+
+
+def _usable(proxy: str) -> str:
+    """A proxy's URL, with the scheme that it may be written without.
+
+    Raises:
+        NoCluster: It is no proxy for HTTP.
+    """
+    whole = proxy if "://" in proxy else f"http://{proxy}"
+    parts = urlsplit(whole)
+    if parts.scheme in ("http", "https") and parts.hostname:
+        return whole
+    # A password may stand in it.
+    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    raise NoCluster(
+        f"The proxy {shown!r} cannot be used: it must be http:// or https:// and a host. Correct "
+        "proxy-url in the kubeconfig, or HTTPS_PROXY; hosts in NO_PROXY are reached without it."
+    )
 
 
 def _subject(token: str) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 import urllib3
 
@@ -294,5 +294,7 @@ def _pool(credentials: Credentials) -> urllib3.PoolManager:
         settings["server_hostname"] = credentials.server_name
         settings["assert_hostname"] = credentials.server_name
     if credentials.proxy:
-        return urllib3.ProxyManager(credentials.proxy, **settings)
+        who = urllib3.util.parse_url(credentials.proxy).auth
+        headers = urllib3.make_headers(proxy_basic_auth=unquote(who)) if who else None
+        return urllib3.ProxyManager(credentials.proxy, proxy_headers=headers, **settings)
     return urllib3.PoolManager(**settings)

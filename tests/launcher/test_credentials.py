@@ -2,13 +2,19 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kfp_pytorch.launcher.constants import PYTORCHJOB
 from kfp_pytorch.launcher.credentials import NoCluster, load
+from kfp_pytorch.launcher.errors import CannotObserve
+from kfp_pytorch.launcher.kube import connect
+from kfp_pytorch.launcher.transport import Patience
 
 
 def token_of(subject: str) -> str:
@@ -81,6 +87,11 @@ def test_a_kubeconfig_that_was_set_goes_before_the_service_account(tmp_path: Pat
         ("{}", "no current-context"),
         ("{", "cannot be read"),
         ('{"current-context": "x"}', "no 'x' under 'contexts'"),
+        ('["a"]', "is no kubeconfig"),
+        ("just text", "is no kubeconfig"),
+        ('{"current-context": "x", "contexts": "x"}', "is no kubeconfig"),
+        ('{"current-context": "x", "contexts": [null]}', "is no kubeconfig"),
+        ('{"current-context": "x", "contexts": [{"name": "x"}]}', "no 'context' of 'x'"),
     ],
 )
 def test_a_kubeconfig_that_cannot_be_used_says_why(
@@ -106,15 +117,68 @@ def test_a_proxy_is_used_but_never_for_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://proxy:3128")
-    monkeypatch.setenv("no_proxy", ".inside")
+    monkeypatch.setenv("https_proxy", "without.a.scheme:3128")
+    monkeypatch.setenv("no_proxy", ".inside,10.96.0.0/12, fd00::/8,not/a-net")
     for server, proxy in (
         ("http://127.0.0.1:1", ""),
         ("http://localhost:1", ""),
         ("http://api.inside:1", ""),
         ("http://api.outside:1", "http://proxy:3128"),
+        ("http://10.96.0.1:1", ""),
+        ("http://[fd00::1]:1", ""),
+        ("http://10.112.0.1:1", "http://proxy:3128"),
+        ("https://api.outside:1", "http://without.a.scheme:3128"),
     ):
         path = kubeconfig(tmp_path / "config", {}, {"server": server})
         assert load({"KUBECONFIG": str(path)}).proxy == proxy
+
+
+@pytest.mark.parametrize("url", ["socks5://proxy:1080", "http://"])
+def test_a_proxy_that_cannot_be_used_is_named(tmp_path: Path, url: str) -> None:
+    server = {"server": "http://api.outside:1", "proxy-url": url}
+    path = kubeconfig(tmp_path / "config", {}, server)
+    with pytest.raises(NoCluster, match="http:// or https://") as caught:
+        load({"KUBECONFIG": str(path)})
+    assert repr(url) in caught.value.message
+
+
+def test_a_proxy_that_wants_a_password_gets_it(
+    tmp_path: Path,
+) -> None:
+    asked: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def relay() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                asked.append(connection.recv(65536).decode())
+                connection.sendall(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=relay)
+        thread.start()
+        proxy = f"http://me:p%40ss@127.0.0.1:{listening.getsockname()[1]}"
+        cluster = {"server": "http://api.outside:1", "proxy-url": proxy}
+        path = kubeconfig(tmp_path / "config", {}, cluster)
+        found = load({"KUBECONFIG": str(path)})
+        assert "p%40ss" not in repr(found)
+        connection = connect(patience=Patience(0, 0), load_credentials=lambda: found)
+        with pytest.raises(CannotObserve) as caught:
+            connection.get(PYTORCHJOB, "j")
+        thread.join()
+    assert "p%40ss" not in caught.value.message
+    assert base64.b64encode(b"me:p@ss").decode() in asked[0]
+
+
+def test_files_are_looked_for_beside_the_kubeconfig_that_names_them(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "token").write_text(name)
+    whole = json.loads(kubeconfig(tmp_path / "config", {"tokenFile": "token"}).read_text())
+    context = {key: whole.pop(key) for key in ("current-context", "contexts")}
+    (tmp_path / "one" / "config").write_text(json.dumps(context))
+    (tmp_path / "two" / "config").write_text(json.dumps(whole))
+    paths = f"{tmp_path / 'one' / 'config'}:{tmp_path / 'two' / 'config'}"
+    assert load({"KUBECONFIG": paths}).authorization == "Bearer two"
 
 
 def test_an_exec_plugin_is_left_to_the_official_client(tmp_path: Path) -> None:
