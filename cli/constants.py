@@ -59,9 +59,7 @@ def known_tasks(package: Package, arguments: dict[str, Any]) -> Iterator[KnownTa
     """
     spec = task_settings.handed_over(package.spec)
     root = spec["root"]
-    defaults = root.get("inputDefinitions", {}).get("parameters", {})
-    known = {name: d["defaultValue"] for name, d in defaults.items() if "defaultValue" in d}
-    yield from _walk(spec, root, known | arguments)
+    yield from _walk(spec, root, _defaults(root, {}) | arguments)
 
 
 def _walk(
@@ -73,7 +71,7 @@ def _walk(
         child = spec["components"][task["componentRef"]["name"]]
         inputs = _resolve(task.get("inputs", {}).get("parameters", {}), known)
         if "dag" in child:
-            for given in _rounds(task, inputs):
+            for given in _rounds(task, _defaults(child, task) | inputs):
                 yield from _walk(spec, child, given)
             continue
         executor = (
@@ -92,6 +90,17 @@ def _walk(
             for name, source in artifacts.items()
         }
         yield replace(one, sources={n: found[m] for n, m in makers.items() if m in found})
+
+
+def _defaults(component: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
+    """Returns the defaults of those parameters of a component that its task is not given."""
+    given = task.get("inputs", {}).get("parameters", {})
+    declared = component.get("inputDefinitions", {}).get("parameters", {})
+    return {
+        name: definition["defaultValue"]
+        for name, definition in declared.items()
+        if "defaultValue" in definition and name not in given
+    }
 
 
 def _rounds(task: dict[str, Any], inputs: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -113,11 +122,7 @@ def _task(
 ) -> KnownTask:
     given = task.get("inputs", {}).get("parameters", {})
     declared = child.get("inputDefinitions", {}).get("parameters", {})
-    values = {
-        name: inputs.get(name, definition.get("defaultValue"))
-        for name, definition in declared.items()
-        if name in inputs or (name not in given and "defaultValue" in definition)
-    }
+    values = _defaults(child, task) | {name: inputs[name] for name in declared if name in inputs}
     unknown = frozenset(given.keys() & declared.keys() - inputs.keys())
     return KnownTask(key, function, values, unknown, _unsafe(task, inputs))
 

@@ -117,14 +117,19 @@ def compile_pipeline(name: str, pipeline: Any) -> Package:
         The package, in embedded form.
 
     Raises:
-        click.ClickException: When a default would break the YAML that KFP writes.
+        click.ClickException: When a default would break the YAML that KFP writes, or KFP cannot
+            write a constant, such as one that is no finite number.
     """
     from kfp import compiler
 
     _check_header(pipeline)
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "package.yaml"
-        compiler.Compiler().compile(pipeline, str(target))
+        try:
+            compiler.Compiler().compile(pipeline, str(target))
+        except Exception as error:
+            words = f"{type(error).__name__}: {error}"
+            raise click.ClickException(f"KFP cannot compile {pipeline.name}: {words}") from None
         return parse(target.read_text(encoding="utf-8"), Path(f"{name}.yaml"))
 
 

@@ -346,6 +346,9 @@ class Kube:
     def _page(self, call: Call, path: str, query: Mapping[str, str]) -> Object:
         def attempt() -> Object:
             page = self._transport.json(call, "GET", path, query=query)
+            if page.get("items") is None and str(page.get("kind")).endswith("List"):
+                # How Go writes an empty list that nobody made.
+                page["items"] = []
             if not isinstance(page.get("items"), list):
                 raise Unreachable(call, 200, "", f"the answer is a {page.get('kind')}, not a list")
             return page

@@ -87,7 +87,7 @@ class Server:
     Attributes:
         url: The URL that answers V1 predictions.
         headers: Headers besides the content type, such as a `Host` for an ingress.
-        patience: Seconds that a server may take to become reachable.
+        patience: Seconds that a server may take to become reachable, at each request.
         timeout: Seconds that one answer may take.
     """
 
@@ -214,18 +214,18 @@ def ask(server: Server, known: Sequence[Known]) -> list[Any]:
         NoAnswer: The server refused a request, or could not be reached within its patience.
         WrongAnswers: An answer is not of V1's form.
     """
-    deadline = time.monotonic() + server.patience
     predictions: list[Any] = []
     with urllib3.PoolManager(retries=False, timeout=server.timeout) as http:
         for start in range(0, len(known), BATCH):
             instances = [item.instance for item in known[start : start + BATCH]]
-            answer = _post(http, server, {"instances": instances}, deadline)
+            answer = _post(http, server, {"instances": instances})
             predictions += _predictions(answer, len(instances))
     return predictions
 
 
-def _post(http: urllib3.PoolManager, server: Server, body: Any, deadline: float) -> bytes:
-    """Posts once or, while the server is not there yet, again and again."""
+def _post(http: urllib3.PoolManager, server: Server, body: Any) -> bytes:
+    """Posts once or, while the server is not there, again and again."""
+    deadline = time.monotonic() + server.patience
     headers = {"content-type": "application/json", **server.headers}
     data, progress, pause = json.dumps(body).encode(), Progress(60.0), FIRST_PAUSE
     while True:

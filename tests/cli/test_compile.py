@@ -359,3 +359,42 @@ def test_several_pipelines_do_not_go_into_one_file(mine, cli, tmp_path):
     result = cli("compile", mine, "--output", tmp_path / "one.yaml")
     assert result.exit_code == 2
     assert "name a folder" in result.output
+
+
+def test_the_default_of_a_nested_pipeline_is_checked_where_it_is_not_given(tmp_path, cli):
+    path = tmp_path / "nesting.py"
+    text = """
+from kfp import dsl
+from kfp_pytorch.components import pytorch_job
+
+@dsl.pipeline
+def inner(image: str, nodes: int = -3):
+    pytorch_job(image=image, num_nodes=nodes)
+
+@dsl.pipeline
+def outer():
+    inner(image="i")
+"""
+    path.write_text(text)
+    result = cli("compile", f"{path}:outer", "--output", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "task pytorch-job: num_nodes is -3" in result.output
+    path.write_text(text.replace('image="i"', 'image="i", nodes=2'))
+    assert cli("compile", f"{path}:outer", "--output", tmp_path / "out").exit_code == 0
+
+
+def test_what_kfp_cannot_compile_is_told_in_a_line(tmp_path, cli):
+    path = tmp_path / "gating.py"
+    path.write_text("""
+from kfp import dsl
+from kfp_pytorch.components import metric_gate, pytorch_job
+
+@dsl.pipeline
+def gating():
+    job = pytorch_job(image="i")
+    metric_gate(metrics=job.outputs["metrics"], minimum=float("nan"))
+""")
+    result = cli("compile", path, "--output", tmp_path / "out")
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: KFP cannot compile gating: ")
+    assert "NaN" in result.output

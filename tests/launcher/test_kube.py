@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -82,6 +83,15 @@ def test_a_long_list_comes_whole_and_by_selector(
     assert hands.count("list", "claims") == 2
     hands.fault(Answer(410), "list", CLAIMS, skip=1)
     assert len(kube.list(CLAIM)) == 26
+
+
+def test_a_list_of_nothing_may_be_written_as_null(kube: Any, hands: Any) -> None:
+    body = {"kind": "PersistentVolumeClaimList", "metadata": {"resourceVersion": "7"}}
+    for nothing in ({"items": None}, {}):
+        hands.fault(Answer(200, body=json.dumps(body | nothing)), "list", CLAIMS)
+        assert kube.list_at(CLAIM) == ([], "7")
+    hands.fault(Answer(200, body='{"kind": "Status", "items": null}'), "list", CLAIMS)
+    assert kube.list(CLAIM), "that was no list"
 
 
 def test_a_list_that_expires_again_and_again_ends(kube: Any, hands: Any) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -140,6 +141,24 @@ def test_a_route_that_comes_later_is_waited_for(ask: Ask, server: ModelServer) -
     server.first = [(404, b"no route"), (404, b""), (503, b"no upstream")]
     ask(SAMPLES)
     assert len(server.bodies) == 4
+
+
+def test_a_server_that_goes_away_for_a_moment_after_long_is_waited_for_too(
+    ask: Ask, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = list(range(40))
+    answer = server.answer
+
+    def slowly(body: Object, headers: Object) -> tuple[int, bytes]:
+        if len(server.bodies) == 1:
+            server.first = [(503, b"one moment")]
+        elif not server.bodies:
+            time.sleep(1.1)
+        return answer(body, headers)
+
+    monkeypatch.setattr(server, "answer", slowly)
+    ask(requests=[{"instances": numbers, "predictions": numbers}], ready_timeout=1)
+    assert len(server.bodies) == 3
 
 
 def test_a_server_that_says_it_is_not_ready_is_waited_for(ask: Ask, server: ModelServer) -> None:
