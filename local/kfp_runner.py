@@ -18,12 +18,13 @@ import os
 import re
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, Any, TextIO, cast
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.local import conditions, guard, step, task_settings
@@ -174,8 +175,37 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
     raise SystemExit(constants.EXIT_TERMINATED)
 
 
+class Whole:
+    """A text file that takes one write after the other.
+
+    kfp.local passes the lines of the steps of a loop on from several threads, and Python mixes
+    long ones.
+
+    Args:
+        file: The file.
+    """
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        """Write a text whole; returns how many characters it has."""
+        with self._lock:
+            return self._file.write(text)
+
+    def flush(self) -> None:
+        """Pass on what is written."""
+        with self._lock:
+            self._file.flush()
+
+
 def main(arguments: list[str]) -> int:
     """Run the pipeline; returns 0, 1 after a failure, or 143 after SIGTERM."""
+    sys.stdout = cast("TextIO", Whole(sys.stdout))
     warnings.simplefilter("ignore", FutureWarning)
     signal.signal(signal.SIGTERM, _terminate)
     folder = Path(arguments[0])

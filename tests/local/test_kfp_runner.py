@@ -183,6 +183,29 @@ def test_each_step_tells_its_start_its_lines_and_its_end_with_outputs(tmp_path):
     assert first["outputs"]["artifacts"]["page"]["metadata"] == {"length": 19}
 
 
+SPEAKING_AT_ONCE = """
+import sys, threading
+from kfp_pytorch.local.kfp_runner import Whole
+
+sys.stdout = Whole(sys.stdout)
+
+def speak():
+    for _ in range(100):
+        print("x" * 20_000 + "\\n", end="")
+
+threads = [threading.Thread(target=speak) for _ in range(3)]
+for thread in threads:
+    thread.start()
+"""
+
+
+def test_long_lines_of_steps_that_run_at_once_stay_whole():
+    for _ in range(3):
+        command = [sys.executable, "-c", SPEAKING_AT_ONCE]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert said.splitlines() == ["x" * 20_000] * 300
+
+
 def test_identity_is_that_of_the_run_so_that_a_resumed_run_has_the_same_uris(tmp_path):
     uris = []
     for _ in range(2):
