@@ -13,6 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+# Samples of a batch that batch norm computes a mean and a variance of.
+_ENOUGH = 8
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -20,7 +23,8 @@ class Batch:
 
     Attributes:
         indices: The samples of this rank.
-        count: How many of them count: all, or none where they only keep this rank in step.
+        count: How many of them count, the first ones: mostly all. Those after them only keep this
+            rank in step.
         global_size: The samples of all ranks together.
         start: How many samples of the epoch came before this global batch.
     """
@@ -86,8 +90,7 @@ class DistributedBatchSampler:
         for size in self._sizes():
             # In one piece, so that a rank gets neighbours together.
             own = order[done : done + size].tensor_split(self.world_size)[rank]
-            # The rest of a resumed epoch can be smaller than the number of ranks.
-            yield Batch(own if len(own) else order[:1], len(own), size, done)
+            yield Batch(self._enough(own, order), len(own), size, done)
             done += size
 
     def order(self) -> Tensor:
@@ -97,6 +100,18 @@ class DistributedBatchSampler:
         order = (blocks[:, None] * self.block + torch.arange(self.block)).flatten()
         # The last block may be smaller.
         return order[order < self.samples]
+
+    def _enough(self, own: Tensor, order: Tensor) -> Tensor:
+        """A rank's samples, and others after them where batch norm could hardly train on them.
+
+        The rest of a resumed epoch can be smaller than the number of ranks. Of one value batch norm
+        has no variance, and two are always one below and one above their mean: where images have
+        shrunk to a pixel, gradients are then made of rounding errors alone, and huge.
+        """
+        lacking = min(_ENOUGH, self.batch_size) - len(own)
+        if lacking <= 0:
+            return own
+        return torch.cat([own, order[~torch.isin(order, own)][:lacking]])
 
     def _sizes(self) -> list[int]:
         """Sizes of the global batches that are left.

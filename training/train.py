@@ -19,6 +19,7 @@ from kfp_pytorch.training import state as job_state
 from kfp_pytorch.training.checkpoints import Checkpoints
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.data import ImageData, Split, split_evenly
+from kfp_pytorch.training.decode import LEFT_OUT
 from kfp_pytorch.training.distributed import World, share_buffers
 from kfp_pytorch.training.export import write_export
 from kfp_pytorch.training.feed import Feed
@@ -107,7 +108,7 @@ class Job:
         number = batch.start // (sampler.batch_size * sampler.world_size)
         return (
             f"epoch {progress.epoch}, batch {number}, rank {rank}, samples "
-            f"{batch.indices[:8].tolist()} and on"
+            f"{batch.indices[: batch.count][:8].tolist()} and on"
         )
 
 
@@ -240,8 +241,7 @@ def train_step(job: Job, batch: Batch, samples: Split) -> float:
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.zero_grad(set_to_none=True)
-    # Ranks are averaged alike, whatever their part of the last batch: so each is weighed by it.
-    loss = backward(job, samples, batch.count * job.world.size / batch.global_size)
+    loss = backward(job, samples, batch)
     job.instruments.after_backward()
     with job.rescue.step():
         job.guard.step(progress.step + 1, loss)
@@ -251,12 +251,14 @@ def train_step(job: Job, batch: Batch, samples: Split) -> float:
     return rate
 
 
-def backward(job: Job, samples: Split, weight: float) -> Tensor:
+def backward(job: Job, samples: Split, batch: Batch) -> Tensor:
     """Leaves a batch's gradients in the model, averaged over ranks; its loss, on the device."""
+    # Ranks are averaged alike, whatever their part of the last batch: so each is weighed by it.
+    weight = batch.count * job.world.size / batch.global_size
     # Batch norm cannot train on a part of one sample, as the last batch of an epoch could give.
     parts = max(1, min(job.config.accumulate, len(samples.labels) // 2))
     total = torch.zeros((), device=job.world.device)
-    for number, (images, labels) in enumerate(split_evenly(samples, parts)):
+    for number, (images, labels) in enumerate(split_evenly(counted(samples, batch), parts)):
         with speed.exchange(job.replica, wanted=number == parts - 1):
             with job.speed.autocast():
                 logits = job.replica(images)
@@ -264,10 +266,18 @@ def backward(job: Job, samples: Split, weight: float) -> Tensor:
                 summed = functional.cross_entropy(
                     logits, labels, label_smoothing=job.config.label_smoothing, reduction="sum"
                 )
-            loss = summed / len(samples.labels)
+            loss = summed / max(1, batch.count)
             (loss * weight).backward()  # type: ignore[no-untyped-call]
         total += loss.detach()
     return total
+
+
+def counted(samples: Split, batch: Batch) -> Split:
+    """A batch's samples, of which the loss leaves out those that do not count."""
+    if batch.count == len(samples.labels):
+        return samples
+    places = torch.arange(len(samples.labels), device=samples.labels.device)
+    return Split(samples.images, samples.labels.where(places < batch.count, LEFT_OUT))
 
 
 @torch.no_grad()

@@ -17,11 +17,12 @@ from kfp_pytorch.training import train as training
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.data import Split
 from kfp_pytorch.training.distributed import ALONE, World
+from kfp_pytorch.training.sampler import Batch
 
 SIZES = (7, 6)
 
 
-def gradients(world, samples, weight, accumulate):
+def gradients(world, samples, batch, accumulate):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
     config = Config(accumulate=accumulate, batch_size=8)
@@ -30,7 +31,7 @@ def gradients(world, samples, weight, accumulate):
     job = SimpleNamespace(config=config, world=world, replica=replica, speed=chosen)
     for _ in range(3):
         model.zero_grad()
-        training.backward(job, samples, weight)
+        training.backward(job, samples, batch)
     return [parameter.grad.clone() for parameter in model.parameters()]
 
 
@@ -40,12 +41,13 @@ def main(rank):
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(sum(SIZES), 3, 2, 2, generator=generator)
     labels = torch.randint(5, (sum(SIZES),), generator=generator)
-    expected = gradients(ALONE, Split(images, labels), 1.0, 1)
+    whole = Batch(torch.arange(sum(SIZES)), sum(SIZES), sum(SIZES), start=0)
+    expected = gradients(ALONE, Split(images, labels), whole, 1)
     part = slice(SIZES[0]) if rank == 0 else slice(SIZES[0], None)
     world = World(rank, rank, 2, torch.device("cpu"))
-    weight = SIZES[rank] * 2 / sum(SIZES)
+    batch = Batch(torch.arange(SIZES[rank]), SIZES[rank], sum(SIZES), start=0)
     for accumulate in (1, 3):
-        found = gradients(world, Split(images[part], labels[part]), weight, accumulate)
+        found = gradients(world, Split(images[part], labels[part]), batch, accumulate)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other)
     dist.destroy_process_group()

@@ -146,6 +146,17 @@ def test_another_number_of_ranks_goes_on_where_the_first_stopped(start_ranks, tm
     assert second.result()["epoch"] == 2
 
 
+def test_batch_norm_trains_on_what_more_ranks_find_left_of_an_epoch(start_ranks, tmp_path: Path):
+    # Three samples: one rank gets one, of which batch norm has no variance at the last layers.
+    samples = ("--batch-size=8", "--max-train-samples=59", "--epochs=1")
+    arguments = ("--model=resnet18", *samples, "--lr=0.001", f"--output={tmp_path / 'job'}")
+    first = start_ranks(1, *arguments, name="first", prepare=STOP)
+    assert first.exit_codes() == [143]
+    second = start_ranks(2, *arguments, name="second", prepare=NO_EXPORT)
+    assert second.exit_codes() == [0, 0]
+    assert second.result()["step"] == 8
+
+
 def test_a_rank_that_is_left_alone_saves_the_last_step_from_its_memory(start_ranks, tmp_path):
     arguments = (LONG, "--checkpoint-every=2000", "--log-every=1", f"--output={tmp_path / 'job'}")
     first = start_ranks(2, *arguments, name="first")

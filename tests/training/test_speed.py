@@ -19,6 +19,7 @@ from kfp_pytorch.training.decode import LEFT_OUT
 from kfp_pytorch.training.distributed import ALONE
 from kfp_pytorch.training.errors import ConfigError
 from kfp_pytorch.training.lifecycle import Start
+from kfp_pytorch.training.sampler import Batch
 from kfp_pytorch.training.stopping import StopRequest
 
 CPU = torch.device("cpu")
@@ -26,7 +27,11 @@ FORKS = multiprocessing.get_context("forkserver")
 RANKS = Path(__file__).with_name("accumulate_ranks.py")
 
 
-def gradients(accumulate, samples, weight=1.0):
+def batch_of(count, global_size):
+    return Batch(torch.arange(count), count, global_size, start=0)
+
+
+def gradients(accumulate, samples, global_size):
     """The loss and gradients of a linear model, computed in so many parts."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
@@ -34,7 +39,8 @@ def gradients(accumulate, samples, weight=1.0):
     job = SimpleNamespace(
         config=config, world=ALONE, replica=model, speed=speed.choose(config, CPU)
     )
-    loss = training.backward(job, samples, weight)
+    batch = batch_of(len(samples.labels), global_size)
+    loss = training.backward(job, samples, batch)
     return loss, [parameter.grad for parameter in model.parameters()]
 
 
@@ -44,8 +50,8 @@ def test_a_batch_in_parts_gives_the_gradients_of_the_whole(parts):
     images = torch.rand(10, 3, 2, 2, generator=generator)
     labels = torch.randint(5, (10,), generator=generator)
     labels[3] = LEFT_OUT
-    expected_loss, expected = gradients(1, Split(images, labels), weight=0.7)
-    loss, found = gradients(parts, Split(images, labels), weight=0.7)
+    expected_loss, expected = gradients(1, Split(images, labels), global_size=14)
+    loss, found = gradients(parts, Split(images, labels), global_size=14)
     torch.testing.assert_close(loss, expected_loss)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
@@ -61,15 +67,37 @@ def test_no_part_of_a_last_batch_has_one_sample_which_batch_norm_cannot_train_on
     chosen = speed.choose(config, CPU)
     job = SimpleNamespace(config=config, world=ALONE, replica=model, speed=chosen)
     for size in (8, 5, 3):
-        training.backward(job, Split(torch.rand(size, 3, 2, 2), torch.zeros(size).long()), 1.0)
+        samples = Split(torch.rand(size, 3, 2, 2), torch.zeros(size).long())
+        training.backward(job, samples, batch_of(size, size))
     assert seen == [2, 2, 2, 2, 3, 2, 3]
 
 
 def test_a_batch_of_broken_images_alone_has_no_loss_and_changes_nothing():
     samples = Split(torch.rand(4, 3, 2, 2), torch.full((4,), LEFT_OUT))
-    loss, found = gradients(1, samples)
+    loss, found = gradients(1, samples, global_size=4)
     assert loss == 0
     assert all(torch.count_nonzero(gradient) == 0 for gradient in found)
+
+
+@pytest.mark.parametrize("count", [1, 0])
+def test_samples_that_only_keep_a_rank_in_step_change_neither_loss_nor_gradients(count):
+    samples = Split(torch.rand(2, 3, 2, 2), torch.tensor([1, 2]))
+    own = Split(samples.images[:count], samples.labels[:count])
+    kept = training.counted(samples, Batch(torch.arange(2), count, 9, start=0))
+    assert kept.labels.tolist() == [1, LEFT_OUT][:count] + [LEFT_OUT] * (2 - count)
+    assert samples.labels.tolist() == [1, 2]
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+    config = Config(dataset="synthetic")
+    job = SimpleNamespace(
+        config=config, world=ALONE, replica=model, speed=speed.choose(config, CPU)
+    )
+    found = []
+    for each in (samples, own):
+        model.zero_grad()
+        loss = training.backward(job, each, Batch(torch.arange(2), count, 9, start=0))
+        found.append([loss, *(parameter.grad.clone() for parameter in model.parameters())])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_ranks_that_exchange_once_a_batch_get_the_gradients_of_one_process():
