@@ -22,7 +22,7 @@ from types import FrameType
 
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
 from kfp_pytorch.training import config, outcome, places
-from kfp_pytorch.training.errors import TrainingError
+from kfp_pytorch.training.errors import ConfigError, TrainingError
 from kfp_pytorch.training.launch import RANK_MODULE, agent_arguments, threads_per_process
 from kfp_pytorch.training.outcome import EXIT_USAGE, Failure
 from kfp_pytorch.training.result import failure_message, success_message, write_message
@@ -45,15 +45,31 @@ def main(arguments: list[str]) -> int:
         places.check_data(settings)
         open_folder(settings.output)
         agent = agent_arguments(os.environ)
+        records = _records()
     except TrainingError as error:
         print(f"error: {error}", file=sys.stderr)
         failure = Failure(_node_rank(), time.time(), type(error).__name__, str(error))
         write_message(failure_message(failure))
         return EXIT_USAGE
-    with tempfile.TemporaryDirectory(prefix="kfp-pytorch-outcome-") as scratch:
+    with records as scratch:
         folder = Path(scratch)
         terminated = _run_agent(agent, arguments, folder)
         return _conclude(folder, terminated)
+
+
+def _records() -> tempfile.TemporaryDirectory[str]:
+    """A folder in which ranks and agent tell how they ended.
+
+    Raises:
+        ConfigError: If there is nowhere to make one.
+    """
+    try:
+        return tempfile.TemporaryDirectory(prefix="kfp-pytorch-outcome-")
+    except OSError as error:
+        raise ConfigError(
+            f"there is no room for temporary files: {error}; mount an emptyDir at /tmp, or set "
+            "TMPDIR to a folder that this user can write to"
+        ) from error
 
 
 def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> bool:
@@ -121,7 +137,7 @@ def _conclude(folder: Path, terminated: bool) -> int:
 def _node_rank() -> int:
     """This node's rank, to say where an error that no rank raised comes from."""
     text = os.environ.get("PET_NODE_RANK") or os.environ.get("RANK") or ""
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() else 0
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from kfp_pytorch.launcher.constants import OUTPUT_ENV, RESUME_FROM_ENV
 from kfp_pytorch.training import plan, profiling
 from kfp_pytorch.training.errors import ConfigError
+from kfp_pytorch.training.result import printable
 
 DATASETS = ("digits", "fashion-mnist", "imagefolder", "shards", "synthetic")
 TEXT = "text"
@@ -202,6 +203,11 @@ class Config:
         _below_one("label_smoothing", self.label_smoothing)
         if not self.output.strip():
             raise ConfigError(f"--output is empty; give a folder, or set {OUTPUT_ENV}")
+        if printable(self.output) != self.output:
+            raise ConfigError(
+                f"--output is {self.output!r}, which is no UTF-8 and no name for TensorBoard's "
+                "files; give another folder, or set LC_ALL=C.UTF-8 if it is the locale that differs"
+            )
 
     @property
     def is_language_model(self) -> bool:

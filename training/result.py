@@ -130,6 +130,11 @@ def write_message(text: str, environ: Mapping[str, str] = os.environ) -> None:
             print(f"warning: the termination message is lost: {where}", file=sys.stderr)
 
 
+def printable(text: str) -> str:
+    """A text without what has no encoding: lone surrogates, as in a name that is not UTF-8."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def packed(sample: Mapping[str, Any]) -> dict[str, Any]:
     """A held-out sample in its shortest form.
 
@@ -190,6 +195,4 @@ def _size(value: Any) -> int:
 
 
 def _text(value: Any) -> str:
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    # A lone surrogate, as in the name of a file that is not UTF-8, has no encoding.
-    return text.encode(errors="backslashreplace").decode()
+    return printable(json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False))

@@ -26,6 +26,7 @@ from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import World, on_main
 from kfp_pytorch.training.errors import StorageError
 from kfp_pytorch.training.metrics import History, line
+from kfp_pytorch.training.result import printable
 from kfp_pytorch.training.storage import Folder
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class Telemetry:
             values: Them by name.
             results: Curves that the values are to be compared by.
         """
+        values = {k: printable(v) if isinstance(v, str) else v for k, v in values.items()}
         if self._board is not None:
             numbers = {k: v for k, v in values.items() if type(v) in (int, float)}
             # Who left an argument as it is knows it; all are in TensorBoard.
@@ -124,7 +126,7 @@ class Telemetry:
             print(line(told), flush=True)
             rows = "\n".join(f"| {key} | `{value}` |" for key, value in values.items())
             self._board.text(name, f"| name | value |\n| --- | --- |\n{rows}")
-            self._board.hyperparameters(self._folder.uri, values, results)
+            self._board.hyperparameters(printable(self._folder.uri), values, results)
         if self._tracker is not None:
             self._tracker.parameters(values)
 

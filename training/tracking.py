@@ -66,7 +66,12 @@ def open_tracker(folder: Folder, anew: bool) -> Tracker | None:
             URI_ENV,
         )
         return None
-    return Tracker(uri, folder, anew)
+    try:
+        return Tracker(uri, folder, anew)
+    except ValueError:
+        # Its words may have the password.
+        LOG.warning("nothing is logged to MLflow: %s is no address that can be read", URI_ENV)
+        return None
 
 
 class Tracker:

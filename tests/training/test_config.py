@@ -45,3 +45,9 @@ def test_what_no_model_can_be_trained_with_is_refused_before_torch_is_there(argu
 def test_blanks_around_a_place_are_no_part_of_it():
     found = config.parse(["--output", " /data/job ", "--resume-from= s3://a/b", "--data-dir=/x "])
     assert (found.output, found.resume_from, found.data_dir) == ("/data/job", "s3://a/b", "/x")
+
+
+def test_a_folder_whose_name_is_not_utf8_is_refused_before_tensorboard_cannot_write_there():
+    with pytest.raises(ConfigError, match=r"--output is '/data/caf\\udce9', which is no UTF-8"):
+        config.parse(["--output=/data/caf\udce9"])
+    assert config.parse(["--output=/data/日本"]).output == "/data/日本"

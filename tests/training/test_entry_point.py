@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import tempfile
 from dataclasses import asdict
 
 import pytest
@@ -149,6 +150,15 @@ def test_what_cannot_work_is_told_before_torch_starts(tmp_path, monkeypatch, arg
     monkeypatch.setattr(entry_point, "_run_agent", lambda *_: pytest.fail("the agent was started"))
     assert entry_point.main([*arguments, f"--output={tmp_path}"]) == 2
     assert named in json.loads(termination.read_text())["error"]["message"]
+
+
+def test_a_pod_without_room_for_temporary_files_says_what_to_mount(tmp_path, monkeypatch):
+    termination = tmp_path / "termination"
+    termination.touch()
+    monkeypatch.setenv("KFP_PYTORCH_TERMINATION_LOG", str(termination))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "read-only"))
+    assert entry_point.main([f"--output={tmp_path}"]) == 2
+    assert "emptyDir" in json.loads(termination.read_text())["error"]["message"]
 
 
 def test_an_unknown_model_ends_a_rank_with_the_code_of_bad_arguments(start_ranks, tmp_path):

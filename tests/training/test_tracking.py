@@ -167,3 +167,14 @@ def test_without_mlflow_the_log_says_what_to_install(tmp_path, monkeypatch, capl
 
 def test_nothing_is_done_where_no_server_is_named(tmp_path):
     assert open_tracker(open_folder(str(tmp_path)), anew=False) is None
+
+
+@needs_mlflow
+@pytest.mark.parametrize("address", ["http://someone:geheim@[mlflow", "http://u:geheim@a\u2100b"])
+def test_an_address_that_is_none_costs_a_warning_without_the_password(
+    tmp_path, monkeypatch, caplog, address
+):
+    monkeypatch.setenv(tracking.URI_ENV, address)
+    assert open_tracker(open_folder(str(tmp_path)), anew=False) is None
+    assert tracking.URI_ENV in caplog.text
+    assert "geheim" not in caplog.text
