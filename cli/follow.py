@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kfp_pytorch.launcher.constants import EXIT_TERMINATED
 from kfp_pytorch.local.step import EVENT_MARK
 
 
@@ -19,6 +18,7 @@ class StepResult:
         name: The step's name.
         status: `running`, `succeeded`, `failed`, `terminated` or, when it never ran, `skipped`.
         seconds: How long it took.
+        exit_code: What its program ended with.
         message: What it wrote to its termination log.
         stderr: The end of its stderr, when it failed.
         parameters: Its output parameters by name.
@@ -28,6 +28,7 @@ class StepResult:
     name: str
     status: str = "running"
     seconds: float = 0.0
+    exit_code: int = 0
     message: str = ""
     stderr: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -113,9 +114,11 @@ class Follower:
 
 
 def _end(result: StepResult, event: dict[str, Any]) -> None:
-    outcomes = {0: "succeeded", EXIT_TERMINATED: "terminated"}
-    result.status = outcomes.get(event["exit"], "failed")
+    # A program may end with any code by itself, that of a termination included.
+    ended = "failed" if event["exit"] else "succeeded"
+    result.status = "terminated" if event["terminated"] else ended
     result.seconds = event["seconds"]
+    result.exit_code = event["exit"]
     result.message = event["message"]
     result.stderr = event["stderr"]
     result.parameters = event["outputs"].get("parameters", {})

@@ -101,7 +101,8 @@ def error_of(followed: Followed) -> str:
     step = followed.failed
     if step is None:
         return followed.error or "The run ended without a word; its log is in the run's folder."
-    text = _own_words(step.stderr).strip() or step.message.strip() or "It said nothing."
+    silence = f"It said nothing, and ended with exit code {step.exit_code}."
+    text = _own_words(step.stderr).strip() or step.message.strip() or silence
     return f"Step {step.name} failed.\n{text}"
 
 

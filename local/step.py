@@ -221,7 +221,8 @@ def main(arguments: list[str]) -> int:
         pod.create(_deploys(command, setting.namespace))
     except (OSError, client.RequestRefused) as error:
         words = f"The pod of this step could not be made: {error}"
-        events.send("ended", exit=1, seconds=0.0, message=words, stderr=words, outputs={})
+        told = {"message": words, "stderr": words, "outputs": {}}
+        events.send("ended", exit=1, terminated=False, seconds=0.0, **told)
         return 1
     log = Path(setting.folder) / "steps" / pod.name / "termination-log"
     log.parent.mkdir(parents=True)
@@ -237,6 +238,7 @@ def main(arguments: list[str]) -> int:
     events.send(
         "ended",
         exit=code,
+        terminated=program.signalled,
         seconds=round(time.monotonic() - began, 3),
         message=message,
         stderr="" if code == 0 else "\n".join(program.stderr_end),

@@ -53,9 +53,9 @@ def told(event, step="train", pod="pod-1", **fields):
     return f"    {EVENT_MARK}{json.dumps(event)}\n"
 
 
-def end(code, step="train", pod="pod-1", stderr="", outputs=None, message=""):
+def end(code, step="train", pod="pod-1", stderr="", outputs=None, message="", terminated=False):
     rest = {"message": message, "stderr": stderr, "outputs": outputs or {}, "seconds": 1.5}
-    return told("ended", step, pod, exit=code, **rest)
+    return told("ended", step, pod, exit=code, terminated=terminated, **rest)
 
 
 def follow(*lines):
@@ -95,6 +95,13 @@ def test_the_error_is_the_failing_steps_own_words():
     assert summary.error_of(followed) == (
         "Step train failed.\nOut of memory on x-worker-0.\n\nIts log:\n  1"
     )
+
+
+def test_a_step_that_ends_as_if_it_had_been_terminated_has_failed():
+    followed, _ = follow(told("started"), end(143))
+    assert followed.steps[0].status == "failed"
+    said = "Step train failed.\nIt said nothing, and ended with exit code 143."
+    assert summary.error_of(followed) == said
 
 
 def test_a_traceback_is_that_of_the_step_without_kfps_frames():
