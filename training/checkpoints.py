@@ -80,9 +80,9 @@ class Checkpoints:
         self._identity = {**{key: getattr(config, key) for key in _IDENTITY}, **data}
         self._data_ranks = data_ranks or world.size
         # A group of its own: what the thread exchanges must not meet what training exchanges.
-        self.group: dist.ProcessGroup | None = None
+        self._group: dist.ProcessGroup | None = None
         if world.size > 1:
-            self.group = dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT)  # type: ignore[assignment]
+            self._group = dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT)  # type: ignore[assignment]
         self._staging = staging.Staging(world.device, state.model, state.optimizer)
         self._planner = tensor_files.Planner()
         self._thread = ThreadPoolExecutor(1, "checkpoint")
@@ -111,7 +111,7 @@ class Checkpoints:
             return False
         uri, meta = where
         found = Checkpoint(open_folder(uri), meta)
-        job_state.restore(self._state, found, self._world, self._config.seed, self.group)
+        job_state.restore(self._state, found, self._world, self._config.seed, self._group)
         if uri == self._folder.uri:
             self._newest_step = found.step
             # A disk that is full has to have room for the next one: fewer may be kept by now.
@@ -248,7 +248,7 @@ class Checkpoints:
             checkpoint.complete(folder, step, about, files)
             checkpoint.prune(folder, self._config.keep, losses)
 
-        tensor_files.write(folder, place, tensors, self.group, commit, self._planner)
+        tensor_files.write(folder, place, tensors, self._group, commit, self._planner)
         self.wrote = time.perf_counter() - clock
         if self._world.is_main:
             words = "wrote the checkpoint %s in %.2f s; training waited %.3f s to hand it over"

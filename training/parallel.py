@@ -8,8 +8,9 @@ for batch in batches:
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -206,7 +207,7 @@ class Trainable:
         return batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
 
     @contextlib.contextmanager
-    def _computing(self) -> Any:
+    def _computing(self) -> Iterator[None]:
         # FSDP casts by its own policy.
         autocast = self.options.bf16 and not self.plan.sharded
         kind = self._device.type

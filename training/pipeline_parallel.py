@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -61,8 +63,7 @@ class Pipeline:
         with torch.no_grad():
             return self._run(self._schedule.eval, tokens, targets)
 
-    def _run(self, run: object, tokens: Tensor, targets: Tensor) -> Tensor:
-        assert callable(run)  # noqa: S101
+    def _run(self, run: Callable[..., object], tokens: Tensor, targets: Tensor) -> Tensor:
         args = (tokens,) if self._first else ()
         if not self._last:
             run(*args, return_outputs=False)

@@ -34,7 +34,6 @@ _SETTLED_AFTER = 1.0
 _MOST_AHEAD = 64
 # torchrun kills what is left of a node's ranks 30 seconds after one of them failed.
 _SAVE_TIMEOUT = timedelta(seconds=25)
-
 # A store whose process is frozen would not answer for ever.
 _ANSWER_SECONDS = 8.0
 

@@ -70,7 +70,7 @@ def read_index(files: Files) -> list[Shard] | None:
             _check_entry(shard)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{files.at(INDEX)} cannot be used: {error!r}; make it anew") from error
-    there = {name: size for name, size in sizes.items() if name.endswith(".tar")}
+    there = _tars(sizes)
     known = {shard.name: shard.bytes for shard in shards}
     if there != known:
         differing = sorted(set(there.items()) ^ set(known.items()))
@@ -104,13 +104,17 @@ def shard_names(files: Files) -> dict[str, int]:
         DataError: If there are none.
     """
     sizes = files.sizes()
-    found = {name: size for name, size in sizes.items() if name.endswith(".tar")}
+    found = _tars(sizes)
     if not found:
         packed = [name for name in sizes if name.endswith((".tar.gz", ".tgz", ".tar.zst"))]
         words = "is compressed, and such a one cannot be read in parts"
         hint = f"; {packed[0]} {words}" if packed else ""
         raise DataError(f"{files.uri} holds no .tar files{hint}; give their folder with --data-dir")
     return found
+
+
+def _tars(sizes: dict[str, int]) -> dict[str, int]:
+    return {name: size for name, size in sizes.items() if name.endswith(".tar")}
 
 
 def index_shards(files: Files, sizes: dict[str, int]) -> list[Shard]:
