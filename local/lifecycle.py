@@ -76,7 +76,8 @@ def make_root(root: Path) -> None:
         root: The folder; left as it is when it is there.
 
     Raises:
-        ClusterError: This installation has no local cluster.
+        ClusterError: This installation has no local cluster, or KUBECONFIG could not name a file
+            of that folder.
         HomeError: Nothing can be written there.
     """
     missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]
@@ -84,6 +85,11 @@ def make_root(root: Path) -> None:
         raise ClusterError(
             f"the local cluster needs {', '.join(missing)}, not installed in {sys.prefix}: "
             "run pip install 'kfp-pytorch[local]'"
+        )
+    if os.pathsep in str(root):
+        raise ClusterError(
+            f"the folder {str(root)!r} has {os.pathsep!r} in its name, which stands between two "
+            f"files in KUBECONFIG; set {HOME_ENV} or --root to another folder"
         )
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)

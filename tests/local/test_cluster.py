@@ -245,3 +245,9 @@ def test_the_folder_is_given_by_the_environment(monkeypatch: pytest.MonkeyPatch)
     assert lifecycle.default_root() == Path("/some/where")
     monkeypatch.delenv(lifecycle.HOME_ENV)
     assert lifecycle.default_root() == Path.home() / ".kfp-pytorch"
+
+
+def test_a_folder_that_kubeconfig_could_not_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(lifecycle.ClusterError, match="stands between two files in KUBECONFIG"):
+        lifecycle.start_detached(tmp_path / "a:b")
+    assert not (tmp_path / "a:b").exists()
