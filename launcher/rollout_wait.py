@@ -14,7 +14,7 @@ from kfp_pytorch.launcher.evidence import Object
 from kfp_pytorch.launcher.inference_service import HASH, POD_LABEL, ServiceInputs
 from kfp_pytorch.launcher.kube import Kube
 from kfp_pytorch.launcher.limits import Limits
-from kfp_pytorch.launcher.pods import TroubleWatch, container_statuses
+from kfp_pytorch.launcher.pods import TroubleWatch, container_statuses, pod_phase
 from kfp_pytorch.launcher.podview import dig
 from kfp_pytorch.launcher.progress import Progress, say
 from kfp_pytorch.launcher.rollout import Rollout, base_url, created_revision, mode_of, rollout
@@ -150,10 +150,11 @@ class Waiter:
         self._failed_since = (self._failed_since or now) if state.failed_load else None
         if self._failed_since and now - self._failed_since >= self.pace.load_grace:
             return f"its model did not load: {state.failed_load}"
-        trouble = self._troubles.fatal(pods, now)
+        stay = [pod for pod in pods if not _is_replaced(pod)]
+        trouble = self._troubles.fatal(stay, now)
         if trouble:
             return f"a container of the new revision does not start: {trouble}"
-        for pod in pods:
+        for pod in stay:
             for status in container_statuses(pod):
                 end = crash_loop(status)
                 if end:
@@ -186,3 +187,8 @@ class Waiter:
         advice = f"What to do: {what_to_do(self._state, seen)}"
         told = explain(self.kube, self.inputs, seen)
         return DeployFailed("\n".join([headline, advice, *told]), headline)
+
+
+def _is_replaced(pod: Object) -> bool:
+    """Whether another pod takes its place, as of one that was evicted or is deleted."""
+    return pod_phase(pod) == "Failed" or bool(dig(pod, "metadata", "deletionTimestamp"))

@@ -104,8 +104,12 @@ class KServe:
             "containers": [{"name": "kserve-container", "image": "c:1"}],
         }
         made = self._create(POD, {"metadata": metadata, "spec": {"nodeName": "n", **containers}})
-        self._mutate(POD, name, lambda obj: obj.update(status=status), "status")
+        self.pod_says(**status)
         return made
+
+    def pod_says(self, **status: Any) -> None:
+        name = f"{NAME}-predictor-1"
+        self._mutate(POD, name, lambda obj: obj.update(status=status), "status")
 
     def event(self, reason: str, message: str) -> None:
         name = f"{NAME}-predictor-1"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kfp_pytorch.launcher.constants import INFERENCE_SERVICE
+from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, POD
 from kfp_pytorch.launcher.deploy import Pace
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.local.apiserver.faultactions import Forbidden
@@ -205,6 +205,23 @@ def test_a_first_crash_may_be_followed_by_a_success(
     status["state"] = {"running": {"startedAt": "2025-11-27T12:00:00Z"}}
     kserve.pod(carried, phase="Pending", initContainerStatuses=[status])
     assert step.going()
+    kserve.serves()
+    step.succeeded()
+
+
+@pytest.mark.parametrize("gone", [{"phase": "Failed", "reason": "Evicted"}, {"phase": "Running"}])
+def test_crashes_of_a_pod_that_the_cluster_takes_away_are_no_news(
+    kserve: KServe, start: Start, until: Until, gone: Object
+) -> None:
+    step = start()
+    until(kserve.service)
+    carried = kserve.rolls_out(available=0)
+    pod = kserve.pod(carried)
+    if gone["phase"] == "Running":
+        kserve.server.call(kserve.server.api.delete, POD, "default", pod["metadata"]["name"])
+    status = crashed("kserve-container", "killed", restarts=3)
+    kserve.pod_says(**gone, containerStatuses=[status])
+    assert step.going(0.5), "another pod takes its place"
     kserve.serves()
     step.succeeded()
 
