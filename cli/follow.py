@@ -16,6 +16,7 @@ class StepResult:
 
     Attributes:
         name: The step's name.
+        task: Tells it from the rounds of a loop that have its name; the same for each attempt.
         status: `running`, `succeeded`, `failed`, `terminated` or, when it never ran, `skipped`.
         seconds: How long it took.
         exit_code: What its program ended with.
@@ -29,6 +30,7 @@ class StepResult:
     status: str = "running"
     seconds: float = 0.0
     exit_code: int = 0
+    task: str = ""
     message: str = ""
     stderr: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -50,11 +52,13 @@ class Followed:
     @property
     def failed(self) -> StepResult | None:
         """The last step that failed, unless an attempt after it did better."""
+        done: set[tuple[str, str]] = set()
         for step in reversed(self.steps):
-            if step.status == "failed":
-                later = self.steps[self.steps.index(step) + 1 :]
-                retried = any(s.name == step.name and s.status == "succeeded" for s in later)
-                return None if retried else step
+            task = (step.name, step.task)
+            if step.status == "failed" and task not in done:
+                return step
+            if step.status == "succeeded":
+                done.add(task)
         return None
 
 
@@ -93,7 +97,8 @@ class Follower:
         if event["event"] == "error":
             self.followed.error = event["message"]
         elif event["event"] == "started":
-            result = self._by_pod[event["pod"]] = StepResult(event["step"])
+            result = StepResult(event["step"], task=event.get("task", ""))
+            self._by_pod[event["pod"]] = result
             self._began[event["pod"]] = time.monotonic()
             self.followed.steps.append(result)
             self._progress.started(result.name)

@@ -113,7 +113,12 @@ class TroubleWatch:
 
 
 def troubles(pod: Object) -> Iterator[Trouble]:
-    """Finds the containers of a pod that do not come up, init containers first."""
+    """Finds the containers of a pod that do not come up, init containers first.
+
+    Those of a pod that is being deleted, as one that a queue takes back, need not.
+    """
+    if _goes(pod):
+        return
     images = {c.get("name"): c.get("image", "") for c in _containers(pod)}
     for status in container_statuses(pod):
         if dig(status, "state", "running"):

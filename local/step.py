@@ -216,7 +216,7 @@ def main(arguments: list[str]) -> int:
     setting = Setting(**json.loads(os.environ[SETTING_ENV]))
     pod = PodObject(setting, step)
     events = Events(step, pod.name)
-    events.send("started")
+    events.send("started", task=_executor_input(command).get("outputs", {}).get("outputFile", ""))
     try:
         pod.create(_deploys(command, setting.namespace))
     except (OSError, client.RequestRefused) as error:

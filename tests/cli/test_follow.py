@@ -89,6 +89,16 @@ def test_a_retried_step_that_succeeded_is_no_failure():
     assert followed.failed is None
 
 
+def test_a_round_of_a_loop_that_failed_is_none_that_another_round_makes_good():
+    followed, _ = follow(
+        told("started", task="round-0"),
+        end(1, stderr="no cats"),
+        told("started", pod="pod-2", task="round-1"),
+        end(0, pod="pod-2"),
+    )
+    assert summary.error_of(followed) == "Step train failed.\nno cats"
+
+
 def test_the_error_is_the_failing_steps_own_words():
     stderr = "a warning\n\npytorch_job failed.\nOut of memory on x-worker-0.\n\nIts log:\n  1\n"
     followed, _ = follow(told("started"), end(1, stderr=stderr))

@@ -58,6 +58,12 @@ def test_a_pod_made_anew_gets_a_grace_of_its_own() -> None:
     assert watch.fatal([fresh], 100) is None
 
 
+def test_a_pod_that_is_being_deleted_need_not_come_up() -> None:
+    evicted = waiting("InvalidImageName")
+    evicted["metadata"]["deletionTimestamp"] = "2025-11-27T12:00:00Z"
+    assert TroubleWatch(LIMITS).fatal([evicted], 0) is None
+
+
 @pytest.mark.parametrize("reason", ["InvalidImageName", "ErrImageNeverPull"])
 def test_what_no_time_mends_is_fatal_at_once(reason: str) -> None:
     assert TroubleWatch(LIMITS).fatal([waiting(reason)], 0) is not None

@@ -235,6 +235,8 @@ def test_a_condition_takes_an_output_of_any_name(tmp_path):
     code, events = run(tmp_path / "a-run", judging)
     assert code == 0
     texts = [event["text"] for event in events if event["event"] == "line"]
+    rounds = [e["task"] for e in events if (e["event"], e["step"]) == ("started", "measure-2")]
+    assert len(set(rounds)) == len(rounds) == 2
     said = sorted(text for text in texts if text.startswith("it says"))
     assert said == ["it says bad", "it says good", "it says nested", "it says whole"]
 
