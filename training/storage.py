@@ -34,6 +34,9 @@ _GCS_HINT = (
     "may read and write it"
 )
 _BUCKET_HINTS = {"s3": _S3_HINT, "s3a": _S3_HINT, "gs": _GCS_HINT, "gcs": _GCS_HINT}
+# Whose errors those of an object store are: fsspec's clients hand on what theirs raise.
+_STORE_PACKAGES = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google")
+_STORE_SIGNS = ("endpoint", "Bad Request")
 
 
 class Folder(Protocol):
@@ -315,9 +318,9 @@ def _explained(action: str, where: str, hint: str = _FOLDER_HINT) -> Iterator[No
         raise StorageError(words) from error
     except Exception as error:
         # The clients of object stores have errors of their own that share no base class, and
-        # raise ValueError for an address that is none.
+        # raise ValueError for an address that is none (s3fs) or a request (gcsfs).
         package = type(error).__module__.partition(".")[0]
-        if package in ("botocore", "aiobotocore", "gcsfs") or "endpoint" in str(error):
+        if package in _STORE_PACKAGES or any(sign in str(error) for sign in _STORE_SIGNS):
             raise StorageError(f"cannot {action} {where}: {error}; {hint}") from error
         raise
 

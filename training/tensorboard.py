@@ -19,7 +19,6 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from torch import Tensor
 
 from kfp_pytorch.training import hyperparameters
-from kfp_pytorch.training.errors import StorageError
 from kfp_pytorch.training.storage import Folder, LocalFolder
 from kfp_pytorch.training.telemetry import BOARD_FOLDER
 
@@ -50,6 +49,7 @@ class TensorBoardWriter:
             path = Path(self._scratch.name)
         # The random part: containers of one name have equal process ids, and restart in a second.
         suffix = f".{os.urandom(4).hex()}"
+        self._here = LocalFolder(path)
         self._writer = EventFileWriter(str(path), filename_suffix=suffix)
         self._path = next(path.glob(f"*{suffix}"))
         first = done + 1 if done else 0
@@ -121,10 +121,8 @@ class TensorBoardWriter:
         Raises:
             StorageError: If it cannot be uploaded.
         """
-        try:
+        with self._here.explained("write", self._path.name):
             self._writer.flush()
-        except OSError as error:
-            raise StorageError(f"cannot write {self._path}: {error.strerror or error}") from error
         if self._scratch is not None:
             with self._folder.writer(f"{BOARD_FOLDER}/{self._path.name}") as file:
                 file.write(self._path.read_bytes())
@@ -142,4 +140,6 @@ class TensorBoardWriter:
 
     def _write(self, event: Event) -> None:
         event.wall_time = time.time()
-        self._writer.add_event(event)
+        # It raises what its thread met since the last one.
+        with self._here.explained("write", self._path.name):
+            self._writer.add_event(event)

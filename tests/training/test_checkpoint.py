@@ -10,7 +10,9 @@ import runpy
 import time
 from pathlib import Path
 
+import aiohttp
 import fsspec
+import google.auth.exceptions
 import pytest
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -94,18 +96,29 @@ def test_a_damaged_one_is_skipped_with_a_warning(tmp_path, caplog, damage):
     assert newest_step(folder) == 1
 
 
-def test_an_object_store_that_does_not_answer_costs_no_checkpoint(monkeypatch):
-    folder = open_folder("memory://silent/job")
+@pytest.mark.parametrize(
+    "answer",
+    [
+        TimeoutError("no answer"),
+        aiohttp.ServerDisconnectedError("no answer"),
+        google.auth.exceptions.RefreshError("no answer"),
+        # What gcsfs makes of an answer with 400.
+        ValueError("Bad Request: b/bucket\nno answer"),
+    ],
+    ids=lambda answer: type(answer).__name__,
+)
+def test_an_object_store_that_does_not_answer_costs_no_checkpoint(monkeypatch, answer):
+    folder = open_folder(f"memory://silent/{type(answer).__name__}")
     for step in (1, 2):
         save(folder, step)
     read = folder._files.cat_file
 
-    def fail_once(path):
+    def fail_once(_path):
         monkeypatch.setattr(folder._files, "cat_file", read)
-        raise TimeoutError(f"no answer about {path}")
+        raise answer
 
     monkeypatch.setattr(folder._files, "cat_file", fail_once)
-    with pytest.raises(StorageError, match=r"cannot read .*step-00000002/meta.json: no answer"):
+    with pytest.raises(StorageError, match=r"(?s)cannot read .*002/meta.json: .*no answer"):
         checkpoint.newest(folder, ABOUT)
     assert newest_step(folder) == 2
 

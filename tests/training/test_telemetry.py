@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import logging
+import shutil
 import socket
 import urllib.request
 
@@ -21,7 +22,7 @@ from kfp_pytorch.training import profiling, steptimes
 from kfp_pytorch.training import train as training
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import ALONE
-from kfp_pytorch.training.errors import ConfigError
+from kfp_pytorch.training.errors import ConfigError, StorageError
 from kfp_pytorch.training.exporter import Exporter
 from kfp_pytorch.training.figures import confusion_matrix
 from kfp_pytorch.training.flops import image_flops
@@ -31,6 +32,7 @@ from kfp_pytorch.training.profiling import Profiler
 from kfp_pytorch.training.steptimes import StepTimer
 from kfp_pytorch.training.stopping import StopRequest
 from kfp_pytorch.training.storage import LocalFolder
+from kfp_pytorch.training.tensorboard import TensorBoardWriter
 
 
 @pytest.fixture(scope="module")
@@ -223,3 +225,12 @@ def test_a_confusion_matrix_can_be_drawn_of_any_number_of_classes(classes, side)
     picture = confusion_matrix(counts, [f"class {number} " * 5 for number in range(classes)])
     assert picture.width == picture.height
     assert side <= picture.width < side + 200
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_folder_that_vanishes_is_named_by_the_next_report(tmp_path):
+    writer = TensorBoardWriter(LocalFolder(tmp_path / "job"), done=0)
+    shutil.rmtree(tmp_path / "job")
+    for report in (writer.flush, lambda: writer.scalars(1, {"loss": 1.0})):
+        with pytest.raises(StorageError, match=r"cannot write .*events.*: No such file .*--output"):
+            report()
