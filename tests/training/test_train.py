@@ -12,6 +12,7 @@ import pytest
 import torch
 from harness.in_process import StopAt, newest_state
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 
 from kfp_pytorch.training import tensor_files
 from kfp_pytorch.training import train as training
@@ -38,6 +39,13 @@ def run(output, request=None, **arguments):
         **{"output": str(output), "log_every": 5, "max_train_samples": 500, **arguments}
     )
     return training.train(Start(config, ALONE, request or StopAt()))
+
+
+@pytest.fixture(autouse=True)
+def count_of_event_files(monkeypatch):
+    """As in a process of its own: their order is that of names, in which 10 comes before 9."""
+    counter = event_file_writer.AtomicCounter(0)
+    monkeypatch.setattr(event_file_writer, "_global_uid", counter)
 
 
 @pytest.fixture
