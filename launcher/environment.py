@@ -68,7 +68,7 @@ def merged(env: Any, of_task: Iterable[Mapping[str, Any]]) -> tuple[dict[str, An
     for name, value in checks.mapping("env", env).items():
         variables[name] = _variable(name, value)
     for name in variables:
-        _check_name(name)
+        check_name(name, "env")
     return tuple(variables.values())
 
 
@@ -104,17 +104,26 @@ def _check_reference(name: str, source: str, reference: Any) -> None:
         )
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str, where: str) -> None:
+    """Refuse the name of a variable that none can have, or that others set.
+
+    Args:
+        name: The name.
+        where: The input that it stands in, for messages.
+
+    Raises:
+        InputError: It cannot be set there.
+    """
     if not _NAME.fullmatch(name):
         raise InputError(
-            f"env has the name {name!r}; a variable's name has letters, digits, '_', '-' and '.', "
-            "and does not begin with a digit."
+            f"{where} has the name {name!r}; a variable's name has letters, digits, '_', '-' and "
+            "'.', and does not begin with a digit."
         )
     if name in _OURS:
-        raise InputError(f"env may not set {name}: the launcher does.")
+        raise InputError(f"{where} may not set {name}: the launcher does.")
     if name in _OPERATORS:
         raise InputError(
-            f"env may not set {name}: the operator does, from num_nodes and nproc_per_node."
+            f"{where} may not set {name}: the operator does, from num_nodes and nproc_per_node."
         )
 
 

@@ -118,6 +118,7 @@ def pod_template(
         "spec": _pod_spec(inputs, job_name),
     }
     template = strategic_merge.merge(template, inputs.pod_template_patch, "pod_template_patch")
+    _check_patch(inputs.pod_template_patch.get("spec") or {})
     _add_shared_memory(template["spec"], inputs)
     _check_pod(template["spec"])
     return template
@@ -251,6 +252,18 @@ def _add_shared_memory(spec: dict[str, Any], inputs: PyTorchJobInputs) -> None:
 
 def _named(items: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
     return next((item for item in items if item.get("name") == name), None)
+
+
+def _check_patch(spec: dict[str, Any]) -> None:
+    """Refuse what the operator would pass over without a word, or what is the launcher's own."""
+    if spec.get("restartPolicy"):
+        raise InputError(
+            f"pod_template_patch.spec.restartPolicy is {spec['restartPolicy']!r}, which the "
+            "operator replaces; use the input restart_policy."
+        )
+    trains = _named(spec.get("containers") or [], constants.PYTORCH_CONTAINER) or {}
+    for variable in trains.get("env") or []:
+        environment.check_name(str(variable["name"]), "pod_template_patch")
 
 
 def _check_pod(spec: dict[str, Any]) -> None:

@@ -317,6 +317,15 @@ def test_a_patch_may_take_away_by_null_and_by_delete() -> None:
         ({"containers": "x"}, "where an object or a list is expected"),
         ({"volumes": ["x"]}, "must be an object with 'name'"),
         ({"containers": [{"name": "pytorch", "$patch": "merge"}]}, "only delete is known"),
+        ({"restartPolicy": "Never"}, "use the input restart_policy"),
+        (
+            {"containers": [{"name": "pytorch", "env": [{"name": "RANK", "value": "0"}]}]},
+            "pod_template_patch may not set RANK: the operator does",
+        ),
+        (
+            {"containers": [{"name": "pytorch", "env": [{"name": "KFP_PYTORCH_OUTPUT"}]}]},
+            "pod_template_patch may not set KFP_PYTORCH_OUTPUT: the launcher does",
+        ),
         (
             {
                 "containers": [
