@@ -107,17 +107,17 @@ class Checkpoints:
         anew = self._config.resume == "never" and not begun
         where = on_main(self._world, functools.partial(self._find, anew))
         outcome.note_begun()
-        if where is None:
-            return False
-        uri, meta = where
-        found = Checkpoint(open_folder(uri), meta)
-        job_state.restore(self._state, found, self._world, self._config.seed, self._group)
-        if uri == self._folder.uri:
-            self._newest_step = found.step
-            # A disk that is full has to have room for the next one: fewer may be kept by now.
-            self._prune()
-        self._say_what_changed(found)
-        return True
+        if where is not None:
+            uri, meta = where
+            found = Checkpoint(open_folder(uri), meta)
+            job_state.restore(self._state, found, self._world, self._config.seed, self._group)
+            if uri == self._folder.uri:
+                self._newest_step = found.step
+            self._say_what_changed(found)
+        # A disk that is full has to have room for the next one: fewer may be kept by now, and one
+        # that was cut short is in its way.
+        self._prune()
+        return where is not None
 
     def newest(self) -> Checkpoint | None:
         """The job's newest checkpoint, for one rank to read all of it."""

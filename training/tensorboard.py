@@ -50,7 +50,8 @@ class TensorBoardWriter:
         # The random part: containers of one name have equal process ids, and restart in a second.
         suffix = f".{os.urandom(4).hex()}"
         self._here = LocalFolder(path)
-        self._writer = EventFileWriter(str(path), filename_suffix=suffix)
+        with self._here.explained("write", ""):
+            self._writer = EventFileWriter(str(path), filename_suffix=suffix)
         self._path = next(path.glob(f"*{suffix}"))
         first = done + 1 if done else 0
         self._write(Event(step=first, session_log=SessionLog(status=SessionLog.START)))

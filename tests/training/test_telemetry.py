@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
 import logging
-import shutil
+import os
 import socket
 import urllib.request
 
@@ -227,10 +228,17 @@ def test_a_confusion_matrix_can_be_drawn_of_any_number_of_classes(classes, side)
     assert side <= picture.width < side + 200
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_folder_that_vanishes_is_named_by_the_next_report(tmp_path):
+def test_a_disk_that_fills_up_is_told_by_the_next_report_with_its_place(tmp_path):
     writer = TensorBoardWriter(LocalFolder(tmp_path / "job"), done=0)
-    shutil.rmtree(tmp_path / "job")
+    # Where the thread that writes keeps what stopped it.
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    writer._writer._async_writer._worker.exception = full
     for report in (writer.flush, lambda: writer.scalars(1, {"loss": 1.0})):
-        with pytest.raises(StorageError, match=r"cannot write .*events.*: No such file .*--output"):
+        with pytest.raises(StorageError, match=r"cannot write .*events.*: No space .*--output"):
             report()
+
+
+def test_a_place_where_no_event_file_can_be_is_named(tmp_path):
+    (tmp_path / "tensorboard").write_bytes(b"no folder")
+    with pytest.raises(StorageError, match=r"cannot write .*/tensorboard: "):
+        TensorBoardWriter(LocalFolder(tmp_path), done=0)

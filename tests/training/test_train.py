@@ -203,6 +203,15 @@ def test_room_is_made_before_the_next_checkpoint_where_fewer_are_to_be_kept(no_e
     assert left == {best, steps[-1].name}
 
 
+def test_what_was_cut_short_is_out_of_the_way_of_the_next_start(no_export, tmp_path):
+    cut = tmp_path / "job" / "checkpoints" / "step-00000008"
+    cut.mkdir(parents=True)
+    (cut / "__0_0.distcp").write_bytes(b"all that there was room for")
+    config = Config(output=str(tmp_path / "job"))
+    with training.set_up(Start(config, ALONE, StopAt())).telemetry:
+        assert not cut.exists()
+
+
 def test_batch_norm_trains_on_the_last_batch_that_one_sample_is_left_for(no_export, tmp_path):
     # Its last images have one pixel, and of one value batch norm has no variance.
     result = run(tmp_path, model="resnet18", epochs=1, batch_size=4, max_train_samples=9)
