@@ -11,6 +11,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ import click
 import yaml
 
 SHIPPED = "kfp_pytorch.pipelines"
+# Where a specification holds values of any shape.
+_DOCUMENTS = ("the pipeline", "the platform's part")
+_GIVEN = ("constant", "defaultValue", "metadata")
 # What YAML takes for the end of a line, or refuses.
 _BREAKING = re.compile("[\\x00-\\x08\\n-\\x1f\\x7f-\\x9f\\u2028\\u2029]")
 
@@ -170,7 +174,7 @@ def parse(text: str, path: Path) -> Package:
             "Compile one with `kfp-pytorch compile FILE.py`."
         )
     platform = documents[1] if len(documents) > 1 else {}
-    problem = _problem(spec)
+    problem = _problem(spec, platform)
     if problem or not isinstance(platform, dict | None):
         raise click.ClickException(
             f"{path} is not a compiled pipeline: {problem or 'its second document is no mapping'}. "
@@ -179,7 +183,7 @@ def parse(text: str, path: Path) -> Package:
     return Package(path.stem, "".join(lines[:length]), spec, platform or {})
 
 
-def _problem(spec: dict[str, Any]) -> str:
+def _problem(spec: dict[str, Any], platform: Any) -> str:
     """Says what part of a specification has the wrong shape; nothing when none has."""
     info, components = spec["pipelineInfo"], spec.get("components", {})
     if not isinstance(info, dict) or not isinstance(info.get("name"), str) or not info["name"]:
@@ -193,7 +197,37 @@ def _problem(spec: dict[str, Any]) -> str:
         problem = _component_problem(component, components, executors or {})
         if problem:
             return f"{where} {problem}"
-    return "" if "dag" in spec["root"] else "root has no dag"
+    return _misfit(spec, platform) if "dag" in spec["root"] else "root has no dag"
+
+
+def _misfit(spec: dict[str, Any], platform: Any) -> str:
+    """Says what KFP itself would refuse to read; nothing when it reads it all."""
+    from google.protobuf import json_format
+    from kfp.pipeline_spec import pipeline_spec_pb2
+
+    null = next(_nulls([spec, platform or {}], ""), "")
+    if null:
+        return f"{null} is null"
+    try:
+        json_format.ParseDict(spec, pipeline_spec_pb2.PipelineSpec(), ignore_unknown_fields=True)
+        json_format.ParseDict(
+            platform or {}, pipeline_spec_pb2.PlatformSpec(), ignore_unknown_fields=True
+        )
+    except (json_format.ParseError, TypeError) as error:
+        return str(error)
+    parameters = spec["root"].get("inputDefinitions", {}).get("parameters", {})
+    untyped = [name for name, of in parameters.items() if "parameterType" not in of]
+    return f"root has the parameter {untyped[0]}, which has no type" if untyped else ""
+
+
+def _nulls(value: Any, where: str) -> Iterator[str]:
+    """Yields what is null though it is no value that a person gave."""
+    if value is None:
+        yield where
+    items = enumerate(value) if isinstance(value, list) else ()
+    for key, item in value.items() if isinstance(value, dict) else items:
+        if key not in _GIVEN:
+            yield from _nulls(item, f"{where}.{key}" if where else _DOCUMENTS[key])
 
 
 def _component_problem(

@@ -23,9 +23,13 @@ _FALSE = {"false", "no", "0"}
 
 
 def parameters(package: Package) -> dict[str, dict[str, Any]]:
-    """Returns a pipeline's parameters as its specification defines them, by name."""
+    """Returns a pipeline's parameters as its specification defines them, by name.
+
+    Those that KFP fills in itself, such as a `dsl.TaskConfig`, are nobody's to give.
+    """
     inputs = package.spec["root"].get("inputDefinitions", {})
-    return dict(inputs.get("parameters", {}))
+    known = inputs.get("parameters", {})
+    return {name: spec for name, spec in known.items() if spec["parameterType"] in _KINDS}
 
 
 def typed(package: Package, given: Sequence[str]) -> dict[str, Any]:
@@ -159,8 +163,6 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any], str]] = {
 
 
 def _typed(name: str, text: str, kind: str) -> Any:
-    if kind not in _KINDS:
-        raise click.ClickException(f"Parameter {name} is a {kind}; it cannot be given with -p.")
     word, read, example = _KINDS[kind]
     try:
         value = read(text)

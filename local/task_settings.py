@@ -39,9 +39,16 @@ def handed_over(spec: dict[str, Any]) -> dict[str, Any]:
         wanted = {each["field"] for each in component.get("taskConfigPassthroughs", [])}
         settings = _settings(container, wanted)
         for name, definition in component.get("inputDefinitions", {}).get("parameters", {}).items():
-            if definition.get("parameterType") == _TYPE and settings:
-                given = task.setdefault("inputs", {}).setdefault("parameters", {})
+            if definition.get("parameterType") != _TYPE:
+                continue
+            given = task.setdefault("inputs", {}).setdefault("parameters", {})
+            # What hands on a parameter of its pipeline is handed this too: nobody gives that one.
+            if settings or name in given:
                 given[name] = {"runtimeValue": {"constant": settings}}
+    # A component that was compiled alone has one as its pipeline's parameter.
+    asked = result["root"].get("inputDefinitions", {}).get("parameters", {})
+    for name in [name for name, of in asked.items() if of.get("parameterType") == _TYPE]:
+        del asked[name]
     return result
 
 

@@ -349,12 +349,6 @@ def test_a_file_that_gives_no_pipeline_says_why(tmp_path, cli, text, message):
     assert message in result.output
 
 
-def test_yaml_that_is_no_pipeline_is_refused(tmp_path, cli):
-    path = tmp_path / "other.yaml"
-    path.write_text("kind: Pod\n")
-    assert "is not a compiled pipeline" in cli("compile", path).output
-
-
 def test_several_pipelines_do_not_go_into_one_file(mine, cli, tmp_path):
     result = cli("compile", mine, "--output", tmp_path / "one.yaml")
     assert result.exit_code == 2
