@@ -68,8 +68,16 @@ def require(package: Package, arguments: dict[str, Any]) -> None:
         arguments: The arguments by name.
 
     Raises:
-        click.ClickException: When one is missing.
+        click.ClickException: When one is missing, or the pipeline takes an artifact.
     """
+    artifacts = package.spec["root"].get("inputDefinitions", {}).get("artifacts", {})
+    wanted = [name for name, spec in artifacts.items() if not spec.get("isOptional")]
+    if wanted:
+        raise click.ClickException(
+            f"{package.pipeline_name} takes the artifact {wanted[0]!r}, which no run can be given "
+            "by itself: write a pipeline around it that makes the artifact, or imports it with "
+            "dsl.importer."
+        )
     for name, spec in parameters(package).items():
         optional = "defaultValue" in spec or spec.get("isOptional")
         if name not in arguments and not optional:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from kfp import compiler
 
-from kfp_pytorch.components import pytorch_job
+from kfp_pytorch.components import metric_gate, pytorch_job
 
 SPEC = {
     "pipelineInfo": {"name": "p"},
@@ -73,3 +73,12 @@ def test_a_component_that_was_compiled_alone_runs(component, cli, tmp_path):
     result = cli("run", component, "--local", *options)
     assert result.exit_code == 0, result.output
     assert "master-0 | hello" in result.output
+
+
+def test_a_component_that_takes_an_artifact_is_refused_before_anything_starts(tmp_path, cli):
+    path = tmp_path / "gate.yaml"
+    compiler.Compiler().compile(metric_gate, str(path))
+    result = cli("run", path, "--local", "-p", "minimum=0.5", "--root", tmp_path / "home")
+    assert result.exit_code == 1
+    assert "metric-gate takes the artifact 'metrics'" in result.output
+    assert not (tmp_path / "home").exists()
