@@ -5,17 +5,12 @@ import gzip
 import http.client
 import json
 import select
-import signal
 import socket
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-
-from kfp_pytorch.serving.__main__ import arguments
 
 
 def image_of(quarter: int) -> list[list[list[int]]]:
@@ -212,21 +207,6 @@ def test_the_head_of_a_binary_request_is_refused_by_its_field(
     assert reason in response.json()["error"]
 
 
-def test_a_client_that_goes_away_is_not_logged_as_a_fault(started: Any, exported: Path) -> None:
-    server = started(exported)
-    server.wait_ready()
-    for path in (V1, V2):
-        with socket.create_connection(("127.0.0.1", server.port)) as sock:
-            head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-            sock.sendall(f"{head}content-length: 9\r\n\r\n{{".encode())
-            # An answer on another connection shows that the server has read the head.
-            assert server.post(V1, {"instances": NESTED}).status == 200
-    server.process.send_signal(signal.SIGTERM)
-    output, _ = server.process.communicate(timeout=60)
-    assert server.process.returncode == 0
-    assert "Traceback" not in output
-
-
 def test_a_body_over_the_limit_is_refused_with_the_limit(server: Server) -> None:
     response = server.post(V1, {"instances": NESTED * 30_000})
     assert response.status == 413
@@ -263,42 +243,6 @@ def test_many_large_bodies_at_once_are_told_to_come_back(server: Server) -> None
     assert any(response.status == 200 for response in responses)
 
 
-class ComparesAll(torch.nn.Module):
-    """Makes a number for each four tokens of a text: for a long one there is no memory."""
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        length = tokens.shape[1]
-        fours = tokens.float()[:, :, None, None, None].expand(-1, -1, length, length, length)
-        return fours.contiguous().flatten(1).mean(1, keepdim=True).repeat(1, 4)
-
-
-def test_a_request_that_memory_is_too_small_for_is_told_to_come_back(
-    started: Any, write_export: Any, tmp_path: Path
-) -> None:
-    tokens = {"name": "tokens", "shape": [-1, -1], "datatype": "INT64"}
-    folder = write_export(
-        tmp_path,
-        ComparesAll(),
-        torch.zeros(2, 3, dtype=torch.int64),
-        sizes={1: torch.export.Dim("length", min=1, max=10**6)},
-        inputs=[tokens],
-    )
-    server = started(folder)
-    server.wait_ready()
-    # The 1e15 bytes that this needs are more than a process has addresses for.
-    long = [1] * 4000
-    flat = tokens | {"shape": [1, len(long)], "data": long}
-    for path, body in ((V1, {"instances": [long]}), (V2, {"inputs": [flat]})):
-        response = server.post(path, body)
-        assert (response.status, response.headers["retry-after"]) == (503, "1"), response.data
-        assert "the predictor's memory is full; send fewer" in response.json()["error"]
-        assert server.post(V1, {"instances": [[1, 2, 3]]}).status == 200
-    server.process.send_signal(signal.SIGTERM)
-    output, _ = server.process.communicate(timeout=60)
-    assert "memory is full: [enforce fail at alloc_cpu.cpp" in output
-    assert "Traceback" not in output
-
-
 def test_nobody_unloads_the_model_over_http(server: Server) -> None:
     assert server.post("/v2/repository/models/digits/unload", {}).status == 404
     assert server.http.request("GET", "/v2/models/digits/ready").status == 200
@@ -316,47 +260,6 @@ def test_the_metadata_describes_the_tensors(server: Server) -> None:
     assert [t["name"] for t in metadata["outputs"]] == ["class", "label", "score", "logits"]
 
 
-def test_a_signal_lets_what_is_in_flight_be_answered(started: Any, exported: Path) -> None:
-    server = started(exported)
-    server.wait_ready()
-    body = json.dumps({"instances": NESTED}).encode()
-    with socket.create_connection(("127.0.0.1", server.port)) as sock:
-        head = f"POST {V1} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        sock.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body[:-1])
-        # An answer on another connection shows that the server has read the first one's head.
-        assert server.post(V1, body).status == 200
-        server.process.send_signal(signal.SIGTERM)
-        sock.sendall(body[-1:])
-        assert b"200 OK" in sock.recv(65_536)
-    assert server.process.wait(timeout=30) == 0
-
-
-def test_what_is_not_whole_when_the_drain_ends_is_told_to_come_back(
-    started: Any, exported: Path
-) -> None:
-    server = started(exported, program=[str(Path(__file__).with_name("short_drain.py"))])
-    server.wait_ready()
-    with contextlib.ExitStack() as stack:
-        clients = []
-        for path in (V1, V2):
-            clients.append(
-                stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
-            )
-            head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-            clients[-1].sendall(f"{head}content-length: 9\r\n\r\n{{".encode())
-        # An answer on another connection shows that the server has read the heads.
-        assert server.post(V1, {"instances": NESTED}).status == 200
-        server.process.send_signal(signal.SIGTERM)
-        for client in clients:
-            response = http.client.HTTPResponse(client)
-            response.begin()
-            assert (response.status, response.headers["retry-after"]) == (503, "1")
-            assert b"the predictor is stopping" in response.read()
-    output, _ = server.process.communicate(timeout=60)
-    assert server.process.returncode == 0
-    assert "Traceback" not in output
-
-
 def test_many_clients_at_once_are_all_answered(server: Server) -> None:
     statuses: list[int] = []
 
@@ -369,25 +272,3 @@ def test_many_clients_at_once_are_all_answered(server: Server) -> None:
     for thread in clients:
         thread.join()
     assert statuses == [200] * 80
-
-
-def test_an_empty_model_directory_ends_the_predictor_with_a_reason(
-    started: Any, tmp_path: Path
-) -> None:
-    server = started(tmp_path)
-    output, _ = server.process.communicate(timeout=60)
-    assert server.process.returncode == 1
-    assert "The directory is empty: is the storage URI right?" in output
-    assert "Traceback" not in output
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "limits"),
-    [("--http_port", "99999", "from 1 to 65535"), ("--max_body_mib", "0", "from 1 to 65536")],
-)
-def test_an_option_that_cannot_work_is_told_with_its_limits(
-    capsys: pytest.CaptureFixture[str], option: str, value: str, limits: str
-) -> None:
-    with pytest.raises(SystemExit):
-        arguments(["--model_name=digits", f"{option}={value}"])
-    assert f"argument {option}: '{value}' is no whole number {limits}" in capsys.readouterr().err

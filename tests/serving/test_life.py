@@ -1,0 +1,156 @@
+"""How a predictor begins, what it outlives and how it ends: each story with one of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kfp_pytorch.serving.__main__ import arguments
+
+V1 = "/v1/models/digits:predict"
+V2 = "/v2/models/digits/infer"
+NESTED = [[[[1] * 4] * 4]]
+
+
+def test_a_client_that_goes_away_is_not_logged_as_a_fault(started: Any, exported: Path) -> None:
+    server = started(exported)
+    server.wait_ready()
+    for path in (V1, V2):
+        with socket.create_connection(("127.0.0.1", server.port)) as sock:
+            head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            sock.sendall(f"{head}content-length: 9\r\n\r\n{{".encode())
+            # An answer on another connection shows that the server has read the head.
+            assert server.post(V1, {"instances": NESTED}).status == 200
+    server.process.send_signal(signal.SIGTERM)
+    output, _ = server.process.communicate(timeout=60)
+    assert server.process.returncode == 0
+    assert "Traceback" not in output
+
+
+class ComparesAll(torch.nn.Module):
+    """Makes a number for each four tokens of a text: for a long one there is no memory."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        length = tokens.shape[1]
+        fours = tokens.float()[:, :, None, None, None].expand(-1, -1, length, length, length)
+        return fours.contiguous().flatten(1).mean(1, keepdim=True).repeat(1, 4)
+
+
+def test_a_request_that_memory_is_too_small_for_is_told_to_come_back(
+    started: Any, write_export: Any, tmp_path: Path
+) -> None:
+    tokens = {"name": "tokens", "shape": [-1, -1], "datatype": "INT64"}
+    folder = write_export(
+        tmp_path,
+        ComparesAll(),
+        torch.zeros(2, 3, dtype=torch.int64),
+        sizes={1: torch.export.Dim("length", min=1, max=10**6)},
+        inputs=[tokens],
+    )
+    server = started(folder)
+    server.wait_ready()
+    # The 1e15 bytes that this needs are more than a process has addresses for.
+    long = [1] * 4000
+    flat = tokens | {"shape": [1, len(long)], "data": long}
+    for path, body in ((V1, {"instances": [long]}), (V2, {"inputs": [flat]})):
+        response = server.post(path, body)
+        assert (response.status, response.headers["retry-after"]) == (503, "1"), response.data
+        assert "the predictor's memory is full; send fewer" in response.json()["error"]
+        assert server.post(V1, {"instances": [[1, 2, 3]]}).status == 200
+    server.process.send_signal(signal.SIGTERM)
+    output, _ = server.process.communicate(timeout=60)
+    assert "memory is full: [enforce fail at alloc_cpu.cpp" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_what_is_in_flight_be_answered(
+    started: Any, exported: Path, number: signal.Signals
+) -> None:
+    server = started(exported)
+    server.wait_ready()
+    body = json.dumps({"instances": NESTED}).encode()
+    with socket.create_connection(("127.0.0.1", server.port)) as sock:
+        head = f"POST {V1} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        sock.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body[:-1])
+        # An answer on another connection shows that the server has read the first one's head.
+        assert server.post(V1, body).status == 200
+        server.process.send_signal(number)
+        sock.sendall(body[-1:])
+        assert b"200 OK" in sock.recv(65_536)
+    output, _ = server.process.communicate(timeout=30)
+    assert server.process.returncode == 0
+    assert "Traceback" not in output
+
+
+class ComputesLong(torch.nn.Module):
+    """Takes long for a text of some thousand tokens, and no time for a short one."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        square = tokens.float()[:, :, None] * tokens.float()[:, None, :]
+        for _ in range(20):
+            square = torch.tanh(square @ square)
+        return square.flatten(1).mean(1, keepdim=True).repeat(1, 4)
+
+
+def test_what_is_not_answered_when_the_drain_ends_is_told_to_come_back(
+    started: Any, write_export: Any, tmp_path: Path
+) -> None:
+    tokens = {"name": "tokens", "shape": [-1, -1], "datatype": "INT64"}
+    lengths = {1: torch.export.Dim("length", min=1, max=10**6)}
+    example = torch.zeros(2, 3, dtype=torch.int64)
+    folder = write_export(tmp_path, ComputesLong(), example, lengths, inputs=[tokens])
+    server = started(folder, program=[str(Path(__file__).with_name("short_drain.py"))])
+    server.wait_ready()
+    body = json.dumps({"instances": [[1] * 5000]}).encode()
+    with contextlib.ExitStack() as stack:
+        clients = []
+        for path in (V1, V2, V1):
+            address = ("127.0.0.1", server.port)
+            clients.append(stack.enter_context(socket.create_connection(address)))
+            head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            clients[-1].sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode())
+            clients[-1].sendall(body[:-1])
+        # An answer on another connection shows that the server has read the heads.
+        assert server.post(V1, {"instances": [[1, 2]]}).status == 200
+        server.process.send_signal(signal.SIGTERM)
+        # The others never end.
+        clients[-1].sendall(body[-1:])
+        for client in clients:
+            response = http.client.HTTPResponse(client)
+            response.begin()
+            assert (response.status, response.headers["retry-after"]) == (503, "1")
+            assert b"the predictor is stopping" in response.read()
+    output, _ = server.process.communicate(timeout=20)
+    assert server.process.returncode == 0
+    assert "Traceback" not in output
+
+
+def test_an_empty_model_directory_ends_the_predictor_with_a_reason(
+    started: Any, tmp_path: Path
+) -> None:
+    server = started(tmp_path)
+    output, _ = server.process.communicate(timeout=60)
+    assert server.process.returncode == 1
+    assert "The directory is empty: is the storage URI right?" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "limits"),
+    [("--http_port", "99999", "from 1 to 65535"), ("--max_body_mib", "0", "from 1 to 65536")],
+)
+def test_an_option_that_cannot_work_is_told_with_its_limits(
+    capsys: pytest.CaptureFixture[str], option: str, value: str, limits: str
+) -> None:
+    with pytest.raises(SystemExit):
+        arguments(["--model_name=digits", f"{option}={value}"])
+    assert f"argument {option}: '{value}' is no whole number {limits}" in capsys.readouterr().err
