@@ -166,6 +166,9 @@ def crash_loop(status: Object) -> str:
     end = now or dig(status, "lastState", "terminated") or {}
     crashes = int(status.get("restartCount") or 0) + bool(now.get("exitCode"))
     looping = dig(status, "state", "waiting", "reason") == "CrashLoopBackOff"
+    if status.get("ready") is True and dig(status, "state", "running") is not None:
+        # Whatever kept it from that before.
+        return ""
     if not end or (not looping and (crashes < CRASHES or not end.get("exitCode"))):
         return ""
     code, reason = int(end.get("exitCode") or 0), str(end.get("reason") or "")

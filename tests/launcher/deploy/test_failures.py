@@ -209,6 +209,20 @@ def test_a_first_crash_may_be_followed_by_a_success(
     step.succeeded()
 
 
+def test_a_container_that_is_ready_after_its_crashes_keeps_crashing_no_more(
+    kserve: KServe, start: Start, until: Until
+) -> None:
+    step = start()
+    until(kserve.service)
+    carried = kserve.rolls_out(new=2, total=2, available=1)
+    status = crashed("kserve-container", "no bucket yet", restarts=3)
+    status |= {"state": {"running": {"startedAt": "2025-11-27T12:00:00Z"}}, "ready": True}
+    kserve.pod(carried, phase="Running", containerStatuses=[status])
+    assert step.going(0.5), "the other pod is on its way"
+    kserve.serves()
+    step.succeeded()
+
+
 @pytest.mark.parametrize("gone", [{"phase": "Failed", "reason": "Evicted"}, {"phase": "Running"}])
 def test_crashes_of_a_pod_that_the_cluster_takes_away_are_no_news(
     kserve: KServe, start: Start, until: Until, gone: Object
