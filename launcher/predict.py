@@ -47,6 +47,15 @@ _ADVICE = (
         "See the predictor's log (kubectl logs -l serving.kserve.io/inferenceservice=NAME).",
     ),
     (
+        re.compile(r"CERTIFICATE_VERIFY_FAILED"),
+        "This step does not trust the server's certificate, as of a gateway with a CA of its own: "
+        "from within the cluster use kserve_deploy's output `cluster_url`.",
+    ),
+    (
+        re.compile(r"WRONG_VERSION_NUMBER|record layer failure"),
+        "What answers there speaks no TLS: begin url with http://.",
+    ),
+    (
         re.compile(r"NameResolutionError|NewConnectionError|ConnectTimeoutError"),
         "It cannot be reached from this step's pod: from within the cluster use kserve_deploy's "
         "output `cluster_url`.",

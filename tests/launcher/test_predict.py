@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -202,6 +205,41 @@ def test_an_answer_that_is_none_comes_with_what_to_do(
     server.first = [(status, body)] * 100
     message = failure(StepError, lambda: ask(SAMPLES, ready_timeout=0))
     assert advice in message.splitlines()[-1]
+
+
+def test_a_server_without_tls_is_told_from_one_that_is_away(ask: Ask, server: ModelServer) -> None:
+    url = server.url.replace("http://", "https://")
+    message = failure(NoAnswer, lambda: ask(SAMPLES, url=url, ready_timeout=0))
+    assert message.endswith("begin url with http://.")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
+def test_a_certificate_that_is_not_trusted_is_told_with_the_url_that_needs_none(
+    ask: Ask, tmp_path: Path
+) -> None:
+    made = tmp_path / "made.pem"
+    options = (
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=localhost"
+    )
+    command = ["openssl", *options.split(), "-keyout", made, "-out", tmp_path / "certificate.pem"]
+    subprocess.run(command, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "certificate.pem", made)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with (
+                contextlib.suppress(OSError),
+                context.wrap_socket(listening.accept()[0], server_side=True) as connection,
+            ):
+                connection.recv(1)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}/v1/models/digits:predict"
+        message = failure(NoAnswer, lambda: ask(SAMPLES, url=url, ready_timeout=0))
+        serving.join()
+    assert "does not trust the server's certificate" in message.splitlines()[-1]
 
 
 def test_a_name_that_nobody_knows_is_told_with_the_url_that_pods_reach(ask: Ask) -> None:
