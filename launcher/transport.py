@@ -1,7 +1,7 @@
 """HTTP to the API server: one request at a time, and again where a retry can mend it.
 
 Connection errors, 429 and 5xx are retried with growing, jittered pauses within a bounded blind
-time; 401 with credentials read afresh from disk.
+time; 401, and a certificate that is not trusted, with credentials read afresh from disk.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from kfp_pytorch.launcher.errors import CannotObserve
 from kfp_pytorch.launcher.evidence import Object
 
 T = TypeVar("T")
+# OpenSSL's word for a certificate that the CA on disk does not vouch for.
+_DISTRUST = "CERTIFICATE_VERIFY_FAILED"
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,9 @@ class Transport:
                 answer.read(cache_content=True)
                 answer.release_conn()
         except (urllib3.exceptions.HTTPError, OSError) as error:
+            if _DISTRUST in str(error):
+                # A cluster's CA is rotated as its tokens are.
+                self._known.credentials = self._load()
             words = f"{type(error).__name__}: {error} ({who.server}, from {who.source})"
             raise Unreachable(call, 0, "", words) from error
         self._known.contacted = True
@@ -267,6 +272,8 @@ class Transport:
 
 def _blind_words(error: ApiError, waited: float) -> str:
     advice = "Check that the API server runs and can be reached."
+    if _DISTRUST in error.words:
+        advice = "Check that the CA in the kubeconfig, or of the service account, is the server's."
     if error.status:
         advice = (
             "Something answered, but not as it should: an administrator looks at the API server, "

@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import socket
+import ssl
+import subprocess
 import sys
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kfp_pytorch.launcher.constants import PYTORCHJOB
-from kfp_pytorch.launcher.credentials import NoCluster, load
+from kfp_pytorch.launcher.credentials import Credentials, NoCluster, load
 from kfp_pytorch.launcher.errors import CannotObserve
 from kfp_pytorch.launcher.kube import connect
 from kfp_pytorch.launcher.transport import Patience
@@ -167,6 +171,61 @@ def test_a_proxy_that_wants_a_password_gets_it(
         thread.join()
     assert "p%40ss" not in caught.value.message
     assert base64.b64encode(b"me:p@ss").decode() in asked[0]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificates with openssl")
+def test_a_rotated_ca_is_read_from_disk_where_the_server_is_not_trusted_any_more(
+    tmp_path: Path,
+) -> None:
+    for name in ("old", "new"):
+        options = (
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=a "
+            f"-addext subjectAltName=IP:127.0.0.1 -keyout {name}.key -out {name}.crt"
+        )
+        subprocess.run(["openssl", *options.split()], check=True, capture_output=True, cwd=tmp_path)
+    (tmp_path / "ca.crt").write_bytes((tmp_path / "old.crt").read_bytes())
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"kind": "PyTorchJob", "metadata": {"name": "j"}}')
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "new.crt", tmp_path / "new.key")
+    http.socket = context.wrap_socket(http.socket, server_side=True)
+    serving = threading.Thread(target=http.serve_forever, args=(0.01,))
+    serving.start()
+    cluster = {
+        "server": f"https://127.0.0.1:{http.server_port}",
+        "certificate-authority": "ca.crt",
+    }
+    path = kubeconfig(tmp_path / "config", {}, cluster)
+    tries = 0
+
+    def load_again() -> Credentials:
+        nonlocal tries
+        tries += 1
+        if tries == 3:
+            (tmp_path / "ca.crt").write_bytes((tmp_path / "new.crt").read_bytes())
+        return load({"KUBECONFIG": str(path)})
+
+    try:
+        patience = Patience(30, 30, pause=0.01, longest_pause=0.02)
+        connection = connect(patience=patience, load_credentials=load_again)
+        assert connection.get(PYTORCHJOB, "j")["metadata"]["name"] == "j"
+        (tmp_path / "ca.crt").write_bytes((tmp_path / "old.crt").read_bytes())
+        connection = connect(patience=Patience(0, 0), load_credentials=load_again)
+        with pytest.raises(CannotObserve, match="Check that the CA in the kubeconfig"):
+            connection.get(PYTORCHJOB, "j")
+    finally:
+        http.shutdown()
+        http.server_close()
+        serving.join()
 
 
 def test_files_are_looked_for_beside_the_kubeconfig_that_names_them(tmp_path: Path) -> None:
