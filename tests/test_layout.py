@@ -16,7 +16,8 @@ MAY_IMPORT = {
     "components": {"kfp"},
     "pipelines": {"kfp"},
     "local": {"starlette", "uvicorn", "jsonschema_rs", "yaml", "kubernetes", "kfp", "fsspec"},
-    "cli": {"click", "kfp", "kubernetes", "yaml"},
+    # protobuf, in the package google, comes with kfp.
+    "cli": {"click", "kfp", "google", "kubernetes", "yaml"},
 }
 PARTS = {
     "launcher": {"launcher"},
