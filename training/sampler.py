@@ -101,14 +101,22 @@ class DistributedBatchSampler:
         # The last block may be smaller.
         return order[order < self.samples]
 
+    @property
+    def _least(self) -> int:
+        """How many samples a rank needs of a batch.
+
+        Of one value batch norm has no variance, and two are always one below and one above their
+        mean: where images have shrunk to a pixel, gradients are then made of rounding errors alone,
+        and huge.
+        """
+        return min(_ENOUGH, self.batch_size)
+
     def _enough(self, own: Tensor, order: Tensor) -> Tensor:
         """A rank's samples, and others after them where batch norm could hardly train on them.
 
-        The rest of a resumed epoch can be smaller than the number of ranks. Of one value batch norm
-        has no variance, and two are always one below and one above their mean: where images have
-        shrunk to a pixel, gradients are then made of rounding errors alone, and huge.
+        There is no batch that they could have joined where few are left of a resumed epoch.
         """
-        lacking = min(_ENOUGH, self.batch_size) - len(own)
+        lacking = self._least - len(own)
         if lacking <= 0:
             return own
         return torch.cat([own, order[~torch.isin(order, own)][:lacking]])
@@ -116,14 +124,13 @@ class DistributedBatchSampler:
     def _sizes(self) -> list[int]:
         """Sizes of the global batches that are left.
 
-        A last batch that would leave a rank with less than two samples joins the one before:
-        batch norm cannot train on one, and a rank with none would keep the others waiting.
+        A last batch that would leave a rank with too few samples joins the one before.
         """
         full = self.batch_size * self.world_size
         left = self.samples - self.start
         sizes = [full] * (left // full)
         rest = left % full
-        if rest and (rest >= 2 * self.world_size or not sizes):
+        if rest and (rest >= self._least * self.world_size or not sizes):
             sizes.append(rest)
         elif rest:
             sizes[-1] += rest

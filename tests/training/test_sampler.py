@@ -26,8 +26,17 @@ def test_every_sample_comes_once_an_epoch_in_equal_numbers_of_steps(samples, ran
     assert len({len(sampler) for sampler in made}) == 1
     assert len({len(list(sampler)) for sampler in made}) == 1
     assert sorted(index for sampler in made for index in seen(sampler)) == list(range(samples))
-    sizes = [[batch.count for batch in sampler] for sampler in made]
-    assert min(map(min, sizes)) >= (2 if samples >= 2 * ranks else 1)
+
+
+@pytest.mark.parametrize(
+    ("samples", "ranks", "batch"), [(16, 3, 4), (9, 2, 4), (1438, 2, 64), (19, 4, 4), (100, 1, 33)]
+)
+def test_a_small_rest_joins_the_batch_before_and_ranks_see_their_own_samples_alone(
+    samples, ranks, batch
+):
+    parts = [part for sampler in samplers(samples, ranks, batch) for part in sampler]
+    assert min(part.count for part in parts) >= min(batch, 8)
+    assert all(len(part.indices) == part.count for part in parts)
 
 
 def test_ranks_parts_of_a_global_batch_add_up_to_its_size():
