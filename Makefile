@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml
 demo: setup
 	$(BIN)/kfp-pytorch run train_and_serve --local
 
-# Three at a time: many tests wait for a process more than they compute. In the order of
+# Four at a time: many tests wait for a process more than they compute. In the order of
 # tests/conftest.py: the files that take long begin first.
 test: setup
 	$(BIN)/pytest -m "not slow" --numprocesses 4 --dist loadfile --no-loadscope-reorder

@@ -154,9 +154,10 @@ def save_if_due(job: Running) -> None:
 
 
 def close_epoch(job: Running, evaluation: dict[str, float]) -> None:
-    """Reports an epoch that is over, saves where it is time to, and stops if that was asked."""
+    """Reports how an epoch ended, saves where it is time to, and stops if that was asked."""
     progress = job.state.progress
-    job.telemetry.report(progress.epoch, progress.step, evaluation)
+    # Training that ends within an epoch is judged in that one, as its steps are.
+    job.telemetry.report(progress.epoch + bool(progress.samples), progress.step, evaluation)
     # After the last epoch only the export is left, which is not worth another start.
     if job.stop.settle() and not job.is_over:
         leave(job)

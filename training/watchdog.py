@@ -32,6 +32,7 @@ _EXCHANGES = (
     "torch.autograd",
     *(f"kfp_pytorch.training.{name}" for name in ("stopping", "distributed", "metrics", "finite")),
 )
+_WAITS = ", which waits there for the others: one that is frozen cannot say so"
 WAITING_FOR_DATA, COMPUTING, EVALUATING = range(3)
 _NAMES = {WAITING_FOR_DATA: "waiting for data", COMPUTING: "computing", EVALUATING: "evaluating"}
 
@@ -148,13 +149,15 @@ class Watchdog:
         stands = _traceback_of(self._main)
         last = behind >= place
         # A rank that waits for another gives that the time to say so, and to be missed.
-        grace = _GRACE_SECONDS if not last or _is_exchange(stands) else 0
+        waits = _is_exchange(stands)
+        grace = _GRACE_SECONDS if not last or waits else 0
         if self._closed.wait(grace) or self._heartbeat.place is not place:
             return
         if last:
             what = (
                 f"no progress for {self._seconds:g} seconds {place}; the traceback is where this "
-                "rank stands; if it only needs longer, raise --rank-timeout"
+                f"rank stands{_WAITS if waits else ''}; if it only needs longer, raise "
+                "--rank-timeout"
             )
         else:
             what = (

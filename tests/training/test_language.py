@@ -57,6 +57,12 @@ def test_a_run_stopped_anywhere_and_resumed_is_bit_for_bit_one_that_was_not(
             assert torch.equal(found[part][name], value), name
 
 
+def test_training_that_ends_within_an_epoch_is_judged_in_that_one(no_export, tmp_path, capsys):
+    run(tmp_path, "--max-steps=3")
+    reports = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert reports == [["epoch=1", "step=3"]] * 2
+
+
 def test_it_learns_and_its_export_says_the_next_byte(whole):
     output, result = whole
     losses = [value for _, value in result["curves"]["train_loss"]]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torchvision.io import encode_jpeg
 
+from kfp_pytorch.training import watchdog
 from kfp_pytorch.training.distributed import ALONE
 from kfp_pytorch.training.stopping import StopRequest
 from kfp_pytorch.training.watchdog import Heartbeat, watched
@@ -143,3 +144,21 @@ def test_a_rank_that_misses_another_while_it_waits_for_it_does_not_claim_to_hang
     with pytest.raises(RuntimeError, match="gloo/transport"):
         lose_another()
     assert told == []
+
+
+def test_a_rank_that_waits_for_one_that_cannot_be_known_says_that_it_waits(monkeypatch):
+    monkeypatch.setattr(watchdog, "_GRACE_SECONDS", 0.1)
+    heartbeat, told = Heartbeat(), []
+    heartbeat.computing(1)
+    heartbeat.computing(2)
+    request = StopRequest()
+
+    def tell(error):
+        told.append(str(error))
+        request.requested = True
+
+    with watched(heartbeat, ALONE, 0.1, tell):
+        # Stands in for an exchange, as above.
+        request.wait(30)
+    assert "at step 2, computing" in told[0]
+    assert "waits there for the others: one that is frozen cannot say so" in told[0]
