@@ -151,7 +151,7 @@ def test_folders_that_cannot_be_trained_on_are_refused_with_the_reason(tmp_path)
     make_folder(tmp_path / "above/deep")
     with pytest.raises(DataError, match="has one class alone, 'deep', and there is nothing"):
         data.load(Config(dataset="imagefolder", data_dir=str(tmp_path / "above")), ALONE)
-    with pytest.raises(DataError, match="give its path or URI with --data-dir"):
+    with pytest.raises(ConfigError, match="give its path or URI with --data-dir"):
         data.load(Config(dataset="imagefolder"), ALONE)
     (tmp_path / "lacking/dangling.jpg").symlink_to("/nowhere")
     assert refusal(tmp_path / "lacking").startswith(f"cannot list {tmp_path}/lacking/dangling.jpg")

@@ -147,8 +147,8 @@ def test_another_number_of_ranks_goes_on_where_the_first_stopped(start_ranks, tm
 
 
 def test_batch_norm_trains_on_what_more_ranks_find_left_of_an_epoch(start_ranks, tmp_path: Path):
-    # Three samples: one rank gets one, of which batch norm has no variance at the last layers.
-    samples = ("--batch-size=8", "--max-train-samples=59", "--epochs=1")
+    # 11 samples, fewer than a batch: ranks get 6 and 5 of them, and others to fill up with.
+    samples = ("--batch-size=8", "--max-train-samples=67", "--epochs=1")
     arguments = ("--model=resnet18", *samples, "--lr=0.001", f"--output={tmp_path / 'job'}")
     first = start_ranks(1, *arguments, name="first", prepare=STOP)
     assert first.exit_codes() == [143]
