@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import logging
 import platform
 import tempfile
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from kfp_pytorch.training.data import ImageSpec, Samples
 from kfp_pytorch.training.preprocess import AnySize
 from kfp_pytorch.training.storage import Folder
 
+LOG = logging.getLogger("kfp_pytorch.training")
 FOLDER = "export"
 PROGRAM = "model.pt2"
 SAMPLES = "samples.json"
@@ -110,6 +112,7 @@ def publish(
     }
     model_content = json.dumps(full, indent=1, allow_nan=False).encode()
     storage.write(folder, f"{FOLDER}/{MODEL}", model_content)
+    LOG.info("wrote the export %s/%s", folder.uri, FOLDER)
     digest = _facts(model_content)["sha256"]
     return {"export": {"path": FOLDER, "sha256": digest, "model": short}, "samples": samples}
 
