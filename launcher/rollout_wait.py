@@ -20,6 +20,7 @@ from kfp_pytorch.launcher.progress import Progress, say
 from kfp_pytorch.launcher.rollout import Rollout, base_url, created_revision, mode_of, rollout
 from kfp_pytorch.launcher.rollout_advice import what_to_do
 from kfp_pytorch.launcher.rollout_evidence import Seen, clipped, crash_loop, explain
+from kfp_pytorch.launcher.transport import Patience
 
 REVISION = Kind("serving.knative.dev", "v1", "Revision", "revisions")
 
@@ -41,6 +42,8 @@ class Waiter:
     uid: str
 
     def __post_init__(self) -> None:
+        # Less than `Pace.away`: what only explains is not waited for.
+        self._brief = self.kube.sibling(Patience(blind=2.0, first_contact=2.0, connect=2, read=2))
         self._unread = ""
         self._troubles = TroubleWatch(Limits())
         self._refused_since: float | None = None
@@ -164,8 +167,8 @@ class Waiter:
     def _new_pods(self) -> list[Object]:
         """The new revision's pods; none where they cannot be read, for they only explain."""
         try:
-            pods = self.kube.list(POD, labels=f"{POD_LABEL}={self.inputs.name}")
-        except ApiError as error:
+            pods = self._brief.list(POD, labels=f"{POD_LABEL}={self.inputs.name}")
+        except StepError as error:
             if not self._unread:
                 self._unread = f"The predictor's pods could not be read: {error.short}"
                 say(self._unread)
@@ -178,14 +181,9 @@ class Waiter:
             f"InferenceService {self.kube.namespace}/{self.inputs.name} does not serve the new "
             f"revision: {clipped(reason.rstrip('.'))}."
         )
-        try:
-            pods = self._new_pods()
-        except StepError as error:
-            # What ended the wait is known, and must be told.
-            pods, self._unread = [], f"The predictor's pods could not be read: {error.short}"
-        seen = Seen(self._service, self._workload, pods, self._unread)
+        seen = Seen(self._service, self._workload, self._new_pods(), self._unread)
         advice = f"What to do: {what_to_do(self._state, seen)}"
-        told = explain(self.kube, self.inputs, seen)
+        told = explain(self._brief, self.inputs, seen)
         return DeployFailed("\n".join([headline, advice, *told]), headline)
 
 

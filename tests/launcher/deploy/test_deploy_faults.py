@@ -134,6 +134,17 @@ def test_a_server_that_stays_away_leaves_the_service_and_says_so(
     assert kserve.service() is not None
 
 
+def test_what_only_explains_is_not_waited_for(
+    kserve: KServe, start: Start, server: ThreadedServer, until: Until
+) -> None:
+    fault(server, Answer(503), "list", "*/pods", times=None)
+    step = start(timeout=60)
+    until(kserve.service)
+    assert step.going(4), "longer than the connection's patience"
+    kserve.serves()
+    step.succeeded()
+
+
 @pytest.mark.parametrize(
     ("verb", "path"), [("list", "*/pods"), ("list", "*/events"), ("get", "*/log")]
 )
