@@ -251,5 +251,5 @@ def _retry_after(headers: Mapping[str, str], said: Mapping[str, Any]) -> float:
     )
     try:
         return max(0.0, float(asked or 0))
-    except ValueError:
+    except (TypeError, ValueError):
         return 0.0

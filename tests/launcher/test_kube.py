@@ -179,6 +179,13 @@ def test_retry_after_is_kept_to(hands: Any, kube: Any) -> None:
     assert second.time - first.time >= 1.0
 
 
+@pytest.mark.parametrize("asked", ["soon", ["1"], {"seconds": 1}, "Wed, 21 Oct 2026 07:28:00 GMT"])
+def test_a_wait_that_cannot_be_read_is_none(kube: Any, hands: Any, asked: Any) -> None:
+    said = {"kind": "Status", "details": {"retryAfterSeconds": asked}}
+    hands.fault(Answer(429, body=json.dumps(said)), "get", CLAIMS)
+    assert kube.get(CLAIM, "kfp-pytorch")
+
+
 def test_being_blind_is_told_before_it_is_given_up(hands: Any) -> None:
     told: list[str] = []
     environ = {"KUBECONFIG": str(hands.server.kubeconfig)}
