@@ -71,7 +71,9 @@ def test_a_request_that_memory_is_too_small_for_is_told_to_come_back(
     assert "Traceback" not in output
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_signal_lets_what_is_in_flight_be_answered(
     started: Any, exported: Path, number: signal.Signals
 ) -> None:
