@@ -117,7 +117,7 @@ def troubles(pod: Object) -> Iterator[Trouble]:
 
     Those of a pod that is being deleted, as one that a queue takes back, need not.
     """
-    if _goes(pod):
+    if goes(pod):
         return
     images = {c.get("name"): c.get("image", "") for c in _containers(pod)}
     for status in container_statuses(pod):
@@ -183,10 +183,11 @@ def pod_phase(pod: Object) -> str:
 def runs_or_ran(pod: Object) -> bool:
     """Whether the pod runs, or has run to an end. One that is being deleted does not."""
     phase = pod_phase(pod)
-    return phase in ("Succeeded", "Failed") or (phase == "Running" and not _goes(pod))
+    return phase in ("Succeeded", "Failed") or (phase == "Running" and not goes(pod))
 
 
-def _goes(pod: Object) -> bool:
+def goes(pod: Object) -> bool:
+    """Whether the pod is being deleted."""
     return bool(dig(pod, "metadata", "deletionTimestamp"))
 
 
@@ -197,7 +198,7 @@ def waiting_words(pod: Object) -> str:
         return f"{scheduled.get('reason', 'not scheduled')}: {scheduled.get('message', '')}"
     for _, reason, words in podview.waiting(pod):
         return f"{reason}: {words}" if words else reason
-    if _goes(pod):
+    if goes(pod):
         node = dig(pod, "spec", "nodeName") or "its node"
         return f"it is being deleted, and does not go while {node} cannot be reached"
     return ""

@@ -14,7 +14,7 @@ from kfp_pytorch.launcher.evidence import Object
 from kfp_pytorch.launcher.inference_service import HASH, POD_LABEL, ServiceInputs
 from kfp_pytorch.launcher.kube import Kube
 from kfp_pytorch.launcher.limits import Limits
-from kfp_pytorch.launcher.pods import TroubleWatch, container_statuses, pod_phase
+from kfp_pytorch.launcher.pods import TroubleWatch, container_statuses, goes, pod_phase
 from kfp_pytorch.launcher.podview import dig
 from kfp_pytorch.launcher.progress import Progress, say
 from kfp_pytorch.launcher.rollout import Rollout, base_url, created_revision, mode_of, rollout
@@ -189,4 +189,4 @@ class Waiter:
 
 def _is_replaced(pod: Object) -> bool:
     """Whether another pod takes its place, as of one that was evicted or is deleted."""
-    return pod_phase(pod) == "Failed" or bool(dig(pod, "metadata", "deletionTimestamp"))
+    return pod_phase(pod) == "Failed" or goes(pod)
