@@ -109,8 +109,8 @@ def replicate(model: nn.Module, world: World, speed: Speed, batch: int) -> nn.Mo
     Returns:
         What to call in place of the model; its weights are the model's own.
     """
-    # Otherwise the compiler cuts the model where DDP exchanges. In one piece it is faster, though the
-    # exchange overlaps nothing then: benchmarks/README.md has both, the plain loop being cut.
+    # Otherwise the compiler cuts the model where DDP exchanges. In one piece it is faster, though
+    # the exchange overlaps nothing then: benchmarks/README.md has both, the plain loop being cut.
     torch._dynamo.config.optimize_ddp = False
     whole = Compiled(model, batch) if speed.compile else model
     if world.size == 1:
