@@ -60,10 +60,16 @@ def test_ending_a_run_deletes_its_job_before_the_step_is_killed(
 def test_a_step_that_goes_with_its_node_leaves_its_job_to_the_next_try(
     where, cluster, waiting, tmp_path, end
 ):
-    first = Try(waiting, where).until_it_says("at work")
-    (job,) = objects(cluster, PYTORCHJOB)
-    assert end(first).wait().code == 143
-    second = Try(waiting, where, 1).until_it_says("at work")
+    # A drain that a busy machine does not tell in time is taken for the end of the run.
+    for number in range(10):
+        first = Try(waiting, where, number).until_it_says("at work")
+        (job,) = objects(cluster, PYTORCHJOB)
+        ended = end(first).wait()
+        assert ended.code == 143
+        if not ended.message.endswith(" deleted."):
+            break
+        until(lambda: objects(cluster, PYTORCHJOB) == [])
+    second = Try(waiting, where, number + 1).until_it_says("at work")
     (tmp_path / "go").touch()
     ended = second.wait()
     assert ended.code == 0, ended.log

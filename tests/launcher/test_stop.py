@@ -41,6 +41,11 @@ def mask(how, numbers):
     return old
 signal.pthread_sigmask = mask
 """
+# A busy machine answers late, and a drain that is not known in time is taken for Terminate.
+PATIENT = """
+from kfp_pytorch.launcher import stop
+stop._DRAIN_CHECK = 15.0
+"""
 
 
 class Step:
@@ -145,7 +150,7 @@ def test_it_works_with_nobody_left_to_read_the_output(process: Any, hands: Any) 
 
 def test_a_drained_node_leaves_the_job_to_be_adopted(process: Any, hands: Any) -> None:
     environ = own_pod(hands)
-    step = process(environ).runs()
+    step = process(environ, program=PATIENT).runs()
     uid = step.job()["metadata"]["uid"]
     hands.delete(POD, "step")
     code, stderr = step.signal().exit()
@@ -280,7 +285,7 @@ def test_terminate_and_drain_are_told_apart_at_the_node_too(process: Any, hands:
     said = []
     for drained in (False, True):
         environ = own_pod(hands)
-        step = process(environ).runs()
+        step = process(environ, program=PATIENT).runs()
         if drained:
             hands.delete(POD, "step")
         step.signal().exit()
