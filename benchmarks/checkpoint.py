@@ -3,8 +3,8 @@
     python -m benchmarks.checkpoint --gpus 4 --output FOLDER
 
 A decoder-only transformer of 834 million parameters is sharded by FSDP2: its weights and AdamW's
-state are 10 GB together. Figures, each also for the first checkpoint, which makes the memory that
-the state is copied to:
+state are 10 GB together. The memory that the state is copied to is made in a thread after the first
+step. Figures, of the checkpoints after the first one but where it is named:
 
 - checkpoint_stall_s: how much longer the step took that a checkpoint fell into, than its median.
 - checkpoint_cost_s: how much longer that step and all others took while it was written.
@@ -36,6 +36,7 @@ from kfp_pytorch.training import checkpoint, language, transformer
 from kfp_pytorch.training.config import parse
 from kfp_pytorch.training.distributed import World, joined
 from kfp_pytorch.training.lifecycle import Start
+from kfp_pytorch.training.metrics import mean_loss
 from kfp_pytorch.training.stopping import StopRequest
 
 SHAPE = transformer.TransformerConfig(
@@ -102,7 +103,11 @@ def run_rank(arguments: argparse.Namespace) -> None:
 
 def save(job: language.Job) -> tuple[list[Figure], list[float]]:
     """Trains, with checkpoints in between; also the losses of the steps after the last one."""
-    plain = [timed_step(job)[0] for _ in range(WARM_UP + BETWEEN)][WARM_UP:]
+    for _ in range(WARM_UP):
+        timed_step(job)
+        job.checkpoints.prepare()
+    job.checkpoints.wait()
+    plain = [timed_step(job)[0] for _ in range(BETWEEN)]
     step = statistics.median(plain)
     stalls, calls, writes, costs = [], [], [], []
     for _ in range(SAVES):
@@ -150,7 +155,7 @@ def timed_step(job: language.Job) -> tuple[float, float]:
     if job.world.device.type == "cuda":
         torch.cuda.synchronize()
     seconds = time.perf_counter() - clock
-    return seconds, job.state.meter.take() or 0.0
+    return seconds, mean_loss(job.state.meter.take().tolist()) or 0.0
 
 
 def device_name(world: World) -> str:

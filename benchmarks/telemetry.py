@@ -22,7 +22,7 @@ import torch
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import ALONE
 from kfp_pytorch.training.instruments import Instruments
-from kfp_pytorch.training.metrics import History
+from kfp_pytorch.training.metrics import History, fetch
 from kfp_pytorch.training.models import small_cnn
 from kfp_pytorch.training.state import Progress
 from kfp_pytorch.training.storage import LocalFolder
@@ -41,7 +41,7 @@ def measure() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(io.StringIO()):
         folder = LocalFolder(Path(scratch))
         config = Config()
-        instruments = Instruments(config, ALONE, folder, model, (1, 8, 8), Heartbeat())
+        instruments = Instruments(config, ALONE, folder, model, float, Heartbeat())
         with Telemetry(config, ALONE, folder, History(), Progress()) as telemetry:
             step = _median(STEPS, lambda number: _step(instruments, number))
             report = _median(REPORTS, lambda number: _report(instruments, telemetry, number))
@@ -60,7 +60,8 @@ def _step(instruments: Instruments, number: int) -> None:
 
 def _report(instruments: Instruments, telemetry: Telemetry, number: int) -> None:
     values = {"train_loss": 1.0, "lr": 0.1, "samples_per_second": 1e3}
-    telemetry.report(1, number, *instruments.read(values))
+    ((norm,),) = fetch(ALONE.device, instruments.last_norm())
+    telemetry.report(1, number, *instruments.read(values, norm))
 
 
 def _median(count: int, action: Callable[[int], None]) -> float:

@@ -50,7 +50,7 @@ class Checkpoints:
 
     Attributes:
         stalled: Seconds for which the last `save` kept training waiting. The first one also makes
-            the memory that the state is copied to.
+            the memory that the state is copied to, if `prepare` has not.
         wrote: Seconds that the last complete one took to be written, in its thread.
     """
 
@@ -88,6 +88,7 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
         self._newest_step: int | None = None
+        self._prepared = False
         self.stalled = 0.0
         self.wrote = 0.0
 
@@ -128,6 +129,18 @@ class Checkpoints:
         every = self._config.checkpoint_every_steps
         return bool(every) and step % every == 0
 
+    def prepare(self) -> None:
+        """Lets a thread make the memory that the state is copied to, ahead of the first `save`.
+
+        All ranks call this after each step; but for the first time it does nothing.
+        """
+        # Before the optimizer has a state, there is more to come than is there.
+        if self._prepared or not self._state.optimizer.state:
+            return
+        self._prepared = True
+        tensors = job_state.tensors(self._state, self._world)
+        self._pending = self._thread.submit(self._staging.prepare, tensors)
+
     def save(self, then: Callable[[], None] = lambda: None) -> None:
         """Copies the state aside, and lets a thread write it; all ranks call this together.
 
@@ -146,6 +159,7 @@ class Checkpoints:
             self._prune()
             return
         clock = time.perf_counter()
+        self._prepared = True
         self.wait()
         share_buffers(self._world, self._state.model)
         position = job_state.position(self._state)

@@ -8,7 +8,7 @@ and batch norm are as if the step had not been.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -46,10 +46,14 @@ class Guard(Protocol):
             loss: The loss of this rank's samples, on the device.
         """
 
-    def found(self) -> list[tuple[int, int]]:
+    def places(self) -> Tensor:
+        """What `found` has to know, on the device; all ranks call this together."""
+
+    def found(self, places: Sequence[float]) -> list[tuple[int, int]]:
         """The bad steps since the last call, each with the first rank where it was.
 
-        All ranks call this together, and it waits for the device.
+        Args:
+            places: The numbers of `places`.
         """
 
 
@@ -87,9 +91,13 @@ class Stopper:
         self._first = torch.minimum(self._first, here)
         self._optimizer.step()
 
-    def found(self) -> list[tuple[int, int]]:
+    def places(self) -> Tensor:
+        """See `Guard.places`."""
+        return _common(self._world, self._first)
+
+    def found(self, places: Sequence[float]) -> list[tuple[int, int]]:
         """See `Guard.found`."""
-        steps = _steps(self._world, self._first)
+        steps = _steps(self._world, places)
         self.count = len(steps)
         return steps
 
@@ -153,9 +161,13 @@ class Skipper:
         self._places.scatter_(0, index, torch.minimum(before, here))
         self._seen += bad.to(torch.int64)
 
-    def found(self) -> list[tuple[int, int]]:
+    def places(self) -> Tensor:
+        """See `Guard.places`."""
+        return _common(self._world, self._places)
+
+    def found(self, places: Sequence[float]) -> list[tuple[int, int]]:
         """See `Guard.found`."""
-        steps = _steps(self._world, self._places)
+        steps = _steps(self._world, places)
         fresh, self.count = steps[self.count :], len(steps)
         return fresh
 
@@ -171,12 +183,17 @@ class Skipper:
         del self._optimizer.found_inf  # type: ignore[attr-defined]
 
 
-def _steps(world: World, places: Tensor) -> list[tuple[int, int]]:
-    """Steps and ranks by what each rank keeps in these places."""
+def _common(world: World, places: Tensor) -> Tensor:
+    """The first of what the ranks keep in each place."""
     common = places.clone()
     if world.size > 1:
         dist.all_reduce(common, op=dist.ReduceOp.MIN)
-    return [divmod(place, world.size) for place in common.tolist() if place != _NONE]
+    return common
+
+
+def _steps(world: World, places: Sequence[float]) -> list[tuple[int, int]]:
+    """Steps and ranks by what is kept in these places."""
+    return [divmod(int(place), world.size) for place in places if place != _NONE]
 
 
 def _gradient_norm(model: nn.Module) -> Tensor:

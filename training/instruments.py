@@ -1,7 +1,7 @@
 """What is measured of steps beside their loss: time, memory, gradients, use of the GPU.
 
-Nothing here waits for the device in a step. What needs its answer is read when a report is due,
-which has waited for the loss already.
+Nothing here waits for the device. What needs its answer is read when a report is due, which has
+waited for the loss already.
 """
 
 from __future__ import annotations
@@ -91,11 +91,21 @@ class Instruments:
         """Waits for what is still written of it."""
         self._profiler.close()
 
-    def read(self, values: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    def last_norm(self) -> Tensor:
+        """The norm of the last step's gradients, which are averaged over ranks by now."""
+        if self._norm is not None:
+            return self._norm
+        gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+        return torch.nn.utils.get_total_norm(gradients)
+
+    def read(
+        self, values: Mapping[str, float], norm: float
+    ) -> tuple[dict[str, float], dict[str, float]]:
         """What was measured since the last report.
 
         Args:
             values: What a report has already, such as `samples_per_second` of all ranks.
+            norm: The number of `last_norm`.
 
         Returns:
             The report, with `mfu` where it is known, and what is too much for the log: seconds of
@@ -111,15 +121,8 @@ class Instruments:
         return report, {
             **times,
             **usage.memory(self._world.device),
-            "gradient_norm": self._gradient_norm(),
+            "gradient_norm": norm,
         }
-
-    def _gradient_norm(self) -> float:
-        """The norm of the last step's gradients, which are averaged over ranks by now."""
-        if self._norm is not None:
-            return self._norm.item()
-        gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
-        return torch.nn.utils.get_total_norm(gradients).item()
 
 
 def _knows_peak(device: torch.device) -> bool:

@@ -14,6 +14,7 @@ from kfp_pytorch.training.distributed import World, on_main
 from kfp_pytorch.training.errors import DivergedError, Stopped
 from kfp_pytorch.training.finite import Guard
 from kfp_pytorch.training.instruments import Instruments
+from kfp_pytorch.training.metrics import fetch, mean_loss
 from kfp_pytorch.training.plan import ParallelPlan
 from kfp_pytorch.training.rescue import Rescue
 from kfp_pytorch.training.state import State
@@ -96,13 +97,16 @@ def open_output(config: Config, world: World) -> Folder:
 
 def report_training(job: Running, values: dict[str, float]) -> None:
     """Reports the training loss since the last report, unless training has diverged."""
-    check_finite(job)
-    loss = job.state.meter.take()
+    # Asked for together: whenever training waits for the GPU, that stands still afterwards.
+    asked = job.guard.places(), job.state.meter.take(), job.instruments.last_norm()
+    places, totals, (norm,) = fetch(job.world.device, *asked)
+    _judge(job, places)
+    loss = mean_loss(totals)
     if loss is not None:
         progress = job.state.progress
         if job.guard.allowed:
             values = {**values, "skipped_steps": job.guard.count}
-        values, details = job.instruments.read({"train_loss": loss, **values})
+        values, details = job.instruments.read({"train_loss": loss, **values}, norm)
         job.telemetry.report(progress.epoch + 1, progress.step, values, details)
 
 
@@ -115,7 +119,11 @@ def check_finite(job: Running) -> None:
     Raises:
         DivergedError: If there were more such steps than may be skipped.
     """
-    bad, allowed = job.guard.found(), job.guard.allowed
+    _judge(job, job.guard.places().tolist())
+
+
+def _judge(job: Running, places: Sequence[float]) -> None:
+    bad, allowed = job.guard.found(places), job.guard.allowed
     for number, (step, rank) in enumerate(bad, job.guard.count - len(bad) + 1):
         what = f"the loss of step {step} is not a finite number: {job.batch_of(step, rank)}"
         if number > allowed:
@@ -145,12 +153,21 @@ def save(job: Running) -> None:
 
 
 def save_if_due(job: Running) -> None:
-    """Saves after a step where it is time to; raises what went wrong with the last checkpoint."""
+    """Saves after a step where it is time to, and gets ready for it before.
+
+    Args:
+        job: The job.
+
+    Raises:
+        StorageError: If the last checkpoint could not be written.
+    """
     step = job.state.progress.step
     job.checkpoints.check()
     if job.checkpoints.due(step):
         save(job)
         job.instruments.start(step + 1)
+    else:
+        job.checkpoints.prepare()
 
 
 def close_epoch(job: Running, evaluation: dict[str, float]) -> None:

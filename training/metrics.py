@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -43,22 +44,48 @@ class LossMeter:
 
     def state(self) -> list[float]:
         """Sum and count over all ranks, to be kept in a checkpoint."""
-        return [float(value) for value in sum_over_ranks(self._world, self._sums.clone())]
+        totals: list[float] = self._totals().tolist()
+        return totals
 
     def local(self) -> list[float]:
         """Sum and count of this rank alone."""
-        return [float(value) for value in self._sums.to("cpu")]
+        sums: list[float] = self._sums.tolist()
+        return sums
 
     def restore(self, state: list[float]) -> None:
         """Takes up a sum and count that were kept."""
         kept = state if self._world.is_main else [0.0, 0.0]
         self._sums = torch.tensor(kept, dtype=torch.float64, device=self._world.device)
 
-    def take(self) -> float | None:
-        """The mean loss over all ranks since the last call; None if there was no step."""
-        total, count = self.state()
+    def take(self) -> Tensor:
+        """Sum and count over all ranks since the last call, for `mean_loss`; on the device."""
+        totals = self._totals()
         self._sums.zero_()
-        return total / count if count else None
+        return totals
+
+    def _totals(self) -> Tensor:
+        return sum_over_ranks(self._world, self._sums.clone())
+
+
+def mean_loss(totals: Sequence[float]) -> float | None:
+    """The mean of what `LossMeter.take` gives; None if there was no step."""
+    total, count = totals
+    return total / count if count else None
+
+
+def fetch(device: torch.device, *tensors: Tensor) -> list[list[float]]:
+    """The numbers of several tensors, for all of which the device is waited for once.
+
+    Args:
+        device: What computes them.
+        *tensors: Small ones, of any shape and kind of number.
+
+    Returns:
+        The numbers of each, as precise as 64 bits of floating point are.
+    """
+    flat = [tensor.detach().reshape(-1).to(device, torch.float64) for tensor in tensors]
+    numbers = iter(torch.cat(flat).tolist())
+    return [list(itertools.islice(numbers, len(values))) for values in flat]
 
 
 class Evaluation:

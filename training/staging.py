@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +16,10 @@ from kfp_pytorch.training.tensor_files import Tensors
 class Staging:
     """Copies a state aside, again and again.
 
-    Its memory is made for the first copy, and pinned where there is a GPU, so that later ones go at
-    the speed of the bus. On a GPU they are made beside training, which waits for them only where it
-    would change what is copied: before the next pass for buffers, such as batch norm's averages,
-    and before the optimizer's next step for all that is large.
+    Its memory is made by `prepare`, or else for the first copy, and pinned where there is a GPU, so
+    that copies go at the speed of the bus. On a GPU they are made beside training, which waits for
+    them only where it would change what is copied: before the next pass for buffers, such as batch
+    norm's averages, and before the optimizer's next step for all that is large.
     """
 
     def __init__(
@@ -44,6 +45,19 @@ class Staging:
         self._copied: Tensors | None = None
         self._sources: list[Tensor] = []
         optimizer.register_step_pre_hook(lambda *_: self._hold_back())
+
+    @torch.no_grad()
+    def prepare(self, tensors: Tensors) -> None:
+        """Makes the memory for copies of such tensors, while training may change them.
+
+        Any thread may call it, but none during `copy`. To pin memory takes the driver long.
+
+        Args:
+            tensors: Tensors by name, on any device.
+        """
+        # On the stream that training computes on, its kernels would wait for copies of no use.
+        with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
+            self._copied = self._stager.stage(tensors)  # type: ignore[assignment]
 
     @torch.no_grad()
     def copy(self, tensors: Tensors) -> Tensors:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import unittest.mock
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.staging import DefaultStager
 
 from kfp_pytorch.training.staging import Staging, local_parts
 
@@ -36,3 +40,30 @@ def test_a_copy_is_of_the_state_at_its_call_though_training_goes_on(device: str)
         assert told.keys() == expected.keys()
         for name, part in told.items():
             assert torch.equal(part, expected[name].to("cpu")), name
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_the_first_copy_goes_to_memory_that_was_made_while_training_went_on(device: str) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    staging = Staging(torch.device(device), model, optimizer)
+
+    def train() -> dict[str, dict[str, torch.Tensor]]:
+        model(torch.randn(8, 64, device=device)).sum().backward()
+        optimizer.step()
+        return {"model": dict(model.state_dict()), "optimizer": optimizer.state_dict()["state"][0]}
+
+    with ThreadPoolExecutor(1) as thread:
+        making = thread.submit(staging.prepare, train())
+        while not making.done():
+            train()
+    making.result()
+    state = train()
+    expected = {name: part.clone() for name, part in local_parts(state)}
+    with unittest.mock.patch.object(DefaultStager, "stage", side_effect=AssertionError):
+        copied = dict(local_parts(staging.copy(state)))
+    train()
+    staging.finish()
+    for name, part in expected.items():
+        assert torch.equal(copied[name], part.to("cpu")), name
+    assert copied["model.0.weight"].is_pinned() == (device == "cuda")

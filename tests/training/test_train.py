@@ -13,6 +13,7 @@ import torch
 from harness.in_process import StopAt, newest_state
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer import event_file_writer
+from torch.distributed.checkpoint.staging import DefaultStager
 
 from kfp_pytorch.training import tensor_files
 from kfp_pytorch.training import train as training
@@ -107,6 +108,21 @@ def test_a_checkpoint_has_no_report_of_a_later_step_though_it_is_written_later(
         run(tmp_path, StopAt(2), log_every=1, checkpoint_every_steps=1, keep=9)
     first = json.loads((tmp_path / "checkpoints/step-00000001/meta.json").read_text())
     assert [step for step, _ in first["carried"]["history"]["train_loss"]] == [1]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_the_memory_for_checkpoints_is_made_once_and_before_if_there_is_time(
+    no_export, monkeypatch, tmp_path, every
+):
+    stage, made_in = DefaultStager.stage, []
+
+    def count(*arguments):
+        made_in.append(threading.current_thread() is threading.main_thread())
+        return stage(*arguments)
+
+    monkeypatch.setattr(DefaultStager, "stage", count)
+    run(tmp_path, checkpoint_every_steps=every)
+    assert made_in == [every == 1]
 
 
 def test_what_was_reported_before_an_error_can_be_read(no_export, monkeypatch, tmp_path):
