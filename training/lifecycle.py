@@ -119,7 +119,8 @@ def check_finite(job: Running) -> None:
     Raises:
         DivergedError: If there were more such steps than may be skipped.
     """
-    _judge(job, job.guard.places().tolist())
+    (places,) = fetch(job.world.device, job.guard.places())
+    _judge(job, places)
 
 
 def _judge(job: Running, places: Sequence[float]) -> None:

@@ -81,8 +81,9 @@ def tensors(state: State, world: World) -> Tensors:
         world: This rank.
     """
     random = {str(world.rank): _random_state(world)}
-    if not state.progress.step:
-        # An optimizer that has taken no step has no state, and asking for it would make it step.
+    if not state.optimizer.state:
+        # Asked for a state that is not there, as when the first step was skipped, torch would make
+        # the optimizer step.
         model, _ = get_state_dict(state.model, ())
         return {"model": model, "random": random}
     model, optimizer = get_state_dict(state.model, state.optimizer, options=_BY_NAME)
@@ -191,7 +192,8 @@ def _check_names(wanted: Tensors, saved: frozenset[str], world: World, where: st
     if missing or extra:
         raise CheckpointError(
             f"{where} does not fit the model and the optimizer: missing {some(missing)}; "
-            f"unknown {some(extra)}"
+            f"unknown {some(extra)}; go on with the arguments that it was made with, such as "
+            "--momentum, use another folder, or pass --resume never to delete it and start anew"
         )
 
 

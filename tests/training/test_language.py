@@ -85,19 +85,35 @@ def test_a_model_that_is_too_large_for_one_process_says_why_it_is_not_exported(w
     assert "its weights are in the newest checkpoint" in message["no_export"]
 
 
-def test_a_bad_step_is_skipped_where_that_was_asked(no_export, tmp_path, monkeypatch, caplog):
+def spoil(monkeypatch, step):
     forward_backward, numbers = Trainable.forward_backward, itertools.count(1)
 
     def spoiled(self, batch):
         loss = forward_backward(self, batch)
-        return loss * float("nan") if next(numbers) == 4 else loss
+        return loss * float("nan") if next(numbers) == step else loss
 
     monkeypatch.setattr(Trainable, "forward_backward", spoiled)
+
+
+def test_a_bad_step_is_skipped_where_that_was_asked(no_export, tmp_path, monkeypatch, caplog):
+    spoil(monkeypatch, 4)
     with caplog.at_level(logging.WARNING):
         result = run(tmp_path, "--skip-bad-steps=1")
     assert result["step"] == 12
     assert result["metrics"]["loss"] < 6
     assert "skipped step 1 of at most 1: the loss of step 4 is not a finite" in caplog.text
+
+
+def test_a_checkpoint_after_a_skipped_first_step_changes_nothing(no_export, tmp_path, monkeypatch):
+    # The optimizer has no state then, and is not made one that counts a step which never was.
+    for name, every in (("saved", 1), ("unsaved", 0)):
+        with monkeypatch.context() as patch:
+            spoil(patch, 1)
+            more = ("--max-steps=2", f"--checkpoint-every-steps={every}")
+            run(tmp_path / name, "--skip-bad-steps=1", *more)
+    saved, unsaved = newest_state(tmp_path / "saved"), newest_state(tmp_path / "unsaved")
+    for name, value in unsaved["model"].items():
+        assert torch.equal(saved["model"][name], value), name
 
 
 def test_other_text_is_refused(tmp_path):
