@@ -256,7 +256,7 @@ def test_a_checkpoint_of_another_model_is_refused_until_told_to_start_anew(no_ex
 
 def test_a_checkpoint_of_another_kind_of_optimizer_is_refused_with_the_way_out(no_export, tmp_path):
     run(tmp_path, epochs=1)
-    with pytest.raises(CheckpointError, match=r"unknown .*momentum_buffer.*such as --momentum, use"):
+    with pytest.raises(CheckpointError, match=r"unknown.*momentum_buffer.*such as --momentum, use"):
         run(tmp_path, epochs=2, momentum=0.0)
 
 
