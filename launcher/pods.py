@@ -121,7 +121,7 @@ def troubles(pod: Object) -> Iterator[Trouble]:
         return
     images = {c.get("name"): c.get("image", "") for c in _containers(pod)}
     for status in container_statuses(pod):
-        if dig(status, "state", "running"):
+        if dig(status, "state", "running") is not None:
             # It has come up, whatever kept it from that before.
             continue
         waiting = dig(status, "state", "waiting") or {}
@@ -149,7 +149,7 @@ def crashes(pod: Object) -> Iterator[Crash]:
         if now and now.get("exitCode") != 0:
             yield Crash(metadata["name"], uid, name, restarts, code=_code(now))
         if last and last.get("exitCode") != 0:
-            started = bool(dig(status, "state", "running") or now)
+            started = dig(status, "state", "running") is not None or bool(now)
             yield Crash(
                 metadata["name"], uid, name, restarts - 1, restarted=started, code=_code(last)
             )

@@ -122,7 +122,7 @@ def _pod_evidence(kube: Kube, pod: Object) -> Iterator[str]:
     for container, reason, words in podview.waiting(pod):
         yield f"Pod {name}: container {container} waits: {reason} {words}".rstrip()
     for container, end in {end.container: end for end in podview.failed_ends([pod])}.items():
-        started = bool(dig(container_status(pod, container), "state", "running"))
+        started = dig(container_status(pod, container), "state", "running") is not None
         tail = _log_tail(kube, name, container, end.message, previous=started)
         yield f"Container {container} of pod {name} ended with {_ended(end)}. {tail}"
     for status in podview.statuses(pod):

@@ -273,7 +273,7 @@ class Wait:
         self._count()
         pod = self._gatherer.evidence.pods.get(self._first_pod, {})
         status = container_status(pod, PYTORCH_CONTAINER)
-        if dig(status, "state", "running") or dig(status, "state", "terminated"):
+        if any(dig(status, "state", told) is not None for told in ("running", "terminated")):
             uid = str(dig(pod, "metadata", "uid"))
             self._log.sees(uid, int(status.get("restartCount") or 0))
         if pod_phase(pod) in _OVER:
