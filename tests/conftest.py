@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from harness.s3 import S3
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
 # Before torch is imported, here and by what tests start: tests share the cores, and threads that
 # spin while they wait for each other take them from the other tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# What is started in the background of a shell ignores SIGINT, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# No deadline for an example, and the same examples each time: what fails was changed.
+settings.load_profile("ci")
 
 # The folders whose tests compute, those with the longest first; others mostly wait.
 COMPUTING = ("e2e", "training", "cli", "serving")

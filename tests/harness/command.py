@@ -40,7 +40,7 @@ def left_of(folder):
     return found
 
 
-def until(condition, seconds=20):
+def until(condition, seconds=120):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, cast
 
 from harness import played
+from harness.held import unanswered
 from harness.played import container, end
 
 from kfp_pytorch.launcher.constants import (
@@ -32,8 +34,9 @@ from kfp_pytorch.local.apiserver.serve import ThreadedServer
 NAMESPACE = "default"
 JOBS = f"*/namespaces/{NAMESPACE}/pytorchjobs*"
 PATIENT = Patience(blind=30, first_contact=30, pause=0.05, longest_pause=0.2, logins=2)
-# For tests of a server that does not answer.
-IMPATIENT = replace(PATIENT, blind=1.8, connect=1.0, read=0.5)
+# For tests of a server that does not answer: asks again soon, and one gives up soon as well.
+HASTY = replace(PATIENT, connect=1.0, read=0.5)
+IMPATIENT = replace(HASTY, blind=1.8)
 
 Object = dict[str, Any]
 
@@ -51,7 +54,7 @@ class Hands:
     def __init__(self, server: ThreadedServer) -> None:
         self.server = server
 
-    def job(self, name: str, within: float = 30.0) -> Object:
+    def job(self, name: str, within: float = 60.0) -> Object:
         """The job, once it is there."""
         return until(lambda: self.find(PYTORCHJOB, name), within)
 
@@ -139,6 +142,12 @@ class Hands:
     def fault(self, action: Action, verb: str, path: str = JOBS, **how: Any) -> None:
         self.server.faults.add(Fault(action, verb, path, **how))
 
+    def unanswered(
+        self, verb: str = "create", path: str = JOBS, **how: Any
+    ) -> AbstractContextManager[None]:
+        """In this context such requests get no answer: limits do not run before the job is made."""
+        return unanswered(self.server, verb, path, **how)
+
     def log(
         self, pod: Object, lines: list[str], number: int = 0, container: str = "pytorch"
     ) -> None:
@@ -172,7 +181,7 @@ class Hands:
         self.server.call(self.server.api.create, EVENT, obj)
 
     @staticmethod
-    def until(find: Callable[[], Any], within: float = 30.0) -> Any:
+    def until(find: Callable[[], Any], within: float = 60.0) -> Any:
         return until(find, within)
 
     def reset(self) -> None:
@@ -195,7 +204,7 @@ class Hands:
         return sum(1 for r in self.server.requests if r.verb == verb and path in r.path)
 
 
-def until(find: Callable[[], Any], within: float = 30.0) -> Any:
+def until(find: Callable[[], Any], within: float = 60.0) -> Any:
     """What `find` gives, once it gives something."""
     deadline = time.monotonic() + within
     while not (found := find()):

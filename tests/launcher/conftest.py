@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from harness.forked import Forker
-from harness.hands import IMPATIENT, Hands, bury, connected
+from harness.hands import HASTY, IMPATIENT, Hands, bury, connected
+from harness.held import Clock
 
 from kfp_pytorch.launcher import progress
 from kfp_pytorch.launcher.constants import PYTORCHJOB
@@ -67,6 +68,12 @@ def server(shared_server: ThreadedServer) -> ThreadedServer:
 @pytest.fixture
 def kube(server: ThreadedServer) -> Kube:
     return connected(server)
+
+
+@pytest.fixture
+def hasty(server: ThreadedServer) -> Kube:
+    """A connection that soon asks again."""
+    return connected(server, HASTY)
 
 
 @pytest.fixture
@@ -160,6 +167,26 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(progress, "write", also_kept)
     return lines
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock that a wait counts its limits by."""
+    return Clock().install(monkeypatch, "wait")
+
+
+@pytest.fixture
+def later(clock: Clock, hands: Hands, told: list[str]) -> Callable[[Run, float], None]:
+    """`later(run, seconds)`: the wait goes on though so much time has passed for it at once."""
+
+    def goes_on(run: Run, seconds: float) -> None:
+        clock.ahead += seconds
+        before = len(told)
+        # It tells of how things stand after each look at its limits.
+        hands.until(lambda: len(told) > before + 1 or not run.going)
+        assert run.going, run.error
+
+    return goes_on
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.held import Clock
 
 from kfp_pytorch.launcher.errors import InputError, StepError
 from kfp_pytorch.launcher.predict import NoAnswer, WrongAnswers, agrees
@@ -149,6 +149,7 @@ def test_a_route_that_comes_later_is_waited_for(ask: Ask, server: ModelServer) -
 def test_a_server_that_goes_away_for_a_moment_after_long_is_waited_for_too(
     ask: Ask, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clock = Clock().install(monkeypatch, "predict")
     numbers = list(range(40))
     answer = server.answer
 
@@ -156,11 +157,11 @@ def test_a_server_that_goes_away_for_a_moment_after_long_is_waited_for_too(
         if len(server.bodies) == 1:
             server.first = [(503, b"one moment")]
         elif not server.bodies:
-            time.sleep(1.1)
+            clock.ahead += 70.0
         return answer(body, headers)
 
     monkeypatch.setattr(server, "answer", slowly)
-    ask(requests=[{"instances": numbers, "predictions": numbers}], ready_timeout=1)
+    ask(requests=[{"instances": numbers, "predictions": numbers}], ready_timeout=60)
     assert len(server.bodies) == 3
 
 

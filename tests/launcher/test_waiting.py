@@ -73,10 +73,11 @@ def test_news_that_explains_no_waiting_is_not_told() -> None:
 def test_the_queues_words_are_read_from_the_jobs_own_workload(
     step: Any, hands: Any, told: list[str]
 ) -> None:
-    run = step(limits={"queue": 1.5})
-    hands.suspend(run.job, True)
-    hands.event(f"pytorchjob-{run.job}-1a2b3", "Pending", NO_QUOTA, kind="Workload")
-    hands.event("pytorchjob-another-1a2b3", "Pending", "another job's words", kind="Workload")
+    with hands.unanswered():
+        run = step(limits={"queue": 1.5})
+        hands.suspend(run.job, True)
+        hands.event(f"pytorchjob-{run.job}-1a2b3", "Pending", NO_QUOTA, kind="Workload")
+        hands.event("pytorchjob-another-1a2b3", "Pending", "another job's words", kind="Workload")
     hands.until(lambda: [line for line in told if line.startswith("still queued")])
     hands.until(lambda: [line for line in told if NO_QUOTA in line])
     said = run.failed(JobFailed)
@@ -89,9 +90,10 @@ def test_a_gang_that_is_not_let_in_is_told_in_the_gang_schedulers_words(
     step: Any, hands: Any, told: list[str]
 ) -> None:
     """Volcano lets no pod be made before its PodGroup, which has the job's name, is let in."""
-    run = step(limits={"start": 1.5}, num_nodes=2)
-    hands.set_conditions(run.job, "Created")
-    hands.event(run.job, "Unschedulable", GANG, kind="PodGroup")
+    with hands.unanswered():
+        run = step(limits={"start": 1.5}, num_nodes=2)
+        hands.set_conditions(run.job, "Created")
+        hands.event(run.job, "Unschedulable", GANG, kind="PodGroup")
     hands.until(lambda: [line for line in told if GANG in line])
     said = run.failed(JobFailed)
     assert said.startswith(f"The job's pods are not let in (Unschedulable): {GANG}.\nWhat to do: ")
@@ -99,8 +101,9 @@ def test_a_gang_that_is_not_let_in_is_told_in_the_gang_schedulers_words(
 
 
 def test_an_operator_that_makes_no_pods_is_what_to_look_at(step: Any, hands: Any) -> None:
-    run = step(limits={"start": 0.5}, num_nodes=2)
-    hands.set_conditions(run.job, "Created")
+    with hands.unanswered():
+        run = step(limits={"start": 0.5}, num_nodes=2)
+        hands.set_conditions(run.job, "Created")
     said = run.failed(JobFailed).splitlines()[0]
     assert "none of its 2 pods was made: nothing says why, so look at the Training Operator" in said
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.hands import until as until_so
+from harness.held import Clock, unanswered
 
 from kfp_pytorch.launcher.constants import (
     CLAIM,
@@ -154,12 +157,14 @@ def _deployment(name: str) -> Object:
 class Step:
     """One try of the step, in a thread of its own."""
 
-    def __init__(self, kube: Kube, pace: Pace, metadata: Object, inputs: Object) -> None:
+    def __init__(
+        self, server: ThreadedServer, kube: Kube, pace: Pace, metadata: Object, inputs: Object
+    ) -> None:
         place = {"storage_uri": "pvc://kfp-pytorch/export", "format": "kfp-pytorch", **metadata}
         self._inputs = parse_inputs(
-            "minio://b/m", place, **{"service_name": NAME, "timeout": 8} | inputs
+            "minio://b/m", place, **{"service_name": NAME, "timeout": 60} | inputs
         )
-        self._kube, self._pace = kube, pace
+        self._server, self._kube, self._pace = server, kube, pace
         self.outputs: Outputs | None = None
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -176,15 +181,25 @@ class Step:
         self._thread.join(within)
         return self._thread.is_alive()
 
+    def goes_on(self) -> bool:
+        """Whether it still goes on after some more looks."""
+        before = self._looks()
+        until_so(lambda: not self.going(0) or self._looks() > before + 3)
+        return self.going(0)
+
+    def _looks(self) -> int:
+        requests = self._server.requests
+        return sum(r.verb == "get" and "/inferenceservices/" in r.path for r in requests)
+
     def succeeded(self) -> Outputs:
-        assert not self.going(10)
+        assert not self.going(60)
         if self.error is not None:
             raise self.error
         assert self.outputs is not None
         return self.outputs
 
     def failed(self, kind: type[StepError] = DeployFailed) -> str:
-        assert not self.going(10)
+        assert not self.going(60)
         assert isinstance(self.error, kind), f"{self.error!r} {self.outputs}"
         return self.error.message
 
@@ -218,16 +233,18 @@ def kserve(server: ThreadedServer) -> KServe:
 
 
 @pytest.fixture
-def start(kube: Kube) -> Iterator[Callable[..., Step]]:
+def start(server: ThreadedServer, kube: Kube) -> Iterator[Callable[..., Step]]:
     steps: list[Step] = []
 
-    def new(pace: Pace = QUICK, metadata: Object | None = None, **inputs: Any) -> Step:
-        steps.append(Step(kube, pace, metadata or {}, inputs))
+    def new(
+        pace: Pace = QUICK, metadata: Object | None = None, on: Kube | None = None, **inputs: Any
+    ) -> Step:
+        steps.append(Step(server, on or kube, pace, metadata or {}, inputs))
         return steps[-1]
 
     yield new
     for step in steps:
-        assert not step.going(20), "a step was left behind"
+        assert not step.going(60), "a step was left behind"
 
 
 Start = Callable[..., Step]
@@ -237,6 +254,25 @@ Until = Callable[..., Any]
 @pytest.fixture
 def until(hands: Any) -> Until:
     return hands.until  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def unnoticed(server: ThreadedServer) -> Callable[[], AbstractContextManager[None]]:
+    """`with unnoticed():` a step does not learn that its service is written: no limit runs yet."""
+
+    @contextmanager
+    def writes() -> Iterator[None]:
+        services = "*/inferenceservices*"
+        with unanswered(server, "create", services), unanswered(server, "update", services):
+            yield
+
+    return writes
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock that a step counts its limits by."""
+    return Clock().install(monkeypatch, "rollout_wait")
 
 
 @pytest.fixture

@@ -9,7 +9,10 @@ from typing import Any
 from kfp_pytorch.launcher.api_errors import Refused
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, SPEC_HASH_LABEL
 from kfp_pytorch.launcher.deploy import Pace
+from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.apiserver.errors import conflict, denied
+from kfp_pytorch.local.apiserver.faultactions import Call
+from kfp_pytorch.local.apiserver.faults import Fault
 from kfp_pytorch.local.controllers.inferenceservice import check
 
 NAMESPACE = "default"
@@ -20,6 +23,29 @@ Object = dict[str, Any]
 Start = Callable[..., Any]
 Step = KServe = ThreadedServer = Any
 Until = Callable[..., Any]
+
+
+class Flickers:
+    """The service is Ready whenever it is looked at, but for every fifth look at first."""
+
+    TIMES = 4
+
+    def __init__(self, api: Api) -> None:
+        self.looks = 0
+        self._api = api
+
+    async def strike(self, call: Call) -> None:
+        self.looks += 1
+        ready = bool(self.looks % 5) or self.looks > self.TIMES * 5
+        self._api.mutate(
+            INFERENCE_SERVICE, NAMESPACE, NAME, lambda service: says(service, ready), "status"
+        )
+        await call.handle()
+
+
+def says(service: Object, ready: bool) -> None:
+    condition = {"type": "Ready", "status": "True" if ready else "Unknown", "reason": "Because"}
+    service["status"] = {"url": URL, "deploymentMode": "Standard", "conditions": [condition]}
 
 
 def test_a_new_service_is_created_and_its_exact_url_returned(
@@ -41,14 +67,14 @@ def test_a_status_that_comes_piece_by_piece_is_waited_for(
 ) -> None:
     step = start(replace(quick, url_grace=10.0))
     until(kserve.service)
-    assert step.going(), "there is no status"
+    assert step.goes_on(), "there is no status"
     kserve.says()
     kserve.rolls_out()
-    assert step.going(), "there are no conditions"
+    assert step.goes_on(), "there are no conditions"
     kserve.says("False", url=URL)
-    assert step.going(), "it is not ready"
+    assert step.goes_on(), "it is not ready"
     kserve.says("True", url="")
-    assert step.going(), "there is no URL"
+    assert step.goes_on(), "there is no URL"
     kserve.says("True", url=URL)
     assert step.succeeded().url.startswith(URL)
 
@@ -78,29 +104,27 @@ def test_the_old_revisions_ready_does_not_count_for_the_new_one(
     kserve: KServe, deployed: Object, update: Callable[..., Step]
 ) -> None:
     step = update()
-    assert step.going(), "Ready is the old revision's"
+    assert step.goes_on(), "Ready is the old revision's"
     kserve.rolls_out(new=1, total=2, available=1)
-    assert step.going(), "the old pod is what is available"
+    assert step.goes_on(), "the old pod is what is available"
     kserve.rolls_out(new=1, total=2, available=2)
-    assert step.going(), "the old pod still gets requests"
+    assert step.goes_on(), "the old pod still gets requests"
     kserve.rolls_out()
     before = deployed["spec"]["predictor"]["annotations"][SPEC_HASH_LABEL]
     assert step.succeeded().revision != before
 
 
 def test_one_look_at_a_flickering_service_is_not_enough(
-    quick: Pace, kserve: KServe, start: Start, until: Until
+    quick: Pace, kserve: KServe, start: Start, server: ThreadedServer, unnoticed: Any, until: Until
 ) -> None:
-    step = start(replace(quick, in_a_row=5, settle=0.05))
-    until(kserve.service)
-    kserve.rolls_out()
-    for _ in range(4):
-        kserve.says("True", url=URL)
-        assert step.going(0.06)
-        kserve.says("Unknown", url=URL)
-        assert step.going(0.06)
-    kserve.says("True", url=URL)
+    with unnoticed():
+        step = start(replace(quick, in_a_row=5))
+        until(kserve.service)
+        kserve.rolls_out()
+        flickers = Flickers(server.api)
+        server.faults.add(Fault(flickers, "get", f"*/inferenceservices/{NAME}", times=None))
     step.succeeded()
+    assert flickers.looks == Flickers.TIMES * 5 + 5
 
 
 def test_nobody_is_blamed_for_the_time_in_which_the_server_was_away(
@@ -179,7 +203,7 @@ def test_a_service_that_goes_is_waited_for_and_made_anew(
     )
     server.call(server.api.delete, INFERENCE_SERVICE, NAMESPACE, NAME)
     step = start()
-    assert step.going(), "the old service still is there"
+    assert step.goes_on(), "the old service still is there"
     kserve._mutate(INFERENCE_SERVICE, NAME, lambda obj: obj["metadata"].update(finalizers=[]))
 
     def renewed() -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from harness.hands import IMPATIENT, connected
+from harness.hands import HASTY, IMPATIENT, connected
 
 from kfp_pytorch.launcher.api_errors import NotFound
 from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, SPEC_HASH_LABEL
@@ -30,13 +30,20 @@ MISSING_NAMESPACE = json.dumps(
 
 Object = dict[str, Any]
 Start = Callable[..., Any]
-KServe = ThreadedServer = Any
+KServe = ThreadedServer = Clock = Any
+Unnoticed = Callable[[], Any]
 Until = Callable[..., Any]
 
 
 @pytest.fixture
 def kube(server: ThreadedServer) -> Any:
-    """A connection that soon takes no answer for none."""
+    """A connection that soon asks again."""
+    return connected(server, HASTY)
+
+
+@pytest.fixture
+def impatient(server: ThreadedServer) -> Any:
+    """One that soon gives up, though not as soon as for what only explains."""
     return connected(server, replace(IMPATIENT, blind=3.0))
 
 
@@ -123,9 +130,9 @@ def test_a_service_that_others_write_to_all_the_time_is_said_to_be_so(
 
 
 def test_a_server_that_stays_away_leaves_the_service_and_says_so(
-    kserve: KServe, start: Start, server: ThreadedServer, until: Until
+    kserve: KServe, start: Start, server: ThreadedServer, until: Until, impatient: Any
 ) -> None:
-    step = start(timeout=60)
+    step = start(timeout=60, on=impatient)
     until(kserve.service)
     fault(server, Answer(503), "get", "*", times=None)
     words = step.failed(CannotObserve)
@@ -135,10 +142,10 @@ def test_a_server_that_stays_away_leaves_the_service_and_says_so(
 
 
 def test_what_only_explains_is_not_waited_for(
-    kserve: KServe, start: Start, server: ThreadedServer, until: Until
+    kserve: KServe, start: Start, server: ThreadedServer, until: Until, impatient: Any
 ) -> None:
     fault(server, Answer(503), "list", "*/pods", times=None)
-    step = start(timeout=60)
+    step = start(timeout=60, on=impatient)
     until(kserve.service)
     assert step.going(4), "longer than the connection's patience"
     kserve.serves()
@@ -149,15 +156,22 @@ def test_what_only_explains_is_not_waited_for(
     ("verb", "path"), [("list", "*/pods"), ("list", "*/events"), ("get", "*/log")]
 )
 def test_what_only_explains_may_be_forbidden(
-    kserve: KServe, start: Start, server: ThreadedServer, until: Until, verb: str, path: str
+    kserve: KServe,
+    start: Start,
+    server: ThreadedServer,
+    until: Until,
+    unnoticed: Unnoticed,
+    verb: str,
+    path: str,
 ) -> None:
     fault(server, Forbidden(), verb, path, times=None)
-    step = start(timeout=1)
-    until(kserve.service)
-    carried = kserve.rolls_out(available=0)
     end = {"exitCode": 1, "reason": "Error"}
     status = {"name": "c", "image": "c:1", "imageID": "", "ready": False, "restartCount": 0}
-    kserve.pod(carried, containerStatuses=[status | {"state": {"terminated": end}}])
+    with unnoticed():
+        step = start(timeout=1)
+        until(kserve.service)
+        carried = kserve.rolls_out(available=0)
+        kserve.pod(carried, containerStatuses=[status | {"state": {"terminated": end}}])
     assert "may not" in step.failed(DeployFailed)
     kserve.serves()
     start().succeeded()
@@ -212,32 +226,35 @@ def test_a_service_that_is_being_deleted_is_not_waited_for(
 
 
 def test_each_time_that_it_is_ready_without_a_url_has_a_grace_of_its_own(
-    quick: Pace, kserve: KServe, start: Start, until: Until
+    quick: Pace, kserve: KServe, start: Start, until: Until, clock: Clock
 ) -> None:
-    step = start(replace(quick, url_grace=0.5))
+    step = start(replace(quick, url_grace=60.0), timeout=3600)
     until(kserve.service)
     kserve.rolls_out()
     for _ in range(2):
         kserve.says("True", url="")
-        assert step.going(0.2)
+        assert step.goes_on()
+        clock.ahead += 40.0
+        assert step.goes_on()
         kserve.says("False")
-        assert step.going(0.4)
+        assert step.goes_on()
     kserve.serves()
     step.succeeded()
 
 
 def test_pods_that_a_quota_forbids_are_told_in_its_words(
-    kserve: KServe, start: Start, until: Until
+    kserve: KServe, start: Start, until: Until, unnoticed: Unnoticed
 ) -> None:
-    step = start(timeout=1)
-    until(kserve.service)
-    kserve.rolls_out(new=0, total=0, available=0)
     words = 'pods "digits-predictor-1" is forbidden: exceeded quota: gpus, used: nvidia.com/gpu=4'
     refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
     status = {"conditions": [refused | {"message": words}]}
-    kserve._mutate(
-        DEPLOYMENT, "digits-predictor", lambda obj: obj["status"].update(status), "status"
-    )
+    with unnoticed():
+        step = start(timeout=1)
+        until(kserve.service)
+        kserve.rolls_out(new=0, total=0, available=0)
+        kserve._mutate(
+            DEPLOYMENT, "digits-predictor", lambda obj: obj["status"].update(status), "status"
+        )
     assert words in step.failed().splitlines()[0]
 
 
