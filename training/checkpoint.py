@@ -207,15 +207,21 @@ def _delete(folder: Folder, name: str) -> None:
 
 def _read_meta(folder: Folder, name: str) -> dict[str, Any] | None:
     try:
-        meta = json.loads(folder.read(f"{FOLDER}/{name}/{META}"))
+        content = folder.read(f"{FOLDER}/{name}/{META}")
+        meta = json.loads(content, parse_constant=_refuse_constant)
     except FileNotFoundError:
         return None
-    except (ValueError, StorageError) as error:
+    except (ValueError, RecursionError, StorageError) as error:
         _raise_of_store(folder, error)
         raise _UnreadableError(f"{META}: {error}") from error
     if not isinstance(meta, dict):
         raise _UnreadableError(f"{META} holds no object")
     return meta
+
+
+def _refuse_constant(text: str) -> None:
+    """No number of a checkpoint is NaN or infinite: see `complete`."""
+    raise ValueError(f"{text} is no finite number")
 
 
 def _check_cut_short(folder: Folder, where: str) -> None:

@@ -151,7 +151,7 @@ def restore(
         options=_BY_NAME,
     )
     try:
-        _restore_plain(state, found.meta["carried"])
+        _restore_plain(state, found.meta["carried"], found.step)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{found.uri} does not say where it was ({type(error).__name__}: {error}); its "
@@ -164,11 +164,13 @@ def restore(
         torch.manual_seed(seed * 1_000_003 + world.rank + state.progress.step)
 
 
-def _restore_plain(state: State, carried: dict[str, Any]) -> None:
-    state.meter.restore(carried["meter"])
+def _restore_plain(state: State, carried: dict[str, Any], step: int) -> None:
+    total, count = carried["meter"]
+    state.meter.restore([float(total), float(count)])
     progress = {name: carried["progress"][name] for name in asdict(state.progress)}
-    if any(type(value) is not int or value < 0 for value in progress.values()):
-        raise ValueError(f"the position {progress}")
+    wrong = any(type(value) is not int or value < 0 for value in progress.values())
+    if wrong or progress["step"] != step:
+        raise ValueError(f"the position {progress} after step {step}")
     state.progress.__dict__.update(progress)
     curves = carried["history"].items()
     state.history.curves.update({name: [(s, v) for s, v in points] for name, points in curves})

@@ -96,6 +96,16 @@ def test_a_damaged_one_is_skipped_with_a_warning(tmp_path, caplog, damage):
     assert newest_step(folder) == 1
 
 
+@pytest.mark.parametrize("damage", ["", '{"step": 2', '{"loss": NaN}', "[]", "[" * 10_000])
+def test_one_whose_description_is_damaged_is_skipped_with_a_warning(tmp_path, caplog, damage):
+    folder = open_folder(str(tmp_path))
+    save(folder, 1)
+    save(folder, 2)
+    (tmp_path / "checkpoints" / "step-00000002" / "meta.json").write_text(damage)
+    assert newest_step(folder) == 1
+    assert "step-00000002 cannot be read" in caplog.text
+
+
 @pytest.mark.parametrize(
     "answer",
     [

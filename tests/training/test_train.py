@@ -275,7 +275,16 @@ def test_ranks_that_are_started_again_go_on_though_the_job_was_to_start_anew(
     assert [step for step, _ in curves["train_loss"]] == [5, 8]
 
 
-@pytest.mark.parametrize("carried", [None, {}, {"progress": {"epoch": "x"}}])
+@pytest.mark.parametrize(
+    "carried",
+    [
+        None,
+        {},
+        {"progress": {"epoch": "x"}},
+        {"progress": {"epoch": 0, "samples": 0, "step": 7}},
+        {"meter": [1.0]},
+    ],
+)
 def test_a_description_that_was_changed_by_hand_is_refused_with_its_place(
     no_export, tmp_path, carried
 ):
