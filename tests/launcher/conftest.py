@@ -170,6 +170,12 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
+def says(hands: Hands, told: list[str]) -> Callable[[str], None]:
+    """`says(words)`: a person is told in a line that begins so, sooner or later."""
+    return lambda words: hands.until(lambda: any(line.startswith(words) for line in told))
+
+
+@pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock that a wait counts its limits by."""
     return Clock().install(monkeypatch, "wait")

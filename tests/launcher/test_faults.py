@@ -382,11 +382,11 @@ def test_a_deletion_that_never_comes_to_its_end_is_not_waited_for_for_ever(
 
 
 def test_pods_are_an_acknowledgement_though_no_condition_is_written(
-    step: Any, hands: Any, told: list[str], later: Any
+    step: Any, hands: Any, says: Any, later: Any
 ) -> None:
     run = step(limits={"acknowledge": 60.0})
     hands.running(run.job)
-    hands.until(lambda: [line for line in told if line.startswith("starting")])
+    says("starting")
     later(run, 70.0)
     hands.success(run.job)
     run.succeeded()

@@ -30,7 +30,7 @@ def test_pods_that_the_cluster_refuses_for_good_fail_soon_and_the_operator_is_no
 
 
 def test_an_account_that_is_made_a_moment_later_is_waited_for(
-    step: Any, hands: Any, told: list[str], later: Any
+    step: Any, hands: Any, says: Any, later: Any
 ) -> None:
     run = step(limits={"refusal_grace": 60.0})
     hands.job(run.job)
@@ -40,7 +40,7 @@ def test_an_account_that_is_made_a_moment_later_is_waited_for(
     hands.set_conditions(run.job, "Created", "Running")
     hands.set_conditions(run.job, "Created", "Suspended")
     hands.delete(POD, f"{run.job}-master-0")
-    hands.until(lambda: [line for line in told if line.startswith("queued")])
+    says("queued")
     later(run, 70.0)  # The words are of before there were pods.
     hands.success(run.job)
     run.succeeded()

@@ -102,11 +102,8 @@ def test_a_success_with_a_failed_worker_is_a_loud_one(
 
 @pytest.mark.parametrize("suspended", [(), ("Created", "Suspended")])
 def test_time_in_the_queue_counts_for_no_other_limit(
-    step: Any, hands: Any, told: list[str], later: Any, suspended: tuple[str, ...]
+    step: Any, hands: Any, told: list[str], says: Any, later: Any, suspended: tuple[str, ...]
 ) -> None:
-    def says(words: str) -> None:
-        hands.until(lambda: [line for line in told if line.startswith(words)])
-
     run = step(limits={"acknowledge": 60.0, "start": 60.0, "run": 60.0})
     hands.suspend(run.job, True)
     if suspended:
@@ -315,11 +312,8 @@ def test_cleanup_says_when_the_job_goes(
 
 
 def test_progress_is_said_at_each_change_and_seldom_between(
-    step: Any, hands: Any, told: list[str]
+    step: Any, hands: Any, told: list[str], says: Any
 ) -> None:
-    def says(words: str) -> Any:
-        return hands.until(lambda: [line for line in told if line.startswith(words)])
-
     run = step(limits={"remind": 0.3})
     hands.set_conditions(run.job, "Suspended")
     says("queued")
@@ -351,7 +345,7 @@ def test_a_job_that_merely_runs_is_left_in_peace(step: Any, hands: Any) -> None:
     run.succeeded()
 
 
-def test_the_timeline_tells_queue_start_run_and_end(step: Any, hands: Any, told: list[str]) -> None:
+def test_the_timeline_tells_queue_start_run_and_end(step: Any, hands: Any, says: Any) -> None:
     run = step()
     for conditions, words in (
         (("Suspended",), "queued"),
@@ -359,7 +353,7 @@ def test_the_timeline_tells_queue_start_run_and_end(step: Any, hands: Any, told:
         (("Created", "Running"), "running"),
     ):
         hands.set_conditions(run.job, *conditions)
-        hands.until(lambda w=words: [line for line in told if line.startswith(w)])
+        says(words)
     hands.success(run.job)
     run.succeeded()
     report = Path(run.outputs.report.path).read_text()
