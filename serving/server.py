@@ -216,12 +216,15 @@ def _check_head(body: bytes, headers: dict[str, str]) -> None:
             "bytes starts with"
         )
     try:
-        BinaryRequest.model_validate_json(body[: int(length)], strict=True)
+        head = BinaryRequest.model_validate_json(body[: int(length)], strict=True)
     except ValidationError as error:
         reason = error.errors()[0]
-        raise BadRequest(
-            ".".join(map(str, ("body", *reason["loc"]))) + f": {reason['msg']}"
-        ) from error
+        place = ".".join(map(str, ("body", *reason["loc"])))
+        raise BadRequest(f"{place}: {reason['msg']}") from error
+    stated = sum(each.parameters.binary_data_size or 0 for each in head.inputs if each.parameters)
+    follow = len(body) - int(length)
+    if stated != follow:
+        raise BadRequest(f"inputs: binary_data_size states {stated} bytes, and {follow} follow")
 
 
 class BodyLimit:

@@ -191,6 +191,8 @@ def test_a_compressed_body_is_refused_by_name(server: Server, path: str) -> None
         ({"parameters": {"binary_data_size": "64"}}, "inputs.0.parameters.binary_data_size: "),
         ({"parameters": {"binary_data_size": -1}}, "inputs.0.parameters.binary_data_size: "),
         ({"parameters": {"binary_data_size": 10**20}}, "inputs.0.parameters.binary_data_size: "),
+        ({"parameters": {"binary_data_size": 60}}, "states 60 bytes, and 64 follow"),
+        ({"parameters": {"binary_data_size": 68}}, "states 68 bytes, and 64 follow"),
     ],
 )
 def test_the_head_of_a_binary_request_is_refused_by_its_field(
