@@ -36,7 +36,7 @@ def handed_over(spec: dict[str, Any]) -> dict[str, Any]:
     executors = result.get("deploymentSpec", {}).get("executors", {})
     for task, component in _tasks(result):
         container = executors.get(component.get("executorLabel"), {}).get("container", {})
-        wanted = {each["field"] for each in component.get("taskConfigPassthroughs", [])}
+        wanted = {each.get("field") for each in component.get("taskConfigPassthroughs", [])}
         settings = _settings(container, wanted)
         for name, definition in component.get("inputDefinitions", {}).get("parameters", {}).items():
             if definition.get("parameterType") != _TYPE:
@@ -62,7 +62,10 @@ def _tasks(spec: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any
 def _settings(container: dict[str, Any], wanted: set[str]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if "ENV" in wanted and container.get("env"):
-        settings["env"] = [{"name": e["name"], "value": e["value"]} for e in container["env"]]
+        # What KFP compiles has no key for an empty text.
+        settings["env"] = [
+            {"name": each["name"], "value": each.get("value", "")} for each in container["env"]
+        ]
     resources = _resources(container.get("resources", {})) if "RESOURCES" in wanted else {}
     if resources:
         settings["resources"] = resources

@@ -91,7 +91,8 @@ def ordering(given: dict):
 @dsl.pipeline(name="configuring")
 def configuring(memory: str = "2Gi"):
     task = configured().set_env_variable("WORD", 'say "{{x}}" ✨').set_memory_limit(memory)
-    task.set_cpu_request("500m").set_accelerator_type("amd.com/gpu").set_accelerator_limit(2)
+    task.set_env_variable("EMPTY", "").set_cpu_request("500m")
+    task.set_accelerator_type("amd.com/gpu").set_accelerator_limit(2)
 
 
 @dsl.pipeline(name="judging")
@@ -162,7 +163,7 @@ def test_a_step_is_told_what_was_set_on_its_task_as_on_a_cluster(tmp_path):
     assert code == 0
     word = 'say "{{x}}" ✨'
     assert ended(events)[0]["outputs"]["parameters"]["Output"] == {
-        "env": [{"name": "WORD", "value": word}],
+        "env": [{"name": "WORD", "value": word}, {"name": "EMPTY", "value": ""}],
         "resources": {
             "requests": {"cpu": "500m"},
             "limits": {"memory": "3Gi", "amd.com/gpu": "2"},
