@@ -19,6 +19,8 @@ _REFERENCE = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 _WHOLE = re.compile(r"\{\{\$[^{}]*\}\}")
 _SELECTOR = re.compile(r'parseJson\(string_value\)\["([^"]+)"\]')
 _UNKNOWN = object()
+# The argument after which KFP's executor finds the function that a step runs.
+_NAMED = "--function_to_execute"
 # What KnownTask.function says of a task that imports an artifact.
 IMPORTER = "importer"
 
@@ -201,7 +203,6 @@ def _unsafe(task: dict[str, Any], inputs: dict[str, Any]) -> dict[str, str]:
 
 def _function(container: dict[str, Any]) -> str:
     args = container.get("args", [])
-    if "--function_to_execute" not in args:
-        return ""
-    function = str(args[args.index("--function_to_execute") + 1])
-    return function if f'run_step("{function}"' in container["command"][-1] else ""
+    named = args[args.index(_NAMED) + 1 :][:1] if _NAMED in args else []
+    source = container.get("command", [])[-1:]
+    return named[0] if named and source and f'run_step("{named[0]}"' in source[0] else ""

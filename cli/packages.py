@@ -11,7 +11,6 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,8 @@ import click
 import yaml
 
 SHIPPED = "kfp_pytorch.pipelines"
-# Where a specification holds values of any shape.
+# A package's YAML documents.
 _DOCUMENTS = ("the pipeline", "the platform's part")
-_GIVEN = ("constant", "defaultValue", "metadata")
 # What YAML takes for the end of a line, or refuses.
 _BREAKING = re.compile("[\\x00-\\x08\\n-\\x1f\\x7f-\\x9f\\u2028\\u2029]")
 
@@ -159,95 +157,51 @@ def parse(text: str, path: Path) -> Package:
         The package.
 
     Raises:
-        click.ClickException: When it is not a compiled pipeline.
+        click.ClickException: When it is not a compiled pipeline, or a damaged one: one that KFP
+            could not read, or in which something is missing.
     """
     lines = text.splitlines(keepends=True)
     length = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    try:
-        documents = list(yaml.safe_load_all(text))
-    except yaml.YAMLError as error:
-        raise click.ClickException(f"{path} is not YAML: {error}") from None
-    spec = documents[0] if documents else None
-    if not isinstance(spec, dict) or not {"pipelineInfo", "root"} <= spec.keys():
+    documents = _documents(text, path)
+    spec, platform = [*documents, None, None][:2]
+    if not isinstance(spec, dict) or not spec.keys() & {"pipelineInfo", "root"}:
         raise click.ClickException(
             f"{path} is not a compiled pipeline: it has no pipelineInfo and root. "
             "Compile one with `kfp-pytorch compile FILE.py`."
         )
-    platform = documents[1] if len(documents) > 1 else {}
+    platform = {} if platform is None else platform
     problem = _problem(spec, platform)
-    if problem or not isinstance(platform, dict | None):
-        raise click.ClickException(
-            f"{path} is not a compiled pipeline: {problem or 'its second document is no mapping'}. "
-            "Compile it anew with `kfp-pytorch compile FILE.py`."
-        )
-    return Package(path.stem, "".join(lines[:length]), spec, platform or {})
+    if len(documents) > len(_DOCUMENTS):
+        problem = f"it has {len(documents)} YAML documents, where one or two belong"
+    if problem:
+        raise _damaged(path, problem)
+    return Package(path.stem, "".join(lines[:length]), spec, platform)
+
+
+def _documents(text: str, path: Path) -> list[Any]:
+    try:
+        return list(yaml.safe_load_all(text))
+    # What PyYAML makes values of raises much else, such as ValueError over the date 2025-13-01.
+    except Exception as error:
+        raise _damaged(path, f"it cannot be read as YAML: {error}") from None
 
 
 def _problem(spec: dict[str, Any], platform: Any) -> str:
-    """Says what part of a specification has the wrong shape; nothing when none has."""
-    info, components = spec["pipelineInfo"], spec.get("components", {})
-    if not isinstance(info, dict) or not isinstance(info.get("name"), str) or not info["name"]:
-        return "pipelineInfo has no name"
-    executors = spec.get("deploymentSpec", {})
-    executors = executors.get("executors", {}) if isinstance(executors, dict) else None
-    for what, of in (("components", components), ("deploymentSpec.executors", executors)):
-        if not isinstance(of, dict) or not all(isinstance(each, dict) for each in of.values()):
-            return f"{what} is no mapping of mappings"
-    for where, component in {"root": spec["root"], **components}.items():
-        problem = _component_problem(component, components, executors or {})
-        if problem:
-            return f"{where} {problem}"
-    return _misfit(spec, platform) if "dag" in spec["root"] else "root has no dag"
+    """Says what is wrong with a package; nothing when it is whole."""
+    from kfp_pytorch.cli import references, shape
+
+    missing = [part for part in ("pipelineInfo", "root") if part not in spec]
+    if missing:
+        return f"it has no {missing[0]}"
+    return shape.problem(spec, platform) or references.problem(spec)
 
 
-def _misfit(spec: dict[str, Any], platform: Any) -> str:
-    """Says what KFP itself would refuse to read; nothing when it reads it all."""
-    from google.protobuf import json_format
-    from kfp.pipeline_spec import pipeline_spec_pb2
-
-    null = next(_nulls([spec, platform or {}], ""), "")
-    if null:
-        return f"{null} is null"
-    try:
-        json_format.ParseDict(spec, pipeline_spec_pb2.PipelineSpec(), ignore_unknown_fields=True)
-        json_format.ParseDict(
-            platform or {}, pipeline_spec_pb2.PlatformSpec(), ignore_unknown_fields=True
-        )
-    except (json_format.ParseError, TypeError) as error:
-        return str(error)
-    parameters = spec["root"].get("inputDefinitions", {}).get("parameters", {})
-    untyped = [name for name, of in parameters.items() if "parameterType" not in of]
-    return f"root has the parameter {untyped[0]}, which has no type" if untyped else ""
-
-
-def _nulls(value: Any, where: str) -> Iterator[str]:
-    """Yields what is null though it is no value that a person gave."""
-    if value is None:
-        yield where
-    items = enumerate(value) if isinstance(value, list) else ()
-    for key, item in value.items() if isinstance(value, dict) else items:
-        if key not in _GIVEN:
-            yield from _nulls(item, f"{where}.{key}" if where else _DOCUMENTS[key])
-
-
-def _component_problem(
-    component: Any, components: dict[str, Any], executors: dict[str, Any]
-) -> str:
-    if not isinstance(component, dict):
-        return "is no mapping"
-    if "dag" not in component:
-        label = component.get("executorLabel")
-        return f"has the executor {label!r}, which is missing" if label not in executors else ""
-    dag = component["dag"]
-    tasks = dag.get("tasks") if isinstance(dag, dict) else None
-    if not isinstance(tasks, dict) or not tasks:
-        return "has no tasks in its dag"
-    for name, task in tasks.items():
-        reference = task.get("componentRef") if isinstance(task, dict) else None
-        component_name = reference.get("name") if isinstance(reference, dict) else None
-        if component_name not in components:
-            return f"has the task {name}, whose component {component_name!r} is missing"
-    return ""
+def _damaged(path: Path, problem: str) -> click.ClickException:
+    return click.ClickException(
+        f"{path} is damaged: {problem}.\n"
+        f"Compile it again: `kfp-pytorch compile PIPELINE --output {path}`, where PIPELINE is "
+        "FILE.py:FUNCTION or the name of one that comes with kfp-pytorch."
+    )
 
 
 def _read(path: Path) -> str:

@@ -2,49 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import pytest
-import yaml
 from kfp import compiler
 
 from kfp_pytorch.components import metric_gate, pytorch_job
-
-SPEC = {
-    "pipelineInfo": {"name": "p"},
-    "root": {
-        "dag": {"tasks": {"t": {"componentRef": {"name": "comp-t"}, "inputs": {"parameters": {}}}}},
-        "inputDefinitions": {"parameters": {"n": {"parameterType": "STRING"}}},
-    },
-    "components": {"comp-t": {"executorLabel": "exec-t"}},
-    "deploymentSpec": {"executors": {"exec-t": {"container": {"image": "i"}}}},
-}
-
-
-@pytest.mark.parametrize(
-    ("where", "value", "message"),
-    [
-        ("root.dag.tasks.t.inputs", 3, "inputs"),
-        ("root.dag.tasks.t.inputs", None, "the pipeline.root.dag.tasks.t.inputs is null"),
-        ("root.inputDefinitions", True, "inputDefinitions"),
-        ("root.inputDefinitions.parameters.n", {}, "parameter n, which has no type"),
-        ("root.inputDefinitions.parameters.n.description", 3, "description"),
-    ],
-)
-def test_yaml_of_the_wrong_shape_is_refused_with_the_place(tmp_path, cli, where, value, message):
-    spec = copy.deepcopy(SPEC)
-    *above, last = where.split(".")
-    place = spec
-    for key in above:
-        place = place[key]
-    place[last] = value
-    path = tmp_path / "edited.yaml"
-    path.write_text(yaml.safe_dump(spec))
-    result = cli("compile", path, "--output", tmp_path / "out")
-    assert result.exit_code == 1
-    assert "edited.yaml is not a compiled pipeline: " in result.output
-    assert message in result.output
 
 
 def test_yaml_that_is_no_pipeline_is_refused(tmp_path, cli):

@@ -1,0 +1,163 @@
+"""The shape of a compiled package, as KFP's own messages define it.
+
+protobuf's reader of JSON takes an empty string for an empty message and says of most else only
+that an `int` is not iterable; so the messages are walked here first, for the place and the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+_MAPPING = "a mapping"
+# What KFP keeps as a message without fields of its own, though it has them.
+_TYPED = {
+    "ml_pipelines.PipelineSpec.deployment_spec",
+    "ml_pipelines.PlatformDeploymentConfig.ExecutorsEntry.value",
+}
+
+
+def problem(spec: Any, platform: Any) -> str:
+    """Says what of a package has another shape than KFP reads.
+
+    Args:
+        spec: The first document of the YAML, the pipeline.
+        platform: The second, the platform's part; empty when there is none.
+
+    Returns:
+        What is wrong, with its place; nothing when KFP reads all of it.
+    """
+    from kfp.pipeline_spec import pipeline_spec_pb2 as messages
+
+    pipeline, part = messages.PipelineSpec, messages.PlatformSpec
+    try:
+        found = [
+            *_misfits(spec, pipeline.DESCRIPTOR, ""),
+            *_misfits(platform, part.DESCRIPTOR, "the platform's part"),
+        ]
+    except RecursionError:
+        return "a part of it is within itself, or nested too deep"
+    return found[0] if found else _unread(spec, platform)
+
+
+def _unread(spec: dict[str, Any], platform: dict[str, Any]) -> str:
+    """Says what KFP's reader refuses though its shape is right, such as two values for one."""
+    from google.protobuf import json_format
+    from kfp.pipeline_spec import pipeline_spec_pb2 as messages
+
+    parts = (
+        (spec, messages.PipelineSpec()),
+        (spec.get("deploymentSpec", {}), messages.PipelineDeploymentConfig()),
+        (platform, messages.PlatformSpec()),
+    )
+    try:
+        for written, message in parts:
+            json_format.ParseDict(written, message)
+    except (json_format.ParseError, OverflowError) as error:
+        return str(error).partition("\n")[0].rstrip(".")
+    return ""
+
+
+def _misfits(value: Any, descriptor: Any, where: str) -> Iterator[str]:
+    """Yields what does not fit a message, each with its place."""
+    name = descriptor.full_name
+    if name.startswith("google.protobuf."):
+        if name == "google.protobuf.Struct" and not isinstance(value, dict):
+            yield _no(value, _MAPPING, where)
+        yield from _not_json(value, where)
+        return
+    if not isinstance(value, dict):
+        yield _no(value, _MAPPING, where)
+        return
+    fields = {field.json_name: field for field in descriptor.fields}
+    for key, item in value.items():
+        if key in fields:
+            yield from _field_misfits(item, fields[key], _below(where, key))
+        else:
+            yield f"{where or 'the pipeline'} has {key!r}, which KFP {_version()} does not know"
+
+
+def _version() -> str:
+    import kfp
+
+    return str(kfp.__version__)
+
+
+def _field_misfits(value: Any, field: Any, where: str) -> Iterator[str]:
+    entry = field.message_type
+    if entry and entry.GetOptions().map_entry:
+        if not isinstance(value, dict):
+            yield _no(value, _MAPPING, where)
+            return
+        for key, item in value.items():
+            if not isinstance(key, str):
+                yield f"{where} has the key {key!r}, which is no text"
+            yield from _item_misfits(item, entry.fields_by_name["value"], _below(where, key))
+    elif field.is_repeated:
+        if not isinstance(value, list):
+            yield _no(value, "a list", where)
+            return
+        for index, item in enumerate(value):
+            yield from _item_misfits(item, field, f"{where}[{index}]")
+    else:
+        yield from _item_misfits(value, field, where)
+
+
+def _item_misfits(value: Any, field: Any, where: str) -> Iterator[str]:
+    message = _typed(field) if field.full_name in _TYPED else field.message_type
+    if message:
+        yield from _misfits(value, message, where)
+    elif field.enum_type:
+        names = field.enum_type.values_by_name
+        if not isinstance(value, str) or value not in names:
+            yield _no(value, f"one of {', '.join(list(names)[1:])}", where)
+    elif field.cpp_type == field.CPPTYPE_STRING:
+        if not isinstance(value, str):
+            yield _no(value, "text", where)
+    elif field.cpp_type == field.CPPTYPE_BOOL:
+        if not isinstance(value, bool):
+            yield _no(value, "true or false", where)
+    elif not isinstance(value, int | float | str) or isinstance(value, bool):
+        # JSON has whole numbers of 64 bits as text.
+        yield _no(value, "a number", where)
+
+
+def _typed(field: Any) -> Any:
+    """Returns the message that KFP writes into a field which takes any."""
+    from kfp.kubernetes import kubernetes_executor_config_pb2
+    from kfp.pipeline_spec import pipeline_spec_pb2
+
+    if field.full_name.startswith("ml_pipelines.PipelineSpec."):
+        return pipeline_spec_pb2.PipelineDeploymentConfig.DESCRIPTOR
+    return kubernetes_executor_config_pb2.KubernetesExecutorConfig.DESCRIPTOR
+
+
+def _not_json(value: Any, where: str) -> Iterator[str]:
+    """Yields what a value that a person gave holds and JSON cannot."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                yield f"{where} has the key {key!r}, which is no text"
+            yield from _not_json(item, _below(where, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _not_json(item, f"{where}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield _no(value, "a finite number", where)
+    elif not isinstance(value, str | int | float | None):
+        yield _no(value, "a value that JSON has", where)
+
+
+def _below(where: str, key: Any) -> str:
+    return f"{where}.{key}" if where else str(key)
+
+
+def _no(value: Any, wanted: str, where: str) -> str:
+    shown = "null" if value is None else repr(value)
+    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+    return f"{where or 'the pipeline'} is {shown}, where {wanted} belongs"
+
+
+# Characters of a wrong value that a message shows.
+_SHOWN = 60
