@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from kfp_pytorch.training.data import ImageSpec
 from kfp_pytorch.training.errors import CheckpointError, ConfigError, some
 
 SMALL_CNN = "small_cnn"
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 # What DDP and torch.compile put before the names of a module's weights.
 _WRAPPERS = ("module.", "_orig_mod.")
 
@@ -84,6 +86,34 @@ def small_cnn(channels: int, classes: int, size: int) -> nn.Sequential:
         nn.ReLU(),
         nn.Linear(128, classes),
     )
+
+
+def norm_of_one_value(model: Classifier, images: ImageSpec) -> str:
+    """Finds where batch norm has one value a channel of one image, and so no variance to train on.
+
+    Args:
+        model: The model, on the CPU. It is left as it was, in training mode.
+        images: The images that it will be given.
+
+    Returns:
+        The name of the first such layer; empty when there is none, and the model can be trained on
+        one image at a time.
+    """
+    found: list[str] = []
+
+    def look(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        def hook(_layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            if inputs[0].numel() == inputs[0].shape[1]:
+                found.append(name)
+
+        return hook
+
+    norms = [(n, m) for n, m in model.network.named_modules() if isinstance(m, _BATCH_NORMS)]
+    hooks = [norm.register_forward_pre_hook(look(name)) for name, norm in norms]
+    _take_one(model, images)
+    for handle in hooks:
+        handle.remove()
+    return found[0] if found else ""
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
@@ -161,14 +191,19 @@ def _adapt_channels(network: nn.Module, channels: int) -> None:
 
 def _check_takes(model: nn.Module, name: str, images: ImageSpec, image_size: int) -> None:
     """Finds out before training that a model cannot take these images."""
-    model.eval()
     try:
-        with torch.no_grad():
-            model(torch.zeros(1, *images.shape))
+        _take_one(model, images)
     except Exception as error:
         size = image_size or "x".join(map(str, images.shape[1:]))
         raise ConfigError(
             f"--model {name} cannot take images of size {size}: {error}; "
             "give a size that it takes, such as --image-size 224"
         ) from error
+
+
+@torch.no_grad()
+def _take_one(model: nn.Module, images: ImageSpec) -> None:
+    """Computes one image as when the model serves, which changes nothing in it."""
+    model.eval()
+    model(torch.zeros(1, *images.shape))
     model.train()

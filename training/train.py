@@ -21,6 +21,7 @@ from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.data import ImageData, Split, split_evenly
 from kfp_pytorch.training.decode import LEFT_OUT
 from kfp_pytorch.training.distributed import World, share_buffers
+from kfp_pytorch.training.errors import ConfigError
 from kfp_pytorch.training.export import write_export
 from kfp_pytorch.training.feed import Feed
 from kfp_pytorch.training.finite import Guard, open_guard
@@ -150,6 +151,7 @@ def set_up(start: Start) -> Job:
     # Equal weights on all ranks, then dropout of its own on each.
     torch.manual_seed(config.seed)
     model = models.build(config.model, images.spec, config.image_size)
+    check_batch(config, images, model)
     choices.place(model)
     torch.manual_seed(config.seed * 1_000_003 + world.rank)
     optimizer = optimizers.build(config, model, choices.fused)
@@ -183,6 +185,29 @@ def set_up(start: Start) -> Job:
         checkpoints=checkpoints,
         rescue=start.rescue,
     )
+
+
+def check_batch(config: Config, images: ImageData, model: models.Classifier) -> None:
+    """Refuses batches of one image for a model whose batch norm cannot train on them.
+
+    Larger batches have no part of one image: `Config` sees to those of `--accumulate`, the sampler
+    to the last one of an epoch.
+
+    Raises:
+        ConfigError: If that is so.
+    """
+    samples = len(images.train.labels)
+    if min(config.batch_size, samples) > 1:
+        return
+    layer = models.norm_of_one_value(model, images.spec)
+    if layer:
+        size = config.image_size or "x".join(map(str, images.spec.shape[1:]))
+        raise ConfigError(
+            f"--batch-size is {config.batch_size}, of {samples} samples to train on, and --model "
+            f"{config.model} cannot train on one image at a time: of images of size {size} one "
+            f"pixel is left at layer {layer}, where batch norm needs 2 values of a channel; give "
+            "2 images or more, as with --batch-size 2, or larger ones, such as --image-size 64"
+        )
 
 
 def introduce(job: Job) -> None:

@@ -56,6 +56,32 @@ def test_a_model_that_cannot_take_such_images_says_which_size_to_give():
         models.build("alexnet", DIGITS, 0)
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "layer"),
+    [
+        ("small_cnn", 0, ""),
+        ("small_cnn", 2, "8"),
+        ("resnet18", 0, "layer2.0.bn1"),
+        ("resnet18", 64, ""),
+        ("mobilenet_v3_small", 28, "features.9.block.1.1"),
+        ("squeezenet1_1", 28, ""),
+    ],
+)
+def test_where_batch_norm_has_one_value_is_where_torch_cannot_train_on_one_image(name, size, layer):
+    model = models.build(name, DIGITS, size)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    assert models.norm_of_one_value(model, DIGITS) == layer
+    assert model.training
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    one = torch.zeros(1, *DIGITS.shape)
+    if layer:
+        with pytest.raises(ValueError, match="more than 1 value per channel"):
+            model(one)
+    else:
+        assert model(one).shape == (1, 10)
+    assert model(torch.zeros(2, *DIGITS.shape)).shape == (2, 10)
+
+
 def test_an_unknown_model_lists_those_that_there_are():
     with pytest.raises(ConfigError, match=r"'resnet19'; did you mean resnet1.*small_cnn, alex"):
         models.build("resnet19", DIGITS, 0)

@@ -234,6 +234,23 @@ def test_batch_norm_trains_on_the_last_batch_that_one_sample_is_left_for(no_expo
     assert result["step"] == 2
 
 
+@pytest.mark.parametrize(("batch", "samples"), [(1, 9), (64, 1)])
+def test_one_image_at_a_time_that_batch_norm_cannot_train_on_is_refused_before_a_step(
+    tmp_path, batch, samples
+):
+    words = (
+        f"--batch-size is {batch}, of {samples} samples to train on, and --model resnet18 .* size "
+        r"8x8 one pixel is left at layer layer2\.0\.bn1, .* as with --batch-size 2"
+    )
+    with pytest.raises(ConfigError, match=words):
+        run(tmp_path, model="resnet18", batch_size=batch, max_train_samples=samples)
+    assert not list(tmp_path.rglob("step-*"))
+
+
+def test_a_model_whose_images_stay_large_enough_trains_on_one_at_a_time(no_export, tmp_path):
+    assert run(tmp_path, epochs=1, batch_size=1, max_train_samples=9)["step"] == 9
+
+
 def test_an_image_model_whose_plan_has_other_ranks_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="'ddp=2' needs 2 ranks; there are 1"):
         run(tmp_path, parallelism="ddp=2")
