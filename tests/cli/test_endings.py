@@ -20,7 +20,7 @@ def test_however_a_run_is_ended_nothing_is_left_and_the_next_one_works(root):
         process = start("run", f"{PIPELINES}:sleeping", "--local", "--json", root=root)
         wait_for(process, "asleep")
         process.send_signal(number)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=120)
         if number == signal.SIGKILL:
             assert process.returncode == -number
             until(lambda: left_of(root) == [])
@@ -48,7 +48,7 @@ def test_a_run_whose_cluster_is_ended_ends_soon_and_says_so(root):
     process = start("run", f"{PIPELINES}:sleeping", "--local", "--json", root=root)
     wait_for(process, "asleep")
     lifecycle.stop(root)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM
     assert f"The cluster on {root} was ended" in stderr
     assert "Traceback" not in stderr

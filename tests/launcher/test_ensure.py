@@ -101,7 +101,7 @@ def test_a_job_that_is_being_deleted_is_waited_for(step: Any, hands: Any) -> Non
     hands.change_job(first.job, lambda obj: obj["metadata"].update(finalizers=["test/hold"]))
     hands.delete(PYTORCHJOB, first.job)
     gets = hands.count("get", "pytorchjobs")
-    second = step(limits={"deletion": 10})
+    second = step(limits={"deletion": 60})
     hands.until(lambda: hands.count("get", "pytorchjobs") >= gets + 4)
     assert [job["metadata"]["uid"] for job in hands.jobs()] == [old["metadata"]["uid"]]
     hands.change_job(first.job, lambda obj: obj["metadata"].pop("finalizers"))
@@ -125,10 +125,10 @@ def test_a_deletion_that_never_ends_fails_with_the_finalizers(step: Any, hands: 
 
 @pytest.mark.parametrize("then", ["stall", "reset", "timeout"])
 def test_a_create_whose_answer_was_lost_is_adopted(
-    step: Any, hands: Any, impatient: Any, then: str
+    step: Any, hands: Any, hasty: Any, then: str
 ) -> None:
     hands.fault(LostAnswer(then), "create")
-    run = step(on=impatient)
+    run = step(on=hasty)
     hands.until(lambda: hands.count("create", "pytorchjobs") == 2)
     hands.success(run.job)
     run.succeeded()
@@ -221,7 +221,7 @@ def test_a_cluster_without_the_operator_is_named_as_such(step: Any, hands: Any) 
 
 def test_a_kind_that_the_server_learns_a_moment_later_is_waited_for(step: Any, hands: Any) -> None:
     hands.fault(Answer(404), "create", times=2)
-    run = step()
+    run = step(limits={"kind_absent": 60.0})
     hands.success(run.job)
     run.succeeded()
 

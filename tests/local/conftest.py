@@ -23,7 +23,7 @@ from kfp_pytorch.local.controllers.scheduler import Scheduler
 
 Object = dict[str, Any]
 NAMESPACE = "default"
-LIMIT_S = 30
+LIMIT_S = 120
 
 
 class Controllers:

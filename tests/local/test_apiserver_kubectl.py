@@ -25,7 +25,7 @@ from kfp_pytorch.local.apiserver.registry import CONFIG_MAP, NAMESPACE
 from kfp_pytorch.local.apiserver.serve import ThreadedServer, start_in_thread
 
 KUBECTL = shutil.which("kubectl")
-LIMIT_S = 20
+LIMIT_S = 120
 
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl on the path")
 

@@ -110,11 +110,11 @@ def test_following_goes_on_until_the_container_ends(container: Container) -> Non
 
     thread = threading.Thread(target=follow)
     thread.start()
-    assert seen.wait(10)
+    assert seen.wait(60)
     container.write(line(1, "second"))
     container.write(line(2, "third"))
     container.set(ENDED)
-    thread.join(10)
+    thread.join(60)
     assert read == ["first", "second", "third"]
 
 
@@ -132,14 +132,14 @@ def test_following_ends_when_the_pod_goes_or_its_container_restarts(container: C
 
         thread = threading.Thread(target=follow)
         thread.start()
-        assert got.wait(10)
+        assert got.wait(60)
         if end == "restart":
             container.write(line(9, "again"), restarts=1)
             container.set(RUNNING, restarts=1)
         else:
             api = container.server.api
             container.server.call(api.delete, POD, "default", "p", grace=0)
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 

@@ -56,7 +56,7 @@ def start_pod(cluster: ClusterHandle, name: str = "p", command: list[str] = SLEE
     return int(eventually(running).container_id.rpartition("/")[2])
 
 
-def eventually(what: Callable[[], Any], seconds: float = 30) -> Any:
+def eventually(what: Callable[[], Any], seconds: float = 120) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found = what()

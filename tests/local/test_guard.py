@@ -46,7 +46,7 @@ def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def gone(pid: int, seconds: float = 20.0) -> bool:
+def gone(pid: int, seconds: float = 120.0) -> bool:
     deadline = time.monotonic() + seconds
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -283,7 +283,7 @@ def test_a_pod_that_is_deleted_at_once_leaves_no_process(on_controllers: Run) ->
         local.create_pod("p", local.python("import time; time.sleep(600)"))
         await local.phase("p", "Running")
         local.api.delete(POD, "default", "p", grace=0)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while list(local.root.glob("pods/*")):
                 await asyncio.sleep(0.01)
 

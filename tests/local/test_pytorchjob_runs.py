@@ -110,7 +110,7 @@ def test_a_crashing_script_fails_the_job_at_its_backoff_limit(on_controllers: Ru
         job = await local.condition("j", "Failed")
         assert "reached the specified backoff limit" in job["status"]["conditions"][-1]["message"]
         assert conditions(job)["Running"] == "False"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while pods(local):
                 await asyncio.sleep(0.01)
 
@@ -180,7 +180,7 @@ def test_a_job_and_all_of_its_objects_go_at_the_end_of_its_ttl(on_controllers: R
         local.create_job("j", {"Master": replica("pass")}, runPolicy={"ttlSecondsAfterFinished": 1})
         last = await local.gone(PYTORCHJOB, "j")
         assert conditions(last)["Succeeded"] == "True"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while pods(local) or local.api.list(SERVICE):
                 await asyncio.sleep(0.01)
 
@@ -192,7 +192,7 @@ def test_a_job_past_its_deadline_loses_its_pods_and_fails(on_controllers: Run) -
         local.create_job("j", {"Master": replica(SLEEP)}, runPolicy={"activeDeadlineSeconds": 1})
         job = await local.condition("j", "Failed")
         assert "longer than specified deadline" in job["status"]["conditions"][-1]["message"]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while pods(local):
                 await asyncio.sleep(0.01)
 
@@ -212,7 +212,7 @@ def test_a_job_is_suspended_and_resumed(on_controllers: Run) -> None:
         local.api.mutate(PYTORCHJOB, "default", "j", suspend(True))
         job = await local.condition("j", "Suspended")
         assert conditions(job)["Running"] == "False"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while pods(local):
                 await asyncio.sleep(0.01)
 
@@ -224,7 +224,7 @@ def test_a_deleted_job_takes_its_pods_and_services_along(on_controllers: Run) ->
         local.create_job("j", {"Master": replica(SLEEP), "Worker": replica(SLEEP)})
         await local.condition("j", "Running")
         local.api.delete(PYTORCHJOB, "default", "j")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while pods(local) or local.api.list(SERVICE):
                 await asyncio.sleep(0.01)
 

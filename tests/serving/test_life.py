@@ -30,7 +30,7 @@ def test_a_client_that_goes_away_is_not_logged_as_a_fault(started: Any, exported
             # An answer on another connection shows that the server has read the head.
             assert server.post(V1, {"instances": NESTED}).status == 200
     server.process.send_signal(signal.SIGTERM)
-    output, _ = server.process.communicate(timeout=60)
+    output, _ = server.process.communicate(timeout=120)
     assert server.process.returncode == 0
     assert "Traceback" not in output
 
@@ -66,7 +66,7 @@ def test_a_request_that_memory_is_too_small_for_is_told_to_come_back(
         assert "the predictor's memory is full; send fewer" in response.json()["error"]
         assert server.post(V1, {"instances": [[1, 2, 3]]}).status == 200
     server.process.send_signal(signal.SIGTERM)
-    output, _ = server.process.communicate(timeout=60)
+    output, _ = server.process.communicate(timeout=120)
     assert "memory is full: [enforce fail at alloc_cpu.cpp" in output
     assert "Traceback" not in output
 
@@ -88,7 +88,7 @@ def test_a_signal_lets_what_is_in_flight_be_answered(
         server.process.send_signal(number)
         sock.sendall(body[-1:])
         assert b"200 OK" in sock.recv(65_536)
-    output, _ = server.process.communicate(timeout=30)
+    output, _ = server.process.communicate(timeout=120)
     assert server.process.returncode == 0
     assert "Traceback" not in output
 
@@ -131,7 +131,7 @@ def test_what_is_not_answered_when_the_drain_ends_is_told_to_come_back(
             response.begin()
             assert (response.status, response.headers["retry-after"]) == (503, "1")
             assert b"the predictor is stopping" in response.read()
-    output, _ = server.process.communicate(timeout=20)
+    output, _ = server.process.communicate(timeout=120)
     assert server.process.returncode == 0
     assert "Traceback" not in output
 
@@ -140,7 +140,7 @@ def test_an_empty_model_directory_ends_the_predictor_with_a_reason(
     started: Any, tmp_path: Path
 ) -> None:
     server = started(tmp_path)
-    output, _ = server.process.communicate(timeout=60)
+    output, _ = server.process.communicate(timeout=120)
     assert server.process.returncode == 1
     assert "The directory is empty: is the storage URI right?" in output
     assert "Traceback" not in output

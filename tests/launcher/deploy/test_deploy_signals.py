@@ -33,7 +33,7 @@ def ended(server: ThreadedServer, folder: Path, when: Callable[[], Any], until: 
     )
     until(when)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 143
     assert errors.strip().endswith(log.read_text().strip())
     return log.read_text()
