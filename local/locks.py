@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import IO, Any
 
 _BEAT_S = 0.02
-# Whoever asks `is_held` holds the lock for a moment, too.
-_MOMENT_S = 0.1
+# Whoever asks `is_held` holds the lock for a moment, too: on a busy machine, a longer one.
+_MOMENT_S = 1.0
 
 
 def take(file: IO[Any], *, within: float = _MOMENT_S) -> bool:

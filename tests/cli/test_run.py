@@ -5,11 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
-from harness.command import COMMAND, invoke, left_of, start
+from harness.command import COMMAND, invoke, left_of, start, until, wait_for
 
 from kfp_pytorch.cli import clusters, session
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE
@@ -120,10 +121,15 @@ def test_a_run_does_not_share_a_cluster_that_ends_with_another_run(cli, root):
 
 
 def test_of_two_runs_at_the_same_instant_one_is_told_of_the_other(root):
-    both = [start("run", f"{PIPELINES}:greeting", "--local", root=root) for _ in range(2)]
-    told = sorted((each.wait(), each.communicate()[1]) for each in both)
-    assert [code for code, _ in told] == [0, 1]
-    assert "Another run has the cluster" in told[1][1]
+    both = [start("run", f"{PIPELINES}:sleeping", "--local", "--json", root=root) for _ in range(2)]
+    until(lambda: any(each.poll() is not None for each in both))
+    other, one = sorted(both, key=lambda each: each.poll() is None)
+    assert "Another run has the cluster" in other.communicate()[1]
+    assert other.returncode == 1
+    wait_for(one, "asleep")
+    one.terminate()
+    one.communicate()
+    assert one.returncode == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -53,7 +53,9 @@ class Container:
             self._signal(signal.SIGKILL)
             return
         self._signal(signal.SIGTERM)
-        threading.Timer(self._kill_after, self._signal, [signal.SIGKILL]).start()
+        killing = threading.Timer(self._kill_after, self._signal, [signal.SIGKILL])
+        killing.daemon = True
+        killing.start()
 
     def wait(self) -> int:
         """The exit code of KFP's launcher, once nothing of the container runs."""

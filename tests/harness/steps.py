@@ -199,7 +199,7 @@ class Try:
         path = self.folder / "log"
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
-    def until_it_says(self, words: str, within: float = 60) -> Try:
+    def until_it_says(self, words: str, within: float = 300) -> Try:
         """Wait for words in the step's log."""
         deadline = time.monotonic() + within
         while words not in self.log:
@@ -225,7 +225,7 @@ class Try:
         (self.folder / emissary.NODE_DIED).touch()
         return self.terminate()
 
-    def wait(self, within: float = 120) -> Ended:
+    def wait(self, within: float = 300) -> Ended:
         """Wait until the pod has ended."""
         try:
             code = self._process.wait(within)

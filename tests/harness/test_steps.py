@@ -58,7 +58,7 @@ def linger():
 
     def handle(number, frame):
         (folder / "asked").touch()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             try:
                 print("still here", flush=True)
@@ -155,10 +155,9 @@ def test_every_try_of_a_step_has_the_same_inputs_and_uris_and_a_pod_of_its_own(w
     assert {pod["metadata"]["ownerReferences"][0]["kind"] for pod in pods} == {"Workflow"}
 
 
-@pytest.mark.parametrize("kill_after", [0.3, 1.0])
-def test_ending_a_step_breaks_its_output_and_kills_it_soon(where, api_server, kill_after):
+def test_ending_a_step_breaks_its_output_and_kills_it_soon(where, api_server):
     task = drive(spec(lingering), "linger", where)
-    ended = Try(task, where, kill_after=kill_after).until_it_says("at work").terminate().wait()
+    ended = Try(task, where, kill_after=3.0).until_it_says("at work").terminate().wait()
     folder = where.folder / "pods" / "linger-0"
     assert ended.code == 143
     assert (folder / "broken").exists()
