@@ -131,6 +131,8 @@ def find(model_dir: Path) -> Path:
     Raises:
         ExportError: No such directory, or more than one; the message lists what is there.
     """
+    if model_dir.is_file():
+        raise ExportError(f"{model_dir} is a file: give the directory that it lies in")
     if not model_dir.is_dir():
         raise ExportError(f"the model directory {model_dir} does not exist")
     if (model_dir / DESCRIPTION).is_file():

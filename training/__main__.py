@@ -5,7 +5,7 @@ It does not import torch, so bad arguments are told at once.
 
 Exit codes: 0 if training finished; 2 for arguments or an environment that cannot work; 143 if it
 was asked to stop and saved its work; 138 if a rank of another node has gone; 128 + N if signal N
-ended a rank; 1 for any other failure.
+ended a rank or the agent; 1 for any other failure.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def main(arguments: list[str]) -> int:
         return EXIT_USAGE
     with records as scratch:
         folder = Path(scratch)
-        terminated = _run_agent(agent, arguments, folder)
-        return _conclude(folder, terminated)
+        code, terminated = _run_agent(agent, arguments, folder)
+        return _conclude(folder, code, terminated)
 
 
 def _records() -> tempfile.TemporaryDirectory[str]:
@@ -72,11 +72,11 @@ def _records() -> tempfile.TemporaryDirectory[str]:
         ) from error
 
 
-def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> bool:
+def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> tuple[int, bool]:
     """Runs torchrun's agent to its end.
 
     Returns:
-        Whether SIGTERM or SIGINT came in the meantime.
+        Its exit code, negative for a signal, and whether SIGTERM or SIGINT came here meanwhile.
     """
     # torchrun takes an empty value for one that it cannot read.
     environ = {k: v for k, v in os.environ.items() if v.strip() or not k.startswith("PET_")}
@@ -112,26 +112,31 @@ def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> bool:
     process = subprocess.Popen(command, env=environ, start_new_session=True)
     started.append(process)
     forward()
-    process.wait()
-    return bool(received)
+    code = process.wait()
+    return code, bool(received)
 
 
-def _conclude(folder: Path, terminated: bool) -> int:
+def _conclude(folder: Path, code: int, terminated: bool) -> int:
     """Writes the termination message by what ranks and agent left, and tells the exit code."""
     result = outcome.read_result(folder)
     if result is not None:
         write_message(success_message(result))
         return 0
-    failure = outcome.first_failure(folder)
-    if terminated or (failure is not None and failure.exit_code == EXIT_TERMINATED):
+    failure = outcome.first_failure(folder) or _of_agent(code)
+    if terminated or failure.exit_code in (EXIT_TERMINATED, -signal.SIGTERM):
         text = "asked to stop; a new start goes on from the newest checkpoint"
         write_message(failure_message(Failure(_node_rank(), time.time(), "Terminated", text)))
         return EXIT_TERMINATED
-    if failure is None:
-        text = "the agent ended and left no record; see this container's log"
-        failure = Failure(_node_rank(), time.time(), "AgentError", text)
     write_message(failure_message(failure))
     return 128 - failure.exit_code if failure.exit_code < 0 else failure.exit_code
+
+
+def _of_agent(code: int) -> Failure:
+    """The failure of an agent that left no record."""
+    text = "the agent ended and left no record; see this container's log"
+    if code < 0:
+        text = f"the agent was ended by {signal.Signals(-code).name}, and its ranks with it"
+    return Failure(_node_rank(), time.time(), "AgentError", text, exit_code=min(code, 0) or 1)
 
 
 def _node_rank() -> int:

@@ -20,6 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import (
     error_handler,
 )
 
+from kfp_pytorch.launcher.constants import EXIT_TERMINATED
 from kfp_pytorch.training.outcome import Failure, leave, write_agent_failure
 
 
@@ -39,7 +40,11 @@ def main(arguments: list[str]) -> int:
     except ChildFailedError as error:
         write_agent_failure(_first_of(error))
         return 1
-    except SignalException:
+    except SignalException as error:
+        # It may have come here alone, and then the entry point knows nothing of it.
+        name = error.sigval.name
+        failure = Failure(-1, time.time(), name, f"stopped by {name}", "", EXIT_TERMINATED)
+        write_agent_failure(failure)
         return 1
     except Exception as error:
         # The agents of the nodes did not find each other, or torchrun refused its arguments.

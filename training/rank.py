@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 EXIT_PEER_LOST = 138
 NODES_ENV = "PET_NNODES"
 _AGENT_SECONDS = 10.0
+_PR_SET_PDEATHSIG = 1
 _OWN_ERROR_SECONDS = 2.0
 # Taken by the thread that ends this process, and never given back: one word, and a whole one.
 _ENDING = threading.Lock()
@@ -51,6 +54,7 @@ def main(arguments: list[str]) -> int:
     # Before the seconds that torch takes to import: a signal in them must not kill this rank
     # while the others go on.
     request = StopRequest.on_sigterm()
+    _follow_agent()
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
@@ -78,6 +82,12 @@ def main(arguments: list[str]) -> int:
         LOG.exception("training failed")
         return 1
     return 0
+
+
+def _follow_agent() -> None:
+    """Has this rank asked to stop when its agent is killed, which then can ask it no more."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _train(arguments: list[str], request: StopRequest, rescue: Rescue) -> None:

@@ -87,6 +87,11 @@ def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
         export.load(tmp_path / "none")
 
 
+def test_a_file_in_the_place_of_the_directory_is_refused_with_the_way_out(copied: Path) -> None:
+    with pytest.raises(ExportError, match=r"model\.pt2 is a file: give the directory that it lies"):
+        export.load(copied / "model.pt2")
+
+
 def test_a_program_that_was_cut_short_is_refused_by_its_checksum(copied: Path) -> None:
     program = copied / "model.pt2"
     program.write_bytes(program.read_bytes()[:-100])

@@ -22,8 +22,8 @@ def conclude(tmp_path, monkeypatch):
     termination.touch()
     monkeypatch.setenv("KFP_PYTORCH_TERMINATION_LOG", str(termination))
 
-    def run(terminated=False):
-        code = entry_point._conclude(tmp_path, terminated)
+    def run(terminated=False, agents_code=1):
+        code = entry_point._conclude(tmp_path, agents_code, terminated)
         return code, json.loads(termination.read_text())["error"]
 
     return run
@@ -121,6 +121,17 @@ def test_an_agent_that_left_nothing_is_a_failure_all_the_same(conclude):
     code, error = conclude()
     assert code == 1
     assert "log" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "words"),
+    [(signal.SIGKILL, "AgentError", "ended by SIGKILL"), (signal.SIGTERM, "Terminated", "to stop")],
+)
+def test_an_agent_that_was_killed_gives_128_and_the_signal(conclude, number, kind, words):
+    code, error = conclude(agents_code=-number)
+    assert code == 128 + number
+    assert error["type"] == kind
+    assert words in error["message"]
 
 
 def test_of_ranks_that_ended_in_one_second_the_one_without_a_record_of_its_own_is_told(tmp_path):

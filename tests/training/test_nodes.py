@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import select
 import signal
 import zlib
+from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -103,3 +106,23 @@ def test_sigterm_to_one_pod_ends_both_with_143_after_a_checkpoint(start_nodes, t
     assert nodes.message(0)["error"]["type"] == "Terminated"
     (latest,) = (tmp_path / "checkpoints").glob("latest")
     assert (tmp_path / "checkpoints" / latest.read_text() / "meta.json").exists()
+
+
+def only_child(pid):
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)
+
+
+@pytest.mark.slow
+def test_a_rank_whose_agent_is_killed_saves_and_leaves_and_does_not_train_on(start_nodes, tmp_path):
+    nodes = start_nodes(1, "--epochs=2000", output=tmp_path)
+    nodes.await_output("step=10 ")
+    agent = only_child(nodes.processes[0].pid)
+    rank = os.pidfd_open(only_child(agent))
+    os.kill(agent, signal.SIGKILL)
+    assert nodes.exit_codes() == [137]
+    assert "the agent was ended by SIGKILL" in nodes.message()["error"]["message"]
+    # The rank leaves after the entry point, of which it knows nothing.
+    assert select.select([rank], [], [], 60)[0]
+    os.close(rank)
+    assert "asked to stop at step" in nodes.output()
