@@ -155,7 +155,9 @@ class Server:
 
         async def away() -> None:
             await self._stop_listening()
-            await asyncio.sleep(seconds)
+            # Bound, so that nobody else gets the port meanwhile.
+            with _bound(self.port):
+                await asyncio.sleep(seconds)
             await self.start()
 
         if self._away is None or self._away.done():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -13,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+from harness.ports import free_port
 
 from kfp_pytorch.local import guarded
 
 BUCKET = "kfp-pytorch"
-READY_WITHIN_S = 60
+READY_WITHIN_S = 300
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def start(folder: Path) -> tuple[S3, subprocess.Popen[str]]:
     Returns:
         The server, ready, and its process.
     """
-    ports = _free_ports(9)
+    ports = [free_port() for _ in range(9)]
     names = ("s3.port", "s3.port.grpc", "master.port", "master.port.grpc", "volume.port")
     names += ("volume.port.grpc", "filer.port", "filer.port.grpc", "admin.port")
     options = {name: str(port) for name, port in zip(names, ports, strict=True)}
@@ -139,14 +139,3 @@ def _wait(server: S3, process: subprocess.Popen[str], log: Path) -> None:
             time.sleep(0.05)
         else:
             return
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]
-    finally:
-        for each in held:
-            each.close()

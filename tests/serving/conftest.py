@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import urllib3
+from harness.ports import free_port
 
 CLASSES = ["zero", "one", "two", "three"]
 
@@ -103,12 +103,6 @@ class Server:
             except urllib3.exceptions.HTTPError:
                 time.sleep(0.05)
         raise AssertionError("the predictor was not ready in five minutes")
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def start(

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import runpy
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.ports import free_port
 from torch.distributed import TCPStore
 
 # torch is imported once, in the server that ranks are forked from, and not by each rank.
@@ -30,13 +30,7 @@ FORKS.set_forkserver_preload(
 )
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def await_text(path: Path, text: str, alive: Callable[[], bool], seconds: float = 90) -> None:
+def await_text(path: Path, text: str, alive: Callable[[], bool], seconds: float = 300) -> None:
     """Waits until a process has written a text to a file."""
     deadline = time.monotonic() + seconds
     while not (path.exists() and text in path.read_text(errors="replace")):
@@ -64,7 +58,7 @@ class Ranks:
 
     def exit_codes(self) -> list[int | None]:
         for process in self.processes:
-            process.join(90)
+            process.join(300)
         return [process.exitcode for process in self.processes]
 
     def error(self, rank: int) -> dict[str, Any]:
@@ -149,7 +143,7 @@ class Nodes:
         await_text(self.folder / f"{node}.out", text, lambda: alive.poll() is None)
 
     def exit_codes(self) -> list[int]:
-        return [process.wait(120) for process in self.processes]
+        return [process.wait(300) for process in self.processes]
 
     def message(self, node: int = 0) -> dict[str, Any]:
         content = (self.folder / f"{node}.termination").read_bytes()
@@ -212,4 +206,4 @@ def start_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
         for process in nodes.processes:
             if process.poll() is None:
                 process.terminate()
-                process.wait(60)
+                process.wait(300)

@@ -18,7 +18,7 @@ def told_attempt(self: Rescue) -> None:
 
 
 def slow_close(self: Telemetry, *error: Any) -> None:
-    attempted.wait(30)
+    attempted.wait(300)
     close(self, *error)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from harness.ports import free_port
 
 ARGUMENTS = (
     *("--epochs=100000", "--checkpoint-every=100000", "--log-every=5"),
@@ -76,12 +76,6 @@ class Elastic:
         return found
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Elastic]:
     elastic = Elastic(tmp_path, free_port())
@@ -102,7 +96,7 @@ def etcd(tmp_path: Path) -> Iterator[int]:
     command += [f"--{which}-peer-urls={peers}" for which in ("listen", "initial-advertise")]
     with (tmp_path / "etcd.log").open("wb") as log:
         server = subprocess.Popen([*command, f"--initial-cluster=default={peers}"], stderr=log)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while b"ready to serve client requests" not in (tmp_path / "etcd.log").read_bytes():
         assert server.poll() is None
         assert time.monotonic() < deadline

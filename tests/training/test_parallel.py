@@ -6,12 +6,12 @@ import json
 import multiprocessing
 import multiprocessing.connection
 import runpy
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from harness.ports import free_port
 
 from kfp_pytorch.training.plan import ParallelPlan
 
@@ -63,10 +63,7 @@ EIGHT = [
 
 def run(world: int, folder: Path, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Run cases on some ranks; what each rank saw."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    names = {"WORLD": world, "PORT": port, "FOLDER": str(folder), "CASES": cases}
+    names = {"WORLD": world, "PORT": free_port(), "FOLDER": str(folder), "CASES": cases}
     processes = []
     for rank in range(world):
         args = (str(SCRIPT), {**names, "RANK": rank}, "__main__")

@@ -101,12 +101,12 @@ def test_a_rank_that_leaves_without_a_word_is_missed(running):
 
 
 def test_a_rank_that_hangs_says_where_and_those_that_wait_for_it_do_not_claim_to(running):
-    ranks = running("--rank-timeout=2")
+    ranks = running("--rank-timeout=4")
     ranks.send(1, FAULTS["HANG"])
     assert ranks.exit_codes() == [GONE, GONE]
     hung = ranks.error(1)
     assert hung["type"] == "RankHungError"
-    assert "no progress for 2 seconds at step" in hung["message"]
+    assert "no progress for 4 seconds at step" in hung["message"]
     assert "in hang_here" in hung["traceback"]
     assert ranks.error(0)["type"] == "PeerLostError"
     assert ranks.error(0)["time"] >= hung["time"]
@@ -114,9 +114,9 @@ def test_a_rank_that_hangs_says_where_and_those_that_wait_for_it_do_not_claim_to
 
 @pytest.mark.slow
 def test_a_rank_that_is_frozen_is_named_by_one_that_waits_for_it(running):
-    ranks = running("--rank-timeout=2")
+    ranks = running("--rank-timeout=4")
     ranks.send(1, signal.SIGSTOP)
-    ranks.processes[0].join(60)
+    ranks.processes[0].join(300)
     assert ranks.processes[0].exitcode == GONE
     error = ranks.error(0)
     assert error["type"] == "RankHungError"
@@ -124,7 +124,7 @@ def test_a_rank_that_is_frozen_is_named_by_one_that_waits_for_it(running):
 
 
 def test_a_rank_alone_that_hangs_ends_itself(running):
-    ranks = running("--rank-timeout=2", size=1)
+    ranks = running("--rank-timeout=4", size=1)
     ranks.send(0, FAULTS["HANG"])
     assert ranks.exit_codes() == [GONE]
     assert "in hang_here" in ranks.error(0)["traceback"]
@@ -159,6 +159,6 @@ def test_a_rank_that_waits_for_one_that_cannot_be_known_says_that_it_waits(monke
 
     with watched(heartbeat, ALONE, 0.1, tell):
         # Stands in for an exchange, as above.
-        request.wait(30)
+        request.wait(120)
     assert "at step 2, computing" in told[0]
     assert "waits there for the others: one that is frozen cannot say so" in told[0]

@@ -66,7 +66,7 @@ def test_a_rank_that_is_missed_by_nobody_in_the_main_thread_is_missed_all_the_sa
     # Rank 0 cannot notice anything while it is stopped, so rank 1 waits for it in vain.
     ranks.send(rank=0, number=signal.SIGSTOP)
     ranks.send(rank=2, number=signal.SIGKILL)
-    ranks.processes[1].join(30)
+    ranks.processes[1].join(300)
     assert ranks.processes[1].exitcode == 138
 
 
@@ -99,7 +99,7 @@ def test_no_rank_saves_a_diverged_step_because_it_misses_one_that_has_left_for_i
 ):
     arguments = ("--lr=4e9", "--log-every=10", f"--output={tmp_path / 'job'}")
     ranks = start_ranks(2, *arguments, prepare="leave_slowly.py")
-    ranks.processes[1].join(60)
+    ranks.processes[1].join(300)
     assert ranks.exit_codes()[1] == 1
     assert ranks.error(1)["type"] == "DivergedError"
     assert not list((tmp_path / "job" / "checkpoints").glob("step-*"))

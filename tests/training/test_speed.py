@@ -3,12 +3,12 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import runpy
-import socket
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from harness.ports import free_port
 from torch import nn
 
 from kfp_pytorch.training import speed
@@ -101,9 +101,7 @@ def test_samples_that_only_keep_a_rank_in_step_change_neither_loss_nor_gradients
 
 
 def test_ranks_that_exchange_once_a_batch_get_the_gradients_of_one_process():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     processes = []
     for rank in range(2):
@@ -113,7 +111,7 @@ def test_ranks_that_exchange_once_a_batch_get_the_gradients_of_one_process():
         processes[-1].start()
     try:
         for process in processes:
-            process.join(60)
+            process.join(300)
     finally:
         for process in processes:
             process.kill()

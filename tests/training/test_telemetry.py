@@ -129,7 +129,7 @@ def test_a_trace_is_made_on_the_ranks_that_were_named():
 
 
 def scrape(port):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     return {
         (sample.name, *sample.labels.values()): sample.value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ import urllib.request
 
 import pytest
 import torch
+from harness.ports import free_port
 
 from kfp_pytorch.training import train as training
 from kfp_pytorch.training.config import Config
@@ -31,15 +31,13 @@ def board(tmp_path_factory):
     for epochs in (1, 2):
         config = Config(output=str(output), epochs=epochs, log_every=4, max_train_samples=500)
         training.train(Start(config, ALONE, StopRequest()))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "tensorboard.main", "--host=127.0.0.1", f"--port={port}"]
     command += [f"--logdir={output / 'tensorboard'}", "--load_fast=false"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 300
         while "." not in (runs := ask(f"{address}/data/runs") or []):
             assert process.poll() is None, "TensorBoard has ended"
             assert time.monotonic() < deadline, runs
@@ -47,14 +45,14 @@ def board(tmp_path_factory):
         yield address
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 def ask(address, wanted=None):
     body = None if wanted is None else json.dumps(wanted).encode()
     request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read())
     except (urllib.error.URLError, ConnectionError):
         return None
@@ -87,7 +85,7 @@ def test_a_browser_draws_a_card_for_all_that_was_told(board, tmp_path):
     command += ["--disable-3d-apis", "--disable-features=OffscreenCanvas"]
     command += ["--virtual-time-budget=15000", f"--user-data-dir={tmp_path}"]
     page = subprocess.run(
-        [*command, f"{board}/#timeseries"], capture_output=True, text=True, timeout=150, check=True
+        [*command, f"{board}/#timeseries"], capture_output=True, text=True, timeout=300, check=True
     )
     for tag in ("accuracy", "confusion", "gradient_norm", "step_seconds", "train_images"):
         assert f">{tag}</span>" in page.stdout.replace("> ", ">"), tag

@@ -93,7 +93,7 @@ def test_a_checkpoint_has_no_report_of_a_later_step_though_it_is_written_later(
     write, reported = tensor_files.write, threading.Event()
 
     def write_late(*arguments):
-        reported.wait(30)
+        reported.wait(300)
         return write(*arguments)
 
     def report(*arguments):
