@@ -44,6 +44,8 @@ def main(arguments: list[str]) -> int:
         settings = config.parse(arguments)
         places.check_data(settings)
         open_folder(settings.output)
+        if settings.resume_from:
+            open_folder(settings.resume_from)
         agent = agent_arguments(os.environ)
         records = _records()
     except TrainingError as error:

@@ -6,8 +6,11 @@ from pathlib import Path
 
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.errors import ConfigError, DataError
+from kfp_pytorch.training.storage import open_folder
 
 _IN_FILES = ("imagefolder", "shards")
+# Schemes of which `open_folder` says how to write the place instead.
+_WRITTEN_OTHERWISE = ("minio", "pvc")
 # Below its root; torchvision looks there.
 _FASHION_MNIST_FILES = Path("FashionMNIST", "raw")
 
@@ -48,6 +51,7 @@ def check_data(config: Config) -> None:
     Raises:
         ConfigError: If a data set that lies somewhere has no place.
         DataError: If its folder of this machine is not there.
+        StorageError: If it is named by a URI that nothing here can read.
     """
     for name in config.text_files:
         if not Path(name).exists():
@@ -60,6 +64,8 @@ def check_data(config: Config) -> None:
         scheme, separator, rest = place.partition("://")
         if separator and not rest.strip("/"):
             raise ConfigError(f"--data-dir is {place!r}, which names no place in a store")
+        if scheme in _WRITTEN_OTHERWISE:
+            open_folder(place)
         local = not separator or scheme == "file"
         if local and not Path(rest if separator else place).is_dir():
             raise DataError(f"--data-dir is {place!r}, and there is no such folder")

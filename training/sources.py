@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol
@@ -134,7 +135,10 @@ class Files:
             relative = os.path.relpath(folder, root)
             prefix = "" if relative == "." else f"{relative}/"
             for name in filter(_is_data, names):
-                found[prefix + name] = os.stat(f"{folder}/{name}").st_size  # noqa: PTH116
+                about = os.stat(f"{folder}/{name}")  # noqa: PTH116
+                # To read from a pipe or a socket would be to wait for ever.
+                if stat.S_ISREG(about.st_mode):
+                    found[prefix + name] = about.st_size
         return found
 
     def _remote_sizes(self) -> dict[str, int]:

@@ -151,6 +151,8 @@ def test_of_ranks_that_ended_in_one_second_the_one_without_a_record_of_its_own_i
         (["--epochs=0"], "--epochs is 0"),
         (["--dataset=imagefolder"], "--data-dir"),
         (["--dataset=shards", "--data-dir=/not/here"], "'/not/here'"),
+        (["--dataset=shards", "--data-dir=minio://bucket/key"], "write it as s3://BUCKET/KEY"),
+        (["--resume-from=pvc://claim/job"], "give the path where it is mounted"),
         (["--dataset=fashion-mnist", "--data-dir=/not/here"], "/not/here/FashionMNIST/raw"),
     ],
 )

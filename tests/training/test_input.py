@@ -174,6 +174,12 @@ def test_hidden_files_are_no_images_and_their_folders_no_classes(tmp_path):
         assert len(found.labels) == 8
 
 
+def test_a_pipe_is_no_image_and_is_not_waited_for(tmp_path):
+    make_folder(tmp_path)
+    os.mkfifo(tmp_path / "train" / CLASSES[0] / "pipe.jpg")
+    assert not any("pipe" in name for name in Files(str(tmp_path)).sizes())
+
+
 def test_a_class_may_be_called_train(tmp_path):
     for name in ("bus/1.jpg", "train/1.jpg"):
         (tmp_path / name).parent.mkdir()
