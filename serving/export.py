@@ -236,7 +236,8 @@ def _classes(description: dict[str, Any]) -> tuple[str, ...]:
     classes = description.get("classes") or []
     if not isinstance(classes, list):
         raise ExportError(f"{DESCRIPTION}: classes: must be a list of labels, not {classes!r}")
-    return tuple(str(label) for label in classes)
+    # A folder's name that was not UTF-8 has no place in an answer as it is.
+    return tuple(str(label).encode(errors="backslashreplace").decode() for label in classes)
 
 
 def _preprocessing(description: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 from kfp_pytorch.training.distributed import World, on_main, once_a_node
 from kfp_pytorch.training.encoded import Labelled
 from kfp_pytorch.training.errors import DataError
+from kfp_pytorch.training.result import printable
 from kfp_pytorch.training.sources import IMAGE_SUFFIXES, Files, NameTable
 
 TRAIN, HELD_OUT = "train", "val"
@@ -106,11 +107,11 @@ def _labelled(files: Files, names: list[str]) -> Labelled:
             else ("its images lie in no folder that names their class")
         )
         raise DataError(f"{files.uri}: {problem}; each class needs a folder of images to train on")
-    classes = tuple(sorted(trained))
-    number = {name: row for row, name in enumerate(classes)}
+    folders = sorted(trained)
+    number = {name: row for row, name in enumerate(folders)}
     return Labelled(
         source=FolderSource(files, [names[row] for row in kept]),
         labels=torch.tensor([number[parts[row][depth]] for row in kept]),
         held_out=torch.tensor([parts[row][0] == HELD_OUT for row in kept]) if split else None,
-        classes=classes,
+        classes=tuple(map(printable, folders)),
     )

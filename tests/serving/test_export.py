@@ -51,6 +51,13 @@ def test_a_model_without_classes_answers_with_its_output(
     assert loaded.answer_v1({"instances": [image_of(2)]}) == {"predictions": [[0, 0, 10, 0]]}
 
 
+def test_a_label_that_is_not_utf8_is_answered_with_what_can_be_sent(copied: Path) -> None:
+    change(copied, classes=["caf\udce9", "one", "two", "three"])
+    loaded = predictor.Predictor(export.load(copied))
+    (answer,) = loaded.answer_v1({"instances": [image_of(0)]})["predictions"]
+    assert answer["label"].encode() == rb"caf\udce9"
+
+
 def test_more_rows_than_go_through_the_model_at_once_keep_their_order(exported: Path) -> None:
     loaded = predictor.Predictor(export.load(exported))
     quarters = [i % 4 for i in range(3 * predictor.CHUNK + 1)]

@@ -174,6 +174,15 @@ def test_hidden_files_are_no_images_and_their_folders_no_classes(tmp_path):
         assert len(found.labels) == 8
 
 
+def test_a_class_whose_folder_is_not_named_in_utf8_has_a_name_that_can_be_sent(tmp_path):
+    for name in ("caf\udce9", "tea"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.jpg").write_bytes(picture(1))
+    found = input_folder.find(str(tmp_path), ALONE)
+    assert found.classes == (r"caf\udce9", "tea")
+    assert found.source.read([0]) == [picture(1)]
+
+
 def test_a_pipe_is_no_image_and_is_not_waited_for(tmp_path):
     make_folder(tmp_path)
     os.mkfifo(tmp_path / "train" / CLASSES[0] / "pipe.jpg")
