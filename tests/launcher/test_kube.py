@@ -189,7 +189,7 @@ def test_a_wait_that_cannot_be_read_is_none(kube: Any, hands: Any, asked: Any) -
 def test_being_blind_is_told_before_it_is_given_up(hands: Any) -> None:
     told: list[str] = []
     environ = {"KUBECONFIG": str(hands.server.kubeconfig)}
-    patience = Patience(blind=0.5, first_contact=0.5, pause=0.05, tell_after=0.1)
+    patience = Patience(blind=2.0, first_contact=2.0, pause=0.05, tell_after=0.1)
     kube = connect(notify=told.append, patience=patience, load_credentials=lambda: load(environ))
     hands.fault(Answer(503), "get", CLAIMS, times=None)
     with pytest.raises(CannotObserve, match="503"):

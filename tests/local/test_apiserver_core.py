@@ -111,7 +111,7 @@ def test_the_main_resource_cannot_write_the_status_nor_the_status_the_rest(api: 
 async def events(count: int, watch: Any) -> list[tuple[str, str]]:
     found = []
     for _ in range(count):
-        event, obj = await asyncio.wait_for(anext(watch), 5)
+        event, obj = await asyncio.wait_for(anext(watch), 60)
         found.append((event, obj["metadata"]["name"]))
     return found
 

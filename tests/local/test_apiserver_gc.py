@@ -42,7 +42,7 @@ def collected(story: Callable[[Api], Any], **settings: float) -> None:
         api = Api()
         collector = asyncio.create_task(gc.Collector(api, **settings).run())
         try:
-            await asyncio.wait_for(story(api), 20)
+            await asyncio.wait_for(story(api), 120)
         finally:
             collector.cancel()
 

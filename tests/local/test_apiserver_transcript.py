@@ -28,7 +28,7 @@ VOLATILE = (
     "selfLink",
 )
 # How much faster than the real one this replay runs: the pauses let controllers act.
-PACE = 20
+PACE = 5
 GENERATED = re.compile(r"g-[a-z0-9]{5}\b")
 
 pytestmark = pytest.mark.skipif(not TRANSCRIPT.exists(), reason=f"{TRANSCRIPT} is not there")
