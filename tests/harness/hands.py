@@ -34,9 +34,9 @@ from kfp_pytorch.local.apiserver.serve import ThreadedServer
 NAMESPACE = "default"
 JOBS = f"*/namespaces/{NAMESPACE}/pytorchjobs*"
 PATIENT = Patience(blind=30, first_contact=30, pause=0.05, longest_pause=0.2, logins=2)
-# For tests of a server that does not answer: asks again soon, and one gives up soon as well.
+# For tests of a server that does not answer: one asks again soon, one gives up soon.
 HASTY = replace(PATIENT, connect=1.0, read=0.5)
-IMPATIENT = replace(HASTY, blind=1.8)
+IMPATIENT = replace(PATIENT, blind=1.8)
 
 Object = dict[str, Any]
 

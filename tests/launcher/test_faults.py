@@ -131,8 +131,8 @@ def test_a_server_that_restarts_is_waited_for(step: Any, hands: Any) -> None:
 def test_a_server_that_never_comes_back_leaves_the_job_alone(
     step: Any, hands: Any, impatient: Any
 ) -> None:
-    run = runs(step, hands, on=impatient)
     hands.fault(EndWatch(), "watch", times=None)
+    run = runs(step, hands, on=impatient)
     hands.fault(Answer(503), "get", times=None)
     hands.fault(Answer(503), "list", "*", times=None)
     words = run.failed(CannotObserve)
@@ -153,8 +153,8 @@ def test_a_server_that_is_not_there_fails_soon_and_names_its_address(step: Any) 
 
 
 def test_a_crd_that_is_gone_for_good_is_no_deleted_job(step: Any, hands: Any) -> None:
-    run = runs(step, hands, blind=0.5)
     hands.fault(EndWatch(), "watch", times=None)
+    run = runs(step, hands, blind=0.5)
     hands.fault(Answer(404, message=CRD_GONE), "get", times=None)
     run.failed(CannotObserve)
     assert len(hands.jobs()) == 1
@@ -260,10 +260,12 @@ def test_a_retry_replaces_a_failed_job_though_its_delete_collides_at_first(
     [(Answer(401), "does not accept the credentials"), (Forbidden(), "may not")],
 )
 def test_access_that_is_lost_while_a_job_runs_leaves_it_to_a_retry(
-    step: Any, hands: Any, refusal: Any, said: str
+    step: Any, hands: Any, says: Any, refusal: Any, said: str
 ) -> None:
     run = runs(step, hands)
-    hands.until(lambda: hands.count("watch", "/pytorchjobs") and hands.count("get", "/log"))
+    # What it says it has by a watch.
+    says("running")
+    hands.until(lambda: hands.count("get", "/log"))
     for verb in ("get", "watch"):
         hands.fault(refusal, verb, times=None)
     hands.server.go_away(0.05)
