@@ -4,8 +4,8 @@ It starts torchrun's agent, hands signals on, and when all is over writes the te
 It does not import torch, so bad arguments are told at once.
 
 Exit codes: 0 if training finished; 2 for arguments or an environment that cannot work; 143 if it
-was asked to stop and saved its work; 138 if a rank of another node has gone; 128 + N if signal N
-ended a rank or the agent; 1 for any other failure.
+was asked to stop and saved its work; 138 if a rank of another node has gone, or a store does not
+answer for now; 128 + N if signal N ended a rank or the agent; 1 for any other failure.
 """
 
 from __future__ import annotations

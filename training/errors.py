@@ -21,6 +21,18 @@ class StorageError(TrainingError):
     """A folder cannot be read or written."""
 
 
+class AwayError(TrainingError):
+    """A store does not answer for now: the same start may work later."""
+
+
+class StoreAwayError(StorageError, AwayError):
+    """A folder cannot be read or written for now."""
+
+
+class DataAwayError(DataError, AwayError):
+    """A data set cannot be read for now."""
+
+
 class CheckpointError(TrainingError):
     """A checkpoint cannot be used, or none of those that are there can."""
 

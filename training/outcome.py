@@ -24,6 +24,9 @@ BEGUN_FILE = "begun"
 AGENT_FILE = "agent.json"
 # Of a container whose arguments or environment cannot work; a new start would not help.
 EXIT_USAGE = 2
+# The operator's restart policy `ExitCode` starts a pod again that ends with 128 or above; this one
+# is kept for programs that ask for it.
+EXIT_AGAIN = 138
 _ATTEMPT = re.compile(r"attempt_(\d+)")
 
 

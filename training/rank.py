@@ -16,22 +16,27 @@ from typing import TYPE_CHECKING, NoReturn
 
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
 from kfp_pytorch.training.errors import (
+    AwayError,
     ConfigError,
     PeerLostError,
     RankHungError,
     Stopped,
     TrainingError,
 )
-from kfp_pytorch.training.outcome import EXIT_USAGE, Failure, failure_record, leave, write_result
+from kfp_pytorch.training.outcome import (
+    EXIT_AGAIN,
+    EXIT_USAGE,
+    Failure,
+    failure_record,
+    leave,
+    write_result,
+)
 from kfp_pytorch.training.rescue import Rescue
 from kfp_pytorch.training.stopping import StopRequest
 
 if TYPE_CHECKING:
     from kfp_pytorch.training.watchdog import Heartbeat
 
-# The operator's restart policy `ExitCode` starts this rank's pod again (128 and above): whether
-# the job can go on is for the pod to say that went first.
-EXIT_PEER_LOST = 138
 NODES_ENV = "PET_NNODES"
 _AGENT_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1
@@ -49,7 +54,8 @@ def main(arguments: list[str]) -> int:
 
     Returns:
         The exit code: 0 if training finished, 143 if it was asked to stop and saved its work,
-        2 for arguments that cannot work, 138 if another rank has gone, 1 if it failed.
+        2 for arguments that cannot work, 138 if another rank has gone or a store does not answer,
+        1 if it failed.
     """
     # Before the seconds that torch takes to import: a signal in them must not kill this rank
     # while the others go on.
@@ -71,7 +77,7 @@ def main(arguments: list[str]) -> int:
             request.wait(_AGENT_SECONDS)
         return EXIT_TERMINATED
     except TrainingError as error:
-        code = EXIT_USAGE if isinstance(error, ConfigError) else 1
+        code = _exit_code(error)
         _record(error, code)
         LOG.error("%s", error)
         return code
@@ -88,6 +94,12 @@ def _follow_agent() -> None:
     """Has this rank asked to stop when its agent is killed, which then can ask it no more."""
     if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _exit_code(error: TrainingError) -> int:
+    if isinstance(error, ConfigError):
+        return EXIT_USAGE
+    return EXIT_AGAIN if isinstance(error, AwayError) else 1
 
 
 def _train(arguments: list[str], request: StopRequest, rescue: Rescue) -> None:
@@ -127,9 +139,10 @@ def _end_without_peer(error: Exception, rescue: Rescue) -> int:
     rescue.attempt()
     lost = PeerLostError("another rank has gone; its own error is the one to look for")
     lost.__cause__ = error
-    _record(lost, EXIT_PEER_LOST)
+    # Whether the job can go on is for the pod to say that went first.
+    _record(lost, EXIT_AGAIN)
     LOG.error("%s", lost, exc_info=lost)
-    return EXIT_PEER_LOST
+    return EXIT_AGAIN
 
 
 def _hung(error: RankHungError) -> None:
@@ -139,9 +152,9 @@ def _hung(error: RankHungError) -> None:
 
 def _leave_with(error: TrainingError) -> NoReturn:
     """Ends this process from another thread, with a code that lets the job start again."""
-    _record(error, EXIT_PEER_LOST)
+    _record(error, EXIT_AGAIN)
     LOG.error("%s", error, exc_info=error if error.__traceback__ else None)
-    leave(EXIT_PEER_LOST)
+    leave(EXIT_AGAIN)
 
 
 def _is_lost_connection(error: Exception) -> bool:

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 from kfp_pytorch.training.errors import DataError
+from kfp_pytorch.training.outage import is_outage
 from kfp_pytorch.training.sources import IMAGE_SUFFIXES, Files
 
 INDEX = "shards.index.json"
@@ -148,6 +149,8 @@ def _index(files: Files, name: str, size: int) -> Shard:
                 shard.labels.append(label)
             _check_end(stream, tar.offset)
     except (tarfile.TarError, ValueError, OSError) as error:
+        if is_outage(error):
+            raise files.failed("read", name, error) from error
         raise DataError(
             f"the shard {files.at(name)} cannot be used: {error}; make it anew, in the layout of "
             "WebDataset (KEY.jpg and KEY.cls side by side)"

@@ -11,7 +11,8 @@ from typing import IO, Any, NoReturn, Protocol
 import torch
 from torch import Tensor
 
-from kfp_pytorch.training.errors import DataError
+from kfp_pytorch.training import outage
+from kfp_pytorch.training.errors import DataAwayError, DataError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
 # Requests to an object store that are under way at a time, of one process.
@@ -76,7 +77,7 @@ class Files:
             found = self._local_sizes() if self.local else self._remote_sizes()
         except Exception as error:
             # Each object store's client has errors of its own.
-            raise DataError(self._cannot("list", "", error)) from error
+            raise self.failed("list", "", error) from error
         return dict(sorted(found.items()))
 
     def read(self, ranges: Sequence[tuple[str, int, int | None]]) -> list[bytes]:
@@ -98,7 +99,7 @@ class Files:
         )
         for name, content in zip(names, found, strict=True):
             if isinstance(content, Exception):
-                raise DataError(self._cannot("read", name, content)) from content
+                raise self.failed("read", name, content) from content
         return list(found)
 
     def open(self, name: str) -> IO[bytes]:
@@ -114,7 +115,7 @@ class Files:
             stream: IO[bytes] = files.open(f"{root}/{name}", "rb", cache_type="readahead")
             return stream
         except Exception as error:
-            raise DataError(self._cannot("read", name, error)) from error
+            raise self.failed("read", name, error) from error
 
     def at(self, name: str) -> str:
         """Where a file lies, for a person."""
@@ -155,16 +156,18 @@ class Files:
                 file.seek(start)
                 return file.read() if end is None else file.read(end - start)
         except OSError as error:
-            raise DataError(self._cannot("read", name, error)) from error
+            raise self.failed("read", name, error) from error
 
-    def _cannot(self, action: str, name: str, error: Exception) -> str:
+    def failed(self, action: str, name: str, error: Exception) -> DataError:
+        """The error of a file that cannot be read, or, without a name, of the whole place."""
         reason = getattr(error, "strerror", None) or error
         # Of a whole folder the one file that was in the way.
         where = self.at(name) if name else getattr(error, "filename", None) or self.uri
-        return (
-            f"cannot {action} {where}: {reason}; see that --data-dir is the place of the data set, "
-            "and that this user may read it"
-        )
+        words = f"cannot {action} {where}: {reason};"
+        hint = "see that --data-dir is the place of the data set, and that this user may read it"
+        if outage.is_outage(error):
+            return DataAwayError(f"{words} {outage.AWAY} {hint}")
+        return DataError(f"{words} {hint}")
 
 
 def _is_data(name: str) -> bool:

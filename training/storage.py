@@ -13,7 +13,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from kfp_pytorch.training.errors import StorageError
+from kfp_pytorch.training import outage
+from kfp_pytorch.training.errors import StorageError, StoreAwayError
 
 _HINTS = {
     "minio": "write it as s3://BUCKET/KEY and set AWS_ENDPOINT_URL to the MinIO server",
@@ -314,15 +315,20 @@ def _explained(action: str, where: str, hint: str = _FOLDER_HINT) -> Iterator[No
     except OSError as error:
         if action == "read" and isinstance(error, FileNotFoundError):
             raise
-        words = f"cannot {action} {where}: {error.strerror or error}; {hint}"
-        raise StorageError(words) from error
+        raise _failed(f"cannot {action} {where}: {error.strerror or error}", hint, error) from error
     except Exception as error:
         # The clients of object stores have errors of their own that share no base class, and
         # raise ValueError for an address that is none (s3fs) or a request (gcsfs).
         package = type(error).__module__.partition(".")[0]
         if package in _STORE_PACKAGES or any(sign in str(error) for sign in _STORE_SIGNS):
-            raise StorageError(f"cannot {action} {where}: {error}; {hint}") from error
+            raise _failed(f"cannot {action} {where}: {error}", hint, error) from error
         raise
+
+
+def _failed(words: str, hint: str, error: Exception) -> StorageError:
+    if outage.is_outage(error):
+        return StoreAwayError(f"{words}; {outage.AWAY} {hint}")
+    return StorageError(f"{words}; {hint}")
 
 
 def _sync_folder(path: Path) -> None:

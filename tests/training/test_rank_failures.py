@@ -19,7 +19,7 @@ from kfp_pytorch.training.watchdog import Heartbeat, watched
 
 FAULTS = runpy.run_path(str(Path(__file__).with_name("faults.py")))
 LONG = ("--epochs=2000", "--log-every=5")
-GONE = 138
+GONE = AGAIN = 138
 
 
 @pytest.fixture
@@ -69,6 +69,14 @@ def test_an_argument_that_cannot_work_ends_its_rank_with_2_and_the_others_miss_i
     assert first["type"] == "ConfigError"
     assert "resnet_of_nobody" in first["message"]
     assert ranks.error(0)["time"] >= first["time"]
+
+
+def test_a_store_that_is_away_ends_every_rank_with_a_code_that_is_started_again(start_ranks):
+    ranks = start_ranks(2, "--output=s3://bucket/job", prepare="away_store.py")
+    assert ranks.exit_codes() == [AGAIN, AGAIN]
+    for rank in (0, 1):
+        assert ranks.error(rank)["type"] == "StoreAwayError"
+        assert ranks.error(rank)["exit_code"] == AGAIN
 
 
 def test_an_image_that_is_broken_ends_its_rank_with_its_name_and_the_others_miss_it(
