@@ -6,6 +6,7 @@ A file appears under its name whole or not at all, whatever ends the process.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -35,6 +36,9 @@ _GCS_HINT = (
     "may read and write it"
 )
 _BUCKET_HINTS = {"s3": _S3_HINT, "s3a": _S3_HINT, "gs": _GCS_HINT, "gcs": _GCS_HINT}
+# What a path is not meant to begin with: a folder of that name in this container would be lost.
+_ONE_SLASH = re.compile(r"[a-z][a-z0-9]+:/(?!/)")
+_PATTERNS = set("*?[")
 # Whose errors those of an object store are: fsspec's clients hand on what theirs raise.
 _STORE_PACKAGES = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google")
 _STORE_SIGNS = ("endpoint", "Bad Request")
@@ -116,6 +120,10 @@ def open_folder(uri: str) -> Folder:
     """
     scheme, separator, rest = uri.partition("://")
     if not separator:
+        if _ONE_SLASH.match(uri):
+            raise StorageError(
+                f"the folder {uri!r} is no URI: write two slashes, as in s3://BUCKET/KEY"
+            )
         return LocalFolder(Path(uri))
     if scheme == "file":
         return LocalFolder(Path(rest))
@@ -123,6 +131,11 @@ def open_folder(uri: str) -> Folder:
         raise StorageError(f"the folder {uri!r} cannot be used: {_HINTS[scheme]}")
     if scheme in _BUCKET_HINTS and not rest.strip("/"):
         raise StorageError(f"the folder {uri!r} names no bucket; write {scheme}://BUCKET/KEY")
+    if _PATTERNS & set(rest):
+        raise StorageError(
+            f"the folder {uri!r} cannot be used: *, ? and [ are patterns to the clients of object "
+            "stores, which would delete what others wrote; give one without"
+        )
     return RemoteFolder(uri)
 
 
@@ -231,7 +244,7 @@ class RemoteFolder:
         self.uri = uri.rstrip("/")
         try:
             self._files, self._root = fsspec.core.url_to_fs(self.uri)
-        except (ImportError, ValueError) as error:
+        except (ImportError, OSError, ValueError) as error:
             raise StorageError(
                 f"the folder {uri!r} cannot be used: {error}; "
                 "paths, s3:// and gs:// can (install kfp-pytorch[s3] or kfp-pytorch[gcs])"

@@ -45,6 +45,7 @@ def test_a_job_s_folder_is_output_key_and_job() -> None:
         ("s3://", "is no bucket"),
         ("s3://UPPER/x", "is no bucket"),
         ("s3://user:pw@host/x", "is no bucket"),
+        ("s3://bucket/run*", "patterns"),
         ("pvc://claim/../etc", "'..'"),
         ("pvc://claim/./x", "'.'"),
         ("pvc://claim/ x", "no blank at its ends"),

@@ -119,6 +119,8 @@ def test_processes_of_one_machine_share_its_cores():
         ([], {"KFP_PYTORCH_OUTPUT": "minio://bucket/key"}, "AWS_ENDPOINT_URL"),
         ([], {"KFP_PYTORCH_OUTPUT": "pvc://claim/key"}, "mounted"),
         ([], {"KFP_PYTORCH_OUTPUT": "s3://"}, "'s3://' names no bucket; write s3://BUCKET/KEY"),
+        (["--output=s3:/bucket/key"], {}, "write two slashes, as in s3://BUCKET/KEY"),
+        (["--output=s3://bucket/run*"], {}, "*, ? and [ are patterns to the clients"),
         (["--dataset=shards", "--data-dir=s3://"], {}, "'s3://', which names no place"),
         (["--model=lm-tiny", "--text-files", "/no/text"], {}, "'/no/text', and there is no such"),
         (["--model=lm-tiny", "--parallelism=fsdp3"], {}, "'fsdp3' is none of"),
