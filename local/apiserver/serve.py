@@ -19,7 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kfp_pytorch.local.apiserver import faultactions, objects
-from kfp_pytorch.local.apiserver.connections import Connections, Peer
+from kfp_pytorch.local.apiserver.connections import Connections, Peer, bound
 from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.faults import Faults, Request
@@ -173,15 +173,11 @@ class Server:
 
 
 def _bound(port: int) -> socket.socket:
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        sock.bind((HOST, port))
+        return bound(HOST, port)
     except OSError as error:
-        sock.close()
         why = f"port {port} of {HOST} cannot be used: {error.strerror}; choose another, or 0"
         raise OSError(error.errno, f"{why} for any that is free") from None
-    return sock
 
 
 def _authenticated(inner: ASGIApp, token: str) -> ASGIApp:

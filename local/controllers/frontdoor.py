@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Hashable, Sequence
 
+from kfp_pytorch.local.apiserver.connections import bound
 from kfp_pytorch.local.controllers.translation import LOOPBACK
 
 _CHUNK = 64 * 1024
@@ -28,7 +28,8 @@ class FrontDoor:
     """
 
     def __init__(self) -> None:
-        self._socket = socket.create_server((LOOPBACK, 0))
+        self._socket = bound(LOOPBACK, 0)
+        self._socket.listen()
         self.port: int = self._socket.getsockname()[1]
         self.backends: Sequence[int] = ()
         self._turn = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -160,3 +161,14 @@ def test_bytes_that_are_no_object_are_a_bad_request(
     url = f"{api_server.url}/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
     headers = {"content-type": "application/json"}
     assert httpx.post(url, content=body, headers=headers).status_code == 400
+
+
+def test_no_answer_waits_for_the_client_to_acknowledge_its_beginning(
+    api_server: ThreadedServer,
+) -> None:
+    with httpx.Client(base_url=api_server.url) as client:
+        assert client.get("/api/v1/namespaces").status_code == 200
+        open_now = api_server._server.connections._open
+        (transport,) = api_server.call(lambda: list(open_now.values()))
+        sock = transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
