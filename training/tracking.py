@@ -237,6 +237,8 @@ class _Run:
             if named or error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
             return None
+        if run.info.lifecycle_stage == "deleted" and not named:
+            return None
         self._client.update_run(known, status="RUNNING")
         return known, frozenset(run.data.params)
 

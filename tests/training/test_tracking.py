@@ -91,6 +91,17 @@ def test_a_job_that_starts_anew_is_another_run(store, tmp_path):
 
 
 @needs_mlflow
+def test_a_job_whose_run_somebody_deleted_goes_on_in_another(store, tmp_path):
+    job = tmp_path / "job"
+    start(job).close(Stopped)
+    first = run_id(job)
+    store.delete_run(first)
+    start(job).close(ValueError)
+    assert run_id(job) != first
+    assert store.get_run(run_id(job)).info.status == "FAILED"
+
+
+@needs_mlflow
 def test_the_experiment_is_the_one_that_the_environment_names(store, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "of a person")
     job = tmp_path / "a-job"
