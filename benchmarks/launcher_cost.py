@@ -13,7 +13,8 @@ from pathlib import Path
 from benchmarks.cluster import FOREVER, Cluster, Play
 from benchmarks.figures import machine, show
 from benchmarks.peers import HERE, PEERS, Peer, Waiting
-from benchmarks.steps import Step, scaled, until
+from benchmarks.steps import Step, scaled
+from benchmarks.waiting import until
 
 # An hour of the launcher's limits takes a minute, one of the peers' pauses three: their requests
 # take their time, which is not scaled.

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from benchmarks.cluster import FOREVER, Cluster, Play
 from benchmarks.figures import machine, show
-from benchmarks.steps import Step, until
+from benchmarks.steps import Step
+from benchmarks.waiting import until
 
 LAUNCHERS = 100
 STARTED_AT_ONCE = 10

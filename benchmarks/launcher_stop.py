@@ -9,7 +9,8 @@ from pathlib import Path
 
 from benchmarks.cluster import FOREVER, Cluster, Play
 from benchmarks.figures import machine, percentile, show
-from benchmarks.steps import Step, until
+from benchmarks.steps import Step
+from benchmarks.waiting import until
 
 NAMESPACE = "terminated"
 STOPS = 100

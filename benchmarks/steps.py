@@ -11,17 +11,17 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from benchmarks.cluster import Cluster
+from benchmarks.waiting import until
 from kfp_pytorch.launcher.limits import Limits
 from kfp_pytorch.local import guard, guarded
 
 Object = dict[str, Any]
-T = TypeVar("T")
 _ARTIFACTS = {"model": "Model", "metrics": "Metrics", "curves": "HTML", "report": "Markdown"}
 
 
@@ -187,16 +187,6 @@ def cpu_s(pid: int) -> float:
     """The CPU time that a process has used, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def until(find: Callable[[], T | None], within: float) -> T:
-    """What `find` gives, once it gives something."""
-    deadline = time.monotonic() + within
-    while not (found := find()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"it did not come about within {within} s")
-        time.sleep(0.01)
-    return found
 
 
 def _with_limits(source: str, limits: Mapping[str, float] | None) -> str:

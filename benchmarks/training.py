@@ -41,6 +41,7 @@ import torch
 from benchmarks import jpegs
 from benchmarks.figures import show
 from benchmarks.program import free_port, scraped, training_rates, training_reports
+from benchmarks.waiting import until
 from kfp_pytorch.training import data, feed
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import World
@@ -50,6 +51,8 @@ RESNET, VIT = "resnet50", "vit_b_16"
 # Images a GPU's batch, of each model.
 BATCHES = {RESNET: 512, VIT: 256}
 STEPS, REPORTS = 30, 3
+# Threads write the trace and the checkpoints.
+WRITTEN_WITHIN = 60.0
 AMP_BATCH = 256
 
 
@@ -134,8 +137,7 @@ class Bench:
             start = next(report for report in told if report.step >= first)
             end = next(report for report in told if report.step >= first + steps)
             for made in ("profile", "checkpoints") if arguments else ():
-                if not any(Path(folder, made).iterdir()):
-                    raise RuntimeError(f"the training made nothing in {made}/")
+                until(lambda made=made: any(Path(folder, made).glob("*")), WRITTEN_WITHIN)
         images = (end.step - start.step) * self.batch(RESNET)
         return images / (end.at - start.at)
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster import FOREVER, Cluster, Play
-from benchmarks.steps import cpu_s, until
+from benchmarks.steps import cpu_s
+from benchmarks.waiting import until
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB, TRAINJOB
 from kfp_pytorch.local import guard, guarded
 from kfp_pytorch.local.apiserver.faults import Request
