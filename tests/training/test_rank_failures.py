@@ -123,6 +123,8 @@ def test_a_rank_that_hangs_says_where_and_those_that_wait_for_it_do_not_claim_to
 @pytest.mark.slow
 def test_a_rank_that_is_frozen_is_named_by_one_that_waits_for_it(running):
     ranks = running("--rank-timeout=4")
+    # By then each has told where it is, which it does every 0.4 s.
+    ranks.await_output("step=200 ")
     ranks.send(1, signal.SIGSTOP)
     ranks.processes[0].join(300)
     assert ranks.processes[0].exitcode == GONE
