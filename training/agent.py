@@ -89,6 +89,8 @@ def _of_agent(error: Exception, arguments: list[str]) -> Failure:
     elif rendezvous:
         kind = os.environ.get("PET_RDZV_BACKEND", "c10d")
         message += f" (the rendezvous, {kind}, was expected at {rendezvous})"
+    if isinstance(error, ValueError) and os.environ.get("PET_NPROC_PER_NODE") == "gpu":
+        message += " (PET_NPROC_PER_NODE is gpu: give this pod GPUs, or set a number)"
     return Failure(-1, time.time(), type(error).__name__, message, traceback.format_exc())
 
 

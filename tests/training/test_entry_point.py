@@ -144,6 +144,12 @@ def test_of_ranks_that_ended_in_one_second_the_one_without_a_record_of_its_own_i
     assert told.time < left.timestamp
 
 
+def test_a_pod_without_gpus_that_was_told_to_count_them_says_what_to_set(monkeypatch):
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "gpu")
+    told = agent._of_agent(ValueError("Cuda is not available."), ["--standalone"])
+    assert "Cuda is not available. (PET_NPROC_PER_NODE is gpu: give this pod GPUs" in told.message
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
