@@ -24,6 +24,8 @@ _DOCUMENTS = ("the pipeline", "the platform's part")
 # What YAML takes for the end of a line, or refuses.
 _BREAKING = re.compile("[\\x00-\\x08\\n-\\x1f\\x7f-\\x9f\\u2028\\u2029]")
 
+_LOST_ITEM = re.compile(r"from the input '[^']*loop-item|loop-item\S* not found")
+
 
 @dataclass(frozen=True)
 class Package:
@@ -119,8 +121,8 @@ def compile_pipeline(name: str, pipeline: Any) -> Package:
         The package, in embedded form.
 
     Raises:
-        click.ClickException: When a default would break the YAML that KFP writes, or KFP cannot
-            write a constant, such as one that is no finite number.
+        click.ClickException: When a default would break the YAML that KFP writes, KFP cannot
+            write a constant, such as one that is no finite number, or what it writes cannot run.
     """
     from kfp import compiler
 
@@ -132,7 +134,14 @@ def compile_pipeline(name: str, pipeline: Any) -> Package:
         except Exception as error:
             words = f"{type(error).__name__}: {error}"
             raise click.ClickException(f"KFP cannot compile {pipeline.name}: {words}") from None
-        return parse(target.read_text(encoding="utf-8"), Path(f"{name}.yaml"))
+        text = target.read_text(encoding="utf-8")
+    package, problem = _parsed(text, Path(f"{name}.yaml"))
+    if problem:
+        raise click.ClickException(
+            f"KFP compiles {pipeline.name} to a package that cannot run: {problem}."
+            f"{_lost_item(problem)}"
+        )
+    return package
 
 
 def _check_header(pipeline: Any) -> None:
@@ -160,6 +169,14 @@ def parse(text: str, path: Path) -> Package:
         click.ClickException: When it is not a compiled pipeline, or a damaged one: one that KFP
             could not read, or in which something is missing.
     """
+    package, problem = _parsed(text, path)
+    if problem:
+        raise _damaged(path, problem)
+    return package
+
+
+def _parsed(text: str, path: Path) -> tuple[Package, str]:
+    """Reads a package, and says what is wrong with it; nothing when it is whole."""
     lines = text.splitlines(keepends=True)
     length = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
     documents = _documents(text, path)
@@ -173,9 +190,7 @@ def parse(text: str, path: Path) -> Package:
     problem = _problem(spec, platform)
     if len(documents) > len(_DOCUMENTS):
         problem = f"it has {len(documents)} YAML documents, where one or two belong"
-    if problem:
-        raise _damaged(path, problem)
-    return Package(path.stem, "".join(lines[:length]), spec, platform)
+    return Package(path.stem, "".join(lines[:length]), spec, platform), problem
 
 
 def _documents(text: str, path: Path) -> list[Any]:
@@ -197,10 +212,28 @@ def _problem(spec: dict[str, Any], platform: Any) -> str:
 
 
 def _damaged(path: Path, problem: str) -> click.ClickException:
+    lost = _lost_item(problem)
+    if lost:
+        return click.ClickException(f"{path} cannot run: {problem}.{lost}")
     return click.ClickException(
         f"{path} is damaged: {problem}.\n"
         f"Compile it again: `kfp-pytorch compile PIPELINE --output {path}`, where PIPELINE is "
         "FILE.py:FUNCTION or the name of one that comes with kfp-pytorch."
+    )
+
+
+def _lost_item(problem: str) -> str:
+    """Says what to do where KFP's compiler forgot to hand the item of a loop on.
+
+    https://github.com/kubeflow/pipelines/issues/13273
+    """
+    if not _LOST_ITEM.search(problem):
+        return ""
+    return (
+        "\nKFP's compiler loses the item of a loop that is put into a text, as in "
+        'f"run-{item}", or taken apart, as in item.a, within a further loop, condition or exit '
+        "handler. Hand the whole item on as an input, or to a pipeline of its own (@dsl.pipeline) "
+        "that holds what is within the loop."
     )
 
 
@@ -229,7 +262,8 @@ def _of_file(path: Path) -> dict[str, Any]:
             warnings.simplefilter("ignore", FutureWarning)
             spec.loader.exec_module(module)
     except Exception as error:
-        raise click.ClickException(f"{path} cannot be imported: {_told(error, path)}") from None
+        told = _told(error, path)
+        raise click.ClickException(f"{path} cannot be imported: {told}{_lost_item(told)}") from None
     found = {
         name: value
         for name, value in vars(module).items()

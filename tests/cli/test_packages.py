@@ -45,3 +45,44 @@ def test_a_component_that_takes_an_artifact_is_refused_before_anything_starts(tm
     assert result.exit_code == 1
     assert "metric-gate takes the artifact 'metrics'" in result.output
     assert not (tmp_path / "home").exists()
+
+
+LOOPS = """
+from kfp import dsl
+
+@dsl.component
+def say(text: str) -> str:
+    return text
+
+@dsl.pipeline
+def apart(rate: str, size: str):
+    say(text=f"{rate} {size}")
+
+@dsl.pipeline(name="p")
+def pipeline(rates: list = ["a"]):
+    with dsl.ParallelFor(WHAT) as rate:
+        with dsl.ParallelFor(["x"]) as size:
+            STEP
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "step"),
+    [
+        ("rates", 'say(text=f"{rate}")'),
+        ('["a"]', 'say(text=f"{size}")'),
+        ('[{"b": "c"}]', "say(text=rate.b)"),
+    ],
+)
+def test_an_item_that_kfps_compiler_loses_is_said_with_the_way_out(tmp_path, cli, what, step):
+    source = LOOPS.replace("WHAT", what).replace("STEP", step)
+    (tmp_path / "lost.py").write_text(source)
+    result = cli("compile", tmp_path / "lost.py:pipeline", "--output", tmp_path / "lost.yaml")
+    assert result.exit_code == 1
+    assert "damaged" not in result.output
+    assert "loses the item of a loop" in result.output
+    assert "to a pipeline of its own (@dsl.pipeline)" in result.output
+    mended = LOOPS.replace("WHAT", "rates").replace("STEP", "apart(rate=rate, size=size)")
+    (tmp_path / "mended.py").write_text(mended)
+    result = cli("compile", tmp_path / "mended.py:pipeline", "--output", tmp_path / "mended.yaml")
+    assert result.exit_code == 0, result.output
