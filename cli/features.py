@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from kfp_pytorch.cli import shape
 from kfp_pytorch.cli.packages import Package
 
 # How KFP starts a Python component, and how one whose source is in its image.
@@ -33,7 +34,7 @@ def check(package: Package) -> None:
             "no container component and none with its source in an image. Take it out of this "
             "pipeline, or run it on a cluster."
         )
-    for label, settings in _platform(package).items():
+    for label, settings in shape.kubernetes_settings(package.platform).items():
         without = sorted(set(settings) - _OF_PODS_ALONE)
         if without:
             click.echo(
@@ -50,12 +51,6 @@ def _runs(executor: dict[str, Any]) -> bool:
         return True
     command = container.get("command", [])
     return command[:3] != _IN_IMAGE and any(_EXECUTOR in part for part in command)
-
-
-def _platform(package: Package) -> dict[str, Any]:
-    kubernetes = package.platform.get("platforms", {}).get("kubernetes", {})
-    found: dict[str, Any] = kubernetes.get("deploymentSpec", {}).get("executors", {})
-    return found
 
 
 def _step(label: str) -> str:

@@ -11,11 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 _MAPPING = "a mapping"
-# What KFP keeps as a message without fields of its own, though it has them.
-_TYPED = {
-    "ml_pipelines.PipelineSpec.deployment_spec",
-    "ml_pipelines.PlatformDeploymentConfig.ExecutorsEntry.value",
-}
+# KFP keeps it as a message without fields of its own, though it has them.
+_DEPLOYMENT = "ml_pipelines.PipelineSpec.deployment_spec"
+_PLATFORM = "the platform's part"
 
 
 def problem(spec: Any, platform: Any) -> str:
@@ -34,11 +32,34 @@ def problem(spec: Any, platform: Any) -> str:
     try:
         found = [
             *_misfits(spec, pipeline.DESCRIPTOR, ""),
-            *_misfits(platform, part.DESCRIPTOR, "the platform's part"),
-        ]
+            *_misfits(platform, part.DESCRIPTOR, _PLATFORM),
+        ] or list(_of_kubernetes(platform))
     except RecursionError:
         return "a part of it is within itself, or nested too deep"
     return found[0] if found else _unread(spec, platform)
+
+
+def kubernetes_settings(platform: dict[str, Any]) -> dict[str, Any]:
+    """Returns what `kfp.kubernetes` sets on the pods of steps.
+
+    Args:
+        platform: The platform's part of a package.
+
+    Returns:
+        The settings by the label of the executor.
+    """
+    kubernetes = platform.get("platforms", {}).get("kubernetes", {})
+    found: dict[str, Any] = kubernetes.get("deploymentSpec", {}).get("executors", {})
+    return found
+
+
+def _of_kubernetes(platform: dict[str, Any]) -> Iterator[str]:
+    """Yields what does not fit of these settings; those of another platform may be anything."""
+    from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
+
+    for label, settings in kubernetes_settings(platform).items():
+        where = f"{_PLATFORM}.platforms.kubernetes.deploymentSpec.executors.{label}"
+        yield from _misfits(settings, KubernetesExecutorConfig.DESCRIPTOR, where)
 
 
 def _unread(spec: dict[str, Any], platform: dict[str, Any]) -> str:
@@ -105,7 +126,11 @@ def _field_misfits(value: Any, field: Any, where: str) -> Iterator[str]:
 
 
 def _item_misfits(value: Any, field: Any, where: str) -> Iterator[str]:
-    message = _typed(field) if field.full_name in _TYPED else field.message_type
+    message = field.message_type
+    if field.full_name == _DEPLOYMENT:
+        from kfp.pipeline_spec import pipeline_spec_pb2
+
+        message = pipeline_spec_pb2.PipelineDeploymentConfig.DESCRIPTOR
     if message:
         yield from _misfits(value, message, where)
     elif field.enum_type:
@@ -121,16 +146,6 @@ def _item_misfits(value: Any, field: Any, where: str) -> Iterator[str]:
     elif not isinstance(value, int | float | str) or isinstance(value, bool):
         # JSON has whole numbers of 64 bits as text.
         yield _no(value, "a number", where)
-
-
-def _typed(field: Any) -> Any:
-    """Returns the message that KFP writes into a field which takes any."""
-    from kfp.kubernetes import kubernetes_executor_config_pb2
-    from kfp.pipeline_spec import pipeline_spec_pb2
-
-    if field.full_name.startswith("ml_pipelines.PipelineSpec."):
-        return pipeline_spec_pb2.PipelineDeploymentConfig.DESCRIPTOR
-    return kubernetes_executor_config_pb2.KubernetesExecutorConfig.DESCRIPTOR
 
 
 def _not_json(value: Any, where: str) -> Iterator[str]:

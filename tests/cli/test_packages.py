@@ -1,4 +1,4 @@
-"""Compiled YAML that people hand over: a component alone, and what is no pipeline."""
+"""Compiled packages: components alone, what is no pipeline, and what KFP writes that cannot run."""
 
 from __future__ import annotations
 
