@@ -29,7 +29,7 @@ class Clocks:
         start: Time since every pod last ran, or since the last stay in the queue.
         run: Time of running.
         deletion: Time of being deleted.
-        settle: Time that the first pod has ended and the job has not.
+        settle: Time that the first pod has ended and the job has not; none but this is over then.
     """
 
     limits: Limits
@@ -100,11 +100,11 @@ class Clocks:
         passed, self.mark = max(0.0, now - self.mark), now
         if self.deleting:
             self.deletion += passed
-        if self.over:
-            self.settle += passed
         if self.phase is Phase.QUEUED:
             self.queue += passed
             return
+        if self.over:
+            self.settle += passed
         if self.phase is Phase.UNACKNOWLEDGED:
             self.acknowledge += passed
         if self.phase in _RUNS:
@@ -125,14 +125,14 @@ class Clocks:
         limits, left = self.limits, []
         if self.deleting:
             left.append(("deletion", limits.deletion - self.deletion))
+        if self.phase is Phase.QUEUED:
+            return [*left, ("queue", limits.queue - self.queue)] if limits.queue else left
         if self.over:
-            left.append(("settle", limits.settle - self.settle))
+            # It ended in time: how, is for the operator to tell.
+            return [*left, ("settle", limits.settle - self.settle)]
         if self.phase is Phase.UNACKNOWLEDGED:
             left.append(("acknowledge", limits.acknowledge - self.acknowledge))
-        if self.phase is Phase.QUEUED and limits.queue:
-            left.append(("queue", limits.queue - self.queue))
-        starting = self.phase is not Phase.QUEUED and not (self.whole and self.phase in _RUNS)
-        if starting and limits.start:
+        if not (self.whole and self.phase in _RUNS) and limits.start:
             left.append(("start", limits.start - self.start))
         if self.phase in _RUNS and limits.run:
             left.append(("run", limits.run - self.run))

@@ -107,6 +107,10 @@ class TroubleWatch:
         self._since = current
         return worst
 
+    def forgive(self) -> None:
+        """Begins anew: nobody could tell that a trouble was over."""
+        self._since = {}
+
     def next_deadline(self) -> float | None:
         """The time at which a trouble that lasts would become fatal, or None."""
         return min((since + key[2] for key, since in self._since.items()), default=None)

@@ -59,6 +59,10 @@ class RefusalWatch:
         self._since = now if self._since is None else self._since
         return words if now - self._since >= self.limits.refusal_grace else ""
 
+    def forgive(self) -> None:
+        """Begins anew: nobody could tell that it was over."""
+        self._since = None
+
     def next_deadline(self) -> float | None:
         """The time at which a refusal that lasts would become fatal, or None."""
         return None if self._since is None else self._since + self.limits.refusal_grace

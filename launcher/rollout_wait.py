@@ -72,8 +72,11 @@ class Waiter:
                 return self._service
             pods = [] if state.done else self._new_pods()
             answered = time.monotonic() - asked
-            # The server was out of sight, for KServe too perhaps: nobody is blamed for that time.
-            started += answered if answered > self.pace.away else 0.0
+            if answered > self.pace.away:
+                # The server was out of sight, for KServe too perhaps: that time counts for nothing.
+                started += answered
+                self._refused_since = self._failed_since = None
+                self._troubles.forgive()
             waited = time.monotonic() - started
             if not state.done:
                 self._judge(progress, state, pods, waited)

@@ -6,6 +6,7 @@ time; 401, and a certificate that is not trusted, with credentials read afresh f
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import socket
@@ -27,7 +28,7 @@ from kfp_pytorch.launcher.api_errors import (
     Unreachable,
     error_from,
 )
-from kfp_pytorch.launcher.credentials import Credentials
+from kfp_pytorch.launcher.credentials import Credentials, NoCluster
 from kfp_pytorch.launcher.errors import CannotObserve
 from kfp_pytorch.launcher.evidence import Object
 
@@ -175,7 +176,7 @@ class Transport:
                 raise error
             # At once the first time: a rotated token is the usual cause.
             time.sleep(min(2.0 ** (login - 2), 4.0) if login else 0.0)
-            self._known.credentials = self._load()
+            self._reload()
             login += 1
 
     def retried(self, attempt: Callable[[], T]) -> T:
@@ -249,12 +250,17 @@ class Transport:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             if _DISTRUST in str(error):
                 # A cluster's CA is rotated as its tokens are.
-                self._known.credentials = self._load()
+                self._reload()
             words = f"{type(error).__name__}: {error} ({who.server}, from {who.source})"
             raise Unreachable(call, 0, "", words) from error
         self._known.contacted = True
         self._note_time(answer.headers.get("Date", ""))
         return answer
+
+    def _reload(self) -> None:
+        """Reads the credentials afresh; who rotates them may be writing the file just now."""
+        with contextlib.suppress(NoCluster):
+            self._known.credentials = self._load()
 
     def _connected(self) -> tuple[Credentials, urllib3.PoolManager]:
         """The credentials, with a new pool for new ones: a certificate may have changed."""

@@ -10,7 +10,7 @@ import queue
 import time
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher import refusals
+from kfp_pytorch.launcher import podview, refusals
 from kfp_pytorch.launcher.api_errors import Forbidden
 from kfp_pytorch.launcher.clocks import Clocks
 from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER, PYTORCHJOB
@@ -21,7 +21,7 @@ from kfp_pytorch.launcher.gather import Gatherer
 from kfp_pytorch.launcher.kube import Kube
 from kfp_pytorch.launcher.limits import Limits
 from kfp_pytorch.launcher.logs import LogFollower
-from kfp_pytorch.launcher.pods import TroubleWatch, container_status, pod_phase
+from kfp_pytorch.launcher.pods import TroubleWatch, container_status, goes, pod_phase
 from kfp_pytorch.launcher.podview import dig, moment
 from kfp_pytorch.launcher.progress import Progress, age, say
 from kfp_pytorch.launcher.state import JobState, Phase, expected_pods, first_pod, job_state
@@ -221,8 +221,10 @@ class Wait:
     def _note_read(self, source: str, snapshot: Snapshot) -> None:
         self._read_since.add(source)
         if source == "job" and snapshot.took > self._limits.quick_beat:
-            # The server was out of sight, for the operator too perhaps.
+            # The server was out of sight, for the operator and the kubelets too perhaps.
             self._clocks.forgive(time.monotonic())
+            self._troubles.forgive()
+            self._refusals.forgive()
 
     def _see_job(self, sight: Sight | None) -> None:
         if isinstance(sight, Snapshot):
@@ -276,7 +278,7 @@ class Wait:
         if any(dig(status, "state", told) is not None for told in ("running", "terminated")):
             uid = str(dig(pod, "metadata", "uid"))
             self._log.sees(uid, int(status.get("restartCount") or 0))
-        if pod_phase(pod) in _OVER:
+        if self._first_pod_over():
             # The job's own last word should be near; an event of it may have been lost.
             self._beat_at = min(self._beat_at, time.monotonic() + 1.0)
 
@@ -290,8 +292,13 @@ class Wait:
         if phase is Phase.UNACKNOWLEDGED and seen:
             # Whoever made the pods, or could not make them, has seen the job.
             phase = Phase.STARTING
-        over = pod_phase(self._gatherer.evidence.pods.get(self._first_pod, {})) in _OVER
+        over = self._first_pod_over()
         self._clocks.set(time.monotonic(), phase, whole, self._state.deleting, over)
+
+    def _first_pod_over(self) -> bool:
+        """Whether the first pod has ended; one that a queue takes away ends, too, but for now."""
+        stay = [pod for pod in self._gatherer.pods() if pod_phase(pod) in _OVER and not goes(pod)]
+        return any(podview.name(pod) == self._first_pod for pod in stay)
 
     def _quicken(self) -> None:
         """Looks around soon, and often at first."""
@@ -342,8 +349,7 @@ class Wait:
         if time.monotonic() < self._beat_at:
             return
         assert self._state is not None  # noqa: S101 - set by __init__
-        ended = pod_phase(self._gatherer.evidence.pods.get(self._first_pod, {}))
-        if ended in _OVER:
+        if self._first_pod_over():
             self._jobs.look()
         elif self._runs_whole():
             self._beat_at = float("inf")

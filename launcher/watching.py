@@ -215,6 +215,7 @@ class JobFollower(Follower):
     ) -> None:
         super().__init__(kube, put, limits)
         self._job_name = str(job["metadata"]["name"])
+        self._uid = job["metadata"].get("uid")
         self._job_version = ""
         # The answer to the create, or the look before the adoption, is the first read.
         self._first: Object | None = job
@@ -227,6 +228,8 @@ class JobFollower(Follower):
             self._recall()
             return [], ""
         self._first = None
+        if job["metadata"].get("uid", self._uid) != self._uid:
+            self._recall()
         version = str(job["metadata"].get("resourceVersion") or "")
         if version != self._job_version:
             # It changed while nobody watched: what came before is history.

@@ -125,3 +125,21 @@ def test_a_clock_that_goes_back_counts_nothing() -> None:
     clock.set(100, Phase.RUNNING, whole=True)
     clock.count(50)
     assert clock.run == 0
+
+
+def test_what_has_ended_in_time_is_given_up_for_nothing_but_an_operator_that_does_not_say_so() -> (
+    None
+):
+    for whole in (True, False):
+        clock = clocks()
+        clock.set(0, Phase.RUNNING, whole=whole)
+        clock.set(49, Phase.RUNNING, whole=whole, over=True)
+        clock.count(55)
+        assert (clock.exceeded(), clock.next_deadline()) == ("", 56)
+
+
+def test_no_operator_is_waited_for_in_the_queue() -> None:
+    clock = clocks()
+    clock.set(0, Phase.QUEUED, whole=False, over=True)
+    clock.count(99)
+    assert (clock.exceeded(), clock.next_deadline()) == ("", 100)

@@ -20,7 +20,7 @@ from kfp_pytorch.launcher.api_errors import (
     Unauthorized,
 )
 from kfp_pytorch.launcher.constants import CLAIM, POD, PYTORCHJOB, Kind
-from kfp_pytorch.launcher.credentials import load
+from kfp_pytorch.launcher.credentials import Credentials, load
 from kfp_pytorch.launcher.errors import CannotObserve
 from kfp_pytorch.launcher.kube import connect
 from kfp_pytorch.launcher.transport import Patience
@@ -164,6 +164,27 @@ def test_a_rotated_token_is_read_from_disk_on_401(hands: Any, tmp_path: Path) ->
         kube.get(CLAIM, "kfp-pytorch")
     token.write_text("new")
     assert kube.get(CLAIM, "kfp-pytorch")["kind"] == "PersistentVolumeClaim"
+
+
+def test_credentials_that_are_being_written_are_read_once_more(hands: Any, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old")
+    config = kubeconfig(hands.server.url, token_file=str(token))
+    environ = {"KUBECONFIG": str(write_kubeconfig(tmp_path / "rotating", config))}
+    tries = []
+
+    def read() -> Credentials:
+        tries.append(environ)
+        if len(tries) == 2:
+            token.unlink()
+        if len(tries) == 3:
+            token.write_text("new")
+        return load(environ)
+
+    kube = connect(load_credentials=read)
+    hands.fault(TokenExpired(), "get", CLAIMS, times=None)
+    assert kube.get(CLAIM, "kfp-pytorch")["kind"] == "PersistentVolumeClaim"
+    assert len(tries) == 3
 
 
 def test_a_401_that_passes_is_no_error(kube: Any, hands: Any) -> None:

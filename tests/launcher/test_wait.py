@@ -235,23 +235,6 @@ def test_the_last_state_is_taken_from_the_event_of_the_deletion(step: Any, hands
     run.succeeded()
 
 
-def test_another_job_of_the_same_name_is_not_ours(step: Any, hands: Any) -> None:
-    run = step()
-    hands.set_conditions(run.job, "Created", "Running")
-    api = hands.server.api
-
-    def replace() -> None:
-        job = api.get(PYTORCHJOB, "default", run.job)
-        api.delete(PYTORCHJOB, "default", run.job)
-        for field in ("uid", "resourceVersion", "creationTimestamp"):
-            job["metadata"].pop(field)
-        api.create(PYTORCHJOB, job)
-
-    hands.server.call(replace)
-    assert "deleted" in run.failed(JobFailed)
-    assert len(hands.jobs()) == 1, "the other one was touched"
-
-
 def test_memory_over_the_limit_is_named_though_the_pod_is_gone(step: Any, hands: Any) -> None:
     run = step()
     hands.running(run.job)

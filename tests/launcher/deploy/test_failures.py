@@ -301,6 +301,21 @@ def test_a_refusal_of_the_last_spec_is_outwaited(
     step.succeeded()
 
 
+def test_a_refusal_may_have_been_over_while_the_server_was_away(
+    quick: Pace, kserve: KServe, start: Start, server: ThreadedServer, until: Until, clock: Clock
+) -> None:
+    step = start(replace(quick, refusal_grace=60.0, away=0.5), timeout=3600)
+    until(kserve.service)
+    kserve.says("False", modelStatus={"transitionStatus": "InvalidSpec"})
+    assert step.goes_on()
+    server.go_away(1.0)
+    clock.ahead += 70.0
+    assert step.goes_on()
+    kserve.rolls_out()
+    kserve.says("True", url=URL, modelStatus={"transitionStatus": "UpToDate"})
+    step.succeeded()
+
+
 def test_a_canary_of_a_standard_service_is_refused_before_anything_is_written(
     kserve: KServe, start: Start, deployed: Object
 ) -> None:
