@@ -4,7 +4,8 @@ A rank that hangs makes all others wait for it in the next exchange, until that 
 word about the exchange and none about the cause. So each rank says how far it is, a thread looks
 whether it still moves, and tells the others through the store that ranks met at. If nothing moves
 for too long, the rank that is furthest behind is the one that hangs: it ends itself, with the place
-where its main thread stands as the traceback. If it cannot even do that, the others do.
+where its main thread stands as the traceback. If it cannot even do that, the others do: they know
+it by its thread, which tells nothing any more, wherever the rank was.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import NamedTuple
@@ -52,6 +54,18 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         return f"at step {self.step}, {_NAMES[self.phase]}"
+
+
+class _Words(NamedTuple):
+    """What a rank tells the others.
+
+    Attributes:
+        place: How far it is; None where it does what may take any time.
+        looks: How often its thread has looked.
+    """
+
+    place: Place | None
+    looks: int
 
 
 class Heartbeat:
@@ -120,6 +134,7 @@ class Watchdog:
         self._world = world
         self._seconds = seconds
         self._interval = min(seconds / 10, _MOST_INTERVAL)
+        self._looks = 0
         self._on_hang = on_hang
         self._store = own_store(world)
         self._main = threading.main_thread().ident
@@ -139,49 +154,78 @@ class Watchdog:
             place = self._heartbeat.place
             silent = silent + 1 if place is not None and place is before else 0
             before = place
-            self._tell(place)
+            self._tell()
             if place is not None and silent * self._interval >= self._seconds:
                 self._judge(place)
 
     def _judge(self, place: Place) -> None:
         """Ends this process: as the one that hangs, or as one that waits for it."""
-        rank, behind = min(self._ask().items(), key=lambda item: item[1], default=(-1, place))
+        told = self._ask()
         stands = _traceback_of(self._main)
-        last = behind >= place
-        # A rank that waits for another gives that the time to say so, and to be missed.
         waits = _is_exchange(stands)
-        grace = _GRACE_SECONDS if not last or waits else 0
-        if self._closed.wait(grace) or self._heartbeat.place is not place:
+        other = _behind(told, place)
+        # A rank that waits for another gives that the time to say so, and to be missed.
+        if (other or waits) and not self._give_time(place):
             return
-        if last:
+        if waits and not other:
+            other = _frozen(told, self._ask())
+        if other:
+            what = (
+                f"{other} and cannot say why; this rank has waited for it for {self._seconds:g} "
+                f"seconds {place}"
+            )
+        else:
             what = (
                 f"no progress for {self._seconds:g} seconds {place}; the traceback is where this "
                 f"rank stands{_WAITS if waits else ''}; if it only needs longer, raise "
                 "--rank-timeout"
             )
-        else:
-            what = (
-                f"rank {rank} makes no progress {behind} and cannot say why; this rank has waited "
-                f"for it for {self._seconds:g} seconds {place}"
-            )
         self._on_hang(RankHungError(what).with_traceback(stands))
 
-    def _tell(self, place: Place | None) -> None:
+    def _give_time(self, place: Place) -> bool:
+        """Waits for others to say something; whether this rank still stands where it did then."""
+        # Twice what every rank tells in, so that one that tells nothing is known.
+        grace = max(_GRACE_SECONDS, 2 * self._interval)
+        until = time.monotonic() + grace
+        while time.monotonic() < until:
+            if self._closed.wait(self._interval) or self._heartbeat.place is not place:
+                return False
+            self._tell()
+        return True
+
+    def _tell(self) -> None:
+        self._looks += 1
         if self._store is not None:
             with contextlib.suppress(dist.DistError):
-                self._store.set(_key(self._world.rank), json.dumps(place))
+                words = json.dumps([self._heartbeat.place, self._looks])
+                self._store.set(_key(self._world.rank), words)
 
-    def _ask(self) -> dict[int, Place]:
-        """How far the ranks are that are doing what should not take long."""
-        places: dict[int, Place] = {}
+    def _ask(self) -> dict[int, _Words]:
+        """What each rank told last."""
+        told: dict[int, _Words] = {}
         if self._store is None:
-            return places
+            return told
         with contextlib.suppress(dist.DistError):
             for rank in range(self._world.size):
                 if self._store.check([_key(rank)]):
-                    place = json.loads(self._store.get(_key(rank)))
-                    places |= {rank: Place(*place)} if place else {}
-        return places
+                    place, looks = json.loads(self._store.get(_key(rank)))
+                    told[rank] = _Words(Place(*place) if place else None, looks)
+        return told
+
+
+def _behind(told: dict[int, _Words], place: Place) -> str:
+    """Says which rank is the furthest behind this place; nothing where none is."""
+    places = {rank: words.place for rank, words in told.items() if words.place is not None}
+    rank, behind = min(places.items(), key=lambda item: item[1], default=(-1, place))
+    return f"rank {rank} makes no progress {behind}" if behind < place else ""
+
+
+def _frozen(before: dict[int, _Words], now: dict[int, _Words]) -> str:
+    """Says which rank has told nothing in the meantime, not even that it looks."""
+    silent = [rank for rank, words in before.items() if now.get(rank) == words]
+    if not silent:
+        return ""
+    return f"rank {silent[0]} makes no progress {before[silent[0]].place or 'any more'}"
 
 
 def _key(rank: int) -> str:

@@ -39,7 +39,8 @@ def start_pods(start_nodes, tmp_path):
             output=tmp_path / "job",
             environ={"PYTHONPATH": str(tmp_path), "PET_NPROC_PER_NODE": str(ranks_each)} | environ,
         )
-        nodes.await_output("step=10 ")
+        # By then each has told where it is, which it does every 0.3 s.
+        nodes.await_output("step=200 ")
         pids.extend(int((tmp_path / f"{rank}.pid").read_text()) for rank in (0, 1))
         return nodes, pids
 
