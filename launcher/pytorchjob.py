@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kfp_pytorch.launcher import constants, environment, strategic_merge
+from kfp_pytorch.launcher import checks, constants, environment, strategic_merge
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import PyTorchJobInputs
 from kfp_pytorch.launcher.storage import Location
@@ -118,7 +118,9 @@ def pod_template(
         "spec": _pod_spec(inputs, job_name),
     }
     template = strategic_merge.merge(template, inputs.pod_template_patch, "pod_template_patch")
+    _check_lists(template["spec"])
     _check_patch(inputs.pod_template_patch.get("spec") or {})
+    _render_texts(template)
     _add_shared_memory(template["spec"], inputs)
     _check_pod(template["spec"])
     return template
@@ -254,6 +256,40 @@ def _named(items: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
     return next((item for item in items if item.get("name") == name), None)
 
 
+def _check_lists(spec: dict[str, Any]) -> None:
+    """Refuse an object or a word where a list belongs, which is soon written in YAML."""
+
+    def check(part: dict[str, Any], names: Iterable[str], where: str) -> None:
+        for name in names:
+            if not isinstance(part.get(name, []), list):
+                raise InputError(f"{where}.{name} is {part[name]!r}; it must be a list.")
+
+    check(spec, ("initContainers", "tolerations"), "pod_template_patch.spec")
+    for container in _all_containers(spec):
+        names = ("command", "args", "env", "envFrom", "ports", "volumeMounts")
+        check(container, names, f"pod_template_patch: container {container['name']!r}")
+
+
+def _render_texts(template: dict[str, Any]) -> None:
+    """Write the numbers and truth values of a patch as texts where Kubernetes takes but these."""
+    metadata, where = template["metadata"], "pod_template_patch.metadata"
+    readers = {"labels": checks.label_map, "annotations": checks.annotation_map}
+    metadata |= {
+        part: read(f"{where}.{part}", metadata[part])
+        for part, read in readers.items()
+        if part in metadata
+    }
+    for container in _all_containers(template["spec"]):
+        for variable in container.get("env", []):
+            if "value" in variable:
+                name = f"{container['name']}'s variable {variable['name']!r}"
+                variable["value"] = checks.rendered(name, variable["value"])
+
+
+def _all_containers(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*spec.get("containers", []), *spec.get("initContainers", [])]
+
+
 def _check_patch(spec: dict[str, Any]) -> None:
     """Refuse what the operator would pass over without a word, or what is the launcher's own."""
     if spec.get("restartPolicy"):
@@ -278,7 +314,7 @@ def _check_pod(spec: dict[str, Any]) -> None:
     twice = sorted({str(name) for name in volumes if volumes.count(name) > 1})
     if twice:
         raise InputError(f"Two volumes of the pod are called {twice[0]!r}; rename one.")
-    for container in [*containers, *spec.get("initContainers", [])]:
+    for container in _all_containers(spec):
         if not container.get("image"):
             raise InputError(f"The container {container.get('name')!r} has no image.")
         _check_mounts(container, volumes)

@@ -81,7 +81,8 @@ def _merge_list(name: str, base: list[Any], patch: list[Any], where: str) -> lis
     result = {item[key]: item for item in base}
     for i, item in enumerate(patch):
         here = f"{where}[{i}]"
-        if not isinstance(item, dict) or item.get(key) in (None, ""):
+        named = item.get(key) if isinstance(item, dict) else None
+        if not named or not isinstance(named, (str, int)):
             raise InputError(f"{here} must be an object with {key!r}, by which it is merged.")
         if item.get(_DIRECTIVE) == "delete":
             result.pop(item[key], None)

@@ -317,6 +317,17 @@ def test_a_patch_may_take_away_by_null_and_by_delete() -> None:
         ({"containers": "x"}, "where an object or a list is expected"),
         ({"volumes": ["x"]}, "must be an object with 'name'"),
         ({"containers": [{"name": "pytorch", "$patch": "merge"}]}, "only delete is known"),
+        ({"volumes": [{"name": ["x"]}]}, "must be an object with 'name'"),
+        ({"initContainers": {"name": "x", "image": "i"}}, "initContainers is {'name': 'x'"),
+        ({"initContainers": "x"}, "it must be a list"),
+        (
+            {"containers": [{"name": "s", "image": "i", "volumeMounts": {"name": "x"}}]},
+            "container 's'.volumeMounts is {'name': 'x'}; it must be a list",
+        ),
+        (
+            {"containers": [{"name": "s", "image": "i", "env": [{"name": "A", "value": [1]}]}]},
+            "s's variable 'A' must be a string",
+        ),
         ({"restartPolicy": "Never"}, "use the input restart_policy"),
         (
             {"containers": [{"name": "pytorch", "env": [{"name": "RANK", "value": "0"}]}]},
@@ -340,3 +351,17 @@ def test_a_patch_that_leaves_no_pod_to_run_is_refused(patch: Any, said: str) -> 
     with pytest.raises(InputError) as raised:
         job(pod_template_patch={"spec": patch})
     assert said in raised.value.message
+
+
+def test_numbers_in_a_patch_become_the_texts_that_kubernetes_takes() -> None:
+    variables = [{"name": "N", "value": 3.0}, {"name": "DEBUG", "value": True}]
+    patch = {
+        "metadata": {"labels": {"version": 2.0, "env": "prod"}, "annotations": {"scrape": True}},
+        "spec": {"initContainers": [{"name": "wait", "image": "i", "env": variables}]},
+    }
+    made = template(pod_template_patch=patch)
+    assert made["metadata"]["labels"]["version"] == "2"
+    assert made["metadata"]["labels"]["env"] == "prod"
+    assert made["metadata"]["annotations"]["scrape"] == "true"
+    values = [variable["value"] for variable in made["spec"]["initContainers"][0]["env"]]
+    assert values == ["3", "true"]
