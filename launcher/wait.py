@@ -308,7 +308,7 @@ class Wait:
         """Counts what an adopted job has used of its limits, by the cluster's clock alone."""
         assert self._state is not None  # noqa: S101 - set by __init__
         created = moment(dig(job, "metadata", "creationTimestamp"))
-        since = moment(self._state.since) or created
+        since = moment(self._state.since) or moment(dig(job, "status", "startTime")) or created
         if created is None or since is None:
             return
         passed = (self._kube.now() - max(since, created)).total_seconds()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from harness import played
+
 from kfp_pytorch.launcher.errors import JobFailed
 from kfp_pytorch.local.apiserver.faultactions import Answer
 
@@ -58,6 +60,19 @@ def test_the_time_that_a_job_was_queued_is_none_of_its_start(
     hands.set_status(first.job, {"conditions": conditions})
     second = step(limits={"start": 600, "remind": 0.1})
     says("still starting")
+    hands.success(first.job)
+    second.succeeded()
+
+
+def test_a_job_whose_conditions_have_no_times_has_run_since_its_start(
+    step: Any, hands: Any, says: Any
+) -> None:
+    first = an_hour_old(step, hands)
+    hands.running(first.job)
+    running = [{"type": "Running", "status": "True", "lastTransitionTime": None}]
+    hands.set_status(first.job, {"conditions": running, "startTime": played.now()})
+    second = step(limits={"run": 600, "remind": 0.1})
+    says("still running")
     hands.success(first.job)
     second.succeeded()
 
