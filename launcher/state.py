@@ -81,12 +81,15 @@ def job_state(job: Object) -> JobState:
     conditions = [c for c in status.get("conditions") or [] if isinstance(c, dict)]
     true = _true(conditions)
     for kind, phase in _ORDER:
+        if kind == "Created" and _suspended(job):
+            # The queue holds it, though the operator has not said so yet.
+            break
         if kind in true:
             # Created stays True in the queue: a start begins with whatever changed last.
             since = _latest(conditions if phase is Phase.STARTING else [true[kind]])
             return _state(phase, true[kind], since, deleting, status)
     if _suspended(job):
-        return JobState(Phase.QUEUED, deleting=deleting)
+        return JobState(Phase.QUEUED, since=_latest(conditions), deleting=deleting)
     # Only False ones, as Suspended=False after Kueue let it go: seen by the operator, not running.
     seen = conditions or status.get("startTime") or status.get("replicaStatuses")
     if not seen:

@@ -49,6 +49,8 @@ def test_a_job_without_conditions_is_not_acknowledged(status: Any) -> None:
 def test_a_suspended_job_is_queued_with_and_without_conditions() -> None:
     assert job_state(job(suspend=True)).phase is Phase.QUEUED
     assert job_state(job("Created", "Suspended", suspend=True)).phase is Phase.QUEUED
+    assert job_state(job("Created", suspend=True)).phase is Phase.QUEUED
+    assert job_state(job("Created", "Suspended=False", suspend=True)).phase is Phase.QUEUED
 
 
 def test_a_resumed_job_that_only_says_suspended_false_is_starting() -> None:

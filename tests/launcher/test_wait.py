@@ -100,7 +100,7 @@ def test_a_success_with_a_failed_worker_is_a_loud_one(
     assert "pods of it failed: 1 Worker" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("suspended", [(), ("Created", "Suspended")])
+@pytest.mark.parametrize("suspended", [(), ("Created",), ("Created", "Suspended")])
 def test_time_in_the_queue_counts_for_no_other_limit(
     step: Any, hands: Any, told: list[str], says: Any, later: Any, suspended: tuple[str, ...]
 ) -> None:
