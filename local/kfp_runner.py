@@ -27,7 +27,7 @@ from types import FrameType
 from typing import IO, Any, TextIO, cast
 
 from kfp_pytorch.launcher import constants
-from kfp_pytorch.local import conditions, guard, step, task_settings
+from kfp_pytorch.local import conditions, guard, own_defaults, step, task_settings
 
 RUN_FILE = "run.json"
 PIPELINE_FILE = "pipeline.json"
@@ -67,6 +67,7 @@ def local_form(spec: dict[str, Any], name: str) -> dict[str, Any]:
         A new specification for this machine alone.
     """
     result = task_settings.handed_over(spec)
+    own_defaults.fill_in(result)
     result["pipelineInfo"]["name"] = name
     for label, executor in result.get("deploymentSpec", {}).get("executors", {}).items():
         container = executor.get("container")
@@ -101,7 +102,7 @@ def run(folder: Path) -> None:
 
 
 def override_kfp(wanted: Run) -> None:
-    """Replaces five functions of kfp.local, as no setting of it does.
+    """Replaces six functions of kfp.local, as no setting of it does.
 
     - The pipeline's resource name, a part of every URI, has the time in it; a resumed run keeps
       the one it had.
@@ -111,6 +112,7 @@ def override_kfp(wanted: Run) -> None:
     - A whole number that a pipeline puts inside a list or dict arrives as `3.0`; the backend
       writes `3`. And it writes the keys of a dict in their order, whatever order they were given
       in.
+    - A step that is handed None fails; it has its own default. See `own_defaults`.
     - A condition is False whenever kfp.local cannot make sense of it; see `conditions`.
 
     Args:
@@ -126,6 +128,9 @@ def override_kfp(wanted: Run) -> None:
     subprocess_task_handler.replace_python_executable = _unless_terminated
     executor_input_utils.executor_input_to_dict = _as_the_backend_writes(
         executor_input_utils.executor_input_to_dict
+    )
+    executor_input_utils.construct_executor_input = own_defaults.without_nones(
+        executor_input_utils.construct_executor_input
     )
     ConditionEvaluator.evaluate_condition = staticmethod(
         conditions.evaluator(ConditionEvaluator._resolve_pipeline_channel)

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import pytest
 import yaml
@@ -15,6 +15,8 @@ from kfp_pytorch.local import guarded, step
 from kfp_pytorch.local.kfp_runner import PIPELINE_FILE, RUN_FILE, local_form
 
 component = dsl.component(base_image="python", install_kfp_package=False)
+# KFP does not know `str | None`.
+Word = Optional[str]  # noqa: UP045
 
 
 @component
@@ -108,6 +110,24 @@ def judging():
                 speak(text="whole")
         with dsl.Else():
             speak(text="bad")
+
+
+@component
+def told(count: int = 7, note: Optional[str] = "own") -> str:  # noqa: UP045
+    return f"{count} {note}"
+
+
+@dsl.pipeline
+def nested(count: int = 5, note: Word = None):
+    told(count=count, note=note)
+
+
+@dsl.pipeline(name="nesting")
+def nesting(count: int = 10, note: Word = None, other: Word = None):
+    nested()
+    nested(note="given", count=count)
+    with dsl.If(count == 10):
+        nested(note=other)
 
 
 @dsl.pipeline(name="failing")
@@ -270,3 +290,10 @@ def test_no_step_outlives_its_runner_and_none_is_retried(tmp_path, number):
         rest = process.stdout.read()
     assert process.returncode == (143 if number == signal.SIGTERM else -signal.SIGKILL)
     assert '"started"' not in rest
+
+
+def test_a_pipeline_within_another_has_its_own_defaults_as_on_a_cluster(tmp_path):
+    code, events = run(tmp_path / "a-run", nesting, {"note": "outer"})
+    assert code == 0
+    outputs = sorted(each["outputs"]["parameters"]["Output"] for each in ended(events))
+    assert outputs == ["10 given", "5 own", "5 own"]

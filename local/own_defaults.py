@@ -1,0 +1,56 @@
+"""What a pipeline within another is handed where nobody gives it a value: its own default.
+
+kfp.local takes the value of the outer pipeline's parameter of that name, where it has one
+(`build_nested_dag_arguments` of kfp.local.orchestrator.task_spec_utils), and fails over a parameter
+with no default at all. On a cluster both are as the author wrote them:
+https://github.com/kubeflow/pipelines/blob/master/backend/src/v2/driver/resolve.go
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def fill_in(spec: dict[str, Any]) -> None:
+    """Writes defaults out where kfp.local would not find them; None where there is no other.
+
+    Args:
+        spec: A pipeline's specification, which is changed.
+    """
+    components = spec.get("components", {})
+    for name, default in _defaults(spec["root"]).items():
+        spec["root"]["inputDefinitions"]["parameters"][name]["defaultValue"] = default
+    for dag in (spec["root"], *components.values()):
+        for task in dag.get("dag", {}).get("tasks", {}).values():
+            component = components[task["componentRef"]["name"]]
+            defaults = _defaults(component) if "dag" in component else {}
+            for name, default in defaults.items():
+                given = task.setdefault("inputs", {}).setdefault("parameters", {})
+                given.setdefault(name, {"runtimeValue": {"constant": default}})
+
+
+def _defaults(component: dict[str, Any]) -> dict[str, Any]:
+    definitions = component.get("inputDefinitions", {}).get("parameters", {})
+    return {
+        name: definition.get("defaultValue")
+        for name, definition in definitions.items()
+        if definition.get("isOptional") or "defaultValue" in definition
+    }
+
+
+def without_nones(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Has a step that is handed None take its own default, as KFP's driver does.
+
+    Args:
+        original: kfp.local's `construct_executor_input`.
+
+    Returns:
+        The same function, but for this.
+    """
+
+    def construct_executor_input(*, arguments: dict[str, Any], **keywords: Any) -> Any:
+        given = {name: value for name, value in arguments.items() if value is not None}
+        return original(arguments=given, **keywords)
+
+    return construct_executor_input
