@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -23,7 +24,8 @@ def check(package: Package) -> None:
         package: The package.
 
     Raises:
-        click.ClickException: When there is a container component or one that is in its image.
+        click.ClickException: When there is a container component or one that is in its image,
+            or an artifact that nobody gives is handed on.
     """
     executors = package.spec.get("deploymentSpec", {}).get("executors", {})
     refused = [_step(label) for label, executor in executors.items() if not _runs(executor)]
@@ -34,6 +36,12 @@ def check(package: Package) -> None:
             "no container component and none with its source in an image. Take it out of this "
             "pipeline, or run it on a cluster."
         )
+    not_given = next(_not_given(package.spec), "")
+    if not_given:
+        raise click.ClickException(
+            f"{package.pipeline_name}: {not_given}, which nobody gives it, though it may be left "
+            "out. KFP fails over that. Give one, or have a pipeline without it."
+        )
     for label, settings in shape.kubernetes_settings(package.platform).items():
         without = sorted(set(settings) - _OF_PODS_ALONE)
         if without:
@@ -43,6 +51,29 @@ def check(package: Package) -> None:
                 "it to pytorch_job as an input, such as env, node_selector or pod_template_patch.",
                 err=True,
             )
+
+
+def _not_given(spec: dict[str, Any]) -> Iterator[str]:
+    """Yields what hands an optional artifact on that a pipeline was not given.
+
+    So KFP's driver fails as well: "parent DAG does not have input artifact",
+    https://github.com/kubeflow/pipelines/blob/master/backend/src/v2/driver/resolve.go
+    """
+    components = spec.get("components", {})
+    calls: list[tuple[str, dict[str, Any], set[str]]] = [("the pipeline", spec["root"], set())]
+    for dag in (spec["root"], *components.values()):
+        for name, task in dag.get("dag", {}).get("tasks", {}).items():
+            given = task.get("inputs", {}).get("artifacts", {})
+            calls.append((f"task {name}", components[task["componentRef"]["name"]], set(given)))
+    for caller, component, given in calls:
+        declared = component.get("inputDefinitions", {}).get("artifacts", {})
+        lacking = {name for name, of in declared.items() if of.get("isOptional")} - given
+        for name, task in component.get("dag", {}).get("tasks", {}).items():
+            sources = task.get("inputs", {}).get("artifacts", {}).values()
+            taken = {source.get("componentInputArtifact") for source in sources}
+            # A condition may be there for that very case.
+            if taken & lacking and "triggerPolicy" not in task:
+                yield f"{caller} hands task {name} the artifact {min(taken & lacking)!r}"
 
 
 def _runs(executor: dict[str, Any]) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from kfp import compiler, dsl, kubernetes
 
-from kfp_pytorch.cli import checks, packages, parameters
+from kfp_pytorch.cli import checks, features, packages, parameters
 
 # KFP does not know `str | None`.
 Word = Optional[str]  # noqa: UP045
@@ -212,3 +212,16 @@ def test_the_settings_of_a_platform_that_kfp_does_not_know_may_be_anything():
     assert packages.parse(of_platform("other"), Path("many.yaml")).platform
     with pytest.raises(click.ClickException, match="exec-make has 'bat', which KFP"):
         packages.parse(of_platform("kubernetes"), Path("many.yaml"))
+
+
+@dsl.pipeline(name="outer")
+def outer():
+    inner()
+
+
+def test_an_artifact_that_nobody_gives_is_missed_before_a_run_not_in_it():
+    with pytest.raises(click.ClickException, match="task inner hands task perhaps the artifact 'd"):
+        features.check(packages.compile_pipeline("outer", outer))
+    with pytest.raises(click.ClickException, match="the pipeline hands task perhaps the artifact"):
+        features.check(packages.compile_pipeline("inner", inner))
+    features.check(packages.compile_pipeline("loops", loops))
