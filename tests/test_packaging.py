@@ -50,6 +50,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     assert held == expected
 
 
+@pytest.mark.slow
 def test_the_wheel_alone_gives_the_command_and_the_components_without_torch(
     wheel: Path, tmp_path: Path
 ) -> None:

@@ -134,9 +134,10 @@ class Hands:
         statuses = [container(terminated=end(code, text), **more)]
         return self.pod(job, role, index, phase=phase, containerStatuses=statuses)
 
-    def success(self, job: str, **fields: Any) -> None:
-        """Lets the master and then the job succeed."""
-        self.ended(job, 0, json.dumps({"version": 1, "status": "succeeded", **fields}))
+    def success(self, job: str, restarts: int = 0, **fields: Any) -> None:
+        """Lets the master, which was restarted so often, and then the job succeed."""
+        told = {"version": 1, "status": "succeeded", **fields}
+        self.ended(job, 0, json.dumps(told), restarts=restarts)
         self.set_conditions(job, "Created", "Running=False", "Succeeded")
 
     def fault(self, action: Action, verb: str, path: str = JOBS, **how: Any) -> None:

@@ -344,6 +344,7 @@ def test_a_client_may_ask_who_it_is_and_what_it_may_do(core: kubernetes.CoreV1Ap
     kubernetes.AuthenticationV1Api(core.api_client).create_self_subject_review({})
 
 
+@pytest.mark.slow
 def test_a_hundred_watchers_see_a_job_of_512_pods(api_server: ThreadedServer) -> None:
     """All see every pod, and connections that were closed are let go of."""
     pods, watchers = 512, 100

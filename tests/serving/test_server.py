@@ -262,6 +262,7 @@ def test_the_metadata_describes_the_tensors(server: Server) -> None:
     assert [t["name"] for t in metadata["outputs"]] == ["class", "label", "score", "logits"]
 
 
+@pytest.mark.slow
 def test_many_clients_at_once_are_all_answered(server: Server) -> None:
     statuses: list[int] = []
 

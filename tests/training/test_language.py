@@ -151,6 +151,7 @@ def test_an_image_model_takes_no_argument_of_language_models():
         parse(["--max-steps=5"])
 
 
+@pytest.mark.slow
 def test_a_model_sharded_over_two_ranks_goes_on_in_one_as_if_nothing_had_been(
     whole, no_export, start_ranks, tmp_path
 ):

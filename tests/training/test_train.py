@@ -121,7 +121,7 @@ def test_the_memory_for_checkpoints_is_made_once_and_before_if_there_is_time(
         return stage(*arguments)
 
     monkeypatch.setattr(DefaultStager, "stage", count)
-    run(tmp_path, checkpoint_every_steps=every)
+    run(tmp_path, epochs=1, checkpoint_every_steps=every)
     assert made_in == [every == 1]
 
 
