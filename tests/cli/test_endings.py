@@ -35,6 +35,7 @@ def test_however_a_run_is_ended_nothing_is_left_and_the_next_one_works(root):
     assert again.returncode == 0, again.stderr
 
 
+@pytest.mark.slow
 def test_kill_9_ends_a_cluster_that_was_to_be_kept_too(root):
     process = start("run", f"{PIPELINES}:sleeping", "--local", "--keep", root=root)
     assert "asleep" in next(line for line in process.stdout if "asleep" in line)
@@ -86,6 +87,7 @@ def test_ctrl_c_while_the_cluster_starts_leaves_nothing(root, command):
     assert left_of(root) == []
 
 
+@pytest.mark.slow
 def test_resume_keeps_the_runs_identity_and_its_arguments(cli, root, tmp_path):
     what = f"{PIPELINES}:trying"
     first = invoke(

@@ -120,6 +120,7 @@ def test_a_run_does_not_share_a_cluster_that_ends_with_another_run(cli, root):
     assert "kfp-pytorch local up" in second.output
 
 
+@pytest.mark.slow
 def test_of_two_runs_at_the_same_instant_one_is_told_of_the_other(root):
     both = [start("run", f"{PIPELINES}:sleeping", "--local", "--json", root=root) for _ in range(2)]
     until(lambda: any(each.poll() is not None for each in both))

@@ -82,6 +82,7 @@ def test_after_a_cut_pods_are_looked_at_over_a_longer_time_than_the_job(kube: An
     assert 1.0 < max(pods.pause(0, silent=False) for _ in range(200)) <= 2.0
 
 
+@pytest.mark.slow
 def test_of_a_job_with_hundreds_of_workers_the_first_to_fail_are_told_and_the_rest_counted(
     step: Any, hands: Any
 ) -> None:

@@ -44,6 +44,7 @@ class ComparesAll(torch.nn.Module):
         return fours.contiguous().flatten(1).mean(1, keepdim=True).repeat(1, 4)
 
 
+@pytest.mark.slow
 def test_a_request_that_memory_is_too_small_for_is_told_to_come_back(
     started: Any, write_export: Any, tmp_path: Path
 ) -> None:
@@ -103,6 +104,7 @@ class ComputesLong(torch.nn.Module):
         return square.flatten(1).mean(1, keepdim=True).repeat(1, 4)
 
 
+@pytest.mark.slow
 def test_what_is_not_answered_when_the_drain_ends_is_told_to_come_back(
     started: Any, write_export: Any, tmp_path: Path
 ) -> None:
