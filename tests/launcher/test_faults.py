@@ -121,8 +121,8 @@ def test_reads_that_fail_for_a_while_fail_no_healthy_job(
 def test_a_server_that_restarts_is_waited_for(step: Any, hands: Any) -> None:
     run = runs(step, hands)
     hands.until(lambda: hands.count("watch", "/pytorchjobs"))
-    hands.server.go_away(0.6)
     seen = hands.count("get", "/pytorchjobs/")
+    hands.server.go_away(0.6)
     hands.until(lambda: hands.count("get", "/pytorchjobs/") > seen)
     hands.success(run.job)
     run.succeeded()

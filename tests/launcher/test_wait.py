@@ -68,11 +68,11 @@ def test_a_pull_that_works_again_is_looked_at_before_it_is_given_up(step: Any, h
     hands.waiting(run.job, "ImagePullBackOff", "Back-off pulling image train:1")
     hands.until(lambda: hands.count("watch", "/pods"))
     hands.fault(SilentWatch(), "watch", PODS, times=None)
-    hands.server.go_away(0.05)
     before = hands.count("watch", "/pods")
+    hands.server.go_away(0.05)
     hands.until(lambda: hands.count("watch", "/pods") > before)
-    hands.running(run.job)
     again = hands.count("watch", "/pods")
+    hands.running(run.job)
     hands.until(lambda: hands.count("watch", "/pods") > again)
     assert run.going, run.error
     hands.success(run.job)
