@@ -23,7 +23,7 @@ SHIPPED = "kfp_pytorch.pipelines"
 _DOCUMENTS = ("the pipeline", "the platform's part")
 # What YAML takes for the end of a line, or refuses.
 _BREAKING = re.compile("[\\x00-\\x08\\n-\\x1f\\x7f-\\x9f\\u2028\\u2029]")
-
+# How KFP's compiler, or the check of what it wrote, says that it lost the item of a loop.
 _LOST_ITEM = re.compile(r"from the input '[^']*loop-item|loop-item\S* not found")
 
 

@@ -14,6 +14,8 @@ _MAPPING = "a mapping"
 # KFP keeps it as a message without fields of its own, though it has them.
 _DEPLOYMENT = "ml_pipelines.PipelineSpec.deployment_spec"
 _PLATFORM = "the platform's part"
+# Characters of a wrong value that a message shows.
+_SHOWN = 60
 
 
 def problem(spec: Any, platform: Any) -> str:
@@ -172,7 +174,3 @@ def _no(value: Any, wanted: str, where: str) -> str:
     shown = "null" if value is None else repr(value)
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
     return f"{where or 'the pipeline'} is {shown}, where {wanted} belongs"
-
-
-# Characters of a wrong value that a message shows.
-_SHOWN = 60

@@ -131,7 +131,7 @@ class Skipper:
         self.count = 0
         self._world = world
         self._optimizer = optimizer
-        self._norm = norm or functools.partial(_gradient_norm, model)
+        self._norm = norm or functools.partial(gradient_norm, model)
         # Others, such as tables, do not change.
         carried = model.state_dict().keys()
         self._buffers = [buffer for name, buffer in model.named_buffers() if name in carried]
@@ -196,7 +196,8 @@ def _steps(world: World, places: Sequence[float]) -> list[tuple[int, int]]:
     return [divmod(int(place), world.size) for place in places if place != _NONE]
 
 
-def _gradient_norm(model: nn.Module) -> Tensor:
+def gradient_norm(model: nn.Module) -> Tensor:
+    """The norm of all gradients that a model has, on the device."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     return torch.nn.utils.get_total_norm(gradients)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from kfp_pytorch.training import profiling, steptimes, usage
+from kfp_pytorch.training import finite, profiling, steptimes, usage
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import World
 from kfp_pytorch.training.flops import peak_flops, utilisation
@@ -95,8 +95,7 @@ class Instruments:
         """The norm of the last step's gradients, which are averaged over ranks by now."""
         if self._norm is not None:
             return self._norm
-        gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
-        return torch.nn.utils.get_total_norm(gradients)
+        return finite.gradient_norm(self._model)
 
     def read(
         self, values: Mapping[str, float], norm: float

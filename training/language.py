@@ -32,7 +32,7 @@ from kfp_pytorch.training.lifecycle import (
     save,
     save_if_due,
 )
-from kfp_pytorch.training.metrics import History, LossMeter, mean_loss
+from kfp_pytorch.training.metrics import History, LossMeter, fetch, mean_loss
 from kfp_pytorch.training.parallel import StepOptions, Trainable, build
 from kfp_pytorch.training.plan import ParallelPlan
 from kfp_pytorch.training.rescue import Rescue
@@ -354,7 +354,8 @@ def evaluate(job: Job) -> dict[str, float]:
         meter.add(loss, job.windows())
         job.instruments.evaluating(job.state.progress.step, number)
     job.instruments.rest()
-    result = mean_loss(meter.take().tolist())
+    (totals,) = fetch(job.world.device, meter.take())
+    result = mean_loss(totals)
     if result is None or not result < float("inf"):
         raise diverged(
             job,
