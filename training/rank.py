@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 NODES_ENV = "PET_NNODES"
 _AGENT_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1
+# Threads write checkpoints and traces, and answer Prometheus. In each of Python's own turns of 5 ms
+# that they take, a GPU could stand still for want of the next step.
+_TURN_SECONDS = 0.0005
 _OWN_ERROR_SECONDS = 2.0
 # Taken by the thread that ends this process, and never given back: one word, and a whole one.
 _ENDING = threading.Lock()
@@ -108,6 +111,7 @@ def _train(arguments: list[str], request: StopRequest, rescue: Rescue) -> None:
     from kfp_pytorch.training.lifecycle import Start
     from kfp_pytorch.training.watchdog import Heartbeat, watched
 
+    sys.setswitchinterval(_TURN_SECONDS)
     settings = config.parse(arguments)
     if settings.is_language_model:
         from kfp_pytorch.training.language import train

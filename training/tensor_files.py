@@ -36,6 +36,9 @@ except ImportError:  # the name before torch 2.14
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
 
 INDEX = ".metadata"
+# torch.save writes a tensor in dozens of pieces, each of which lets another thread run and then
+# waits for it: the one that trains would be as much in the way of this one as the other way round.
+_CHUNK_BYTES = 4 * 2**20
 Tensors = dict[str, Any]
 """Tensors by name, in dictionaries that may hold dictionaries."""
 Files = dict[str, dict[str, Any]]
@@ -196,7 +199,7 @@ def _first_error() -> Iterator[None]:
         raise CheckpointError(f"rank {rank}: {type(error).__name__}: {error}") from failed
 
 
-class _MeasuredFile:
+class _MeasuredFile(io.RawIOBase):
     """A file that is written, and knows its size and sha256."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -220,8 +223,14 @@ class _MeasuredFile:
     def facts(self) -> dict[str, Any]:
         return {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._bytes
+
+    def fileno(self) -> int:
+        return self._file.fileno()
 
 
 class _Files:
@@ -246,7 +255,8 @@ class _Files:
                 return
             measured = _MeasuredFile(file)
             try:
-                yield measured
+                with io.BufferedWriter(measured, _CHUNK_BYTES) as chunks:
+                    yield chunks
             except RuntimeError as error:
                 raise measured.refused or error from None
         self.written[PurePath(path).name] = measured.facts()
