@@ -226,11 +226,23 @@ class _MeasuredFile(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
+    def flush(self) -> None:
+        self._file.flush()
+
     def tell(self) -> int:
         return self._bytes
 
     def fileno(self) -> int:
         return self._file.fileno()
+
+
+class _Chunks(io.BufferedWriter):
+    """Hands on what is written in large pieces, and holds nothing back when it is flushed."""
+
+    def flush(self) -> None:
+        super().flush()
+        # Python's own stops here, and the end of the file would miss the fsync that comes next.
+        self.raw.flush()
 
 
 class _Files:
@@ -255,7 +267,7 @@ class _Files:
                 return
             measured = _MeasuredFile(file)
             try:
-                with io.BufferedWriter(measured, _CHUNK_BYTES) as chunks:
+                with _Chunks(measured, _CHUNK_BYTES) as chunks:
                     yield chunks
             except RuntimeError as error:
                 raise measured.refused or error from None

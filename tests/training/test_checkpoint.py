@@ -281,6 +281,21 @@ def test_a_plan_is_kept_while_tensors_are_alike_and_made_anew_when_they_are_not(
     assert plans[2] is plans[3]
 
 
+def test_all_bytes_of_a_file_are_there_when_it_is_synced(tmp_path, monkeypatch):
+    synced, sync, written = {}, os.fsync, {}
+
+    def record(descriptor):
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced[path.name.removesuffix(".tmp")] = path.stat().st_size
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    tensors = {"few": torch.zeros(3), "many": torch.zeros(3_000_000)}
+    tensor_files.write(open_folder(str(tmp_path)), "somewhere", tensors, None, written.update)
+    assert synced == {name: facts["bytes"] for name, facts in written.items()}
+    assert synced.keys() == {"__0_0.distcp", ".metadata"}
+
+
 @pytest.mark.parametrize("kills", [2, pytest.param(200, marks=pytest.mark.slow)])
 def test_kill_9_while_saving_always_leaves_one_that_loads(tmp_path, kills):
     folder = open_folder(str(tmp_path))
