@@ -285,7 +285,7 @@ def test_all_bytes_of_a_file_are_there_when_it_is_synced(tmp_path, monkeypatch):
     synced, sync, written = {}, os.fsync, {}
 
     def record(descriptor):
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
         synced[path.name.removesuffix(".tmp")] = path.stat().st_size
         sync(descriptor)
 
