@@ -69,7 +69,7 @@ def write(
     Raises:
         StorageError: On all ranks, if one cannot write.
     """
-    kind = _LocalWriter if isinstance(folder, LocalFolder) else _RemoteWriter
+    kind = _Writer if isinstance(folder, LocalFolder) else _RemoteWriter
     writer = kind(folder, place, commit)
     with _first_error():
         state_dict_saver.save(
@@ -130,7 +130,7 @@ def read(
         CheckpointError: On all ranks, if a tensor is not there, or of another shape.
         StorageError: On all ranks, if a file cannot be read.
     """
-    kind = _LocalReader if isinstance(folder, LocalFolder) else _RemoteReader
+    kind = _Reader if isinstance(folder, LocalFolder) else _RemoteReader
     reader = kind(folder, place, index)
     with _first_error():
         state_dict_loader.load(
@@ -292,7 +292,7 @@ class _RankFiles(WriteResult):
     """What one rank wrote, on its way to the first rank with the results of its tensors."""
 
 
-class _Committing(filesystem.FileSystemWriter):
+class _Writer(filesystem.FileSystemWriter):
     """A writer that measures its files, and tells on the first rank when all are written."""
 
     def __init__(
@@ -334,16 +334,12 @@ class _Committing(filesystem.FileSystemWriter):
         return None
 
 
-class _LocalWriter(_Committing):
-    pass
-
-
-class _RemoteWriter(_Committing, FsspecWriter):
+class _RemoteWriter(_Writer, FsspecWriter):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args, sync_files=False)
 
 
-class _AtIndex(filesystem.FileSystemReader):
+class _Reader(filesystem.FileSystemReader):
     """A reader that has its index already."""
 
     def __init__(self, folder: Folder, place: str, index: Metadata) -> None:
@@ -355,11 +351,7 @@ class _AtIndex(filesystem.FileSystemReader):
         return self._index
 
 
-class _LocalReader(_AtIndex):
-    pass
-
-
-class _RemoteReader(_AtIndex, FsspecReader):
+class _RemoteReader(_Reader, FsspecReader):
     pass
 
 
