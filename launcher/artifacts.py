@@ -15,7 +15,11 @@ from typing import Any, Protocol
 from kfp_pytorch.launcher import curves as curves_
 from kfp_pytorch.launcher import podview, progress, storage
 from kfp_pytorch.launcher import report as report_
-from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER, TERMINATION_MESSAGE_LIMIT
+from kfp_pytorch.launcher.constants import (
+    MESSAGE_VERSION,
+    PYTORCH_CONTAINER,
+    TERMINATION_MESSAGE_LIMIT,
+)
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.evidence import Evidence, Object
 from kfp_pytorch.launcher.inputs import PyTorchJobInputs
@@ -90,7 +94,7 @@ def _warn_of_messages(evidence: Evidence) -> None:
             _warn(
                 evidence,
                 f"The termination message of {end.pod} was not understood: it must be one JSON "
-                'object with "version": 1, "status" and "metrics", of at most '
+                f'object with "version": {MESSAGE_VERSION}, "status" and "metrics", of at most '
                 f"{TERMINATION_MESSAGE_LIMIT:,} bytes, for a kubelet cuts off the start of a "
                 f"longer one. It begins {end.message.strip()[:40]!r}.",
             )

@@ -1,7 +1,7 @@
-"""Names that more than one part of the project agrees on.
+"""Names and versions that more than one part of the project agrees on.
 
-A label, annotation or environment name appears here once. `kfp_pytorch.local` may import this
-module of the launcher and no other.
+A label, annotation or environment name of the project's own appears here once. Training, serving
+and `kfp_pytorch.local` may import this module of the launcher and no other.
 """
 
 from __future__ import annotations
@@ -67,13 +67,20 @@ TERMINATION_LOG_ENV = "KFP_PYTORCH_TERMINATION_LOG"
 TERMINATION_LOG_PATH = "/dev/termination-log"
 # The kubelet cuts each message to 12,288 bytes over the pod's containers.
 TERMINATION_MESSAGE_LIMIT = 2048
+# Of what training says in that message, and of the `model.json` that it exports.
+MESSAGE_VERSION = 1
+MODEL_VERSION = 1
 OUTPUT_MOUNT = "/mnt/kfp-pytorch/output"
 RESUME_MOUNT = "/mnt/kfp-pytorch/resume"
 MODEL_MOUNT = "/mnt/models"
+# Patterns to the clients of object stores, which would delete what others wrote.
+BUCKET_PATTERNS = frozenset("*?[")
 
 # modelFormat of what training exports; KServe would give `pytorch` to TorchServe.
 MODEL_FORMAT = "kfp-pytorch"
 DEFAULT_OUTPUT_URI = "pvc://kfp-pytorch"
+# Tells the predictor where to listen: nothing of a local cluster is seen outside.
+SERVING_HOST_ENV = "KFP_PYTORCH_SERVING_HOST"
 
 # Built by `make images`; no registry holds them.
 IMAGE_TAG = f"{__version__}-make-images"

@@ -24,7 +24,6 @@ STOP_ANNOTATION = f"{PREFIX}/stop"
 POD_LABEL = f"{PREFIX}/inferenceservice"
 HASH = constants.SPEC_HASH_LABEL
 HOST_LIMIT = 63
-GPU_RESOURCE = "nvidia.com/gpu"
 # KServe 0.16 renamed its modes, and takes the old names too.
 MODES = {"": "", "RawDeployment": "Standard", "Serverless": "Knative"}
 MODES |= {"Standard": "Standard", "Knative": "Knative"}
@@ -207,7 +206,7 @@ def _model(
             "cpu": checks.quantity("cpu", inputs.get("cpu"), minimum="1m"),
             "memory": checks.quantity("memory", inputs.get("memory"), minimum="1Mi"),
         },
-        checks.text("gpu_resource", inputs.get("gpu_resource"), GPU_RESOURCE),
+        placement.gpu_resource(inputs.get("gpu_resource")),
         checks.integer("gpus", inputs.get("gpus"), default=0, maximum=4096),
     )
     key = checks.text("storage_key", inputs.get("storage_key"))

@@ -19,7 +19,6 @@ START_TIMEOUT_DEFAULT = 1_800
 RESTARTS_BEFORE_FAILURE = 3
 MAX_NODES = 10_000
 DEFAULT_NAME = "pytorch-job"
-GPU_RESOURCE = "nvidia.com/gpu"
 DEFAULT_USER = 1000
 CLEANUPS = ("on_failure", "always", "never")
 # The operator's `None`, which holds GPUs after the end, is written Keep: KFP's unset is 'None'.
@@ -252,9 +251,7 @@ def _resources(
         "cpu": checks.quantity("cpu", inputs.get("cpu"), minimum="1m"),
         "memory": checks.quantity("memory", inputs.get("memory"), minimum="1Mi"),
     }
-    resource = checks.text("gpu_resource", inputs.get("gpu_resource"), GPU_RESOURCE)
-    if "/" not in checks.qualified_key("gpu_resource", resource):
-        raise InputError(f"gpu_resource is {resource!r}; write it with its domain: {GPU_RESOURCE}.")
+    resource = placement.gpu_resource(inputs.get("gpu_resource"))
     return placement.resources(settings.resources, explicit, resource, gpus)
 
 

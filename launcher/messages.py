@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_pytorch.launcher import podview
+from kfp_pytorch.launcher.constants import MESSAGE_VERSION
 from kfp_pytorch.launcher.evidence import Object
 
-VERSION = 1
 # A message of two kilobytes unpacks to far less, unless somebody means harm.
 _MAX_PIXELS = 1_000_000
 Curve = tuple[tuple[float, float], ...]
@@ -124,7 +124,7 @@ def _parse(message: str) -> dict[str, Any]:
         said = json.loads(message)
     except (ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) and said.get("version") == VERSION else {}
+    return said if isinstance(said, dict) and said.get("version") == MESSAGE_VERSION else {}
 
 
 def _fullness(success: Success) -> tuple[bool, int, int]:

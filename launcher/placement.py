@@ -11,6 +11,7 @@ from typing import Any
 from kfp_pytorch.launcher import checks
 from kfp_pytorch.launcher.errors import InputError
 
+GPU_RESOURCE = "nvidia.com/gpu"
 _TOLERATION_FIELDS = ("key", "operator", "value", "effect", "tolerationSeconds")
 _AFFINITY_FIELDS = ("nodeAffinity", "podAffinity", "podAntiAffinity")
 _POD_SECURITY_FIELDS = (
@@ -27,6 +28,18 @@ _POD_SECURITY_FIELDS = (
     "appArmorProfile",
     "sysctls",
 )
+
+
+def gpu_resource(value: Any) -> str:
+    """Read the name of an accelerator's resource; unset gives NVIDIA's.
+
+    Raises:
+        InputError: If no accelerator can be called so.
+    """
+    name = checks.text("gpu_resource", value, GPU_RESOURCE)
+    if "/" not in checks.qualified_key("gpu_resource", name):
+        raise InputError(f"gpu_resource is {name!r}; write it with its domain: {GPU_RESOURCE}.")
+    return name
 
 
 def resources(

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from kfp_pytorch.launcher.checks import dns_subdomain, printable
+from kfp_pytorch.launcher.constants import BUCKET_PATTERNS
 from kfp_pytorch.launcher.errors import InputError
 
 SCHEMES = ("pvc", "s3", "gs", "minio")
 # What KServe's storage initializer reads, besides Azure's https:// addresses.
 # https://github.com/kserve/kserve/blob/v0.20.0/python/storage/kserve_storage/kserve_storage.py
 _KSERVE_SCHEMES = ("pvc", "s3", "gs", "hdfs", "webhdfs", "http", "https", "hf", "oci", "file")
-_PATTERNS = set("*?[")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 # What file systems take for one name.
@@ -94,7 +94,7 @@ def parse(uri: str, name: str = "output_uri") -> Location:
             f"{name} is {uri!r}; {host!r} is no bucket: 3 to 222 lower case letters, digits, "
             "'-', '_' and '.'."
         )
-    if _PATTERNS & set(path):
+    if BUCKET_PATTERNS & set(path):
         raise InputError(
             f"{name} is {uri!r}; '*', '?' and '[' are patterns to the clients of buckets, which "
             "would delete what others wrote: give a path without them."

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from kfp_pytorch.launcher.constants import MODEL_MOUNT, SERVING_HOST_ENV
+
 MEBI = 1024 * 1024
-# The local cluster binds its predictors to the loopback interface through it.
-HOST_ENV = "KFP_PYTORCH_SERVING_HOST"
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
@@ -36,13 +36,13 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--model_dir",
         type=Path,
-        default=Path("/mnt/models"),
+        default=Path(MODEL_MOUNT),
         help="the export, or a directory that has it in one of its own",
     )
     parser.add_argument(
         "--http_host",
-        default=os.environ.get(HOST_ENV, "0.0.0.0"),  # noqa: S104
-        help=f"the address to listen at; {HOST_ENV} sets the default",
+        default=os.environ.get(SERVING_HOST_ENV, "0.0.0.0"),  # noqa: S104
+        help=f"the address to listen at; {SERVING_HOST_ENV} sets the default",
     )
     parser.add_argument(
         "--http_port", type=_between(1, 65535), default=8080, help="the port to listen at"

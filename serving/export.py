@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-FORMAT = "kfp-pytorch"
-VERSION = 1
+from kfp_pytorch.launcher.constants import MODEL_FORMAT, MODEL_VERSION
+
 DESCRIPTION = "model.json"
 PROGRAM = "model.pt2"
 
@@ -166,14 +166,15 @@ def _read_description(path: Path) -> dict[str, Any]:
         raise ExportError(f"{path} is not JSON: {error}") from error
     if not isinstance(description, dict):
         raise ExportError(f"{path} is not a JSON object")
-    if description.get("format") != FORMAT:
+    if description.get("format") != MODEL_FORMAT:
         raise ExportError(
-            f"{path} has format {description.get('format')!r}; this predictor serves {FORMAT!r}"
+            f"{path} has format {description.get('format')!r}; this predictor serves "
+            f"{MODEL_FORMAT!r}"
         )
-    if description.get("version", VERSION) != VERSION:
+    if description.get("version", MODEL_VERSION) != MODEL_VERSION:
         raise ExportError(
             f"{path} has version {description['version']!r}; this predictor knows version "
-            f"{VERSION}: use a serving image of the same release as the training image"
+            f"{MODEL_VERSION}: use a serving image of the same release as the training image"
         )
     return description
 

@@ -23,7 +23,7 @@ from torch.export import Dim
 from torch.nn import functional
 
 from kfp_pytorch import __version__
-from kfp_pytorch.launcher.constants import MODEL_FORMAT
+from kfp_pytorch.launcher.constants import MODEL_FORMAT, MODEL_VERSION
 from kfp_pytorch.training import storage
 from kfp_pytorch.training.data import ImageSpec, Samples
 from kfp_pytorch.training.preprocess import AnySize
@@ -100,7 +100,7 @@ def publish(
     storage.write(folder, f"{FOLDER}/{SAMPLES}", samples_content)
     full = {
         **short,
-        "version": 1,
+        "version": MODEL_VERSION,
         "program": PROGRAM,
         "preprocessing": preprocessing,
         "versions": {

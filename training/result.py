@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from kfp_pytorch.launcher.constants import (
+    MESSAGE_VERSION,
     TERMINATION_LOG_ENV,
     TERMINATION_LOG_PATH,
     TERMINATION_MESSAGE_LIMIT,
 )
 from kfp_pytorch.training.outcome import Failure
 
-VERSION = 1
 MAX_POINTS = 64
 _ENOUGH_POINTS = 12
 # What the class names may take of the message, so that samples and curves have room too.
@@ -44,7 +44,7 @@ def success_message(result: Mapping[str, Any], limit: int = TERMINATION_MESSAGE_
     if _size(classes) > limit * _CLASSES_SHARE:
         export["model"] = {k: v for k, v in export["model"].items() if k != "classes"}
     message: dict[str, Any] = {
-        "version": VERSION,
+        "version": MESSAGE_VERSION,
         "status": "succeeded",
         "metrics": {name: _rounded(value, 6) for name, value in _finite(result["metrics"])},
         "world_size": result["world_size"],
@@ -98,7 +98,7 @@ def failure_message(failure: Failure, limit: int = TERMINATION_MESSAGE_LIMIT) ->
             "message": message,
             "traceback": traceback,
         }
-        text = _text({"version": VERSION, "status": "failed", "error": error})
+        text = _text({"version": MESSAGE_VERSION, "status": "failed", "error": error})
         over = len(text.encode()) - limit
         if over <= 0:
             return text

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from kfp_pytorch.launcher.constants import BUCKET_PATTERNS
 from kfp_pytorch.training import outage
 from kfp_pytorch.training.errors import StorageError, StoreAwayError
 
@@ -38,7 +39,6 @@ _GCS_HINT = (
 _BUCKET_HINTS = {"s3": _S3_HINT, "s3a": _S3_HINT, "gs": _GCS_HINT, "gcs": _GCS_HINT}
 # What a path is not meant to begin with: a folder of that name in this container would be lost.
 _ONE_SLASH = re.compile(r"[a-z][a-z0-9]+:/(?!/)")
-_PATTERNS = set("*?[")
 # Whose errors those of an object store are: fsspec's clients hand on what theirs raise.
 _STORE_PACKAGES = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google")
 _STORE_SIGNS = ("endpoint", "Bad Request")
@@ -131,7 +131,7 @@ def open_folder(uri: str) -> Folder:
         raise StorageError(f"the folder {uri!r} cannot be used: {_HINTS[scheme]}")
     if scheme in _BUCKET_HINTS and not rest.strip("/"):
         raise StorageError(f"the folder {uri!r} names no bucket; write {scheme}://BUCKET/KEY")
-    if _PATTERNS & set(rest):
+    if BUCKET_PATTERNS & set(rest):
         raise StorageError(
             f"the folder {uri!r} cannot be used: *, ? and [ are patterns to the clients of object "
             "stores, which would delete what others wrote; give one without"

@@ -12,7 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, MODEL_MOUNT, SERVICE
+from kfp_pytorch.launcher.constants import (
+    DEPLOYMENT,
+    INFERENCE_SERVICE,
+    MODEL_MOUNT,
+    SERVICE,
+    SERVING_HOST_ENV,
+)
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.controllers.translation import LOOPBACK
 
@@ -25,8 +31,6 @@ CONTAINER = "kserve-container"
 INITIALIZER = "storage-initializer"
 DEFAULT_PORT = 8080
 SERVICE_PORT = 80
-# Tells this project's own predictor where to listen: nothing of a local cluster is seen outside.
-HOST_ENV = "KFP_PYTORCH_SERVING_HOST"
 
 _PVC_VOLUME, _DOWNLOAD_VOLUME = "kserve-pvc-source", "kserve-provision-location"
 _STORAGE_CONFIG = "storage-config"
@@ -219,7 +223,7 @@ def _container(service: Object, runtime: Object) -> Object:
     merged["args"] = [*(own.get("args") or []), *(model.get("args") or [])]
     extra = [
         {"name": "INFERENCE_SERVICE_NAME", "value": objects.name(service)},
-        {"name": HOST_ENV, "value": LOOPBACK},
+        {"name": SERVING_HOST_ENV, "value": LOOPBACK},
     ]
     variables = [*(own.get("env") or []), *(model.get("env") or []), *extra]
     merged["env"] = list({each["name"]: each for each in variables}.values())

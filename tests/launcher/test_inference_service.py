@@ -137,6 +137,12 @@ def test_a_name_of_which_nothing_is_left_is_refused(given: Any) -> None:
         parsed(service_name=given)
 
 
+@pytest.mark.parametrize("given", ["gpu", "nvidia.com/", "nvidia com/gpu"])
+def test_an_accelerator_that_no_node_can_have_is_refused(given: str) -> None:
+    with pytest.raises(InputError, match="gpu_resource"):
+        parsed(gpus=1, gpu_resource=given)
+
+
 def test_a_name_too_long_for_its_host_is_refused_with_the_arithmetic() -> None:
     check_host("a" * 40, "team-vision")
     with pytest.raises(InputError, match="has at most 63") as refused:

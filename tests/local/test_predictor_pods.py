@@ -13,7 +13,6 @@ import yaml
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.local.controllers import predictor_pods
 from kfp_pytorch.local.controllers.predictor_pods import Refusal
-from kfp_pytorch.serving.__main__ import HOST_ENV
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = "default"
@@ -172,4 +171,4 @@ def test_the_credentials_of_a_bucket_come_from_the_service_accounts_secret() -> 
 def test_the_predictor_listens_where_the_local_cluster_tells_it_to() -> None:
     made = predictor_pods.deployment(service(), runtime(), [])
     variables = made["spec"]["template"]["spec"]["containers"][0]["env"]
-    assert {"name": HOST_ENV, "value": "127.0.0.1"} in variables
+    assert {"name": constants.SERVING_HOST_ENV, "value": "127.0.0.1"} in variables

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from kfp_pytorch.launcher import constants
 from kfp_pytorch.serving import export, predictor, tensors, threads
 from kfp_pytorch.serving.export import ExportError
 
@@ -30,10 +29,6 @@ def change(folder: Path, **changes: Any) -> Path:
     path = folder / "model.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     return folder
-
-
-def test_the_format_is_the_one_that_the_launcher_asks_for() -> None:
-    assert export.FORMAT == constants.MODEL_FORMAT
 
 
 def test_an_export_answers_with_class_label_and_score(exported: Path) -> None:
