@@ -100,6 +100,8 @@ def is_complete(folder: Folder, step: int) -> bool:
 def prune(folder: Folder, keep: int, losses: dict[int, float] | None = None) -> None:
     """Deletes all but the newest checkpoints and the best, and what cut-short attempts left.
 
+    What is newer than the newest may be the last step, which a rank that misses another saves now.
+
     Args:
         folder: The job's folder.
         keep: How many of the newest to keep.
@@ -112,7 +114,8 @@ def prune(folder: Folder, keep: int, losses: dict[int, float] | None = None) -> 
     best = sorted(judged, key=lambda name: judged[name])[:1]
     if best:
         storage.write(folder, f"{FOLDER}/{BEST}", best[0].encode())
-    for name in {*names} - {*whole[-keep:], *best}:
+    older = names[: names.index(whole[-1])] if whole else names
+    for name in {*older} - {*whole[-keep:], *best}:
         _delete(folder, name)
 
 

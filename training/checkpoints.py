@@ -167,9 +167,9 @@ class Checkpoints:
         copied = self._staging.copy(job_state.tensors(self._state, self._world))
         about = {**self._about(), "carried": carried}
         losses = dict(self._state.history.curves.get("loss", []))
-        self._newest_step = step
         self.stalled = time.perf_counter() - clock
         self._pending = self._thread.submit(self._write, step, copied, about, losses)
+        self._newest_step = step
         self._pending.add_done_callback(lambda done: then() if not done.exception() else None)
 
     def _prune(self) -> None:
@@ -190,8 +190,9 @@ class Checkpoints:
             StorageError: If it cannot be written.
         """
         step = position["progress"]["step"]
-        if self._pending is not None:
-            failed = self._has_failed(self._pending, step)
+        pending = self._pending
+        if pending is not None:
+            failed = self._has_failed(pending, step)
             self._newest_step = None if failed else self._newest_step
         if step <= (self._newest_step or 0) or checkpoint.is_complete(self._folder, step):
             return
@@ -243,8 +244,9 @@ class Checkpoints:
             StorageError: If it could not be written.
         """
         if self._pending is not None:
-            pending, self._pending = self._pending, None
-            pending.result()
+            self._pending.result()
+            # Not before, and not if it failed: `rescue` in its thread has to know of it.
+            self._pending = None
 
     def close(self) -> None:
         """Ends the thread when it is done with what it writes."""

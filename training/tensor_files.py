@@ -46,6 +46,8 @@ Files = dict[str, dict[str, Any]]
 
 # That one process writes alone is said on purpose.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable")
+# So is what becomes of an attempt that was cut short.
+warnings.filterwarnings("ignore", message="Detected an existing checkpoint")
 
 
 def write(
@@ -304,11 +306,11 @@ class _Writer(filesystem.FileSystemWriter):
         self._commit = commit
         self.fs: Any = _Files(self.fs, folder, place)
 
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        super().set_up_storage_writer(is_coordinator, *args, **kwargs)
-        if is_coordinator:
-            # No rank writes before this one has told it what.
-            self._folder.remove(self._place)
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        # Not before all ranks were heard: one that misses another may be saving this step alone.
+        # And no rank writes before this one has told it what.
+        self._folder.remove(self._place)
+        return super().prepare_global_plan(plans)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         self._folder.make(self._place)

@@ -71,6 +71,32 @@ def test_old_checkpoints_and_cut_short_ones_are_deleted(folder):
     assert folder.names("checkpoints") == ["latest", "step-00000003"]
 
 
+def test_one_that_is_being_written_after_the_newest_is_not_taken_away(folder):
+    for step in (1, 2, 3):
+        save(folder, step)
+    folder.remove("checkpoints/step-00000003/meta.json")
+    checkpoint.prune(folder, keep=1)
+    assert folder.names("checkpoints/step-00000003") == [".metadata", "__0_0.distcp"]
+
+
+def test_where_none_is_complete_attempts_that_were_cut_short_make_room(folder):
+    save(folder, 1)
+    folder.remove("checkpoints/step-00000001/meta.json")
+    checkpoint.prune(folder, keep=1)
+    assert folder.names("checkpoints") == ["latest"]
+
+
+def test_a_write_that_misses_a_rank_leaves_what_another_saved_meanwhile(folder):
+    class Lost(tensor_files.Planner):
+        def create_local_plan(self):
+            raise RuntimeError("Connection closed by peer")
+
+    save(folder, 1)
+    with pytest.raises(CheckpointError, match="Connection closed by peer"):
+        tensor_files.write(folder, checkpoint.place(1), {}, None, dict.update, Lost())
+    assert newest_step(folder) == 1
+
+
 def test_one_that_was_cut_short_is_as_good_as_none(folder):
     save(folder, 1)
     save(folder, 2)

@@ -44,6 +44,7 @@ def test_a_checkpoint_comes_back_and_older_ones_go(client, s3):
     read = {"weights": torch.zeros(4)}
     tensor_files.read(folder, found.place, index, read, None)
     assert read["weights"].tolist() == [3.0] * 4
+    checkpoint.discard_after(folder, found.step)
     checkpoint.prune(folder, keep=1)
     assert folder.names("checkpoints") == ["latest", "step-00000003"]
     assert folder.read("checkpoints/latest") == b"step-00000003"

@@ -183,6 +183,25 @@ def test_weights_that_are_no_finite_numbers_are_saved_by_no_rank_that_is_left(tm
     assert not list(tmp_path.iterdir())
 
 
+def test_the_last_step_is_saved_after_training_has_waited_for_it_in_vain(tmp_path, monkeypatch):
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = State(model, optimizer, LossMeter(ALONE), Progress(step=3), History())
+    config = Config(output=str(tmp_path))
+    checkpoints = Checkpoints(open_folder(str(tmp_path)), config, ALONE, state, {})
+
+    def miss_a_rank(*_):
+        raise RuntimeError("Connection closed by peer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tensor_files, "write", miss_a_rank)
+        checkpoints.save()
+        with pytest.raises(RuntimeError, match="Connection closed"):
+            checkpoints.wait()
+    checkpoints.rescue(position(state))
+    assert (tmp_path / "checkpoints" / "latest").read_text() == "step-00000003"
+
+
 def test_the_last_step_is_saved_though_the_copy_of_a_later_one_never_comes(
     tmp_path, monkeypatch, request
 ):
