@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import os
 import signal
@@ -70,8 +71,10 @@ def _between(least: int, most: int) -> Callable[[str], int]:
 
 def _leave(*_: object) -> NoReturn:
     """Ends at once: Python would wait for a model that computes what nobody waits for any more."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        # Nobody may read it any more.
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
     os._exit(0)
 
 

@@ -320,11 +320,10 @@ def _await_files(folder: Folder, place: str, files: Files) -> None:
     """Makes sure that what all ranks wrote is in one place, and whole."""
     wanted = {name: facts["bytes"] for name, facts in files.items()}
     deadline = time.monotonic() + _SEEN_AFTER
-    while wanted.items() - folder.sizes(place).items():
+    while lacking := dict(wanted.items() - folder.sizes(place).items()):
         if time.monotonic() > deadline:
-            lacking = ", ".join(sorted(dict(wanted.items() - folder.sizes(place).items())))
             raise StorageError(
-                f"{folder.uri}/{place} lacks what other ranks wrote ({lacking}); give a folder "
-                "with --output that all nodes share"
+                f"{folder.uri}/{place} lacks what other ranks wrote ({', '.join(sorted(lacking))});"
+                " give a folder with --output that all nodes share"
             )
         time.sleep(1)

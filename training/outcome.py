@@ -8,6 +8,7 @@ record, such as a rank that was killed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -121,8 +122,10 @@ def leave(code: int) -> NoReturn:
     Taking apart all that torch imported takes an interpreter seconds, in which the other nodes
     and the pod's grace period wait. All files are closed by now.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        # Nobody may read it any more, or its disk be full.
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
     os._exit(code)
 
 

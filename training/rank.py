@@ -171,7 +171,8 @@ def _is_lost_connection(error: Exception) -> bool:
 def _record(error: BaseException, exit_code: int = 1) -> None:
     """Writes torchelastic's error file, with the rank and the time in fractions of a second.
 
-    If another thread has begun to end this process, this one waits for that.
+    If another thread has begun to end this process, this one waits for that. A file that cannot be
+    written costs the record: the others must not wait for a rank that only failed to say why.
     """
     _ENDING.acquire()
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
@@ -185,7 +186,10 @@ def _record(error: BaseException, exit_code: int = 1) -> None:
         traceback="".join(traceback.format_exception(error)),
         exit_code=exit_code,
     )
-    Path(path).write_text(failure_record(failure), encoding="utf-8")
+    try:
+        Path(path).write_text(failure_record(failure), encoding="utf-8")
+    except OSError as failed:
+        LOG.warning("what ended this rank is told in this log alone: %s", failed)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -138,6 +141,25 @@ def test_a_rank_alone_that_hangs_ends_itself(running):
     ranks.send(0, FAULTS["HANG"])
     assert ranks.exit_codes() == [GONE]
     assert "in hang_here" in ranks.error(0)["traceback"]
+
+
+def test_a_rank_that_can_write_neither_its_record_nor_its_output_leaves_all_the_same(tmp_path):
+    hangs = """
+import threading
+from kfp_pytorch.training import errors, rank
+print("a line that waits to be written")
+error = errors.RankHungError("no progress")
+threading.Thread(target=rank._hung, args=[error], daemon=True).start()
+threading.Event().wait()
+"""
+    reader, writer = os.pipe()
+    os.close(reader)
+    record = str(tmp_path / "gone" / "error.json")
+    environ = {**os.environ, "PYTHONUNBUFFERED": "", "TORCHELASTIC_ERROR_FILE": record}
+    command = [sys.executable, "-c", hangs]
+    ended = subprocess.run(command, stdout=writer, env=environ, check=False, timeout=120)
+    os.close(writer)
+    assert ended.returncode == AGAIN
 
 
 def test_a_rank_that_misses_another_while_it_waits_for_it_does_not_claim_to_hang():
