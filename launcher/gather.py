@@ -126,6 +126,10 @@ class Gatherer:
         """The pods that were there when last seen."""
         return [pod for name, pod in self.evidence.pods.items() if name in self._living]
 
+    def pod(self, name: str) -> Object:
+        """The pod of this name, if it was there when last seen; else an empty object."""
+        return self.evidence.pods.get(name, {}) if name in self._living else {}
+
     def running(self) -> int:
         """How many pods run, or have run to an end."""
         return sum(runs_or_ran(pod) for pod in self.pods())

@@ -10,7 +10,7 @@ import queue
 import time
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher import podview, refusals
+from kfp_pytorch.launcher import refusals
 from kfp_pytorch.launcher.api_errors import Forbidden
 from kfp_pytorch.launcher.clocks import Clocks
 from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER, PYTORCHJOB
@@ -297,8 +297,8 @@ class Wait:
 
     def _first_pod_over(self) -> bool:
         """Whether the first pod has ended; one that a queue takes away ends, too, but for now."""
-        stay = [pod for pod in self._gatherer.pods() if pod_phase(pod) in _OVER and not goes(pod)]
-        return any(podview.name(pod) == self._first_pod for pod in stay)
+        pod = self._gatherer.pod(self._first_pod)
+        return pod_phase(pod) in _OVER and not goes(pod)
 
     def _quicken(self) -> None:
         """Looks around soon, and often at first."""
