@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_pytorch.launcher import admission
-from kfp_pytorch.launcher.errors import PermissionMissing, StepError
+from kfp_pytorch.launcher.errors import PermissionMissing, StepError, shortened
 
 RBAC_MANIFEST = "manifests/rbac.yaml"
 _ROLE = "kfp-pytorch-steps"
 _RBAC_WORDS = re.compile(r"cannot \S+ resource")
 _USER_WORDS = re.compile(r'User "([^"]+)"')
+# The words of a webhook or an admission policy, whatever code it gives them; and of a denial that
+# is about an object that changed meanwhile.
+_DENIED = re.compile(r"denied (?:the )?request")
+_STALE = "the object has been modified"
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class ApiError(StepError):
         call: What was asked.
         status: The HTTP status; 0 where no answer came.
         reason: The `reason` of the server's Status, such as `AlreadyExists`, or empty.
-        words: The server's own message.
+        words: The server's own message; of a very long one, which quotes an object, both ends.
         retry_after: Seconds that the server asks to wait, or 0.
     """
 
@@ -63,7 +67,7 @@ class ApiError(StepError):
         self.call = call
         self.status = status
         self.reason = reason
-        self.words = words
+        self.words = shortened(words)
         self.retry_after = retry_after
         super().__init__(self._say())
 
@@ -218,6 +222,8 @@ def _status_object(body: bytes) -> dict[str, Any]:
 def _class_for(
     call: Call, status: int, reason: str, words: str, said: Mapping[str, Any]
 ) -> type[ApiError]:
+    if 400 <= status < 500 and status not in (408, 429) and _DENIED.search(words):
+        return Conflict if _STALE in words else Refused
     if status == 404:
         named = _missing(reason, said)
         if call.name and named not in ("", call.name):

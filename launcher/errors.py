@@ -6,6 +6,15 @@ from __future__ import annotations
 _LONGEST_END = 500
 
 
+def shortened(text: str) -> str:
+    """Return a text without its middle, where that is long because of a value that it quotes."""
+    left_out = len(text) - 2 * _LONGEST_END
+    if left_out <= 0:
+        return text
+    start, end = text[:_LONGEST_END], text[-_LONGEST_END:]
+    return f"{start} … ({left_out:,} characters left out) … {end}"
+
+
 class StepError(Exception):
     """Ends a step with a message for a person.
 
@@ -28,11 +37,7 @@ class InputError(StepError, ValueError):
     """
 
     def __init__(self, message: str, short: str = "") -> None:
-        left_out = len(message) - 2 * _LONGEST_END
-        if left_out > 0:
-            start, end = message[:_LONGEST_END], message[-_LONGEST_END:]
-            message = f"{start} … ({left_out:,} characters left out) … {end}"
-        super().__init__(message, short)
+        super().__init__(shortened(message), short)
 
 
 class JobFailed(StepError):

@@ -9,10 +9,12 @@ import pytest
 from harness.evident import event, first_line, job, of
 
 from kfp_pytorch.launcher import refusals
+from kfp_pytorch.launcher.api_errors import Refused
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import JobFailed, StepError
 from kfp_pytorch.launcher.evidence import Evidence
 from kfp_pytorch.launcher.limits import Limits
+from kfp_pytorch.local.apiserver.errors import STALE
 from kfp_pytorch.local.apiserver.faultactions import Answer, Forbidden
 
 
@@ -27,6 +29,57 @@ def test_pods_that_the_cluster_refuses_for_good_fail_soon_and_the_operator_is_no
     assert words in said.splitlines()[0]
     assert "Create the account, or correct service_account" in said
     assert "not acknowledged" not in said
+
+
+@pytest.mark.parametrize("code", [401, 403, 404, 409, 422])
+@pytest.mark.parametrize(
+    "denial",
+    [
+        'admission webhook "w.example" denied the request: nobody may use resource gpus',
+        "pytorchjobs \"x\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied "
+        "request: nobody may use resource gpus",
+    ],
+)
+def test_a_denial_is_told_as_one_whatever_code_it_has(
+    step: Any, hands: Any, code: int, denial: str
+) -> None:
+    hands.fault(Answer(code, message=denial), "create", times=None)
+    said = step().failed(Refused)
+    assert denial in said
+    assert hands.count("create", "pytorchjobs") == 1
+
+
+def test_a_denial_for_a_stale_object_is_met_with_another_try(step: Any, hands: Any) -> None:
+    stale = f'admission webhook "w.example" denied the request: cannot be fulfilled: {STALE}'
+    hands.fault(Answer(409, message=stale), "create", times=2)
+    run = step()
+    hands.success(run.job)
+    run.succeeded()
+
+
+@pytest.mark.parametrize("code", [404, 409])
+def test_a_deletion_that_is_denied_is_left_for_a_person_to_do(
+    step: Any, hands: Any, told: list[str], code: int
+) -> None:
+    words = 'admission webhook "w.example" denied the request: keep it'
+    run = step()
+    hands.job(run.job)
+    details = {"name": run.job, "kind": "pytorchjobs"}
+    said = {"kind": "Status", "reason": "NotFound", "message": words, "details": details}
+    hands.fault(Answer(code, body=json.dumps(said)), "delete", times=None)
+    hands.set_conditions(run.job, "Failed: it broke")
+    assert "it broke" in run.failed(JobFailed)
+    assert any("do it by hand" in line and "keep it" in line for line in told)
+    assert hands.count("delete", "pytorchjobs") == 1
+
+
+def test_a_refusal_that_quotes_a_whole_object_stays_readable(step: Any, hands: Any) -> None:
+    hands.fault(Answer(422, message=f"spec.x: Invalid value: {'x' * 300_000}: too long"), "create")
+    run = step()
+    said = run.failed(Refused)
+    assert "spec.x: Invalid value: xxx" in said
+    assert "xxx: too long.\nChange what the cluster objects to" in said
+    assert len(said) < 1500
 
 
 def test_an_account_that_is_made_a_moment_later_is_waited_for(

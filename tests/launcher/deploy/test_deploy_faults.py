@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from harness.hands import HASTY, IMPATIENT, connected
 
-from kfp_pytorch.launcher.api_errors import NotFound
+from kfp_pytorch.launcher.api_errors import NotFound, Refused
 from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, SPEC_HASH_LABEL
 from kfp_pytorch.launcher.deploy import DeployFailed, Pace
 from kfp_pytorch.launcher.errors import CannotObserve, PermissionMissing
@@ -118,6 +118,14 @@ def test_a_namespace_that_is_not_there_is_no_collision_to_be_waited_out(
 ) -> None:
     fault(server, Answer(404, body=MISSING_NAMESPACE), "create", SERVICES, times=None)
     assert 'namespaces "default" not found' in start().failed(NotFound)
+
+
+def test_a_denial_that_looks_like_a_collision_is_not_waited_out(
+    start: Start, server: ThreadedServer
+) -> None:
+    words = 'admission webhook "w.example" denied the request: that name is taken'
+    fault(server, Answer(409, message=words), "create", SERVICES, times=None)
+    assert words in start().failed(Refused)
 
 
 def test_a_service_that_others_write_to_all_the_time_is_said_to_be_so(
