@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from kfp_pytorch.launcher.progress import say
 from kfp_pytorch.launcher.state import Phase, job_state
 from kfp_pytorch.launcher.stop import Stopper, Target, delete_quietly
 
+_OVER_QUOTA = "exceeded quota"
 _UNKNOWN = re.compile(r'unknown field "([^"]+)"')
 _IN_TEMPLATE = re.compile(r"^spec\.pytorchReplicaSpecs\.\w+\.template\.")
 
@@ -73,9 +75,9 @@ def ensure(
         ApiError: The server refused the job.
         SystemExit: A signal came.
     """
-    started, attempt = time.monotonic(), 1
+    started, attempt, replaced = time.monotonic(), 1, -math.inf
     while True:
-        made = _create(kube, build(attempt), target, stopper, limits)
+        made = _create(kube, build(attempt), target, stopper, limits, replaced)
         if not isinstance(made, ApiError):
             return Ensured(made, "created", attempt)
         found = _find(kube, target.name, limits)
@@ -96,25 +98,30 @@ def ensure(
         attempt = attempt_of(found) + 1
         _clear_away(kube, found, deleting=deleting)
         _await_absence(kube, found, limits)
-        target.uid = ""
+        target.uid, replaced = "", time.monotonic()
 
 
 def attempt_of(job: Object) -> int:
     """Which job of its step this is, from 1, by its annotation."""
     text = (job["metadata"].get("annotations") or {}).get(ATTEMPT_ANNOTATION, "")
-    return int(text) if text.isdigit() else 1
+    return int(text) if text.isdecimal() else 1
 
 
 def _create(
-    kube: Kube, job: Object, target: Target, stopper: Stopper, limits: Limits
+    kube: Kube,
+    job: Object,
+    target: Target,
+    stopper: Stopper,
+    limits: Limits,
+    replaced: float,
 ) -> Object | ApiError:
     """Creates the job; an error when there is, or may be, one of its name, perhaps of our own."""
     started = time.monotonic()
     # In this order: a signal either finds a create in flight, or is found here.
     target.creating = True
-    stopper.check()
     try:
         while True:
+            stopper.check()
             try:
                 created = kube.create(PYTORCHJOB, job, unknown_fields="Strict")
                 target.uid = created["metadata"]["uid"]
@@ -127,7 +134,10 @@ def _create(
                 # quota, made by an earlier try or by a create whose answer was lost.
                 if _is_made(kube, target):
                     return error
-                raise _unknown_fields(error) from error
+                if _OVER_QUOTA not in error.words or time.monotonic() > replaced + limits.quota:
+                    raise _unknown_fields(error) from error
+                # The one that was replaced may still be counted.
+                time.sleep(min(1.0, limits.quota / 4))
             except KindAbsent as error:
                 _bear_absence(error, started, limits)
     finally:

@@ -30,6 +30,7 @@ class Limits:
             up to `remind`.
         remind: Time between progress lines while nothing changes.
         deletion: How long a deletion may take.
+        quota: How long a quota may go on counting a job that is gone, when it is replaced.
         settle: How long the operator may take to say how the job ended, once its first pod has.
         pull_grace: How long an image may fail to be pulled.
         config_grace: How long a container may fail to be created.
@@ -55,6 +56,7 @@ class Limits:
     quick_beat: float = 5.0
     remind: float = 300.0
     deletion: float = 300.0
+    quota: float = 60.0
     settle: float = 1800.0
     pull_grace: float = 120.0
     config_grace: float = 60.0

@@ -183,6 +183,31 @@ def test_a_retry_finds_its_job_though_a_quota_lets_no_other_be_made(
     second.succeeded()
 
 
+def test_a_quota_that_still_counts_the_job_that_is_replaced_is_waited_for(
+    step: Any, hands: Any
+) -> None:
+    first = step(cleanup="never")
+    hands.set_conditions(first.job, "Created", "Failed")
+    first.failed(JobFailed)
+    words = 'pytorchjobs "x" is forbidden: exceeded quota: jobs, used: 1, limited: 1'
+    hands.fault(Answer(403, "Forbidden", words), "create", skip=1, times=2)
+    second = step(limits={"quota": 0.4})
+    hands.until(lambda: hands.count("create", "pytorchjobs") == 5)
+    hands.success(first.job)
+    second.succeeded()
+
+
+def test_a_quota_that_has_no_room_for_another_job_is_not_waited_for_for_ever(
+    step: Any, hands: Any
+) -> None:
+    first = step(cleanup="never")
+    hands.set_conditions(first.job, "Created", "Failed")
+    first.failed(JobFailed)
+    words = 'pytorchjobs "x" is forbidden: exceeded quota: jobs, used: 1, limited: 1'
+    hands.fault(Answer(403, "Forbidden", words), "create", times=None)
+    assert words in step(limits={"quota": 0.1}).failed(Refused)
+
+
 def test_credentials_refused_after_a_create_whose_answer_was_lost_say_that_a_job_may_be_there(
     step: Any, hands: Any
 ) -> None:
