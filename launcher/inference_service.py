@@ -210,7 +210,7 @@ def _model(
         checks.integer("gpus", inputs.get("gpus"), default=0, maximum=4096),
     )
     key = checks.text("storage_key", inputs.get("storage_key"))
-    env = list(environment.merged(inputs.get("env"), ()))
+    env = [_no_template(variable) for variable in environment.merged(inputs.get("env"), ())]
     environment.check_size((), (), env)
     fields = {
         "runtime": runtime,
@@ -226,6 +226,17 @@ def _model(
         "protocolVersion": checks.choice("protocol", inputs.get("protocol"), PROTOCOLS),
         "storageUri": uri,
     } | {field: value for field, value in fields.items() if value}
+
+
+def _no_template(variable: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a variable so that its value passes KServe, which takes a container for a template.
+
+    It parses the container's JSON with Go's text/template (pkg/controller/v1beta1/inferenceservice/
+    utils, ReplacePlaceholders); a raw string in an action stands for itself.
+    """
+    if "value" not in variable:
+        return dict(variable)
+    return {**variable, "value": variable["value"].replace("{{", "{{`{{`}}")}
 
 
 def _format(metadata: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[str, str]:

@@ -51,7 +51,8 @@ _RUNTIME_FIELDS = (
     *("labels", "disabled", "replicas", "builtInAdapter", "grpcEndpoint", "grpcDataEndpoint"),
     *("httpDataEndpoint", "storageHelper", "workerSpec"),
 )
-_PLACEHOLDER = re.compile(r"\{\{\s*\.(Name|Namespace)\s*\}\}")
+# Of Go's templates: a field of the service, or a raw string, which stands for itself.
+_PLACEHOLDER = re.compile(r"\{\{\s*(?:\.(Name|Namespace)|`([^`]*)`)\s*\}\}")
 _S3_VARIABLES = {
     f"{PREFIX}/s3-endpoint": "S3_ENDPOINT",
     f"{PREFIX}/s3-region": "AWS_DEFAULT_REGION",
@@ -234,7 +235,7 @@ def _container(service: Object, runtime: Object) -> Object:
         if default.get(part) or asked.get(part)
     }
     values = {"Name": objects.name(service), "Namespace": objects.namespace(service)}
-    text = _PLACEHOLDER.sub(lambda match: values[match[1]], json.dumps(merged))
+    text = _PLACEHOLDER.sub(lambda m: values[m[1]] if m[1] else m[2], json.dumps(merged))
     replaced: Object = json.loads(text)
     return replaced
 

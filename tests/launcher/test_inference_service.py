@@ -17,6 +17,7 @@ from kfp_pytorch.launcher.inference_service import (
     manifest,
     parse_inputs,
 )
+from kfp_pytorch.local.controllers import predictor_pods
 
 URI = "minio://mlpipeline/v2/artifacts/train/run-1/model"
 TRAINED = {"storage_uri": "pvc://kfp-pytorch/run-1/job/export", "format": MODEL_FORMAT}
@@ -107,6 +108,21 @@ def test_the_models_own_place_beats_the_artifacts_and_minio_becomes_s3(
 def test_a_place_that_kserve_cannot_read_is_refused(uri: str) -> None:
     with pytest.raises(InputError, match="KServe cannot read the model at"):
         parsed({}, uri)
+
+
+def test_a_variable_that_looks_like_a_template_reaches_the_server_byte_for_byte() -> None:
+    values = {"A": "{{ messages }}", "B": "{{{x}}}", "C": "{{`", "D": "it's {x} }} {{-"}
+    reference = {"secretKeyRef": {"name": "a", "key": "b"}}
+    model = model_of(parsed(env=values | {"E": reference}))
+    assert {"name": "E", "valueFrom": reference} in model["env"]
+    predictor = {"model": model}
+    service = {"metadata": {"name": "a", "namespace": "b", "uid": "c"}}
+    runtime = {"spec": {"containers": [{"name": "kserve-container", "args": ["{{.Name}}"]}]}}
+    made = predictor_pods.deployment(service | {"spec": {"predictor": predictor}}, runtime, [])
+    container = made["spec"]["template"]["spec"]["containers"][0]
+    env = {v["name"]: v.get("value") for v in container["env"]}
+    assert values.items() <= env.items()
+    assert container["args"][0] == "a"
 
 
 def test_the_service_account_is_the_predictors_and_the_key_the_models() -> None:
