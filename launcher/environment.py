@@ -64,6 +64,10 @@ def merged(env: Any, of_task: Iterable[Mapping[str, Any]]) -> tuple[dict[str, An
     Raises:
         InputError: If a name or value cannot be a variable's; the message names it.
     """
+    if not checks.unset(env) and not isinstance(env, Mapping):
+        # Not said: it may hold secrets.
+        kind = type(env).__name__
+        raise InputError(f'env must be an object, such as {{"NAME": "value"}}, not a {kind}.')
     variables = {str(item.get("name")): dict(item) for item in of_task}
     for name, value in checks.mapping("env", env).items():
         variables[name] = _variable(name, value)
@@ -73,8 +77,8 @@ def merged(env: Any, of_task: Iterable[Mapping[str, Any]]) -> tuple[dict[str, An
 
 
 def _variable(name: str, value: Any) -> dict[str, Any]:
-    if isinstance(value, dict):
-        if len(value) != 1 or next(iter(value)) not in _REFERENCES:
+    if isinstance(value, (dict, list)):
+        if isinstance(value, list) or len(value) != 1 or next(iter(value)) not in _REFERENCES:
             raise InputError(
                 f"env[{name!r}] must be a string, a number, true or false, or an object with one "
                 f"of {', '.join(_REFERENCES)}."

@@ -194,7 +194,7 @@ def _unpacked(sample: dict[str, Any]) -> dict[str, Any]:
         shape = [int(size) for size in sample["shape"]]
         if math.prod(shape) != len(values) or min(shape, default=0) < 1:
             return {}
-    except (TypeError, ValueError, KeyError, zlib.error):
+    except (TypeError, ValueError, OverflowError, KeyError, zlib.error):
         return {}
     for size in reversed(shape[1:]):
         values = [values[start : start + size] for start in range(0, len(values), size)]

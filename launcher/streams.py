@@ -87,6 +87,6 @@ class WatchStream(LogStream):
             kind, obj = event["type"], event["object"]
         except (ValueError, KeyError, TypeError) as error:
             raise Unreachable(self._call, 0, "", f"not an event: {line[:80]!r}") from error
-        if not isinstance(obj, dict):
+        if not isinstance(obj, dict) or not isinstance(obj.get("metadata") or {}, dict):
             raise Unreachable(self._call, 0, "", f"not an event's object: {line[:80]!r}")
         return str(kind), obj

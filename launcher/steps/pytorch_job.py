@@ -73,16 +73,24 @@ def run(
         StepError: The cluster did not let it come about; the message says how.
     """
     checked = parse_inputs(**inputs)
-    limits = Limits(
-        queue=checked.queue_timeout,
-        start=checked.start_timeout,
-        run=checked.timeout,
-        # The operator does not count pods that it makes anew.
-        restarts=checked.backoff_limit if checked.restart_policy == "ExitCode" else 0,
-    )
     kube = connect(checked.namespace, notify=say)
     outputs = Artifacts(model, metrics, curves, report)
-    return train(kube, checked, outputs, limits, stop.current())
+    return train(kube, checked, outputs, limits_of(checked), stop.current())
+
+
+def limits_of(inputs: PyTorchJobInputs) -> Limits:
+    """Return the limits of the wait that the inputs ask for.
+
+    Args:
+        inputs: The checked inputs.
+    """
+    return Limits(
+        queue=inputs.queue_timeout,
+        start=inputs.start_timeout,
+        run=inputs.timeout,
+        # The operator does not count pods that it makes anew; a backoffLimit of 0 is 1 to it.
+        restarts=max(1, inputs.backoff_limit) if inputs.restart_policy == "ExitCode" else 0,
+    )
 
 
 def train(

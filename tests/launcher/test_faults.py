@@ -72,6 +72,7 @@ def runs(step: Any, hands: Any, on: Any = None, **limits: float) -> Any:
         InsertEvent("NEWS", {"kind": "PyTorchJob", "metadata": {"name": "x"}}),
         InsertEvent("MODIFIED", {"kind": "Status", "status": "Failure", "metadata": {}}),
         InsertEvent("MODIFIED", {"kind": "ConfigMap", "metadata": {"name": "pytorch-job"}}),
+        InsertEvent("MODIFIED", {"kind": "PyTorchJob", "metadata": ["x"]}),
         InsertEvent("DELETED", {"kind": "Status", "metadata": {}}),
     ],
     ids=repr,

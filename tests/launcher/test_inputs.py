@@ -9,6 +9,7 @@ import pytest
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import input_names, parse_inputs
 from kfp_pytorch.launcher.pytorchjob import longest_suffix, manifest
+from kfp_pytorch.launcher.steps.pytorch_job import limits_of
 
 
 def parsed(**inputs: Any) -> Any:
@@ -78,6 +79,13 @@ def test_a_variable_that_can_be_none_is_refused_by_name(value: Any, said: str) -
     with pytest.raises(InputError, match="X") as raised:
         parsed(env={"X": value})
     assert said in raised.value.message
+
+
+@pytest.mark.parametrize("env", ['{"TOKEN": "abc123"}', ["abc123"], {"TOKEN": ["abc123"]}])
+def test_an_environment_of_the_wrong_kind_is_not_quoted_for_it_may_hold_secrets(env: Any) -> None:
+    with pytest.raises(InputError, match="env") as raised:
+        parsed(env=env)
+    assert "abc123" not in raised.value.message
 
 
 def test_a_variable_may_come_from_a_secret_by_name() -> None:
@@ -244,6 +252,15 @@ def test_the_backoff_limit_fits_the_nodes_for_one_crash_counts_once_on_each() ->
     assert parsed(num_nodes=8).backoff_limit == 24
     assert parsed(num_nodes=8, backoff_limit=-1).backoff_limit == 24
     assert parsed(num_nodes=8, backoff_limit=0).backoff_limit == 0
+
+
+@pytest.mark.parametrize(("limit", "restarts"), [(-1, 3), (0, 1), (5, 5)])
+def test_restarts_that_the_operator_does_not_count_are_limited_too(
+    limit: int, restarts: int
+) -> None:
+    counted = parsed(restart_policy="ExitCode", backoff_limit=limit)
+    assert limits_of(counted).restarts == restarts
+    assert limits_of(parsed(backoff_limit=limit)).restarts == 0
 
 
 def test_one_process_for_each_gpu_unless_said_otherwise() -> None:

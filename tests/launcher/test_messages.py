@@ -148,6 +148,7 @@ def test_a_packed_sample_is_read_as_the_image_that_it_was() -> None:
         packed(b"abc", [0]),
         packed(b"abc", []),
         packed(b"abc", ["x"]),
+        packed(b"abc", [math.inf]),
         packed(bytes(2_000_000), [2_000_000]),
         {"packed": "no base64", "shape": [3], "prediction": 7},
         {"packed": "YWJj", "shape": [3], "prediction": 7},
