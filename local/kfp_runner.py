@@ -12,6 +12,7 @@ kfp.local fails outside of a step.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -176,7 +177,9 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
     _terminated = True
     for pid, parent in guard.parents().items():
         if parent == os.getpid():
-            os.kill(pid, signal.SIGTERM)
+            # Another thread may have seen it end meanwhile.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
     raise SystemExit(constants.EXIT_TERMINATED)
 
 

@@ -267,7 +267,9 @@ class KServe:
                 self._queue.add((objects.namespace(service), objects.name(service)))
 
     async def _watch_dependents(self, kind: Kind) -> None:
-        async for _, each in self._api.watch(kind):
+        async for change, each in self._api.watch(kind):
+            if change == DELETED:
+                self._written.pop(objects.metadata(each)["uid"], None)
             name = objects.labels(each).get(POD_LABEL)
             if name:
                 self._queue.add((objects.namespace(each), name))

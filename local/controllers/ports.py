@@ -6,9 +6,9 @@ import random
 import socket
 from typing import Any
 
-from kfp_pytorch.launcher.constants import POD, SERVICE
+from kfp_pytorch.launcher.constants import POD, SERVICE, Kind
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.core import Api
+from kfp_pytorch.local.apiserver.core import DELETED, Api, Change
 from kfp_pytorch.local.controllers.pytorchjob_pods import OPERATOR_LABEL
 from kfp_pytorch.local.controllers.translation import LOOPBACK
 
@@ -32,6 +32,7 @@ class Ports:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._given: dict[tuple[str, str, int], int] = {}
+        api.on_change(self._forget)
 
     def of(self, pod: Object, port: int) -> int:
         """The port on 127.0.0.1 where a pod's port is reached.
@@ -39,6 +40,9 @@ class Ports:
         Args:
             pod: The pod, or the headless service of its name that the same owner has.
             port: The port that the pod's container declares.
+
+        Raises:
+            OSError: No port is free.
         """
         key = (_owner_uid(pod), objects.name(pod), port)
         if key not in self._given:
@@ -76,10 +80,22 @@ class Ports:
         return None
 
     def _free(self) -> int:
-        while True:
+        given = set(self._given.values())
+        for _ in _RANGE:
             port = random.choice(_RANGE)  # noqa: S311 (no secret)
-            if port not in self._given.values() and _is_free(port):
+            if port not in given and _is_free(port):
                 return port
+        raise OSError(
+            f"no port of {LOOPBACK} from {_RANGE.start} to {_RANGE.stop - 1} is free; end what "
+            "listens there, or pods that are not needed"
+        )
+
+    def _forget(self, _kind: Kind, change: Change) -> None:
+        """Gives back the ports of what has gone: a cluster may stay up for long."""
+        if change.type == DELETED:
+            gone = objects.metadata(change.object)["uid"]
+            for key in [key for key in self._given if key[0] == gone]:
+                del self._given[key]
 
 
 def _is_free(port: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kfp_pytorch.launcher.constants import CLAIM, POD
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.core import Api
+from kfp_pytorch.local.apiserver.core import DELETED, Api
 from kfp_pytorch.local.apiserver.registry import NODE
 from kfp_pytorch.local.controllers.events import Recorder
 from kfp_pytorch.local.controllers.node import NODE_NAME, requests
@@ -119,7 +119,7 @@ class Scheduler:
     async def _watch_pods(self) -> None:
         async for change, pod in self._api.watch(POD):
             ended = (pod.get("status") or {}).get("phase") in _ENDED
-            if change == "DELETED" or ended:
+            if change == DELETED or ended:
                 self._try_again()
             elif not pod["spec"].get("nodeName"):
                 self._queue.add((objects.namespace(pod), objects.name(pod)))

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from kfp import compiler, dsl
 
-from kfp_pytorch.local import guarded, step
+from kfp_pytorch.local import guard, guarded, kfp_runner, step
 from kfp_pytorch.local.kfp_runner import PIPELINE_FILE, RUN_FILE, local_form
 
 component = dsl.component(base_image="python", install_kfp_package=False)
@@ -290,6 +290,15 @@ def test_no_step_outlives_its_runner_and_none_is_retried(tmp_path, number):
         rest = process.stdout.read()
     assert process.returncode == (143 if number == signal.SIGTERM else -signal.SIGKILL)
     assert '"started"' not in rest
+
+
+def test_a_signal_ends_the_runner_though_a_step_has_ended_by_itself_meanwhile(monkeypatch):
+    step_of_the_past = subprocess.Popen([sys.executable, "-c", ""])
+    step_of_the_past.wait()
+    monkeypatch.setattr(kfp_runner, "_terminated", False)
+    monkeypatch.setattr(guard, "parents", lambda: {step_of_the_past.pid: os.getpid()})
+    with pytest.raises(SystemExit, match="143"):
+        kfp_runner._terminate(signal.SIGTERM, None)
 
 
 def test_a_pipeline_within_another_has_its_own_defaults_as_on_a_cluster(tmp_path):
