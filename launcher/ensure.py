@@ -202,12 +202,8 @@ def _clear_away(kube: Kube, job: Object, *, deleting: bool) -> None:
 
 
 def _await_absence(kube: Kube, job: Object, limits: Limits) -> None:
-    name, uid, started, pause = (
-        job["metadata"]["name"],
-        job["metadata"]["uid"],
-        time.monotonic(),
-        0.1,
-    )
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+    started, pause = time.monotonic(), 0.1
     while True:
         found = _find(kube, name, limits)
         if found is None or found["metadata"]["uid"] != uid:

@@ -7,7 +7,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn, get_args
 
 from kfp_pytorch.launcher.constants import OUTPUT_ENV, RESUME_FROM_ENV
 from kfp_pytorch.training import plan, profiling
@@ -18,6 +18,8 @@ DATASETS = ("digits", "fashion-mnist", "imagefolder", "shards", "synthetic")
 TEXT = "text"
 LANGUAGE_PREFIX = "lm-"
 LANGUAGE_MODELS = ("tiny", "10m", "125m", "1.4b", "7b")
+Recompute = Literal["none", "selective", "full"]
+RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 # What suits a language model, where nothing else was asked for.
 LANGUAGE_DEFAULTS: dict[str, Any] = {
     "dataset": TEXT,
@@ -218,7 +220,7 @@ class Config:
         """Refuses what the kind of model cannot be trained with."""
         if not self.model:
             raise ConfigError("--model is empty; give small_cnn or a model of torchvision")
-        _one_of("recompute", self.recompute, ("none", "selective", "full"))
+        _one_of("recompute", self.recompute, RECOMPUTE)
         ways = plan.read_sizes(self.parallelism)
         if self.is_language_model:
             _one_of("model", self.model, [LANGUAGE_PREFIX + name for name in LANGUAGE_MODELS])
@@ -292,7 +294,7 @@ def _parser(output: str, resume_from: str) -> argparse.ArgumentParser:
     helps = _attribute_helps()
     defaults = {"output": output, "resume_from": resume_from}
     for field in dataclasses.fields(Config):
-        flag = "--" + field.name.replace("_", "-")
+        flag = _flag(field.name)
         default = defaults.get(field.name, field.default)
         text = f"{helps[field.name]} (default: {default!r})".replace("%", "%%")
         if isinstance(field.default, tuple):

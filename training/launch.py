@@ -66,10 +66,10 @@ def threads_per_process(environ: Mapping[str, str]) -> int:
     """
     cores = usable_cores()
     processes = environ.get("PET_NPROC_PER_NODE", "1")
-    share = int(processes) if processes.isdigit() else cores
+    share = int(processes) if processes.isdecimal() else cores
     address = environ.get("PET_MASTER_ADDR") or environ.get("PET_RDZV_ENDPOINT") or ""
     nodes = environ.get("PET_NNODES", "").rpartition(":")[2]
-    if address.partition(":")[0] in LOOPBACK and nodes.isdigit():
+    if address.partition(":")[0] in LOOPBACK and nodes.isdecimal():
         share *= int(nodes)
     return max(1, cores // max(1, share))
 

@@ -21,11 +21,12 @@ from torch.distributed.tensor import DTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
 
-from kfp_pytorch.training import speed, tensor_parallel
+from kfp_pytorch.training import finite, speed, tensor_parallel
+from kfp_pytorch.training.config import RECOMPUTE, Recompute
 from kfp_pytorch.training.errors import ConfigError
 from kfp_pytorch.training.pipeline_parallel import Pipeline, stage_layers
 from kfp_pytorch.training.plan import ParallelPlan
-from kfp_pytorch.training.transformer import RECOMPUTE, Recompute, Transformer, TransformerConfig
+from kfp_pytorch.training.transformer import Transformer, TransformerConfig
 
 # The first that can do the job is taken.
 _ATTENTION = [
@@ -180,9 +181,7 @@ class Trainable:
 
     def clip(self) -> Tensor:
         """Limit the gradients' global norm, and return what it was before, as all ranks know it."""
-        parameters = [p for p in self.model.parameters() if p.grad is not None]
-        grads = [p.grad for p in parameters if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(grads)
+        norm = finite.gradient_norm(self.model)
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
         if self.plan.pp > 1 and self._mesh is not None:
@@ -194,7 +193,9 @@ class Trainable:
             # what ranks hold in common would drift apart.
             dist.all_reduce(norm, op=dist.ReduceOp.MAX)
         if self.options.clip_norm:
-            torch.nn.utils.clip_grads_with_norm_(parameters, self.options.clip_norm, norm)
+            torch.nn.utils.clip_grads_with_norm_(
+                self.model.parameters(), self.options.clip_norm, norm
+            )
         return norm
 
     def _inputs_and_targets(self, batch: Tensor) -> tuple[Tensor, Tensor]:

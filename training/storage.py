@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 from kfp_pytorch.launcher.constants import BUCKET_PATTERNS
 from kfp_pytorch.training import outage
@@ -58,7 +58,11 @@ class Folder(Protocol):
         """
 
     def names(self, name: str = "") -> list[str]:
-        """What lies in a folder below this one, sorted; nothing if the folder is not there."""
+        """What lies in a folder below this one, sorted; nothing if the folder is not there.
+
+        Raises:
+            StorageError: If it cannot be listed.
+        """
 
     def sizes(self, name: str) -> dict[str, int]:
         """The size in bytes of each file that lies in a folder below this one.
@@ -82,28 +86,19 @@ class Folder(Protocol):
             name: With which file.
         """
 
-    def writer(self, name: str) -> _Writer:
+    def writer(self, name: str) -> AbstractContextManager[IO[bytes]]:
         """A context that gives a binary file; its content appears under `name` at the end.
 
         Raises:
             StorageError: If it cannot be written. What was there before stays as it was.
         """
 
-    def local(self, name: str) -> _Local:
-        """A context that gives a path on this machine with the content of a file."""
-
     def remove(self, name: str) -> None:
-        """Deletes a file, or a folder with all in it; nothing happens if it is not there."""
+        """Deletes a file, or a folder with all in it; nothing happens if it is not there.
 
-
-class _Writer(Protocol):
-    def __enter__(self) -> IO[bytes]: ...
-    def __exit__(self, *error: Any) -> bool | None: ...
-
-
-class _Local(Protocol):
-    def __enter__(self) -> Path: ...
-    def __exit__(self, *error: Any) -> bool | None: ...
+        Raises:
+            StorageError: If it cannot be deleted.
+        """
 
 
 def open_folder(uri: str) -> Folder:
@@ -219,11 +214,6 @@ class LocalFolder:
                     temporary.unlink(missing_ok=True)
                 raise
 
-    @contextmanager
-    def local(self, name: str) -> Iterator[Path]:
-        """See `Folder.local`: the file itself."""
-        yield self.path / name
-
     def remove(self, name: str) -> None:
         """See `Folder.remove`."""
         path = self.path / name
@@ -302,15 +292,6 @@ class RemoteFolder:
             file.flush()
             self.make(name.rpartition("/")[0])
             self._files.put_file(file.name, self._at(name))
-
-    @contextmanager
-    def local(self, name: str) -> Iterator[Path]:
-        """See `Folder.local`: a temporary copy."""
-        with tempfile.TemporaryDirectory(prefix="kfp-pytorch-") as scratch:
-            path = Path(scratch) / "file"
-            with self.explained("read", name):
-                self._files.get_file(self._at(name), str(path))
-            yield path
 
     def remove(self, name: str) -> None:
         """See `Folder.remove`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +24,9 @@ from torch.utils.checkpoint import (
 )
 
 from kfp_pytorch.training import chunked_loss
-from kfp_pytorch.training.config import LANGUAGE_MODELS
+from kfp_pytorch.training.config import LANGUAGE_MODELS, Recompute
 from kfp_pytorch.training.errors import ConfigError
 from kfp_pytorch.training.flops import transformer_flops_per_token
-
-Recompute = Literal["none", "selective", "full"]
-RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 from kfp_pytorch.launcher.constants import POD
@@ -93,7 +94,17 @@ def _fitted_scalar(value: Any, wanted: str, path: str) -> Any:
     is_number = wanted in ("int", "float")
     if not isinstance(value, _SCALARS[wanted]) or (is_number and isinstance(value, bool)):
         raise _MisfitError(value, path, wanted)
+    if wanted == "datetime" and not _is_time(str(value)):
+        raise _MisfitError(value, path, wanted)
     return value
+
+
+def _is_time(text: str) -> bool:
+    """Whether a text is a time with its zone: what prints an age, or ends an event, reads it."""
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def _fitted_map(value: Any, inner: str, path: str, dropped: list[str]) -> Object:

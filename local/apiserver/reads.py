@@ -52,7 +52,7 @@ def revision(value: str) -> int | None:
     """
     if value in ("", "0"):
         return None
-    if not value.isdigit():
+    if not value.isdecimal():
         why = f'strconv.ParseUint: parsing "{value}": invalid syntax'
         raise bad_request(f'resourceVersion: Invalid value: "{value}": {why}')
     return int(value)

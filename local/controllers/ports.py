@@ -109,7 +109,7 @@ def _is_free(port: int) -> bool:
 
 def container_port(pod: Object, given: int | str) -> int | None:
     """The number of a pod's port that is given by number or by name; None for a name unknown."""
-    if isinstance(given, int) or given.isdigit():
+    if isinstance(given, int) or given.isdecimal():
         return int(given)
     for container in pod["spec"]["containers"]:
         for port in container.get("ports") or []:

@@ -73,7 +73,7 @@ def by_index(found: list[Object]) -> dict[int, Object]:
     first: dict[int, Object] = {}
     for each in found:
         index = objects.labels(each).get(REPLICA_INDEX_LABEL, "")
-        if index.isdigit():
+        if index.isdecimal():
             first.setdefault(int(index), each)
     return first
 

@@ -60,7 +60,7 @@ class Translation:
         return None
 
     def _variable(self, name: str, value: str, values: Mapping[str, str]) -> str:
-        if name in _PORT_OF and value.isdigit():
+        if name in _PORT_OF and value.isdecimal():
             port = self.endpoint(values.get(_PORT_OF[name], ""), int(value))
             if port:
                 return str(port)

@@ -12,6 +12,7 @@ import pytest
 from kfp_pytorch.launcher.constants import (
     CLAIM,
     DEPLOYMENT,
+    EVENT,
     INFERENCE_SERVICE,
     POD,
     PYTORCHJOB,
@@ -277,6 +278,8 @@ def test_a_wrong_object_is_refused_and_its_field_named(
             pod(containers=[{"name": "c", "env": [{"name": "A", "value": 3}]}]),
             "Pod.spec.containers[0].env[0].value of type string",
         ),
+        (EVENT, {"involvedObject": {}, "lastTimestamp": "yesterday"}, "Event.lastTimestamp"),
+        (EVENT, {"involvedObject": {}, "lastTimestamp": "2026-01-01T00:00:00"}, "v1.Time"),
     ],
 )
 def test_a_value_of_another_type_cannot_be_read(
