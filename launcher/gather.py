@@ -67,8 +67,8 @@ class Gatherer:
     @property
     def retried(self) -> int:
         """How many ends the policy `ExitCode` starts again, but for those that were asked for."""
-        own = (c.code for c in self._crashes if c.container == PYTORCH_CONTAINER)
-        return sum(code >= RETRIED_FROM and code != EXIT_TERMINATED for code in own)
+        own = [c for c in self._crashes if c.container == PYTORCH_CONTAINER and not c.asked]
+        return sum(c.code >= RETRIED_FROM and c.code != EXIT_TERMINATED for c in own)
 
     @property
     def crashed(self) -> int:

@@ -68,6 +68,7 @@ class Crash:
         number: How often the container had ended before.
         restarted: Whether its successor has been started, so that its log is the previous one.
         code: What it ended with; -1 if that is not known.
+        asked: Whether its pod was being deleted, so that it was told to end.
     """
 
     pod: str
@@ -76,6 +77,7 @@ class Crash:
     number: int
     restarted: bool = field(default=False, compare=False)
     code: int = field(default=-1, compare=False)
+    asked: bool = field(default=False, compare=False)
 
 
 @dataclass
@@ -151,7 +153,7 @@ def crashes(pod: Object) -> Iterator[Crash]:
         last = dig(status, "lastState", "terminated") or {}
         uid = str(metadata.get("uid", ""))
         if now and now.get("exitCode") != 0:
-            yield Crash(metadata["name"], uid, name, restarts, code=_code(now))
+            yield Crash(metadata["name"], uid, name, restarts, code=_code(now), asked=goes(pod))
         if last and last.get("exitCode") != 0:
             started = dig(status, "state", "running") is not None or bool(now)
             yield Crash(

@@ -374,9 +374,11 @@ def test_kills_that_the_operator_does_not_count_end_the_job_at_the_backoff_limit
 def test_of_ends_that_are_started_again_those_that_were_asked_for_do_not_count(kube: Any) -> None:
     job = {"metadata": {"name": "j", "uid": "1"}}
     gatherer = Gatherer(kube, job, Limits())
-    for number, code in enumerate((143, 137, 1, 138)):
+    # The last one was taken back by its queue, and killed when it did not end.
+    goes = {"deletionTimestamp": "2025-11-27T12:00:00Z"}
+    for number, (code, more) in enumerate([(143, {}), (137, {}), (1, {}), (138, {}), (137, goes)]):
         status = {"name": "pytorch", "state": {"terminated": {"exitCode": code}}}
         owner = {"uid": "1", "controller": True}
-        about = {"name": "j-master-0", "uid": f"p{number}", "ownerReferences": [owner]}
+        about = {"name": "j-master-0", "uid": f"p{number}", "ownerReferences": [owner], **more}
         gatherer.saw_pods([{"metadata": about, "status": {"containerStatuses": [status]}}])
     assert gatherer.retried == 2
