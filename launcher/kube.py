@@ -14,10 +14,14 @@ from kfp_pytorch.launcher.api_errors import Call, Expired, Unreachable
 from kfp_pytorch.launcher.constants import POD, Kind
 from kfp_pytorch.launcher.credentials import Credentials, load
 from kfp_pytorch.launcher.evidence import Object
+from kfp_pytorch.launcher.podview import dig
 from kfp_pytorch.launcher.streams import LogStream, WatchStream
 from kfp_pytorch.launcher.transport import Patience, Transport, be_silent
 
 PAGE = 500
+# Of a log, counted from its beginning: more than a tail of a hundred lines, none of which a
+# container runtime makes longer than 16 KiB.
+_MOST_OF_A_LOG = 4 << 20
 Objects = list[Object]
 
 
@@ -257,7 +261,7 @@ class Kube:
         tail_lines: int = 0,
         since: str = "",
         timestamps: bool = False,
-        limit_bytes: int = 1 << 20,
+        limit_bytes: int = _MOST_OF_A_LOG,
         namespace: str = "",
     ) -> str:
         """Reads a container's log.
@@ -336,7 +340,7 @@ class Kube:
 
         def attempt() -> Object:
             answer = self._transport.json(call, method, path, query=query, body=body)
-            got = (answer.get("kind"), (answer.get("metadata") or {}).get("name"))
+            got = (answer.get("kind"), dig(answer, "metadata", "name"))
             if got[0] != kind.kind or (sent and got[1] != sent):
                 raise Unreachable(call, 200, "", f"the answer is a {got[0]} named {got[1]!r}")
             return answer

@@ -92,7 +92,7 @@ def _threshold(name: str, value: Any, default: float) -> float:
         return default
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} must be a number, not {value!r}.") from None
     if not math.isfinite(number):
         raise InputError(f"{name} is {number}; it must be a finite number.")

@@ -252,6 +252,18 @@ def test_logs_are_read_by_tail_time_and_run(kube: Any, hands: Any) -> None:
     assert kube.list(POD, labels="training.kubeflow.org/job-name=j")
 
 
+def test_the_end_of_a_log_whose_lines_are_as_long_as_a_runtime_lets_them_be_is_not_cut_off(
+    kube: Any, hands: Any
+) -> None:
+    """So are a progress bar's that is drawn over and over."""
+    hands.server.call(hands.server.api.create, PYTORCHJOB, JOB)
+    pod = hands.running("j")
+    lines = [f"2025-11-27T12:00:00Z {'x' * 16_000}"] * 99
+    hands.log(pod, [*lines, "2025-11-27T12:00:01Z ValueError: bad batch"])
+    read = kube.read_log(pod["metadata"]["name"], "pytorch", tail_lines=100)
+    assert read.endswith("\nValueError: bad batch\n")
+
+
 def test_a_followed_log_gives_lines_as_they_come(kube: Any, hands: Any) -> None:
     hands.server.call(hands.server.api.create, PYTORCHJOB, JOB)
     pod = hands.running("j")
@@ -272,6 +284,12 @@ def test_an_event_may_hold_an_object_of_any_size_that_there_is(kube: Any, hands:
     kind, obj = next((k, o) for k, o in stream if k != "BOOKMARK")
     assert (kind, obj["metadata"]["annotations"]) == ("ADDED", big["metadata"]["annotations"])
     stream.close()
+
+
+@pytest.mark.parametrize("body", ["[]", "null", '{"kind": "Status"}', '{"metadata": ["a"]}'])
+def test_what_is_no_object_is_no_answer(kube: Any, hands: Any, body: str) -> None:
+    hands.fault(Answer(200, body=body), "get", CLAIMS, times=2)
+    assert kube.get(CLAIM, "kfp-pytorch")
 
 
 @pytest.mark.parametrize("code", [301, 302, 307])

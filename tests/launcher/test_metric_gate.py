@@ -73,6 +73,7 @@ def test_whole_numbers_from_ml_metadata_count() -> None:
         ({}, "every value would pass"),
         ({"minimum": 2, "maximum": 1}, "no value can pass"),
         ({"minimum": "high"}, "must be a number"),
+        ({"minimum": 10**400}, "must be a number"),
         ({"minimum": math.nan}, "finite number"),
         ({"maximum": math.inf}, "finite number"),
     ],
