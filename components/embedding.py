@@ -16,7 +16,8 @@ from kfp_pytorch.components.archive import archive_for
 
 BASE_IMAGE = "python:3.12-slim"
 # What the launcher imports beyond the standard library. KFP installs itself with `--no-deps`.
-PACKAGES = ("kubernetes>=30.1,<31",)
+# The client takes any urllib3, and only from 2.3 on one thread can end what another one reads.
+PACKAGES = ("kubernetes>=30.1,<31", "urllib3>=2.3")
 
 # Linux allows 131,072 bytes for one argument; the rest is left for what a backend adds.
 MAX_SOURCE_BYTES = 100_000

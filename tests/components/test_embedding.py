@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from kfp import compiler, components
+from packaging.requirements import Requirement
 
 import kfp_pytorch
 from kfp_pytorch.components import archive, embedding
@@ -166,6 +167,12 @@ def test_launcher_that_outgrows_one_argument_is_refused(monkeypatch):
     monkeypatch.setattr(embedding, "archive_for", lambda _: "x" * embedding.MAX_SOURCE_BYTES)
     with pytest.raises(ValueError, match=r"'where' is 10\d,\d{3} bytes .* limit is 100,000"):
         embedding.launcher_component(where)
+
+
+def test_pip_brings_no_urllib3_whose_streams_another_thread_cannot_end():
+    wanted = {each.name: each.specifier for each in map(Requirement, embedding.PACKAGES)}
+    assert "2.3.0" in wanted["urllib3"]
+    assert "2.2.3" not in wanted["urllib3"]
 
 
 def test_pip_installs_what_the_project_itself_asks_for():
