@@ -176,7 +176,6 @@ class Config:
     resume_from: str = ""
 
     def __post_init__(self) -> None:
-        self._check_model()
         _one_of("lr-scaling", self.lr_scaling, ("linear", "none"))
         _one_of("resume", self.resume, ("auto", "never"))
         _one_of("optimizer", self.optimizer, ("sgd", "adamw"))
@@ -187,6 +186,7 @@ class Config:
             _between(name, getattr(self, name), 1)
         for name in _FROM_ZERO:
             _between(name, getattr(self, name), 0)
+        self._check_model()
         _between("workers", self.workers, -1, _MOST_WORKERS)
         _between("skip_bad_steps", self.skip_bad_steps, 0, _MOST_SKIPPED)
         if self.accumulate > 1 and self.batch_size < 2 * self.accumulate:
@@ -275,7 +275,9 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         parsed = parser.parse_args(arguments)
     # A blank before a path would make another, relative one of it.
     trimmed = {name: getattr(parsed, name).strip() for name in _PLACES}
-    return Config(**{**vars(parsed), **trimmed, "text_files": tuple(parsed.text_files)})
+    # An argument that was left empty is no path; as one it would be this folder.
+    files = tuple(name for name in parsed.text_files if name.strip())
+    return Config(**{**vars(parsed), **trimmed, "text_files": files})
 
 
 class _Parser(argparse.ArgumentParser):

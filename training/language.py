@@ -359,8 +359,8 @@ def evaluate(job: Job) -> dict[str, float]:
     if result is None or not result < float("inf"):
         raise diverged(
             job,
-            f"the loss on held-out text is {result} after step {job.state.progress.step}; try a "
-            f"lower --lr than {config.lr}",
+            f"the loss on held-out text is not a finite number after step "
+            f"{job.state.progress.step}; try a lower --lr than {config.lr}",
         )
     return {"loss": result}
 

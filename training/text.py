@@ -88,7 +88,7 @@ class ByteText:
             ConfigError: If there are none.
         """
         if not text:
-            raise ConfigError("the text is empty")
+            raise ConfigError("the text is empty; give --text-files that are not")
         data = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         return cls(data, hashlib.sha256(text).hexdigest())
 

@@ -16,6 +16,7 @@ from kfp_pytorch.training.errors import ConfigError
         ("--collective-timeout=inf", "--collective-timeout is inf; it must be at least 1"),
         ("--skip-bad-steps=99999999999", "at most 1000000"),
         ("--workers=100000", "at most 1024"),
+        ("--model=lm-tiny --accumulate=0", "--accumulate is 0; it must be at least 1"),
         ("--model=lm-tiny --seq-len=1", "--seq-len is 1; it must be at least 2"),
         ("--rank-timeout=0.01", "--rank-timeout is 0.01; it must be at least 1"),
     ],
@@ -45,6 +46,10 @@ def test_what_no_model_can_be_trained_with_is_refused_before_torch_is_there(argu
 def test_blanks_around_a_place_are_no_part_of_it():
     found = config.parse(["--output", " /data/job ", "--resume-from= s3://a/b", "--data-dir=/x "])
     assert (found.output, found.resume_from, found.data_dir) == ("/data/job", "s3://a/b", "/x")
+
+
+def test_text_files_that_were_left_empty_are_none():
+    assert config.parse(["--model=lm-tiny", "--text-files", "", " "]).text_files == ()
 
 
 def test_a_folder_whose_name_is_not_utf8_is_refused_before_tensorboard_cannot_write_there():
