@@ -13,7 +13,7 @@ from benchmarks.waiting import until
 LAUNCHERS = 100
 STARTED_AT_ONCE = 10
 NAMESPACE = "crowd"
-# A server that restarts, and a load balancer that drops every connection.
+# A server that restarts, and a load balancer that drops every connection, in seconds.
 AWAY = (3.0, 0.05)
 _WINDOW = 0.1
 

@@ -15,7 +15,8 @@ from benchmarks.waiting import until
 NAMESPACE = "terminated"
 STOPS = 100
 AT_ONCE = 2
-# From the moment that the create has arrived: its answer, the start, and running come after it.
+# In seconds from the moment that the create has arrived: its answer, the start, and running come
+# after it.
 LONGEST_LIFE = 2.5
 # This part of them is told at once, while the create is in flight.
 EARLY = 0.2

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ class Target:
     root: Path
     namespace: str = ""
     server: str = ""
-    token: str = ""
+    token: str = field(default="", repr=False)
 
     @property
     def claims(self) -> Path | None:

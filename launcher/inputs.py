@@ -11,7 +11,7 @@ from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.storage import Location
 
 # The launcher polls every 30 s while watches break; a job that is gone after fewer than four
-# polls could have ended unseen.
+# polls could have ended unseen. In seconds, as all times here.
 TTL_MINIMUM = 120
 TTL_DEFAULT = 86_400
 START_TIMEOUT_DEFAULT = 1_800

@@ -65,6 +65,7 @@ _ADVICE = (
         "The answer takes longer than request_timeout: raise it, or give the predictor more cpu.",
     ),
 )
+# Between two tries, in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0
 
 

@@ -30,9 +30,10 @@ from kfp_pytorch.launcher.progress import complain, leave_word
 from kfp_pytorch.launcher.transport import Patience
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Argo kills a second later at the earliest only where the pod's grace was not lengthened.
+# In seconds. Argo kills a second later at the earliest only where the pod's grace was not
+# lengthened.
 GRACE = 25.0
-# How long the DELETE waits to learn whether this is a drain.
+# How long the DELETE waits to learn whether this is a drain, in seconds.
 _DRAIN_CHECK = 0.025
 # A server that starts may not know a kind for a moment, though its objects are there; others may
 # write an object at the moment of its deletion.

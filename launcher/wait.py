@@ -27,7 +27,7 @@ from kfp_pytorch.launcher.progress import Progress, age, say
 from kfp_pytorch.launcher.state import JobState, Phase, expected_pods, first_pod, job_state
 from kfp_pytorch.launcher.watching import Broken, Change, JobFollower, PodsFollower, Sight, Snapshot
 
-# How long the log of a job that has ended may take to be shown to its end.
+# How long the log of a job that has ended may take to be shown to its end, in seconds.
 _LAST_LINES = 0.4
 # The phases of a pod that has ended.
 _OVER = ("Succeeded", "Failed")

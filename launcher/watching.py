@@ -28,9 +28,10 @@ from kfp_pytorch.launcher.kube import Kube
 from kfp_pytorch.launcher.limits import Limits
 from kfp_pytorch.launcher.streams import WatchStream
 
-# A stream that lived for less is counted as broken, however politely it ended.
+# A stream that lived for fewer seconds is counted as broken, however politely it ended.
 _WHOLESOME = 5.0
-# Over how long many launchers spread whose watches end at once. The job's end waits for the first.
+# Over how many seconds launchers spread whose watches end at once. The job's end waits for the
+# first.
 _SPREAD = 0.4
 _PODS_SPREAD = 2.0
 # How long the server may take to tell what it remembers, in seconds.

@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -67,7 +67,7 @@ class Setting:
     workflow: str = ""
     workflow_uid: str = ""
     server: str = ""
-    token: str = ""
+    token: str = field(default="", repr=False)
 
 
 class Events:

@@ -41,7 +41,8 @@ _IDENTITY = (
 _WRITE_TIMEOUT = timedelta(hours=6)
 # How long a rank that is about to leave waits for what it writes already.
 _LAST_WRITE_SECONDS = 10.0
-# What another node wrote may be seen here only when a network file system looks again.
+# What another node wrote may be seen here only when a network file system looks again, this many
+# seconds later.
 _SEEN_AFTER = 90.0
 
 

@@ -29,7 +29,7 @@ from kfp_pytorch.training.loader import (
 from kfp_pytorch.training.sampler import Batch
 
 LOG = logging.getLogger("kfp_pytorch.training")
-# A data set in memory that is smaller than this is copied to the GPU once.
+# A data set in memory that is smaller than this, in bytes, is copied to the GPU once.
 _RESIDENT = 2**30
 # With fewer workers to a GPU its own decoder is the faster one: on an H100 a worker decodes some
 # 400 images a second, and training that the GPU decodes for got 3,760; see benchmarks/README.md.

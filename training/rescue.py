@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from kfp_pytorch.training.distributed import World
 
 LOG = logging.getLogger("kfp_pytorch.training")
-# How long the weights may take to change in a step, and the GPU to stand still after a loss.
+# How long the weights may take to change in a step, and the GPU to stand still after a loss, in
+# seconds.
 _STEP_SECONDS = 10.0
 _SETTLED_AFTER = 1.0
 _MOST_AHEAD = 64

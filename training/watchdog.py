@@ -27,6 +27,7 @@ from kfp_pytorch.training.errors import RankHungError
 
 # How long a rank that finds itself hanging is given to say so itself.
 _GRACE_SECONDS = 5.0
+# Between two looks at the ranks, in seconds.
 _MOST_INTERVAL = 10.0
 # Where ranks wait for each other: the modules that exchange, or read what was exchanged.
 _EXCHANGES = (

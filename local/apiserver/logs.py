@@ -16,6 +16,7 @@ from kfp_pytorch.local.apiserver.errors import Object, bad_request
 
 # A file tells nobody that it grew; this is how soon a follower sees it.
 _POLL_S = 0.05
+# Bytes read at once.
 _CHUNK = 1 << 20
 
 

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Sequence
 from kfp_pytorch.local.apiserver.connections import bound
 from kfp_pytorch.local.controllers.translation import LOOPBACK
 
+# Bytes read at once.
 _CHUNK = 64 * 1024
 _NOBODY = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\ncontent-length: 19\r\n"
