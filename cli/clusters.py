@@ -178,9 +178,7 @@ def _deployed(text: str, target: Target) -> tuple[str, str] | None:
 
 
 def _list(target: Target, url: str) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = client.request(target.server, "GET", url, token=target.token)[
-        "items"
-    ]
+    items: list[dict[str, Any]] = target.request("GET", url)["items"]
     return items
 
 
@@ -188,7 +186,7 @@ def _delete_endpoints(target: Target, endpoints: set[tuple[str, str]]) -> None:
     for namespace, name in sorted(endpoints):
         url = client.path(INFERENCE_SERVICE, namespace, name)
         try:
-            client.request(target.server, "DELETE", url, token=target.token)
+            target.request("DELETE", url)
         except client.RequestRefused as error:
             # The step failed before it made it, or somebody else was quicker.
             if error.status != http.HTTPStatus.NOT_FOUND:

@@ -23,10 +23,20 @@ def root_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def root_or_default(root: Path | None) -> Path:
-    """Returns the folder that was given, or the default one, absolute."""
+    """Returns the folder that was given, or the default one, absolute.
+
+    Raises:
+        click.ClickException: It is relative to a folder that is gone, or this user has no home.
+    """
     from kfp_pytorch.local import lifecycle
 
-    return root.absolute() if root else lifecycle.default_root()
+    try:
+        return root.absolute() if root else lifecycle.default_root()
+    except (OSError, RuntimeError) as error:
+        raise click.ClickException(
+            f"There is no telling where the local cluster's folder lies: {error}. Set "
+            f"{lifecycle.HOME_ENV} or --root to a folder by its whole path."
+        ) from None
 
 
 @click.group("local")

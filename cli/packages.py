@@ -232,8 +232,9 @@ def _lost_item(problem: str) -> str:
     return (
         "\nKFP's compiler loses the item of a loop that is put into a text, as in "
         'f"run-{item}", or taken apart, as in item.a, within a further loop, condition or exit '
-        "handler. Hand the whole item on as an input, or to a pipeline of its own (@dsl.pipeline) "
-        "that holds what is within the loop."
+        "handler. A part of it, such as item.a, it loses in any text and any list. Hand the whole "
+        "item on as an input, or, directly within its loop, item.a; or hand it to a pipeline of "
+        "its own (@dsl.pipeline) that holds what is within the loop."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -170,6 +170,15 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any], str]] = {
 }
 
 
+def _leaves(value: Any) -> Iterator[Any]:
+    """Yields what lies in a list or dict, however deep; a value that is neither by itself."""
+    if isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
 def _typed(name: str, text: str, kind: str) -> Any:
     word, read, example = _KINDS[kind]
     try:
@@ -179,8 +188,14 @@ def _typed(name: str, text: str, kind: str) -> Any:
         raise click.ClickException(
             f"Parameter {name} is {article} {word}, such as {example}; {text!r} is not."
         ) from None
-    if isinstance(value, float) and not math.isfinite(value):
-        raise click.ClickException(f"Parameter {name} must be finite; {text!r} is not.")
+    for leaf in _leaves(value):
+        if isinstance(leaf, float) and not math.isfinite(leaf):
+            raise click.ClickException(f"Parameter {name} must be finite; {text!r} is not.")
+        if leaf is None:
+            raise click.ClickException(
+                f"Parameter {name} holds null, which KFP hands to no step here. Leave out what is "
+                "null, or write '' for an empty string."
+            )
     placeholder = _PLACEHOLDER.search(text)
     if placeholder:
         raise click.ClickException(

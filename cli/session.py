@@ -54,6 +54,30 @@ class Target:
         """The folder with the claims of the namespace, when it is on this machine."""
         return self.root / "claims" / self.namespace if self.server else None
 
+    def request(self, method: str, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Asks the local cluster's API server.
+
+        Args:
+            method: The HTTP method. A PATCH is a merge patch.
+            url: The path, and the query if there is one.
+            body: The object to send.
+
+        Returns:
+            The answer's object.
+
+        Raises:
+            RequestRefused: When the server answers with an error.
+            click.ClickException: When it does not answer.
+        """
+        try:
+            return client.request(self.server, method, url, body, token=self.token)
+        except OSError as error:
+            raise click.ClickException(
+                f"The local cluster at {self.server} does not answer: {error}. See "
+                f"{self.root / lifecycle.LOG_FILE}; end it with `kfp-pytorch local down`, and "
+                "run again."
+            ) from None
+
 
 def run(package: Package, wanted: Run, target: Target, progress: Progress) -> dict[str, Any]:
     """Runs a pipeline's steps on this machine, against a cluster, to the end.
@@ -166,7 +190,7 @@ def _workflow(wanted: Run, target: Target) -> dict[str, Any]:
     }
     url = client.path(kind, target.namespace)
     try:
-        return client.request(target.server, "POST", url, body, token=target.token)
+        return target.request("POST", url, body)
     except client.RequestRefused as error:
         if error.status != http.HTTPStatus.CONFLICT:
             raise
@@ -177,11 +201,11 @@ def _workflow(wanted: Run, target: Target) -> dict[str, Any]:
 def _record(wanted: Run, target: Target, phase: str) -> None:
     """Records how the run has ended, where there is a Workflow object of it."""
     # The cluster may be on its way down; the run's own outcome is what counts.
-    with contextlib.suppress(OSError, client.RequestRefused):
+    with contextlib.suppress(click.ClickException, client.RequestRefused):
         if target.server:
             _patch(wanted, target, {"status": {"phase": phase}})
 
 
 def _patch(wanted: Run, target: Target, change: dict[str, Any]) -> dict[str, Any]:
     url = client.path(constants.WORKFLOW, target.namespace, wanted.name)
-    return client.request(target.server, "PATCH", url, change, token=target.token)
+    return target.request("PATCH", url, change)

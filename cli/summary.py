@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import graphlib
+import itertools
 import json
 import math
 import re
@@ -179,7 +180,8 @@ def _details(summary: dict[str, Any], kept: bool) -> list[tuple[str, str]]:
     if summary["metrics"]:
         shown = (f"{name} {value:.4g}" for name, value in summary["metrics"].items())
         details.append(("metrics", ", ".join(shown)))
-    details += [(n, path) for n, path in summary["artifacts"].items() if n not in _NOT_SHOWN]
+    artifacts = summary["artifacts"].items()
+    details += [(n, at) for n, at in artifacts if n.rpartition(".")[2] not in _NOT_SHOWN]
     if summary["model"]["storage_uri"]:
         details.append(("model at", summary["model"]["storage_uri"]))
     if summary["endpoint"]:
@@ -242,12 +244,22 @@ def _artifacts(package: Package, steps: list[StepResult], place: Place) -> dict[
     found: dict[str, str] = {}
     for step in steps:
         for output, artifact in step.artifacts.items():
-            uri = _openable(artifact["uri"], _type(package, step, output))
-            found[output if output not in found else f"{step.name}.{output}"] = uri
+            places = {output: _openable(artifact["uri"], _type(package, step, output))}
             folder = artifact.get("metadata", {}).get("folder")
             if isinstance(folder, str) and folder:
-                found |= _job_folders(place.local(folder))
+                places |= _job_folders(place.local(folder))
+            for name, at in places.items():
+                # A further attempt of a step has the places of the one before.
+                if at not in found.values():
+                    found[_free_name(found, step.name, name)] = at
     return found
+
+
+def _free_name(taken: dict[str, str], step: str, name: str) -> str:
+    """Returns an artifact's name, with the step's where that is taken, as by a loop's round."""
+    numbered = (f"{step}[{number}].{name}" for number in itertools.count(2))
+    names = itertools.chain((name, f"{step}.{name}"), numbered)
+    return next(free for free in names if free not in taken)
 
 
 def _job_folders(folder: str) -> dict[str, str]:

@@ -206,6 +206,28 @@ def test_summary_names_metrics_artifacts_and_where_the_job_left_its_files(tmp_pa
     assert json.loads(json.dumps(made)) == made
 
 
+def test_the_artifacts_of_all_rounds_of_a_loop_are_named_and_those_of_an_attempt_once(tmp_path):
+    lines = []
+    for pod, uri in (("1", "/a"), ("2", "/b"), ("3", "/c"), ("4", "/d"), ("5", "/d")):
+        model = {"uri": uri, "metadata": {"folder": f"s3://bucket{uri}"}}
+        lines += [
+            told("started", pod=pod),
+            end(0, pod=pod, outputs={"artifacts": {"model": model}}),
+        ]
+    followed, _ = follow(*lines)
+    made = summary.summarise(PACKAGE, followed, summary.Place(tmp_path, None), "succeeded")
+    models = {name: at for name, at in made["artifacts"].items() if name.endswith("model")}
+    assert models == {
+        "model": "/a",
+        "train.model": "/b",
+        "train[2].model": "/c",
+        "train[3].model": "/d",
+    }
+    assert made["artifacts"]["checkpoints"] == "s3://bucket/a/checkpoints"
+    assert made["artifacts"]["train[3].checkpoints"] == "s3://bucket/d/checkpoints"
+    assert "train.model" not in summary.text(made, 1.0, kept=False)
+
+
 def test_terminal_shows_what_the_program_says_and_not_how_kfp_started_it(capsys):
     progress = TerminalProgress(err=False)
     progress.started("train")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from harness.command import invoke
@@ -32,6 +33,22 @@ def test_a_home_that_cannot_be_written_is_named_with_the_way_out(
         assert f"Cannot write {home}: " in result.output
         assert "set KFP_PYTORCH_HOME or --root to another folder" in result.output
         assert "Errno" not in result.output
+
+
+def test_a_folder_below_one_that_is_gone_and_a_user_without_a_home_are_told_the_way_out(
+    cli, tmp_path, monkeypatch
+):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    homeless = mock.Mock(side_effect=RuntimeError("Could not determine home directory."))
+    monkeypatch.delenv(lifecycle.HOME_ENV, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    for root in (["--root", "x"], []):
+        result = cli("local", "status", *root)
+        assert result.exit_code == 1
+        assert "Set KFP_PYTORCH_HOME or --root to a folder by its whole path" in result.output
 
 
 @pytest.mark.parametrize("command", [["local", "up"], ["run", "train_and_serve", "--local"]])

@@ -86,3 +86,15 @@ def test_an_item_that_kfps_compiler_loses_is_said_with_the_way_out(tmp_path, cli
     (tmp_path / "mended.py").write_text(mended)
     result = cli("compile", tmp_path / "mended.py:pipeline", "--output", tmp_path / "mended.yaml")
     assert result.exit_code == 0, result.output
+
+
+def test_a_part_of_an_item_that_is_lost_in_a_text_of_its_own_loop_is_told_of(tmp_path, cli):
+    loop = LOOPS.replace("WHAT", '[{"b": "c"}]').replace('        with dsl.ParallelFor(["x"])', "#")
+    lost, mended = tmp_path / "lost.py", tmp_path / "mended.py"
+    lost.write_text(loop.replace("    STEP", 'say(text=f"{rate.b}")'))
+    result = cli("compile", lost, "--output", tmp_path)
+    assert result.exit_code == 1
+    assert "A part of it, such as item.a, it loses in any text" in result.output
+    mended.write_text(loop.replace("    STEP", 'apart(rate=rate.b, size="x")'))
+    result = cli("compile", f"{mended}:pipeline", "--output", tmp_path)
+    assert result.exit_code == 0, result.output

@@ -6,9 +6,11 @@ import fcntl
 import json
 import shutil
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 from harness.command import COMMAND, invoke, left_of, start, until, wait_for
 
@@ -172,6 +174,18 @@ def test_in_a_cluster_that_stays_only_the_runs_own_endpoint_goes_unless_it_is_ke
     others = {"before", "by-somebody-else"}
     assert names() == (others | {"within", "my-digits-v2"} if keep else others)
     assert lifecycle.status(root) is not None
+
+
+def test_a_cluster_that_does_not_answer_is_named_with_the_way_out(root):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        server = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        target = session.Target(root / "kubeconfig", root, "default", server)
+        with pytest.raises(click.ClickException) as caught:
+            session._workflow(Run("w", "a-run", "p"), target)
+        session._record(Run("w", "a-run", "p"), target, "Failed")
+    assert f"The local cluster at {server} does not answer: " in caught.value.message
+    assert "`kfp-pytorch local down`" in caught.value.message
 
 
 def test_a_kept_cluster_stays_after_the_run(root):
