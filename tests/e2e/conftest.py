@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.command import COMMAND, left_of
 from harness.steps import Where, new_run
 
 CRDS = Path(__file__).resolve().parents[3] / "shared" / "crds"
-COMMAND = [sys.executable, "-m", "kfp_pytorch.cli"]
 
 
 @dataclass(frozen=True)
@@ -94,18 +93,7 @@ def cluster(
         yield Cluster(root / "kubeconfig", root, ["--local"])
     finally:
         subprocess.run([*COMMAND, "local", "down", "--root", str(root)], check=True)
-        assert str(root) not in _processes()
-
-
-def _processes() -> str:
-    """The command lines of every process that was started for a test."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found.append(path.read_text())
-        except OSError:
-            continue
-    return "\n".join(found)
+        assert left_of(root) == []
 
 
 @pytest.fixture

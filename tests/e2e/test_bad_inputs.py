@@ -37,7 +37,7 @@ KNOWN_AT_ONCE = [
     ({"image": "None"}, "image is not set", "name of the training image"),
     ({"image": " "}, "image is not set", "name of the training image"),
     ({"image": "my image"}, "image is 'my image'", "blank"),
-    ({"env": {"A": [1]}}, "env['A']", "a string, a number or true/false"),
+    ({"env": {"A": [1]}}, "env['A']", "a string, a number, true or false"),
     ({"env": {"A": None}}, "env['A'] is null", "Leave it out"),
     ({"env": {"A": {"b": 1}}}, "env['A']", "secretKeyRef"),
     ({"env": {"1A": "x"}}, "'1A'", "does not begin with a digit"),

@@ -32,7 +32,7 @@ def left_of(folder):
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            line = path.read_bytes().replace(b"\0", b" ").decode()
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
         if str(folder) in line:
