@@ -5,6 +5,7 @@ KServe's side: https://github.com/kserve/kserve/tree/v0.20.0/pkg/apis/serving/v1
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
@@ -197,10 +198,11 @@ def base_url(service: Object, *, internal: bool) -> str:
         internal: Whether the URL for callers within the cluster is wanted.
 
     Returns:
-        The URL, or an empty string if the status has none.
+        The URL, or an empty string if the status has none that could be asked.
     """
     path = ("status", "address", "url") if internal else ("status", "url")
-    return str(dig(service, *path) or "")
+    said = str(dig(service, *path) or "")
+    return said if re.match(r"https?://[^/]", said) else ""
 
 
 def predict_url(base: str, name: str, protocol: str) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from kfp_pytorch.launcher.api_errors import Refused
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, SPEC_HASH_LABEL
 from kfp_pytorch.launcher.deploy import Pace
@@ -90,13 +92,14 @@ def test_ready_without_a_url_gives_the_address_after_a_while(
     assert outputs.url == outputs.cluster_url == "http://in.the.cluster/v1/models/digits:predict"
 
 
+@pytest.mark.parametrize("url", ["", "digits.default.example.com", "http://"])
 def test_ready_without_any_url_fails_and_says_so(
-    kserve: KServe, start: Start, until: Until
+    kserve: KServe, start: Start, until: Until, url: str
 ) -> None:
     step = start()
     until(kserve.service)
     kserve.rolls_out()
-    kserve.says("True")
+    kserve.says("True", url=url)
     assert "its status has no URL" in step.failed()
 
 
