@@ -79,9 +79,9 @@ class NotFound(ApiError):
     """Our object is not there: a well-formed NotFound that names it."""
 
     def _say(self) -> str:
-        # A create finds everything but its namespace.
         advice = "\nCreate the namespace, or correct the input that names it."
-        return super()._say() + (advice if self.call.verb == "create" else "")
+        lacks = self.call.verb == "create" and "namespace" in self.words
+        return super()._say() + (advice if lacks else "")
 
 
 class KindAbsent(ApiError):

@@ -159,7 +159,14 @@ class Kube:
             options["preconditions"] = {"uid": uid}
         call = self._call("delete", kind.plural, kind, name, namespace)
         path = self._path(kind, name, namespace)
-        self._transport.retried(lambda: self._transport.send(call, "DELETE", path, body=options))
+
+        def attempt() -> None:
+            answer = self._transport.json(call, "DELETE", path, body=options)
+            if answer.get("kind") not in ("Status", kind.kind):
+                # A proxy's perhaps: nothing has been deleted.
+                raise Unreachable(call, 200, "", f"the answer is a {answer.get('kind')}")
+
+        self._transport.retried(attempt)
 
     def list(
         self, kind: Kind, *, labels: str = "", fields: str = "", namespace: str = ""
