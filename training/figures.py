@@ -11,11 +11,13 @@ from torch import Tensor
 # Of more classes than this, names and numbers could not be read.
 _MOST_NAMED = 40
 _MOST_NUMBERED = 20
+# In characters.
+_LONGEST_NAME = 16
+_WHITE, _BLACK, _BLUE = (255, 255, 255), (20, 20, 20), (8, 48, 107)
+# In pixels.
 _SIDE = 640
 _SMALLEST_CELL = 16
 _FONT_SIZE = 13
-_LONGEST_NAME = 16
-_WHITE, _BLACK, _BLUE = (255, 255, 255), (20, 20, 20), (8, 48, 107)
 _GAP = 8
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont

@@ -1,47 +1,24 @@
 """A scripted plan of what goes wrong between a client and the server.
 
 A plan is a list of faults. Each names the requests that it strikes and what becomes of them.
-Faults are plain data: `as_json` and `from_json` keep a plan in a file.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kfp_pytorch.local.apiserver import faultactions, paths, watchfaults
+from kfp_pytorch.local.apiserver import faultactions, paths
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.faultactions import Action, Call
 
 _REQUESTS_KEPT = 200_000
-
-
-_ACTIONS: dict[str, Callable[..., Action]] = {
-    action.__name__: action
-    for action in (
-        faultactions.Answer,
-        faultactions.Delay,
-        watchfaults.DuplicateEvents,
-        watchfaults.EndWatch,
-        faultactions.Forbidden,
-        watchfaults.InsertEvent,
-        faultactions.LostAnswer,
-        faultactions.Refuse,
-        watchfaults.ReorderEvents,
-        faultactions.Reset,
-        watchfaults.SilentWatch,
-        faultactions.Stall,
-        faultactions.TokenExpired,
-        watchfaults.WithholdLast,
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -168,29 +145,3 @@ def _request(scope: Scope) -> Request:
     watching = query.get("watch", [""])[0].lower() in ("1", "true")
     path = scope["path"]
     return Request(time.monotonic(), paths.verb(scope["method"], path, watching), path)
-
-
-def as_json(faults: Iterable[Fault]) -> list[Object]:
-    """A plan as JSON values."""
-    return [
-        {**asdict(fault), "action": {"do": type(fault.action).__name__, **vars(fault.action)}}
-        for fault in faults
-    ]
-
-
-def from_json(plan: Iterable[Object]) -> list[Fault]:
-    """The plan that `as_json` made.
-
-    Raises:
-        ValueError: when an action has a type that there is not.
-    """
-    found = []
-    for entry in plan:
-        words: dict[str, Any] = dict(entry["action"])
-        name = words.pop("do")
-        action = _ACTIONS.get(name)
-        if action is None:
-            known = ", ".join(sorted(_ACTIONS))
-            raise ValueError(f"no fault action is called {name!r}; there are {known}")
-        found.append(Fault(**{**entry, "action": action(**words)}))
-    return found

@@ -26,7 +26,7 @@ from kfp_pytorch.local.apiserver.faultactions import (
     Stall,
     TokenExpired,
 )
-from kfp_pytorch.local.apiserver.faults import Fault, as_json, from_json
+from kfp_pytorch.local.apiserver.faults import Fault
 from kfp_pytorch.local.apiserver.registry import CONFIG_MAP
 from kfp_pytorch.local.apiserver.serve import ThreadedServer
 from kfp_pytorch.local.apiserver.watchfaults import (
@@ -311,15 +311,3 @@ def test_every_request_is_counted_with_its_verb(
         ("get", 200),
     ]
     assert api_server.call(api_server.api.list, CONFIG_MAP) == []
-
-
-def test_a_plan_is_kept_in_a_file_and_read_back() -> None:
-    plan = [
-        Fault(Answer(503, retry_after=1), verb="watch", path="*/pytorchjobs", times=None),
-        Fault(expired_watch(2), skip=3, after_s=0.5, for_s=2.0),
-        Fault(Refuse(0.2)),
-        Fault(TokenExpired()),
-    ]
-    assert from_json(json.loads(json.dumps(as_json(plan)))) == plan
-    with pytest.raises(ValueError, match="no fault action is called 'Explode'"):
-        from_json([{"action": {"do": "Explode"}}])
