@@ -32,7 +32,6 @@ class Step:
 
     Attributes:
         pod_name: The name of the step's own pod; empty outside of one.
-        pod_uid: The pod's uid.
         run_id: The id of the KFP run, or empty.
         owner: An owner reference to the Workflow that owns the step's pod, or None.
         namespace: The pod's namespace.
@@ -40,7 +39,6 @@ class Step:
     """
 
     pod_name: str = ""
-    pod_uid: str = ""
     run_id: str = ""
     owner: Object | None = None
     namespace: str = ""
@@ -171,14 +169,13 @@ def whoami(kube: Kube, environ: Mapping[str, str] = os.environ) -> Step:
         raise
     except ApiError as error:
         note = f"The step's own pod could not be read, so the job has no owner: {error.message}"
-        return Step(pod_name=name, pod_uid=uid, namespace=kube.home, note=note)
+        return Step(pod_name=name, namespace=kube.home, note=note)
     metadata = pod["metadata"]
     if uid and metadata.get("uid") != uid:
         note = f"The pod {name!r} is another one than this step's, so the job has no owner."
-        return Step(pod_name=name, pod_uid=uid, namespace=kube.home, note=note)
+        return Step(pod_name=name, namespace=kube.home, note=note)
     return Step(
         pod_name=name,
-        pod_uid=str(metadata.get("uid", "")),
         run_id=(metadata.get("labels") or {}).get(constants.KFP_RUN_ID_LABEL, ""),
         owner=_workflow(metadata.get("ownerReferences") or []),
         namespace=kube.home,

@@ -41,7 +41,6 @@ class ServiceInputs:
         predictor: Its `spec.predictor`, with the spec's hash in the annotations.
         labels: Its labels.
         annotations: Its annotations.
-        mode: `Standard` or `Knative`, or empty for the cluster's default.
         canary: Whether only a part of the traffic goes to the new revision.
         spec_hash: The hash of all that makes a revision.
         timeout: Seconds until the new revision must serve.
@@ -54,7 +53,6 @@ class ServiceInputs:
     predictor: Mapping[str, Any]
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
-    mode: str
     canary: bool
     spec_hash: str
     timeout: int
@@ -102,7 +100,6 @@ def parse_inputs(model_uri: str, metadata: Mapping[str, Any], **inputs: Any) -> 
         predictor=predictor,
         labels={**labels, constants.MANAGED_BY_LABEL: constants.PREFIX},
         annotations=annotations,
-        mode=MODES[mode],
         canary=canary >= 0,
         spec_hash=spec_hash,
         timeout=checks.integer("timeout", inputs.get("timeout"), default=900, minimum=1),
@@ -119,7 +116,7 @@ def _annotations(value: Any, mode: str) -> dict[str, str]:
             f"annotations[{STOP_ANNOTATION!r}] is 'true', so KServe would run nothing, and the "
             "step would wait in vain. Leave it out; stop the service once it has been deployed."
         )
-    return annotations | ({MODE_ANNOTATION: mode} if MODES[mode] else {})
+    return annotations | ({MODE_ANNOTATION: mode} if mode else {})
 
 
 def service_name(value: Any) -> str:
