@@ -63,6 +63,21 @@ _REFUSALS = (
         "or the number of GPUs (kubectl describe limitrange shows what it allows).",
     ),
     Refusal(
+        " request ratio per ",
+        "The namespace's LimitRange bounds how far a limit may be above its request: set cpu and "
+        "memory, which become both.",
+    ),
+    Refusal(
+        "insufficient quota to match these scopes",
+        "The namespace has no quota for that priority class: take another one, by "
+        "priorityClassName in pod_template_patch, or ask for such a quota.",
+    ),
+    Refusal(
+        "security context constraint",
+        "OpenShift lets pods run as a user of the namespace's own range: set run_as_user to 0, so "
+        "that it chooses one, or give service_account a constraint that allows what is named.",
+    ),
+    Refusal(
         "violates PodSecurity",
         "Leave run_as_root off and the security context as it is by default.",
     ),

@@ -165,6 +165,15 @@ def test_pods_that_a_quota_keeps_away_are_waited_for_like_any_that_do_not_start(
         ("maximum memory usage per Container is 1Gi, but limit is 8Gi", True, "LimitRange"),
         ("[minimum cpu usage per Pod is 100m, but request is 10m]", True, "LimitRange"),
         ("failed quota: q: must specify limits.cpu for: pytorch", True, "Set cpu and memory"),
+        ("cpu max limit to request ratio per Pod is 1, but it is 2", True, "LimitRange"),
+        ("insufficient quota to match these scopes: [{PriorityClass In [a]}]", True,
+         "such a quota"),
+        (
+            "unable to validate against any security context constraint: [provider restricted-v2: "
+            ".containers[0].runAsUser: Invalid value: 1000: must be in the ranges: [7, 9]]",
+            True,
+            "set run_as_user to 0",
+        ),
         ("unable to create new content in namespace team because it is being terminated", True,
          "use another one"),
         ('violates PodSecurity "restricted": runAsNonRoot != true (container "pytorch" must not '
