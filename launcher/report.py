@@ -17,6 +17,12 @@ from kfp_pytorch.launcher.progress import age
 # A job may have hundreds of pods; the first ones and those that had trouble are shown.
 _PODS_SHOWN = 40
 _SECRET_NAMES = re.compile(r"token|secret|passw|credential|api_?key|access_?key|private", re.I)
+# By its last word, so that --tokenizer and --max-tokens are still told.
+_SECRET_FLAG = re.compile(
+    r"(-[\w.-]*(?:token|secret|passw(?:or)?d|credentials?|(?:api|access|private)[_-]?key))(=.*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_LEFT_OUT = "(left out)"
 
 
 def render(
@@ -36,7 +42,7 @@ def render(
         diagnosis: Why it failed, or an empty string.
 
     Returns:
-        Markdown. Values of variables whose names speak of secrets are left out.
+        Markdown. Values of variables and flags whose names speak of secrets are left out.
     """
     sections = [
         f"# PyTorchJob {_text(podview.name(manifest))}",
@@ -52,15 +58,31 @@ def render(
 
 
 def redacted(manifest: Object) -> Object:
-    """Copy a manifest without the values of variables whose names speak of secrets."""
+    """Copy a manifest without values of variables and flags whose names speak of secrets."""
     copied = copy.deepcopy(manifest)
     for replica in (podview.dig(copied, "spec", "pytorchReplicaSpecs") or {}).values():
         spec = podview.dig(replica, "template", "spec")
         for container in [*podview.each(spec, "containers"), *podview.each(spec, "initContainers")]:
             for variable in podview.each(container, "env"):
                 if "value" in variable and _SECRET_NAMES.search(str(variable.get("name"))):
-                    variable["value"] = "(left out)"
+                    variable["value"] = _LEFT_OUT
+            for words in ("command", "args"):
+                if words in container:
+                    container[words] = _redacted_words(container[words])
     return copied
+
+
+def _redacted_words(words: Sequence[str]) -> list[str]:
+    told: list[str] = []
+    awaited = False
+    for word in map(str, words):
+        flag = _SECRET_FLAG.fullmatch(word)
+        if flag is not None:
+            told.append(f"{flag[1]}={_LEFT_OUT}" if flag[2] else word)
+        else:
+            told.append(_LEFT_OUT if awaited else word)
+        awaited = flag is not None and not flag[2]
+    return told
 
 
 def _summary(

@@ -99,6 +99,14 @@ def test_values_of_variables_that_sound_secret_are_left_out() -> None:
     assert '"value": "3"' in text
 
 
+def test_values_of_flags_that_sound_secret_are_left_out() -> None:
+    hidden = ["--hf-token=hf_123", "--api-key", "k 9", "--password=a\nb7"]
+    told = ["--tokenizer=bpe", "--max-tokens", "64", "--secret-santa=no"]
+    text = report(Evidence(), command=["train", *hidden], args=[*told, "--token"])
+    assert not any(value in text for value in ("hf_123", "k 9", "b7"))
+    assert all(f'"{word}"' in text for word in ("train", "--api-key", *told, "--token"))
+
+
 def test_words_of_the_cluster_cannot_break_the_page() -> None:
     evidence = Evidence(
         timeline=[entry(0, "failed", "<script>x</script>\n| a | b |\n# head")], notes=["<b>"]
