@@ -13,6 +13,7 @@ from typing import Any
 
 from kfp_pytorch.launcher import admission
 from kfp_pytorch.launcher.errors import PermissionMissing, StepError, shortened
+from kfp_pytorch.launcher.podview import each
 
 RBAC_MANIFEST = "manifests/rbac.yaml"
 _ROLE = "kfp-pytorch-steps"
@@ -180,7 +181,7 @@ def error_from(call: Call, status: int, headers: Mapping[str, str], body: bytes)
     """
     said = _status_object(body)
     reason = str(said.get("reason") or "")
-    words = str(said.get("message") or body[:500].decode("utf-8", "replace").strip() or "no words")
+    words = _words(said, body)
     cls = _class_for(call, status, reason, words, said)
     if cls is KindAbsent and not call.group:
         # Every API server has the core kinds: this one has only just started, or is a proxy. A log
@@ -217,6 +218,13 @@ def _status_object(body: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return said if isinstance(said, dict) and said.get("kind") == "Status" else {}
+
+
+def _words(said: Mapping[str, Any], body: bytes) -> str:
+    """The server's words; a Status without a message may still name causes, or a reason."""
+    causes = (f"{c.get('field')}: {c.get('message')}" for c in each(said, "details", "causes"))
+    told = said.get("message") or "; ".join(causes) or said.get("reason")
+    return str(told or body[:500].decode("utf-8", "replace").strip() or "no words")
 
 
 def _class_for(

@@ -73,6 +73,21 @@ def test_a_deletion_that_is_denied_is_left_for_a_person_to_do(
     assert hands.count("delete", "pytorchjobs") == 1
 
 
+@pytest.mark.parametrize(
+    ("causes", "words"),
+    [
+        ([{"field": "spec.a", "message": "Required value"}, None, 5], "spec.a: Required value"),
+        ("no list", "Invalid"),
+    ],
+)
+def test_a_refusal_without_a_message_is_told_by_its_causes_or_its_reason(
+    step: Any, hands: Any, causes: Any, words: str
+) -> None:
+    said = {"kind": "Status", "reason": "Invalid", "details": {"causes": causes}}
+    hands.fault(Answer(422, body=json.dumps(said)), "create")
+    assert f"in namespace 'default': {words}." in step().failed(Refused)
+
+
 def test_a_refusal_that_quotes_a_whole_object_stays_readable(step: Any, hands: Any) -> None:
     hands.fault(Answer(422, message=f"spec.x: Invalid value: {'x' * 300_000}: too long"), "create")
     run = step()
