@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from kfp_pytorch.cli.constants import IMPORTER, KnownTask, known_tasks
+from kfp_pytorch.cli.constants import IMPORTER, KnownTask, known_tasks, left_literal
 from kfp_pytorch.cli.packages import Package
 
 
@@ -53,8 +53,19 @@ def _problems(task: KnownTask) -> list[str]:
         except InputError as error:
             problems.append(error.message)
     if checker and not problems:
+        problems += [
+            _literal(name, placeholder) for name, placeholder in left_literal(task.inputs).items()
+        ]
         problems += _too_large(task)
     return problems
+
+
+def _literal(name: str, placeholder: str) -> str:
+    return (
+        f"{name} holds {placeholder!r}, and a step on a cluster would get just that: KFP fills "
+        "placeholders in only where they are the whole value of a task's argument in the pipeline. "
+        "Hand it as that to a pipeline of its own (@dsl.pipeline), and use its parameter here."
+    )
 
 
 def _too_large(task: KnownTask) -> list[str]:

@@ -17,6 +17,9 @@ from kfp_pytorch.local import task_settings
 
 _REFERENCE = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 _WHOLE = re.compile(r"\{\{\$[^{}]*\}\}")
+# What tells of the run: https://github.com/kubeflow/pipelines/tree/master/backend/src/v2/driver
+_OF_THE_RUN = re.compile(r"\{\{\$\.(?:pipeline_(?:job|task|root)\w*|workspace_path)\}\}")
+_WORKSPACE = "{{$.workspace_path}}"
 _SELECTOR = re.compile(r'parseJson\(string_value\)\["([^"]+)"\]')
 _UNKNOWN = object()
 # The argument after which KFP's executor finds the function that a step runs.
@@ -148,10 +151,31 @@ def _resolve(parameters: dict[str, Any], known: dict[str, Any]) -> dict[str, Any
             if direct[name] is _UNKNOWN:
                 del direct[name]
     for name, constant in constants.items():
-        value = _filled(constant, direct)
+        value = _UNKNOWN if _is_filled_in_later(constant) else _filled(constant, direct)
         if value is not _UNKNOWN:
             direct[name] = value
     return direct
+
+
+def _is_filled_in_later(constant: Any) -> bool:
+    """Whether KFP puts what it knows of the run in: only for the whole value of an argument."""
+    if not isinstance(constant, str):
+        return False
+    whole = _WHOLE.fullmatch(constant) and not _REFERENCE.fullmatch(constant)
+    return bool(whole) or _WORKSPACE in constant
+
+
+def left_literal(inputs: dict[str, Any]) -> dict[str, str]:
+    """Finds placeholders of the run that a cluster leaves as they are, though kfp.local does not.
+
+    Args:
+        inputs: The known inputs of a task.
+
+    Returns:
+        The first placeholder of each input that has one, by the input's name.
+    """
+    found = {name: _OF_THE_RUN.search(json.dumps(value)) for name, value in inputs.items()}
+    return {name: match[0] for name, match in found.items() if match}
 
 
 def _part(value: Any, selector: str) -> Any:
@@ -175,9 +199,6 @@ def _filled(value: Any, known: dict[str, Any]) -> Any:
     if not isinstance(value, str) or "{{$" not in value:
         return value
     if any(name not in known for name in _REFERENCE.findall(value)):
-        return _UNKNOWN
-    # KFP fills in what else there is, such as the run's id, only where it is the whole value.
-    if _WHOLE.fullmatch(value) and not _REFERENCE.fullmatch(value):
         return _UNKNOWN
     return _REFERENCE.sub(lambda match: _text(known[match[1]]), value)
 

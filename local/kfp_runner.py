@@ -23,12 +23,13 @@ import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, TextIO, cast
 
 from kfp_pytorch.launcher import constants
-from kfp_pytorch.local import conditions, guard, own_defaults, step, task_settings
+from kfp_pytorch.local import conditions, guard, own_defaults, placeholders, step, task_settings
 
 RUN_FILE = "run.json"
 PIPELINE_FILE = "pipeline.json"
@@ -69,6 +70,7 @@ def local_form(spec: dict[str, Any], name: str) -> dict[str, Any]:
     """
     result = task_settings.handed_over(spec)
     own_defaults.fill_in(result)
+    placeholders.fill_in(result, name, datetime.now(UTC))
     result["pipelineInfo"]["name"] = name
     for label, executor in result.get("deploymentSpec", {}).get("executors", {}).items():
         container = executor.get("container")

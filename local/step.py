@@ -181,6 +181,11 @@ class Program:
         timer.daemon = True
         timer.start()
 
+    def say(self, text: str) -> None:
+        """Add a line to what the program said."""
+        self.stderr_end.append(text)
+        self.events.send("line", text=text)
+
     def wait(self) -> int:
         """Pass the output on until the last process of the group closes it; returns the code.
 
@@ -232,7 +237,7 @@ def main(arguments: list[str]) -> int:
         program = Program(command, environment(pod, log) | {"TMPDIR": scratch}, events)
         signal.signal(signal.SIGTERM, program.terminate)
         pod.started(_now())
-        code = program.wait()
+        code = _outcome(program, command)
     message = log.read_bytes()[-MESSAGE_BYTES:].decode("utf-8", "replace")
     pod.ended(code, message, _now())
     events.send(
@@ -245,6 +250,20 @@ def main(arguments: list[str]) -> int:
         outputs=_outputs(command),
     )
     return code
+
+
+def _outcome(program: Program, command: list[str]) -> int:
+    """Waits for the program's end; an exit code of 0 without its outputs is no success to KFP."""
+    code = program.wait()
+    lacking = _lacking(command) if code == 0 else []
+    if not lacking:
+        return code
+    program.say(
+        f"The program ended with exit code 0, but gave no value of its output "
+        f"{', '.join(lacking)}: its function returned None, or the process ended before it "
+        "returned. KFP fails such a step."
+    )
+    return 1
 
 
 def environment(pod: PodObject, log: Path) -> dict[str, str]:
@@ -285,16 +304,37 @@ def _deploys(command: list[str], namespace: str) -> dict[str, str]:
     return {DEPLOYS_ANNOTATION: f"{where}/{inputs.get('service_name', '')}"}
 
 
+def _written(outputs: dict[str, Any]) -> dict[str, Any]:
+    """Reads the file that the program hands to KFP; nothing when it wrote none."""
+    path = Path(outputs.get("outputFile", ""))
+    written: dict[str, Any] = {}
+    if path.is_file():
+        written = json.loads(path.read_text(encoding="utf-8"))
+    return written
+
+
+def _lacking(command: list[str]) -> list[str]:
+    """Lists the output parameters that the program gave no value.
+
+    KFP's launcher fails over these, and takes an artifact that is not there for an empty one:
+    https://github.com/kubeflow/pipelines/blob/master/backend/src/v2/component/launcher_v2.go
+    """
+    outputs = _executor_input(command).get("outputs", {})
+    given = _written(outputs).get("parameterValues", {})
+    return [
+        name
+        for name, place in outputs.get("parameters", {}).items()
+        if name not in given and not Path(place["outputFile"]).is_file()
+    ]
+
+
 def _outputs(command: list[str]) -> dict[str, Any]:
     """Read what the program handed to KFP: output parameters, and artifacts with metadata.
 
     A program that failed has handed over nothing, but the artifacts that it wrote are there.
     """
     outputs = _executor_input(command).get("outputs", {})
-    written: dict[str, Any] = {}
-    path = Path(outputs.get("outputFile", ""))
-    if path.is_file():
-        written = json.loads(path.read_text(encoding="utf-8"))
+    written = _written(outputs)
     artifacts = {
         name: declared["artifacts"][0]
         for name, declared in outputs.get("artifacts", {}).items()

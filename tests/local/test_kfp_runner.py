@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import datetime
 from typing import NamedTuple, Optional
 
 import pytest
@@ -78,6 +79,15 @@ def sleep(marker: str):
 def speaking(text: str = "python3 $HOME 'x' ✨"):
     speak(text=text)
     speak(text=dsl.PIPELINE_JOB_ID_PLACEHOLDER)
+
+
+@dsl.pipeline(name="dating")
+def dating():
+    fill(
+        values={"name": dsl.PIPELINE_JOB_RESOURCE_NAME_PLACEHOLDER},
+        items=[dsl.PIPELINE_JOB_CREATE_TIME_UTC_PLACEHOLDER],
+    )
+    speak(text=dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER)
 
 
 @dsl.pipeline(name="filling")
@@ -235,6 +245,16 @@ def test_identity_is_that_of_the_run_so_that_a_resumed_run_has_the_same_uris(tmp
     assert uris[0] == uris[1]
     assert uris[0][0] == f"{tmp_path}/a-run/speak/page"
     assert "it says the-id" in [event.get("text") for event in events]
+
+
+def test_a_step_learns_name_and_times_of_the_run(tmp_path):
+    code, events = run(tmp_path / "a-run", dating)
+    assert code == 0
+    output = ended(events)[0]["outputs"]["parameters"]["Output"]
+    assert output["values"] == {"name": "a-run"}
+    (created,) = output["items"]
+    assert datetime.fromisoformat(created).tzinfo is not None
+    assert f"it says {created}" in [event.get("text") for event in events]
 
 
 def test_a_number_inside_a_dict_or_list_is_written_as_the_backend_writes_it(tmp_path):

@@ -61,3 +61,25 @@ def test_a_step_leaves_no_temporary_file_however_it_ends(tmp_path: Path, number:
         running.send_signal(number)
     running.communicate()
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("given", ["", "file", "output"])
+def test_a_program_that_gives_no_value_of_an_output_has_failed_as_with_kfp(
+    tmp_path: Path, given: str
+) -> None:
+    output, word = tmp_path / "executor_output.json", tmp_path / "word"
+    if given == "file":
+        word.write_text("w")
+    elif given:
+        output.write_text('{"parameterValues": {"word": "w"}}')
+    declared = {
+        "outputFile": str(output),
+        "parameters": {"word": {"outputFile": str(word)}},
+        "artifacts": {"page": {"artifacts": [{"uri": str(tmp_path / "page")}]}},
+    }
+    executor_input = json.dumps({"outputs": declared})
+    setting = step.Setting("r", str(tmp_path))
+    stdout, _ = started(setting, "true", "--executor_input", executor_input).communicate()
+    ended = told(stdout)[-1]
+    assert ended["exit"] == (0 if given else 1)
+    assert ("gave no value of its output word" in ended["stderr"]) == (not given)

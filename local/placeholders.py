@@ -1,0 +1,40 @@
+"""What KFP tells a step of its run, and kfp.local does not know: it fails over these."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+RESOURCE_NAME = "{{$.pipeline_job_resource_name}}"
+CREATED = "{{$.pipeline_job_create_time_utc}}"
+SCHEDULED = "{{$.pipeline_job_schedule_time_utc}}"
+
+
+def fill_in(spec: dict[str, Any], name: str, created: datetime) -> None:
+    """Fills in the run's name and times, wherever kfp.local fills in what it does know.
+
+    Args:
+        spec: The pipeline's specification, which is changed.
+        name: The run's name.
+        created: When the run began, in UTC. As a cluster does for a run without a schedule, it is
+            given for the scheduled time, too.
+    """
+    time = created.strftime("%Y-%m-%dT%H:%M:%SZ")
+    known = {RESOURCE_NAME: name, CREATED: time, SCHEDULED: time}
+    for component in (spec["root"], *spec.get("components", {}).values()):
+        for task in component.get("dag", {}).get("tasks", {}).values():
+            for source in task.get("inputs", {}).get("parameters", {}).values():
+                if "constant" in source.get("runtimeValue", {}):
+                    value = source["runtimeValue"]["constant"]
+                    source["runtimeValue"]["constant"] = _filled(value, known)
+
+
+def _filled(value: Any, known: dict[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {_filled(key, known): _filled(item, known) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, known) for item in value]
+    if isinstance(value, str):
+        for placeholder, text in known.items():
+            value = value.replace(placeholder, text)
+    return value
