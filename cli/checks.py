@@ -61,10 +61,14 @@ def _problems(task: KnownTask) -> list[str]:
 
 
 def _literal(name: str, placeholder: str) -> str:
+    # `set_env_variable` takes no parameter of a pipeline.
+    on_the_task = name == "task_config"
+    what, where = ("set_env_variable", "in the input env") if on_the_task else (name, "here")
     return (
-        f"{name} holds {placeholder!r}, and a step on a cluster would get just that: KFP fills "
+        f"{what} holds {placeholder!r}, and a step on a cluster would get just that: KFP fills "
         "placeholders in only where they are the whole value of a task's argument in the pipeline. "
-        "Hand it as that to a pipeline of its own (@dsl.pipeline), and use its parameter here."
+        "Hand it as that to a pipeline of its own (@dsl.pipeline), and use its parameter "
+        f"{where}."
     )
 
 

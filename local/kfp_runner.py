@@ -33,6 +33,10 @@ from kfp_pytorch.local import conditions, guard, own_defaults, placeholders, ste
 
 RUN_FILE = "run.json"
 PIPELINE_FILE = "pipeline.json"
+# What goes before a step's name, and before its command.
+_STAND_IN = [sys.executable, "-m", step.__name__]
+# Linux's MAX_ARG_STRLEN.
+_ARGUMENT_BYTES = 131_072
 # kfp.local writes names in colours, for a terminal.
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -75,7 +79,7 @@ def local_form(spec: dict[str, Any], name: str) -> dict[str, Any]:
     for label, executor in result.get("deploymentSpec", {}).get("executors", {}).items():
         container = executor.get("container")
         if container and container.get("command"):
-            stand_in = [sys.executable, "-m", step.__name__, label.removeprefix("exec-"), "--"]
+            stand_in = [*_STAND_IN, label.removeprefix("exec-"), "--"]
             container["command"] = [*stand_in, *container["command"]]
     return result
 
@@ -111,7 +115,7 @@ def override_kfp(wanted: Run) -> None:
       the one it had.
     - The run's id is random digits; here it is the run's.
     - `python3` is replaced in every argument, the user's own strings included; the stand-in sets
-      PATH instead.
+      PATH instead. What no process can be started with is refused with the step's name.
     - A whole number that a pipeline puts inside a list or dict arrives as `3.0`; the backend
       writes `3`. And it writes the keys of a dict in their order, whatever order they were given
       in.
@@ -128,7 +132,7 @@ def override_kfp(wanted: Run) -> None:
     # The first id is the run's; those that follow are of its tasks.
     ids = itertools.chain([wanted.id], (f"{wanted.id}-{n}" for n in itertools.count(1)))
     placeholder_utils.make_random_id = lambda: next(ids)
-    subprocess_task_handler.replace_python_executable = _unless_terminated
+    subprocess_task_handler.replace_python_executable = _startable
     executor_input_utils.executor_input_to_dict = _as_the_backend_writes(
         executor_input_utils.executor_input_to_dict
     )
@@ -143,9 +147,16 @@ def override_kfp(wanted: Run) -> None:
 _terminated = False
 
 
-def _unless_terminated(command: list[str], _executable: str) -> list[str]:
+def _startable(command: list[str], _executable: str) -> list[str]:
     if _terminated:
         raise SystemExit(constants.EXIT_TERMINATED)
+    size = max(len(argument.encode()) for argument in command)
+    if size >= _ARGUMENT_BYTES:
+        raise ValueError(
+            f"step {command[len(_STAND_IN)]} is handed {size:,} bytes in one argument, which holds "
+            f"all of its inputs; Linux takes less than {_ARGUMENT_BYTES:,}, here and on a cluster. "
+            "Hand what is large on as an artifact, not as a parameter."
+        )
     return command
 
 

@@ -37,3 +37,12 @@ def test_a_placeholder_that_only_a_local_run_would_fill_in_is_refused_with_the_w
     mended.write_text(WITHIN.replace("GIVEN", given.replace("ID", "run")).replace("RUN)", "ID)"))
     result = cli("compile", f"{mended}:p", "--output", tmp_path)
     assert result.exit_code == 0, result.output
+
+
+def test_a_placeholder_that_is_set_on_a_task_is_refused_with_the_input_that_takes_it(tmp_path, cli):
+    text = WITHIN.replace("RUN)", "ID)").replace("GIVEN)", ").set_env_variable('RUN', ID)")
+    (tmp_path / "set.py").write_text(text)
+    refused = cli("compile", f"{tmp_path}/set.py:p", "--output", tmp_path)
+    assert refused.exit_code == 1
+    assert "set_env_variable holds '{{$.pipeline_job_uuid}}'" in refused.output
+    assert "use its parameter in the input env" in refused.output

@@ -140,6 +140,16 @@ def nesting(count: int = 10, note: Word = None, other: Word = None):
         nested(note=other)
 
 
+@component
+def swell() -> str:
+    return "x" * 140_000
+
+
+@dsl.pipeline(name="swelling")
+def swelling():
+    speak(text=swell().output)
+
+
 @dsl.pipeline(name="failing")
 def failing():
     first = fail()
@@ -288,6 +298,13 @@ def test_a_step_that_raises_ends_the_run_and_its_traceback_is_told(tmp_path):
     assert [event["step"] for event in ended(events)] == ["fail"]
     assert ended(events)[0]["exit"] == 1
     assert ended(events)[0]["stderr"].endswith("ValueError: it cannot be")
+
+
+def test_an_output_that_no_step_can_be_started_with_is_told_with_the_step_and_the_way_out(tmp_path):
+    code, events = run(tmp_path / "a-run", swelling)
+    assert code == 1
+    assert "step speak is handed 140," in events[-1]["message"]
+    assert "Hand what is large on as an artifact" in events[-1]["message"]
 
 
 def test_what_kfp_itself_refuses_is_told_too(tmp_path):
