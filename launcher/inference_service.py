@@ -98,7 +98,7 @@ def parse_inputs(model_uri: str, metadata: Mapping[str, Any], **inputs: Any) -> 
         namespace=checks.dns_label("namespace", inputs.get("namespace")),
         protocol=predictor["model"]["protocolVersion"],
         predictor=predictor,
-        labels={**labels, constants.MANAGED_BY_LABEL: constants.PREFIX},
+        labels=labels,
         annotations=annotations,
         canary=canary >= 0,
         spec_hash=spec_hash,
@@ -276,9 +276,11 @@ def manifest(inputs: ServiceInputs, existing: Object | None) -> Object:
     metadata["name"] = inputs.name
     if inputs.namespace:
         metadata["namespace"] = inputs.namespace
-    for field, ours in (("labels", inputs.labels), ("annotations", inputs.annotations)):
-        if ours:
-            metadata[field] = {**(metadata.get(field) or {}), **ours}
+    # Whoever manages the service already, such as Helm, goes on doing so.
+    managed = {constants.MANAGED_BY_LABEL: constants.PREFIX}
+    metadata["labels"] = managed | (metadata.get("labels") or {}) | dict(inputs.labels)
+    if inputs.annotations:
+        metadata["annotations"] = (metadata.get("annotations") or {}) | dict(inputs.annotations)
     predictor = copy.deepcopy(dict(inputs.predictor))
     before = dig(service, "spec", "predictor") or {}
     for field in ("labels", "annotations"):

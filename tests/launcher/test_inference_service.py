@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_pytorch.launcher.constants import MODEL_FORMAT, SPEC_HASH_LABEL
+from kfp_pytorch.launcher.constants import MANAGED_BY_LABEL, MODEL_FORMAT, SPEC_HASH_LABEL
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inference_service import (
     ServiceInputs,
@@ -47,6 +47,7 @@ def test_a_trained_model_becomes_a_service_of_our_own_format(
         "storageUri": "pvc://kfp-pytorch/run-1/job/export",
         "args": ["--model_name=digits"],
     }
+    assert service["metadata"]["labels"] == {MANAGED_BY_LABEL: "kfp-pytorch"}
     assert "ownerReferences" not in service["metadata"]
     assert len(predictor["annotations"][SPEC_HASH_LABEL]) == 16
 
@@ -224,12 +225,13 @@ def test_new_weights_in_the_old_place_make_a_new_revision() -> None:
 def test_what_others_wrote_on_a_service_is_kept() -> None:
     existing = manifest(parsed(labels={"team": "a"}), None)
     existing["metadata"] |= {"resourceVersion": "7", "annotations": {"theirs": "1"}}
+    existing["metadata"]["labels"][MANAGED_BY_LABEL] = "Helm"
     existing["spec"]["predictor"]["annotations"]["theirs"] = "2"
     existing["spec"]["transformer"] = {"containers": [{"name": "t", "image": "t:1"}]}
     existing["status"] = {"url": "http://old"}
     changed = manifest(parsed({**TRAINED, "sha256": "2"}, annotations={"ours": "1"}), existing)
     assert changed["metadata"]["resourceVersion"] == "7"
-    assert changed["metadata"]["labels"]["team"] == "a"
+    assert changed["metadata"]["labels"] == {"team": "a", MANAGED_BY_LABEL: "Helm"}
     assert changed["metadata"]["annotations"] == {"theirs": "1", "ours": "1"}
     assert changed["spec"]["predictor"]["annotations"]["theirs"] == "2"
     assert changed["spec"]["transformer"] == existing["spec"]["transformer"]
