@@ -42,6 +42,7 @@ CONDITIONS = [
     ["Running=False", "Running", "Nonsense"],
 ]
 ENDS = [["Succeeded", "Running=False"], ["Failed"], ["Succeeded", "Failed"], ["deleted"], ["never"]]
+DENIED = 'admission webhook "w.example" denied the request: no'
 FAULTS: dict[str, tuple[Any, str, int]] = {
     "watch ends": (EndWatch(), "watch", 3),
     "watch cut": (EndWatch(cut=True), "watch", 2),
@@ -61,7 +62,10 @@ FAULTS: dict[str, tuple[Any, str, int]] = {
     "get throttled": (Answer(429, retry_after=0), "get", 2),
     "delete 500": (Answer(500), "delete", 1),
     "delete no kind": (Answer(404), "delete", 1),
+    "delete answered by another": (Answer(200, body="<html>"), "delete", 1),
     "create lost": (LostAnswer("reset"), "create", 1),
+    "create denied": (Answer(409, message=DENIED), "create", 1),
+    "create over quota": (Answer(403, message="exceeded quota: q"), "create", 2),
 }
 PODS = ["running", "crashed", "pulling", "gone", "done", "evicted", "unscheduled", "deleted"]
 PEOPLE = ["suspend", "resume", "delete", "usurp", "retry"]
