@@ -5,12 +5,14 @@ A pipeline is named in three ways: a shipped name, a compiled YAML, or `FILE.py:
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import sys
 import tempfile
 import traceback
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -251,15 +253,15 @@ def _of_file(path: Path) -> dict[str, Any]:
         raise click.ClickException(f"There is no file {path}.")
     from kfp.dsl.graph_component import GraphComponent
 
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # Not its own name: a file may be called kfp.py.
+    name = f"{__name__}.{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise click.ClickException(f"{path} cannot be imported.")
     module = importlib.util.module_from_spec(spec)
-    # A file's own folder comes first, as with `python FILE.py`.
-    sys.path.insert(0, str(path.resolve().parent))
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _neighbours_first(path.resolve().parent):
             warnings.simplefilter("ignore", FutureWarning)
             spec.loader.exec_module(module)
     except Exception as error:
@@ -274,6 +276,32 @@ def _of_file(path: Path) -> dict[str, Any]:
     if not found:
         raise click.ClickException(f"{path} has no pipeline: no function under @dsl.pipeline.")
     return own or found
+
+
+@contextlib.contextmanager
+def _neighbours_first(folder: Path) -> Iterator[None]:
+    """Has imports look into a folder first, as with `python FILE.py`, within this block alone.
+
+    The next file may have neighbours of the same names, and one may be called kubernetes.py.
+    """
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(folder))
+        new = sys.modules.keys() - before
+        neighbours = {name for name in new if _folder_of(sys.modules[name]) == folder}
+        for name in new:
+            if name.partition(".")[0] in neighbours:
+                del sys.modules[name]
+
+
+def _folder_of(module: Any) -> Path:
+    """The folder from which a module or package is imported, if it is not within a package."""
+    file = Path(getattr(module, "__file__", None) or "/")
+    return file.parent.parent if file.stem == "__init__" else file.parent
 
 
 def _told(error: Exception, path: Path) -> str:

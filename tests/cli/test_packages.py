@@ -98,3 +98,30 @@ def test_a_part_of_an_item_that_is_lost_in_a_text_of_its_own_loop_is_told_of(tmp
     mended.write_text(loop.replace("    STEP", 'apart(rate=rate.b, size="x")'))
     result = cli("compile", f"{mended}:pipeline", "--output", tmp_path)
     assert result.exit_code == 0, result.output
+
+
+NAMED = """
+from neighbour import NAME
+from kfp import dsl
+from kfp_pytorch.components import metric_gate, pytorch_job
+
+@dsl.pipeline(name=NAME)
+def pipeline():
+    job = pytorch_job(image="i")
+    metric_gate(metrics=job.outputs["metrics"], metric="accuracy", minimum=0.5)
+"""
+
+
+def test_files_may_have_the_names_of_modules_and_their_neighbours_may_be_called_alike(
+    tmp_path, cli
+):
+    files = []
+    for folder, name in (("a", "kubernetes"), ("b", "kfp"), ("c", "json"), ("d", "types")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "neighbour.py").write_text(f"NAME = 'the-{name}'")
+        files.append(tmp_path / folder / f"{name}.py")
+        files[-1].write_text(NAMED)
+    for file in files:
+        result = cli("compile", file, "--output", tmp_path / "package.yaml")
+        assert result.exit_code == 0, result.output
+        assert f"name: the-{file.stem}\n" in (tmp_path / "package.yaml").read_text()
