@@ -264,7 +264,7 @@ def _of_file(path: Path) -> dict[str, Any]:
         with warnings.catch_warnings(), _neighbours_first(path.resolve().parent):
             warnings.simplefilter("ignore", FutureWarning)
             spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         told = _told(error, path)
         raise click.ClickException(f"{path} cannot be imported: {told}{_lost_item(told)}") from None
     found = {
@@ -304,7 +304,7 @@ def _folder_of(module: Any) -> Path:
     return file.parent.parent if file.stem == "__init__" else file.parent
 
 
-def _told(error: Exception, path: Path) -> str:
+def _told(error: BaseException, path: Path) -> str:
     """Says what stopped an import, and at which line of the file itself."""
     ours = [
         frame

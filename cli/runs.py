@@ -8,7 +8,7 @@ import secrets
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
 from io import FileIO
 from pathlib import Path
@@ -21,6 +21,7 @@ from kfp_pytorch.local.kfp_runner import PIPELINE_FILE, RUN_FILE, Run
 
 SUMMARY_FILE = "summary.json"
 LOG_FILE = "runner.log"
+_FIELDS = {field.name for field in fields(Run)}
 # What a run that was killed leaves is gone within `guard.ORPHAN_GRACE`.
 _LOCK_WITHIN_S = guard.ORPHAN_GRACE + 3
 
@@ -69,16 +70,16 @@ def run_to_resume(runs: Path, pipeline: str, arguments: dict[str, Any]) -> Run:
 
 def _recorded(runs: Path) -> list[Run]:
     files = sorted(runs.glob(f"*/{RUN_FILE}"), key=lambda path: path.stat().st_mtime)
-    return [Run(**found) for found in map(_read, files) if found]
+    return [Run(**found) for found in map(_read, files) if found.keys() == _FIELDS]
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Returns what a file holds; nothing if a full disk or a kill kept it from being written."""
+    """Returns what a file holds; nothing if it is damaged, as by a full disk or a kill."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found
+    return found if isinstance(found, dict) else {}
 
 
 @contextmanager

@@ -339,6 +339,7 @@ def test_a_function_that_is_not_there_is_answered_with_those_that_are(mine, cli)
         ("import nonsuch\n", "cannot be imported: ModuleNotFoundError: No module named 'nonsuch'"),
         ("import os\nos.environ['NONSUCH']\n", "line 2, in <module>\n    os.environ['NONSUCH']"),
         ("def (:\n", "cannot be imported: SyntaxError: invalid syntax"),
+        ("import sys\nsys.exit(0)\n", "cannot be imported: SystemExit: 0"),
     ],
 )
 def test_a_file_that_gives_no_pipeline_says_why(tmp_path, cli, text, message):

@@ -6,8 +6,10 @@ import json
 import subprocess
 import sys
 
+import click
 import pytest
 
+from kfp_pytorch.cli import runs
 from kfp_pytorch.local import lifecycle
 
 COMMAND = [sys.executable, "-m", "kfp_pytorch.cli", "run", "train_and_serve", "--local", "--json"]
@@ -40,3 +42,17 @@ def test_a_killed_run_resumes_in_the_same_folder_and_ends_as_if_nothing_had_been
     assert "epoch=1 " not in stderr
     assert "epoch=15 " in stderr
     assert lifecycle.status(tmp_path / "killed") is None
+
+
+@pytest.mark.parametrize(
+    "damaged", ["", "{", "[1]", '{"pipeline": "p"}', '{"pipeline": "p", "x": 1}']
+)
+def test_the_damaged_files_of_a_run_stand_in_no_others_way(tmp_path, damaged):
+    for name in ("p-1", "p-2"):
+        wanted = runs.Run(name, f"id-{name}", "p", {"a": 1})
+        runs.write(tmp_path / name, wanted, {})
+    (tmp_path / "p-2" / runs.RUN_FILE).write_text(damaged)
+    (tmp_path / "p-1" / runs.SUMMARY_FILE).write_text(damaged)
+    assert runs.run_to_resume(tmp_path, "p", {"b": 2}).arguments == {"a": 1, "b": 2}
+    with pytest.raises(click.ClickException, match="no run of q to resume"):
+        runs.run_to_resume(tmp_path, "q", {})
