@@ -204,8 +204,10 @@ def check_headers(headers: Any) -> dict[str, str]:
         if not _HEADER_NAME.fullmatch(name):
             raise InputError(f"headers has {name!r}, which is no header's name.")
         if not _HEADER_VALUE.fullmatch(value):
+            # It may be a token, read from a file with the break at its end.
             raise InputError(
-                f"headers[{name!r}] is {value!r}; a header's value is one line of Latin-1 text."
+                f"headers[{name!r}] is not one line of Latin-1 text, as a header's value must be. "
+                "Take line breaks away."
             )
     return read
 

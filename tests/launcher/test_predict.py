@@ -301,6 +301,12 @@ def test_a_server_that_breaks_off_is_asked_until_the_time_is_over(
     assert connections
 
 
+def test_a_header_that_cannot_be_sent_is_not_quoted_for_it_may_be_a_token(ask: Ask) -> None:
+    with pytest.raises(InputError, match="Authorization") as raised:
+        ask(SAMPLES, headers={"Authorization": "Bearer abc123\n"})
+    assert "abc123" not in raised.value.message
+
+
 def test_headers_are_sent(ask: Ask, server: ModelServer) -> None:
     ask(SAMPLES, headers={"Host": "digits.default.example.com", "X-Number": 3.0})
     assert server.headers["Host"] == "digits.default.example.com"
