@@ -151,7 +151,9 @@ def _revision_waits_for(service: Object, revision: Object, spec_hash: str) -> st
     ready = dig(_component(service), "latestReadyRevision")
     created = created_revision(service)
     if created != ready:
-        return f"revision {created} to be ready (so far {ready or 'none'})"
+        failed = condition(revision, "Ready")
+        words = f": {failed.get('message')}" if failed.get("status") == "False" else ""
+        return f"revision {created} to be ready (so far {ready or 'none'}){words}"
     canary = dig(service, "spec", "predictor", "canaryTrafficPercent")
     wanted = 100 if canary is None else int(canary)
     targets = each(_component(service), "traffic")

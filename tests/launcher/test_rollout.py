@@ -77,6 +77,16 @@ def test_a_knative_rollout_is_done_when_the_newest_revision_is_ours_and_ready() 
     assert rollout(knative("r-2", "r-2"), revision("new"), "new").done
 
 
+def test_a_knative_revision_that_fails_is_waited_for_in_its_own_words() -> None:
+    """Of an image that Knative cannot find there are no pods, which would tell."""
+    words = 'Unable to fetch image "c:1": failed to resolve image to digest'
+    failed = {"type": "Ready", "status": "False", "reason": "ContainerMissing", "message": words}
+    state = rollout(
+        knative("r-2", "r-1"), revision("new") | {"status": {"conditions": [failed]}}, "new"
+    )
+    assert state.waits_for == f"revision r-2 to be ready (so far r-1): {words}"
+
+
 def test_a_knative_revision_that_is_ready_without_its_traffic_is_not_done() -> None:
     def to(*targets: Object, canary: int | None = None) -> Object:
         seen = knative("r-2", "r-2")
