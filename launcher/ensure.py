@@ -137,7 +137,7 @@ def _create(
                 if _OVER_QUOTA not in error.words or time.monotonic() > replaced + limits.quota:
                     raise _unknown_fields(error) from error
                 # The one that was replaced may still be counted.
-                time.sleep(min(1.0, limits.quota / 4))
+                time.sleep(0.5)
             except KindAbsent as error:
                 _bear_absence(error, started, limits)
     finally:
