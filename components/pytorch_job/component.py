@@ -111,7 +111,8 @@ def pytorch_job(
             Security Standard.
         run_as_user: The user id, and the group that owns a mounted claim; 0 for the image's own
             user, which must be a number other than 0.
-        security_context: Changes to the pods' securityContext; null takes a default away.
+        security_context: Changes to the pods' securityContext; null takes a default away (an
+            argument of a run on a cluster may hold it, a constant of a pipeline may not).
         node_selector: Labels that a node must have.
         tolerations: Taints that the pods tolerate, as a list of Kubernetes' objects.
         affinity: The pods' affinity, as Kubernetes' object.
