@@ -141,6 +141,8 @@ def _many(name: str, instances: Any, predictions: Any) -> list[Known]:
         raise InputError(
             f"{name} has {len(instances)} instances but {len(predictions)} predictions."
         )
+    if not instances:
+        raise InputError(f"{name} has no instances; leave it out to ask the model's own samples.")
     return [Known(i, p) for i, p in zip(instances, predictions, strict=True)]
 
 

@@ -327,6 +327,7 @@ def test_nothing_to_ask_is_an_error_with_a_way_out(ask: Ask, samples: Any) -> No
         ({"requests": [5]}, r"requests\[0\] must be"),
         ({"requests": [{"instance": 1}]}, r"it has \['instance'\]"),
         ({"requests": [{"instances": [1], "predictions": []}]}, "1 instances but 0 predictions"),
+        ({"requests": [{"instances": [], "predictions": []}]}, "has no instances"),
         ({"requests": [{"instances": 1, "predictions": 1}]}, "must be lists"),
         ({"ready_timeout": -1}, "ready_timeout is -1"),
         ({"url": "http://a b/v1/models/x:predict"}, "is no URL"),
