@@ -208,19 +208,27 @@ class _MeasuredFile(io.RawIOBase):
         self._file = file
         self._digest = hashlib.sha256()
         self._bytes = 0
-        self.refused: OSError | None = None
+        self.refused: Exception | None = None
 
     def write(self, data: Any) -> int:
-        try:
+        with self._refusal_kept():
             self._file.write(data)
-        except OSError as error:
-            # torch.save goes on to close its archive, and raises of where that stands instead.
-            self.refused = error
-            raise
         self._digest.update(data)
         written = memoryview(data).nbytes
         self._bytes += written
         return written
+
+    @contextmanager
+    def _refusal_kept(self) -> Iterator[None]:
+        # Whoever writes goes on to flush and close: a store that is away would be asked again, for
+        # minutes, and raise of where that stands instead.
+        if self.refused is not None:
+            raise self.refused
+        try:
+            yield
+        except Exception as error:
+            self.refused = error
+            raise
 
     def facts(self) -> dict[str, Any]:
         return {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
@@ -229,7 +237,8 @@ class _MeasuredFile(io.RawIOBase):
         return True
 
     def flush(self) -> None:
-        self._file.flush()
+        with self._refusal_kept():
+            self._file.flush()
 
     def tell(self) -> int:
         return self._bytes
@@ -271,8 +280,11 @@ class _Files:
             try:
                 with _Chunks(measured, _CHUNK_BYTES) as chunks:
                     yield chunks
-            except RuntimeError as error:
-                raise measured.refused or error from None
+            except Exception:
+                # torch.save closes its archive, and raises of that in the place of the first error.
+                if measured.refused is not None:
+                    raise measured.refused from measured.refused.__cause__
+                raise
         self.written[PurePath(path).name] = measured.facts()
 
     def rename(self, path: Any, new_path: Any) -> None:

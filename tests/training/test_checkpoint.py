@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import multiprocessing
 import os
@@ -15,10 +16,11 @@ import fsspec
 import google.auth.exceptions
 import pytest
 import torch
+from fsspec.implementations.memory import MemoryFile
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from kfp_pytorch.training import checkpoint, tensor_files
-from kfp_pytorch.training.errors import CheckpointError, StorageError
+from kfp_pytorch.training.errors import CheckpointError, StorageError, StoreAwayError
 from kfp_pytorch.training.storage import open_folder
 
 SAVING_PROCESS = Path(__file__).with_name("saving_process.py")
@@ -157,6 +159,21 @@ def test_an_object_store_that_does_not_answer_costs_no_checkpoint(monkeypatch, a
     with pytest.raises(StorageError, match=r"(?s)cannot read .*002/meta.json: .*no answer"):
         checkpoint.newest(folder, ABOUT)
     assert newest_step(folder) == 2
+
+
+def test_a_store_that_goes_away_while_tensors_are_written_is_asked_once(monkeypatch):
+    asked = []
+
+    def refuse(file, _data):
+        asked.append(file)
+        # As fsspec's files of object stores do when an upload cannot be begun.
+        io.BytesIO.close(file)
+        raise aiohttp.ServerDisconnectedError("no answer")
+
+    monkeypatch.setattr(MemoryFile, "write", refuse)
+    with pytest.raises(StoreAwayError, match="no answer"):
+        save(open_folder("memory://gone/job"), 1)
+    assert len(asked) == 1
 
 
 def test_when_none_can_be_read_nothing_starts_anew_by_itself(tmp_path):
