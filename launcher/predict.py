@@ -117,7 +117,7 @@ def parse_requests(value: Any) -> list[Known]:
         The requests one by one.
 
     Raises:
-        InputError: An element is neither, or its lists differ in length.
+        InputError: An element is neither, or its lists are empty or differ in length.
     """
     known = []
     for i, item in enumerate(checks.sequence("requests", value)):

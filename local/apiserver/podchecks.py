@@ -19,6 +19,9 @@ from kfp_pytorch.local.apiserver.fields import (
 from kfp_pytorch.local.quantities import quantity
 
 _EFFECTS = ["NoSchedule", "PreferNoSchedule", "NoExecute"]
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _SECCOMP = ["Localhost", "RuntimeDefault", "Unconfined"]
 _IDS = ("runAsUser", "runAsGroup", "fsGroup")
 _LARGEST_ID = 2**31 - 1
@@ -32,11 +35,65 @@ _OVERCOMMITTED = ("cpu", "memory", "ephemeral-storage")
 
 
 def check_placement(spec: Object, path: str) -> Iterator[Cause]:
-    """What is wrong with a pod's node selector and tolerations."""
+    """What is wrong with a pod's node selector, tolerations and affinity."""
     for key, value in (spec.get("nodeSelector") or {}).items():
         yield from check_label(key, value, f"{path}.nodeSelector")
     for index, toleration in enumerate(spec.get("tolerations") or []):
         yield from _check_toleration(toleration, f"{path}.tolerations[{index}]")
+    affinity = spec.get("affinity") or {}
+    yield from _check_nodes(affinity.get("nodeAffinity") or {}, f"{path}.affinity.nodeAffinity")
+    for kind in ("podAffinity", "podAntiAffinity"):
+        yield from _check_pods(affinity.get(kind) or {}, f"{path}.affinity.{kind}")
+
+
+def _check_nodes(affinity: Object, path: str) -> Iterator[Cause]:
+    if affinity.get(_REQUIRED) is not None:
+        terms, at = affinity[_REQUIRED].get("nodeSelectorTerms"), f"{path}.{_REQUIRED}"
+        if not terms:
+            yield required(f"{at}.nodeSelectorTerms", "must have at least one node selector term")
+        for index, term in enumerate(terms or []):
+            yield from _check_expressions(term, f"{at}.nodeSelectorTerms[{index}]")
+    for index, preferred in enumerate(affinity.get(_PREFERRED) or []):
+        at = f"{path}.{_PREFERRED}[{index}]"
+        yield from _check_weight(preferred, at)
+        yield from _check_expressions(preferred.get("preference") or {}, f"{at}.preference")
+
+
+def _check_pods(affinity: Object, path: str) -> Iterator[Cause]:
+    for index, term in enumerate(affinity.get(_REQUIRED) or []):
+        yield from _check_topology(term, f"{path}.{_REQUIRED}[{index}]")
+    for index, preferred in enumerate(affinity.get(_PREFERRED) or []):
+        at = f"{path}.{_PREFERRED}[{index}]"
+        yield from _check_weight(preferred, at)
+        yield from _check_topology(preferred.get("podAffinityTerm") or {}, f"{at}.podAffinityTerm")
+
+
+def _check_topology(term: Object, path: str) -> Iterator[Cause]:
+    if not term.get("topologyKey"):
+        yield required(f"{path}.topologyKey", "can not be empty")
+
+
+def _check_weight(preferred: Object, path: str) -> Iterator[Cause]:
+    weight = preferred.get("weight") or 0
+    if not 1 <= weight <= 100:
+        yield invalid_value(f"{path}.weight", weight, "must be in the range 1-100")
+
+
+def _check_expressions(term: Object, path: str) -> Iterator[Cause]:
+    for index, expression in enumerate(term.get("matchExpressions") or []):
+        at = f"{path}.matchExpressions[{index}]"
+        operator, count = expression.get("operator") or "", len(expression.get("values") or [])
+        if operator in ("In", "NotIn") and not count:
+            yield required(f"{at}.values", "must be specified when `operator` is 'In' or 'NotIn'")
+        elif operator in ("Exists", "DoesNotExist") and count:
+            why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            yield Cause("FieldValueForbidden", f"{at}.values", f"Forbidden: {why}")
+        elif operator in ("Gt", "Lt") and count != 1:
+            why = "must be specified single value when `operator` is 'Lt' or 'Gt'"
+            yield required(f"{at}.values", why)
+        elif operator not in _OPERATORS:
+            yield invalid_value(f"{at}.operator", operator, "not a valid selector operator")
+        yield from check_key(expression.get("key") or "", f"{at}.key")
 
 
 def _check_toleration(toleration: Object, path: str) -> Iterator[Cause]:

@@ -47,7 +47,33 @@ def refusal(api: Api, made: Object) -> str:
     return raised.value.message
 
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def on_nodes(**expression: Any) -> Object:
+    terms = [{"matchExpressions": [{"key": "zone", **expression}]}]
+    return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}}
+
+
 INVALID = [
+    (on_nodes(operator="in", values=["a"]), 'operator: Invalid value: "in": not a valid selector'),
+    (on_nodes(operator="In"), "must be specified when `operator` is 'In' or 'NotIn'"),
+    (on_nodes(operator="Exists", values=["a"]), "may not be specified when `operator` is 'Exists'"),
+    (on_nodes(operator="Gt", values=["1", "2"]), "must be specified single value when"),
+    (on_nodes(operator="Exists", key="a b"), 'key: Invalid value: "a b"'),
+    (
+        {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": []}}}},
+        "must have at least one node selector term",
+    ),
+    (
+        {"affinity": {"nodeAffinity": {PREFERRED: [{"weight": 101, "preference": {}}]}}},
+        "weight: Invalid value: 101: must be in the range 1-100",
+    ),
+    (
+        {"affinity": {"podAntiAffinity": {REQUIRED: [{"labelSelector": {}, "topologyKey": ""}]}}},
+        "topologyKey: Required value: can not be empty",
+    ),
     (
         {"container": {"resources": {"requests": {"cpu": "4"}, "limits": {"cpu": "2"}}}},
         'resources.requests: Invalid value: "4": must be less than or equal to cpu limit of 2',
