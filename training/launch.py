@@ -40,6 +40,8 @@ def agent_arguments(environ: Mapping[str, str]) -> list[str]:
             "this process was started by torchrun already; run `python -m kfp_pytorch.training` "
             f"without torchrun, or `torchrun -m {RANK_MODULE}`"
         )
+    # A blank is no address; torch would look for a host of that name until its time-out.
+    environ = {name: value.strip() for name, value in environ.items()}
     _check_plain(environ)
     _check_rendezvous(environ)
     _check_torchruns(environ)

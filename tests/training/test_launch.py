@@ -66,6 +66,7 @@ def test_an_elastic_job_is_left_to_torchrun():
         ({"MASTER_PORT": ""}, "MASTER_ADDR is set but MASTER_PORT is not"),
         ({"MASTER_PORT": "http"}, "MASTER_PORT='http' is not a number"),
         ({"PET_MASTER_PORT": ""}, "PET_MASTER_ADDR is set but PET_MASTER_PORT is not"),
+        ({"PET_MASTER_ADDR": " "}, "PET_MASTER_PORT is set but PET_MASTER_ADDR is not"),
         ({"WORLD_SIZE": ""}, "RANK=1 is set but WORLD_SIZE is not"),
         ({"PET_NODE_RANK": "2"}, "node rank 2 must be below the number of nodes 2"),
         ({"PET_NNODES": "1:4"}, "PET_RDZV_ENDPOINT is not set"),
