@@ -8,14 +8,13 @@ torch.distributed.checkpoint's own, may name nothing but the classes that an ind
 
 from __future__ import annotations
 
-import hashlib
 import io
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import PurePath
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -28,6 +27,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from kfp_pytorch.training.errors import CheckpointError, TrainingError
+from kfp_pytorch.training.measured_file import CHUNK_BYTES, Chunks, MeasuredFile
 from kfp_pytorch.training.storage import Folder, LocalFolder
 
 try:
@@ -36,9 +36,6 @@ except ImportError:  # the name before torch 2.14
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
 
 INDEX = ".metadata"
-# torch.save writes a tensor in dozens of pieces, each of which lets another thread run and then
-# waits for it: the one that trains would be as much in the way of this one as the other way round.
-_CHUNK_BYTES = 4 * 2**20
 Tensors = dict[str, Any]
 """Tensors by name, in dictionaries that may hold dictionaries."""
 Files = dict[str, dict[str, Any]]
@@ -201,61 +198,6 @@ def _first_error() -> Iterator[None]:
         raise CheckpointError(f"rank {rank}: {type(error).__name__}: {error}") from failed
 
 
-class _MeasuredFile(io.RawIOBase):
-    """A file that is written, and knows its size and sha256."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._digest = hashlib.sha256()
-        self._bytes = 0
-        self.refused: Exception | None = None
-
-    def write(self, data: Any) -> int:
-        with self._refusal_kept():
-            self._file.write(data)
-        self._digest.update(data)
-        written = memoryview(data).nbytes
-        self._bytes += written
-        return written
-
-    @contextmanager
-    def _refusal_kept(self) -> Iterator[None]:
-        # Whoever writes goes on to flush and close: a store that is away would be asked again, for
-        # minutes, and raise of where that stands instead.
-        if self.refused is not None:
-            raise self.refused
-        try:
-            yield
-        except Exception as error:
-            self.refused = error
-            raise
-
-    def facts(self) -> dict[str, Any]:
-        return {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
-
-    def writable(self) -> bool:
-        return True
-
-    def flush(self) -> None:
-        with self._refusal_kept():
-            self._file.flush()
-
-    def tell(self) -> int:
-        return self._bytes
-
-    def fileno(self) -> int:
-        return self._file.fileno()
-
-
-class _Chunks(io.BufferedWriter):
-    """Hands on what is written in large pieces, and holds nothing back when it is flushed."""
-
-    def flush(self) -> None:
-        super().flush()
-        # Python's own stops here, and the end of the file would miss the fsync that comes next.
-        self.raw.flush()
-
-
 class _Files:
     """The file system of a writer or reader of torch.distributed.checkpoint, at one folder.
 
@@ -276,9 +218,9 @@ class _Files:
             if action == "read":
                 yield file
                 return
-            measured = _MeasuredFile(file)
+            measured = MeasuredFile(file)
             try:
-                with _Chunks(measured, _CHUNK_BYTES) as chunks:
+                with Chunks(measured, CHUNK_BYTES) as chunks:
                     yield chunks
             except Exception:
                 # torch.save closes its archive, and raises of that in the place of the first error.
