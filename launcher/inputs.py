@@ -42,7 +42,7 @@ class PyTorchJobInputs:
         nproc_per_node: Processes a pod: a number, or `auto`, `cpu` or `gpu`.
         resources: The container's `resources`.
         gpus: Accelerators a node, of whatever kind.
-        shm_size: Size of /dev/shm as a quantity, `0` for the image's own, empty for the default.
+        shm_size: Size of /dev/shm as a quantity, `0` for a usual one, empty for no limit.
         output: Where jobs keep their folders.
         key: The folder between `output` and the job's own.
         output_secret: The Secret with the credentials of the bucket; empty for none.

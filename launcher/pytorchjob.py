@@ -240,9 +240,8 @@ def _container_security(inputs: PyTorchJobInputs) -> dict[str, Any]:
 
 def _add_shared_memory(spec: dict[str, Any], inputs: PyTorchJobInputs) -> None:
     """Put memory at /dev/shm, where a runtime's own 64 MiB are too small for NCCL and loaders."""
-    wanted = bool(inputs.shm_size) or inputs.nproc_per_node != "1" or inputs.gpus > 0
     container = _named(spec.get("containers", []), constants.PYTORCH_CONTAINER)
-    if not wanted or inputs.shm_size == "0" or container is None:
+    if inputs.shm_size == "0" or container is None:
         return
     mounts = container.setdefault("volumeMounts", [])
     if any(str(mount.get("mountPath", "")).rstrip("/") == SHM_MOUNT for mount in mounts):

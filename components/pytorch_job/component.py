@@ -97,8 +97,8 @@ def pytorch_job(
         memory: Memory of each pod, such as 16Gi, requested and limited.
         gpus_per_node: Accelerators of each pod; 0 for what is set on the task.
         gpu_resource: The accelerators' resource name.
-        shm_size: Size of /dev/shm, such as 8Gi; empty for memory without a limit of its own where
-            a pod has several processes or a GPU; 0 for the image's own 64 MiB.
+        shm_size: Size of /dev/shm, such as 8Gi; empty for memory without a limit of its own; 0 for
+            the 64 MiB that a container has otherwise.
         output_uri: Where jobs keep their folders: pvc://CLAIM/path, s3://, gs:// or minio://.
         key: The folder between output_uri and the job's own, such as the run's id.
         output_secret: A Secret whose entries become variables of the training container, such as

@@ -98,7 +98,7 @@ def test_the_policies_of_the_run() -> None:
 
 
 def test_a_claim_is_mounted_and_the_job_s_folder_lies_in_it() -> None:
-    inputs = {"output_uri": "pvc://claim/teams/a", "key": "run-1"}
+    inputs = {"output_uri": "pvc://claim/teams/a", "key": "run-1", "shm_size": "0"}
     assert env(**inputs)["KFP_PYTORCH_OUTPUT"] == "/mnt/kfp-pytorch/output/teams/a/run-1/j-1"
     assert env(**inputs)["KFP_PYTORCH_TERMINATION_LOG"] == "/dev/termination-log"
     assert spec(**inputs)["volumes"] == [
@@ -110,7 +110,7 @@ def test_a_claim_is_mounted_and_the_job_s_folder_lies_in_it() -> None:
 
 
 def test_another_job_s_folder_is_mounted_read_only() -> None:
-    same = {"output_uri": "pvc://claim", "resume_from": "pvc://claim/run-0/j-0"}
+    same = {"output_uri": "pvc://claim", "resume_from": "pvc://claim/run-0/j-0", "shm_size": "0"}
     assert env(**same)["KFP_PYTORCH_RESUME_FROM"] == "/mnt/kfp-pytorch/resume/run-0/j-0"
     assert len(spec(**same)["volumes"]) == 1
     assert pytorch(**same)["volumeMounts"][1] == {
@@ -118,7 +118,7 @@ def test_another_job_s_folder_is_mounted_read_only() -> None:
         "mountPath": "/mnt/kfp-pytorch/resume",
         "readOnly": True,
     }
-    other = {"output_uri": "s3://bucket", "resume_from": "pvc://old/j-0"}
+    other = {"output_uri": "s3://bucket", "resume_from": "pvc://old/j-0", "shm_size": "0"}
     assert [v["name"] for v in spec(**other)["volumes"]] == ["kfp-pytorch-resume"]
     assert pytorch(**other)["volumeMounts"][0]["readOnly"] is True
     assert "KFP_PYTORCH_RESUME_FROM" not in env()
@@ -127,12 +127,13 @@ def test_another_job_s_folder_is_mounted_read_only() -> None:
 def test_a_bucket_is_named_by_its_uri_and_its_credentials_by_their_secret(
     check_crd: Check,
 ) -> None:
-    s3 = {"output_uri": "minio://mlpipeline/p", "key": "r", "output_secret": "keys"}
+    common = {"key": "r", "shm_size": "0"}
+    s3 = {"output_uri": "minio://mlpipeline/p", "output_secret": "keys", **common}
     check_crd("pytorchjobs", job(**s3))
     assert env(**s3)["KFP_PYTORCH_OUTPUT"] == "s3://mlpipeline/p/r/j-1"
     assert pytorch(**s3)["envFrom"] == [{"secretRef": {"name": "keys"}}]
     assert "volumes" not in spec(**s3)
-    gs = {"output_uri": "gs://bucket", "output_secret": "key"}
+    gs = {"output_uri": "gs://bucket", "output_secret": "key", **common}
     check_crd("pytorchjobs", job(**gs))
     path = env(**gs)["GOOGLE_APPLICATION_CREDENTIALS"]
     (mount,) = pytorch(**gs)["volumeMounts"]
@@ -173,20 +174,21 @@ def test_the_security_context_can_be_changed_and_a_default_taken_away() -> None:
 
 
 @pytest.mark.parametrize(
-    "inputs", [{"nproc_per_node": "2"}, {"nproc_per_node": "auto"}, {"gpus_per_node": 1}]
+    "inputs", [{}, {"num_nodes": 3}, {"nproc_per_node": "auto"}, {"gpus_per_node": 1}]
 )
-def test_shared_memory_is_memory_where_processes_or_gpus_share(inputs: dict[str, Any]) -> None:
-    assert spec(**inputs)["volumes"][-1] == {
-        "name": "kfp-pytorch-shm",
-        "emptyDir": {"medium": "Memory"},
-    }
-    assert pytorch(**inputs)["volumeMounts"][-1]["mountPath"] == "/dev/shm"
-    assert "kfp-pytorch-shm" not in str(spec(**inputs, shm_size="0"))
+def test_shared_memory_is_memory_for_loader_workers_share_it_too(inputs: dict[str, Any]) -> None:
+    for replica in job(**inputs)["spec"]["pytorchReplicaSpecs"].values():
+        made = replica["template"]["spec"]
+        assert made["volumes"][-1] == {
+            "name": "kfp-pytorch-shm",
+            "emptyDir": {"medium": "Memory"},
+        }
+        assert made["containers"][0]["volumeMounts"][-1]["mountPath"] == "/dev/shm"
 
 
-def test_shared_memory_has_the_size_that_was_asked_for_and_none_where_nobody_shares() -> None:
+def test_shared_memory_has_the_size_that_was_asked_for_or_is_left_as_it_is() -> None:
     assert spec(shm_size="8Gi")["volumes"][-1]["emptyDir"]["sizeLimit"] == "8Gi"
-    assert "/dev/shm" not in str(spec())
+    assert "/dev/shm" not in str(spec(gpus_per_node=1, shm_size="0"))
 
 
 def test_a_mount_at_dev_shm_in_the_patch_is_not_doubled() -> None:
@@ -267,7 +269,7 @@ def test_a_patch_is_merged_by_the_names_of_things(check_crd: Check) -> None:
         },
     }
     inputs = {"env": {"A": "1"}, "tolerations": [{"key": "a", "operator": "Exists"}]}
-    made = job(**inputs, pod_template_patch=patch)
+    made = job(**inputs, shm_size="0", pod_template_patch=patch)
     check_crd("pytorchjobs", made)
     patched = made["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
     assert patched["metadata"]["labels"] == {
