@@ -164,9 +164,10 @@ def kserve_uri(uri: str) -> str:
         InputError: If KServe cannot read it, as with a path on a node.
     """
     scheme, mark, rest = uri.strip().partition("://")
-    if mark and scheme == "minio":
+    names_no_place = not rest or (scheme in SCHEMES and rest.startswith("/"))
+    if mark and scheme == "minio" and not names_no_place:
         return f"s3://{rest}"
-    if not mark or scheme not in _KSERVE_SCHEMES or not rest:
+    if not mark or scheme not in _KSERVE_SCHEMES or names_no_place:
         raise InputError(
             f"KServe cannot read the model at {uri!r}; it reads "
             f"{', '.join(f'{known}://' for known in _KSERVE_SCHEMES)}. A path on this machine "

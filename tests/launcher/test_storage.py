@@ -76,7 +76,13 @@ def test_a_model_s_uri_is_written_as_kserve_reads_it(uri: str, read: str) -> Non
     assert storage.kserve_uri(uri) == read
 
 
-@pytest.mark.parametrize("uri", ["", "/tmp/model", "model", "mem://x", "ftp://h/m", "s3://"])
+@pytest.mark.parametrize(
+    "uri",
+    [
+        *("", "/tmp/model", "model", "mem://x", "ftp://h/m"),
+        *("s3://", "minio://", "s3:///key", "pvc:///path", "minio:///key"),
+    ],
+)
 def test_a_model_where_kserve_cannot_read_is_refused(uri: str) -> None:
     with pytest.raises(InputError, match="KServe cannot read the model"):
         storage.kserve_uri(uri)
