@@ -17,6 +17,14 @@ class _Uncached(PythonComponent):  # type: ignore[misc]
             task.set_caching_options(enable_caching=False)
         return task
 
+    @property
+    def pipeline_spec(self) -> Any:
+        # What is compiled of a component alone: KFP makes its only task anew.
+        spec = super().pipeline_spec
+        for task in spec.root.dag.tasks.values():
+            task.caching_options.enable_cache = False
+        return spec
+
 
 def uncached(component: dsl.PythonComponent) -> Any:
     """Makes every task of a component run every time.
