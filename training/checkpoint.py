@@ -229,7 +229,15 @@ def _refuse_constant(text: str) -> None:
 
 def _check_cut_short(folder: Folder, where: str) -> None:
     """Refuses what another program wrote, which would be taken away as an attempt of this one."""
-    names = folder.names(where)
+    try:
+        names = folder.names(where)
+    except StorageError as error:
+        if not isinstance(error.__cause__, NotADirectoryError):
+            raise
+        raise CheckpointError(
+            f"{folder.uri}/{where} is a file, and a checkpoint of this program is a folder: move "
+            "it away, and the newest that can be read is taken"
+        ) from error
     others = [name for name in names if not _ATTEMPT.fullmatch(name)]
     if others and META not in names:
         raise CheckpointError(

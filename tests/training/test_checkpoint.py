@@ -213,6 +213,17 @@ def test_what_another_program_keeps_there_is_refused_and_not_taken_for_an_attemp
     assert theirs.is_file()
 
 
+def test_a_file_in_the_place_of_a_checkpoint_is_refused_with_the_way_out(tmp_path):
+    folder = open_folder(str(tmp_path))
+    save(folder, 1)
+    theirs = tmp_path / "checkpoints" / "step-00000002"
+    theirs.touch()
+    with pytest.raises(CheckpointError, match=r"step-00000002 is a file, .* move it away"):
+        checkpoint.newest(folder, ABOUT)
+    theirs.unlink()
+    assert newest_step(folder) == 1
+
+
 def test_a_checkpoint_under_a_name_of_another_form_is_refused_or_passed_over(tmp_path):
     folder = open_folder(str(tmp_path))
     for step in (1, 2):
