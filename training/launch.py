@@ -17,6 +17,7 @@ from kfp_pytorch.training.errors import ConfigError
 LOOPBACK = ("127.0.0.1", "localhost")
 RANK_MODULE = "kfp_pytorch.training.rank"
 _ETCD_BACKENDS = ("etcd", "etcd-v2")
+_STATIC_BACKEND = "static"
 # In the place of a number of processes: torchrun counts devices.
 _COUNTED = ("auto", "cpu", "gpu")
 _LAST_PORT = 65535
@@ -154,6 +155,14 @@ def _node_count(environ: Mapping[str, str]) -> int | None:
 
 
 def _static_arguments(environ: Mapping[str, str], nodes: int) -> list[str]:
+    backend = environ.get("PET_RDZV_BACKEND") or _STATIC_BACKEND
+    if nodes > 1 and backend != _STATIC_BACKEND:
+        # torch would look for it on each node itself, and each would wait for the others there.
+        raise ConfigError(
+            f"there are {nodes} nodes that meet by PET_RDZV_BACKEND={backend}, and "
+            "PET_RDZV_ENDPOINT does not say where; set it to HOST:PORT of the first node, or leave "
+            "PET_RDZV_BACKEND out"
+        )
     node_rank = _number(environ, "PET_NODE_RANK")
     if node_rank is None:
         node_rank = _number(environ, "RANK")

@@ -121,6 +121,11 @@ def open_folder(uri: str) -> Folder:
             )
         return LocalFolder(Path(uri))
     if scheme == "file":
+        if not rest.startswith("/"):
+            raise StorageError(
+                f"the folder {uri!r} names a host, or a path that is relative: write three slashes, "
+                "as in file:///PATH"
+            )
         return LocalFolder(Path(rest))
     if scheme in _HINTS:
         raise StorageError(f"the folder {uri!r} cannot be used: {_HINTS[scheme]}")
