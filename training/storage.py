@@ -123,7 +123,7 @@ def open_folder(uri: str) -> Folder:
     if scheme == "file":
         if not rest.startswith("/"):
             raise StorageError(
-                f"the folder {uri!r} names a host, or a path that is relative: write three slashes, "
+                f"the folder {uri!r} names a host or a relative path: write three slashes, "
                 "as in file:///PATH"
             )
         return LocalFolder(Path(rest))
