@@ -95,20 +95,26 @@ def handed_on_as_none(package: Package) -> list[str]:
     """Lists the parameters whose default is None and that a step of the pipeline itself takes.
 
     KFP's driver fails over such a step: https://github.com/kubeflow/pipelines/issues/11667
-    (newer ones do not where a nested pipeline takes it).
+    (newer ones do not where a nested pipeline takes it). So it does over a condition, a loop or an
+    exit handler around the step, none of which has optional inputs.
     """
     components = package.spec.get("components", {})
     taken = {
         source.get("componentInputParameter")
         for task in package.spec["root"].get("dag", {}).get("tasks", {}).values()
-        if "executorLabel" in components[task["componentRef"]["name"]]
-        for source in task.get("inputs", {}).get("parameters", {}).values()
+        for name, source in task.get("inputs", {}).get("parameters", {}).items()
+        if _needs(components[task["componentRef"]["name"]], name)
     }
     return [
         name
         for name, spec in parameters(package).items()
         if name in taken and spec.get("isOptional") and "defaultValue" not in spec
     ]
+
+
+def _needs(component: dict[str, Any], name: str) -> bool:
+    inputs = component.get("inputDefinitions", {}).get("parameters", {})
+    return "executorLabel" in component or not inputs.get(name, {}).get("isOptional")
 
 
 def describe(package: Package) -> str:

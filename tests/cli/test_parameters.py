@@ -100,3 +100,18 @@ def test_a_default_of_none_that_a_step_would_be_handed_is_told_with_the_way_out(
     path.write_text(OPTIONAL.replace("Optional[str] = None", "str = ''"))
     assert not cli("compile", path, "--output", tmp_path / "optional.yaml").stderr
     parameters.require(packages.find_one(str(path)), {})
+
+
+@pytest.mark.parametrize(
+    "group", ["dsl.If(rounds == 1)", "dsl.ParallelFor([1, 2])", "dsl.ExitHandler(pytorch_job())"]
+)
+def test_a_default_of_none_is_told_where_a_condition_a_loop_or_an_exit_handler_takes_it(
+    group, tmp_path
+):
+    path = tmp_path / "optional.py"
+    whole = 'pytorch_job(image="i", key=key, env=env)'
+    inside = f"with {group.replace('job()', 'job(image=whose)')}:\n        {whole}"
+    arguments = "rounds: int = 1, whose: str = 'i', "
+    text = OPTIONAL.replace(whole, inside).replace("unused:", f"{arguments}unused:")
+    path.write_text(text)
+    assert parameters.handed_on_as_none(packages.find_one(str(path))) == ["key"]
