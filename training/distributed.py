@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -71,12 +71,17 @@ def pick_device(local_rank: int) -> torch.device:
 
 
 @contextmanager
-def joined(timeout: float, on_lost: Callable[[int], None]) -> Iterator[World]:
+def joined(
+    timeout: float,
+    on_lost: Callable[[int], None],
+    joining: AbstractContextManager[None] | None = None,
+) -> Iterator[World]:
     """Joins the other ranks, by torchrun's environment, and leaves them at the end.
 
     Args:
         timeout: Seconds that a rank waits for the others in one exchange.
         on_lost: Called in a thread with the rank of another that has gone before the end.
+        joining: A context for as long as this rank waits for the others to join.
 
     Yields:
         This rank's place. Without torchrun it is alone.
@@ -96,8 +101,9 @@ def joined(timeout: float, on_lost: Callable[[int], None]) -> Iterator[World]:
     _stay_on_loopback()
     # Flags and Python objects travel over gloo, so that they never wait for the GPU.
     backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
-    again = _meeting_again(world, timedelta(seconds=timeout))
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **again)
+    with joining or nullcontext():
+        again = _meeting_again(world, timedelta(seconds=timeout))
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **again)
     peers = PeerWatch(world, on_lost)
     try:
         yield world

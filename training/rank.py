@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 NODES_ENV = "PET_NNODES"
 _AGENT_SECONDS = 10.0
+# How long one that is to stop waits for others, who then stop with it: well below a pod's grace.
+_JOIN_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1
 # Threads write checkpoints and traces, and answer Prometheus. In each of Python's own turns of 5 ms
 # that they take, a GPU could stand still for want of the next step.
@@ -119,7 +121,8 @@ def _train(arguments: list[str], request: StopRequest, rescue: Rescue) -> None:
         from kfp_pytorch.training.train import train
     heartbeat = Heartbeat()
     lost = functools.partial(_lost, rescue, heartbeat)
-    with distributed.joined(settings.collective_timeout, lost) as world:
+    joining = request.answered_within(_JOIN_SECONDS)
+    with distributed.joined(settings.collective_timeout, lost, joining) as world:
         with watched(heartbeat, world, settings.rank_timeout, _hung):
             result = train(Start(settings, world, request, heartbeat, rescue))
         # Every node's entry point writes the message: rank 0's pod may be gone when it is read.

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import signal
+import socket
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
+
+from kfp_pytorch.launcher.constants import EXIT_TERMINATED
+from kfp_pytorch.training.outcome import leave
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +37,41 @@ class StopRequest:
 
         signal.signal(signal.SIGTERM, handle)
         return request
+
+    @contextmanager
+    def answered_within(self, seconds: float) -> Iterator[None]:
+        """A context in which nothing is lost by leaving, and what waits may never see the request.
+
+        While torch waits in C++, Python does not run the signal's handler.
+
+        Args:
+            seconds: How long after SIGTERM the context may last, before this process leaves.
+        """
+        reads, writes = socket.socketpair()
+        writes.setblocking(False)
+        over = threading.Event()
+
+        def watch() -> None:
+            while not self.requested:
+                number = reads.recv(1)
+                if not number:
+                    return
+                if number[0] == signal.SIGTERM:
+                    break
+            if not over.wait(seconds):
+                leave(EXIT_TERMINATED)
+
+        before = signal.set_wakeup_fd(writes.fileno())
+        thread = threading.Thread(target=watch, name="stop", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            signal.set_wakeup_fd(before)
+            writes.close()
+            thread.join()
+            reads.close()
 
     def wait(self, seconds: float) -> None:
         """Waits for this process itself to be asked, at most so long."""

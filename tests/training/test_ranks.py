@@ -48,6 +48,16 @@ def test_a_second_sigterm_and_one_before_the_first_step_still_end_in_one_checkpo
     assert len(checkpoints) == 1
 
 
+def test_sigterm_while_a_rank_waits_for_one_that_never_joins_ends_it_with_143(
+    start_ranks, tmp_path
+):
+    output = f"--output={tmp_path / 'job'}"
+    ranks = start_ranks(2, LONG, output, prepare="one_never_joins.py")
+    ranks.await_output("joining")
+    ranks.send(rank=0)
+    assert ranks.exit_codes() == [143, 0]
+
+
 def test_a_rank_that_is_killed_ends_the_other_quickly(start_ranks, tmp_path):
     ranks = start_ranks(2, LONG, f"--output={tmp_path / 'job'}")
     ranks.await_output("step=10 ")
