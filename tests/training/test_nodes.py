@@ -7,10 +7,12 @@ import json
 import os
 import select
 import signal
+import time
 import zlib
 from pathlib import Path
 
 import pytest
+from harness.ports import free_port
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 TERMINATION_FIELDS = {"version", "status", "metrics", "world_size", "export", "curves", "samples"}
@@ -95,6 +97,30 @@ def test_a_first_node_that_never_listens_is_given_up_with_its_address(start_node
     nodes = start_nodes(1, output=tmp_path, environ=late)
     assert nodes.exit_codes() == [1]
     assert "127.0.0.1:" in nodes.message()["error"]["message"]
+
+
+@pytest.mark.slow
+def test_a_node_that_is_seconds_ahead_of_the_first_waits_for_it(start_nodes, tmp_path):
+    port = str(free_port())
+    both = {"WORLD_SIZE": "2", "PET_NNODES": "2", "MASTER_PORT": port, "PET_MASTER_PORT": port}
+
+    def start(node):
+        own = {"RANK": str(node), "PET_NODE_RANK": str(node)}
+        return start_nodes(1, "--epochs=1", output=tmp_path, environ=both | own)
+
+    ahead = start(1)
+    (entry,) = ahead.processes
+    agents = Path(f"/proc/{entry.pid}/task/{entry.pid}/children")
+    while not agents.read_text().split():
+        assert entry.poll() is None
+    agent = Path(f"/proc/{only_child(entry.pid)}/maps")
+    # The first node has yet to import torch, which takes seconds.
+    while "libtorch_python" not in agent.read_text():
+        assert entry.poll() is None
+        time.sleep(0.02)
+    first = start(0)
+    assert (first.exit_codes(), ahead.exit_codes()) == ([0], [0])
+    assert ahead.message() == first.message()
 
 
 @pytest.mark.slow
