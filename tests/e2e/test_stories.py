@@ -69,9 +69,7 @@ def test_a_claim_that_is_not_there_is_named_before_a_job_is_made(cluster):
     ran = cluster.run(f"{PIPELINES}:elsewhere")
     assert ran.code == 1
     assert "no PersistentVolumeClaim 'nonsuch'" in ran.summary["error"]
-    until(
-        lambda: all(job["metadata"]["uid"] in of_others for job in jobs(cluster, "pytorch-job"))
-    )
+    until(lambda: all(job["metadata"]["uid"] in of_others for job in jobs(cluster, "pytorch-job")))
 
 
 @pytest.mark.slow
