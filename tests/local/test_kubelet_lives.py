@@ -245,9 +245,10 @@ def test_a_pod_that_waits_for_a_volume_longer_than_it_may_is_failed(on_controlle
 def test_a_deleted_pod_gets_sigterm_and_is_gone_when_it_has_ended(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         code = (
-            "import signal, sys, time\n"
-            "signal.signal(signal.SIGTERM, lambda *_: (print('bye', flush=True), sys.exit(143)))\n"
-            "print('up', flush=True); time.sleep(600)"
+            # Not print, which the signal may find at work.
+            "import os, signal, sys, time\n"
+            "signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'bye\\n'), sys.exit(143)))\n"
+            "os.write(1, b'up\\n'); time.sleep(600)"
         )
         pod = local.create_pod("p", local.python(code))
         await local.phase("p", "Running")
