@@ -28,6 +28,12 @@ from kfp_pytorch.local.apiserver.faultactions import Answer, Forbidden, LostAnsw
 from kfp_pytorch.local.apiserver.registry import Registry, read_definitions
 from kfp_pytorch.local.apiserver.serve import start_in_thread
 
+OVER_QUOTA = Answer(
+    403,
+    "Forbidden",
+    'pytorchjobs "x" is forbidden: exceeded quota: jobs, used: 1, limited: 1',
+)
+
 
 def attempt(job: Any) -> str:
     return job["metadata"]["annotations"][ATTEMPT_ANNOTATION]
@@ -155,9 +161,8 @@ def test_a_create_that_collides_at_a_quota_is_made_again(step: Any, hands: Any) 
 def test_a_quota_that_counts_a_job_whose_answer_was_lost_is_not_taken_for_a_refusal(
     step: Any, hands: Any
 ) -> None:
-    words = 'pytorchjobs "x" is forbidden: exceeded quota: jobs, used: 1, limited: 1'
     hands.fault(LostAnswer("timeout"), "create")
-    hands.fault(Answer(403, "Forbidden", words), "create")
+    hands.fault(OVER_QUOTA, "create")
     run = step()
     hands.until(lambda: hands.count("watch", "/pytorchjobs"))
     hands.success(run.job)
@@ -172,8 +177,7 @@ def test_a_retry_finds_its_job_though_a_quota_lets_no_other_be_made(
     uid = hands.set_conditions(first.job, "Created", phase)["metadata"]["uid"]
     if phase == "Failed":
         first.failed(JobFailed)
-    words = 'pytorchjobs "x" is forbidden: exceeded quota: jobs, used: 1, limited: 1'
-    hands.fault(Answer(403, "Forbidden", words), "create")
+    hands.fault(OVER_QUOTA, "create")
     second = step()
     creates = 2 if phase == "Running" else 3
     hands.until(lambda: hands.count("create", "pytorchjobs") == creates)
@@ -189,8 +193,7 @@ def test_a_quota_that_still_counts_the_job_that_is_replaced_is_waited_for(
     first = step(cleanup="never")
     hands.set_conditions(first.job, "Created", "Failed")
     first.failed(JobFailed)
-    words = 'pytorchjobs "x" is forbidden: exceeded quota: jobs, used: 1, limited: 1'
-    hands.fault(Answer(403, "Forbidden", words), "create", skip=1)
+    hands.fault(OVER_QUOTA, "create", skip=1)
     second = step()
     hands.until(lambda: hands.count("create", "pytorchjobs") == 4)
     hands.success(first.job)
@@ -203,9 +206,8 @@ def test_a_quota_that_has_no_room_for_another_job_is_not_waited_for_for_ever(
     first = step(cleanup="never")
     hands.set_conditions(first.job, "Created", "Failed")
     first.failed(JobFailed)
-    words = 'pytorchjobs "x" is forbidden: exceeded quota: jobs, used: 1, limited: 1'
-    hands.fault(Answer(403, "Forbidden", words), "create", times=None)
-    assert words in step(limits={"quota": 0.1}).failed(Refused)
+    hands.fault(OVER_QUOTA, "create", times=None)
+    assert OVER_QUOTA.message in step(limits={"quota": 0.1}).failed(Refused)
 
 
 def test_credentials_refused_after_a_create_whose_answer_was_lost_say_that_a_job_may_be_there(
