@@ -15,8 +15,9 @@ from harness.scripted import Operator, Record
 from kfp_pytorch.launcher.constants import PYTORCHJOB
 from kfp_pytorch.local.apiserver.faultactions import LostAnswer, Stall
 
-# Every request that a try makes is among the first so many; a test counts them.
-MOST_REQUESTS = 20
+# Every request that a try makes is among the first so many; a test counts them. On a busy
+# machine a watch ends and begins again more often: 21 were seen where an idle one makes 16.
+MOST_REQUESTS = 26
 # Before the server has done anything, and when it has done all that was asked.
 MOMENTS = {"before": Stall(), "after": LostAnswer()}
 
