@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kfp_pytorch.launcher import curves as curves_
 from kfp_pytorch.launcher import podview, progress, storage
@@ -37,6 +37,18 @@ class Artifact(Protocol):
         """Where its content is written."""
 
 
+class Places(NamedTuple):
+    """Where what the job made lies; the component's output parameters.
+
+    Attributes:
+        storage_uri: The export's folder, as KServe reads it; the job's where nothing was exported.
+        folder: The job's folder, where its checkpoints are: another job may resume from it.
+    """
+
+    storage_uri: str
+    folder: str
+
+
 def write_outputs(
     *,
     model: Artifact,
@@ -47,7 +59,7 @@ def write_outputs(
     inputs: PyTorchJobInputs,
     manifest: Object,
     outcome: Outcome,
-) -> str:
+) -> Places:
     """Write the four artifacts of a job that succeeded.
 
     Args:
@@ -61,7 +73,7 @@ def write_outputs(
         outcome: What the training containers said.
 
     Returns:
-        The model's `storage_uri`: its export's folder, or the job's where nothing was exported.
+        Where the export and the job's folder are.
     """
     if outcome.success is None:
         _warn_of_messages(evidence)
@@ -76,7 +88,7 @@ def write_outputs(
     _write(model.path, json.dumps(json_safe(content), ensure_ascii=False))
     _write(curves.path, curves_.render(success.curves, f"Curves of {podview.name(manifest)}"))
     _write(report.path, report_.render(evidence, inputs, manifest, outcome))
-    return storage_uri
+    return Places(storage_uri, folder.uri)
 
 
 def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:

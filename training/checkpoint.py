@@ -184,7 +184,7 @@ def newest_of_other(folder: Folder, must_match: dict[str, Any]) -> Checkpoint:
         there = ", ".join(folder.names(FOLDER) or folder.names()) or "nothing"
         raise CheckpointError(
             f"{folder.uri} was named to resume from and has no checkpoint of this program in "
-            f"{FOLDER}/; there is {there}"
+            f"{FOLDER}/; there is {there}. Name a job's folder, the output `folder` of its step"
         )
     return found
 

@@ -70,7 +70,7 @@ def pytorch_job(
     timeout: int = 0,
     cleanup: str = "on_failure",
     pod_template_patch: dict[str, Any] = {},
-) -> NamedTuple("Outputs", storage_uri=str):  # type: ignore[valid-type]
+) -> NamedTuple("Outputs", storage_uri=str, folder=str):  # type: ignore[valid-type]
     """Trains with a PyTorchJob and hands on what came of it.
 
     Creates the job, or adopts the one that an earlier attempt of this step created, and follows it
@@ -103,7 +103,8 @@ def pytorch_job(
         key: The folder between output_uri and the job's own, such as the run's id.
         output_secret: A Secret whose entries become variables of the training container, such as
             AWS_ACCESS_KEY_ID; for gs:// its gcloud-application-credentials.json is mounted.
-        resume_from: Another job's folder, as output_uri/key/job, to start from; read only.
+        resume_from: Another job's folder, such as its step's output `folder`, to start from; read
+            only.
         service_account: The training pods' service account; empty for the namespace's default.
         image_pull_secrets: Names of the Secrets to pull the image with.
         image_pull_policy: IfNotPresent, Always or Never; empty for the cluster's default.
@@ -139,8 +140,9 @@ def pytorch_job(
         curves: How loss and metrics went, as one page.
         report: What ran: the job as submitted, its timeline, nodes and restarts.
         storage_uri: Where the exported model lies, as KServe reads it.
+        folder: The job's folder, as output_uri/key/job, to resume another job from.
     """
     inputs = dict(locals())
     from kfp_pytorch.launcher import run_step
 
-    return (run_step("pytorch_job", **inputs),)
+    return run_step("pytorch_job", **inputs)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from kfp_pytorch.launcher import stop
 from kfp_pytorch.launcher.api_errors import ApiError, NotFound
-from kfp_pytorch.launcher.artifacts import Artifact, write_outputs
+from kfp_pytorch.launcher.artifacts import Artifact, Places, write_outputs
 from kfp_pytorch.launcher.constants import (
     ATTEMPT_ANNOTATION,
     CLAIM,
@@ -54,7 +54,7 @@ class Artifacts:
 
 def run(
     model: ModelArtifact, metrics: Artifact, curves: Artifact, report: Artifact, **inputs: Any
-) -> str:
+) -> Places:
     """Trains with a PyTorchJob and waits for its end.
 
     Args:
@@ -65,7 +65,7 @@ def run(
         **inputs: The component's inputs.
 
     Returns:
-        The model's `storage_uri`.
+        Where the model's export and the job's folder are.
 
     Raises:
         InputError: An input cannot work.
@@ -95,7 +95,7 @@ def limits_of(inputs: PyTorchJobInputs) -> Limits:
 
 def train(
     kube: Kube, inputs: PyTorchJobInputs, outputs: Artifacts, limits: Limits, stopper: Stopper
-) -> str:
+) -> Places:
     """Does what `run` does, with everything given.
 
     Args:
@@ -106,7 +106,7 @@ def train(
         stopper: Ends the step when a signal comes.
 
     Returns:
-        The model's `storage_uri`.
+        Where the model's export and the job's folder are.
     """
     suffix, uri, spec = longest_suffix(inputs), outputs.model.uri, asdict(inputs)
     # The run's id is a label only: the job is known, and may be deleted, before it is.
@@ -133,9 +133,9 @@ def train(
     except BaseException:
         _end(kube, target, inputs, stopper, succeeded=False)
         raise
-    storage_uri = _hand_on(outputs, gatherer, inputs, submitted)
+    places = _hand_on(outputs, gatherer, inputs, submitted)
     _end(kube, target, inputs, stopper, succeeded=True)
-    return storage_uri
+    return places
 
 
 def _follow(
@@ -238,7 +238,7 @@ def _failure(
 
 def _hand_on(
     outputs: Artifacts, gatherer: Gatherer, inputs: PyTorchJobInputs, submitted: Object
-) -> str:
+) -> Places:
     evidence = gatherer.evidence
     return write_outputs(
         model=outputs.model,

@@ -47,7 +47,7 @@ def test_every_input_and_output_is_described(tmp_path: Any) -> None:
                 assert len(definition.get("description", "")) > 10, name
 
 
-def test_the_outputs_are_the_four_artifacts_and_the_uri(tmp_path: Any) -> None:
+def test_the_outputs_are_the_four_artifacts_and_two_places(tmp_path: Any) -> None:
     outputs = component_spec(compiled(tmp_path, one_job))["outputDefinitions"]
     titles = {n: a["artifactType"]["schemaTitle"] for n, a in outputs["artifacts"].items()}
     assert titles == {
@@ -56,7 +56,8 @@ def test_the_outputs_are_the_four_artifacts_and_the_uri(tmp_path: Any) -> None:
         "curves": "system.HTML",
         "report": "system.Markdown",
     }
-    assert outputs["parameters"]["storage_uri"]["parameterType"] == "STRING"
+    types = {name: p["parameterType"] for name, p in outputs["parameters"].items()}
+    assert types == {"storage_uri": "STRING", "folder": "STRING"}
 
 
 def test_the_defaults_mean_what_the_launcher_takes_for_unset() -> None:

@@ -100,7 +100,7 @@ def test_the_keys_are_in_no_log_artifact_or_job(served, cluster, s3, check_crd):
 def test_another_job_starts_from_a_folder_in_the_bucket_and_leaves_it(
     served, package, where, s3, cluster
 ):
-    folder = served[1].of("pytorch-job").parameters["storage_uri"].removesuffix("/export")
+    folder = served[1].of("pytorch-job").parameters["folder"]
     before = s3.files.find(folder.removeprefix("s3://"), detail=True)
     ended = trained(
         package,

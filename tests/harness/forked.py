@@ -159,8 +159,8 @@ def _run(folder: Path, inputs: dict[str, Any]) -> int:
         name: SimpleNamespace(path=str(folder / name), uri=f"{URI}/{name}", metadata={})
         for name in NAMES
     }
-    uri = run_step("pytorch_job", **{"image": "train:1"} | outputs | inputs)
-    written = {"storage_uri": uri, "metrics": outputs["metrics"].metadata}
+    places = run_step("pytorch_job", **{"image": "train:1"} | outputs | inputs)
+    written = {"storage_uri": places.storage_uri, "metrics": outputs["metrics"].metadata}
     (folder / "result.json").write_text(json.dumps(written))
     return 0
 

@@ -32,7 +32,7 @@ class Step:
         self.curves = dsl.HTML(uri=str(self.root / "curves"))
         self.report = dsl.Markdown(uri=str(self.root / "report"))
 
-    def write(self, success: Success | None, **inputs: Any) -> str:
+    def write(self, success: Success | None, **inputs: Any) -> artifacts.Places:
         parsed = parse_inputs(image="i", namespace="team", **inputs)
         job = manifest(parsed, job_name="j-1", labels={}, annotations={}, owner=None)
         return artifacts.write_outputs(
@@ -54,14 +54,15 @@ def step(tmp_path: Path) -> Step:
 
 def test_the_model_is_small_and_says_where_the_weights_are(step: Step) -> None:
     success = Success("j-1-master-0", {"accuracy": 0.991}, 2, EXPORT, {}, SAMPLES)
-    uri = step.write(success, output_uri="pvc://claim/teams/a", key="run-1")
-    assert uri == "pvc://claim/teams/a/run-1/j-1/export"
+    places = step.write(success, output_uri="pvc://claim/teams/a", key="run-1")
+    folder = "pvc://claim/teams/a/run-1/j-1"
+    assert places == (f"{folder}/export", folder)
     assert step.model.metadata == {
-        "storage_uri": uri,
+        "storage_uri": places.storage_uri,
         "format": "kfp-pytorch",
         "job": "j-1",
         "namespace": "team",
-        "folder": "pvc://claim/teams/a/run-1/j-1",
+        "folder": folder,
         "sha256": "ab" * 32,
         "metric_accuracy": 0.991,
     }
@@ -71,8 +72,8 @@ def test_the_model_is_small_and_says_where_the_weights_are(step: Step) -> None:
 
 def test_a_bucket_of_kfp_is_named_as_kserve_reads_it(step: Step) -> None:
     success = Success("p", export=EXPORT)
-    uri = step.write(success, output_uri="minio://mlpipeline/jobs", key="r")
-    assert uri == "s3://mlpipeline/jobs/r/j-1/export"
+    places = step.write(success, output_uri="minio://mlpipeline/jobs", key="r")
+    assert places.storage_uri == "s3://mlpipeline/jobs/r/j-1/export"
 
 
 def test_what_no_metric_can_be_is_left_out_and_said(step: Step) -> None:
@@ -133,8 +134,8 @@ def test_all_that_is_handed_on_is_strict_json_and_flat(step: Step) -> None:
 
 
 def test_a_container_that_said_nothing_still_gives_every_artifact(step: Step) -> None:
-    uri = step.write(None, output_uri="s3://bucket/p")
-    assert uri == "s3://bucket/p/j-1"
+    places = step.write(None, output_uri="s3://bucket/p")
+    assert places == ("s3://bucket/p/j-1", "s3://bucket/p/j-1")
     assert json.loads(Path(step.model.path).read_text()) == {"model": {}, "samples": []}
     assert step.metrics.metadata == {}
     assert "reported no curves" in Path(step.curves.path).read_text()
@@ -157,7 +158,7 @@ def test_a_message_that_is_not_understood_is_not_passed_over(step: Step, message
 
 @pytest.mark.parametrize("path", ["../../other", "a/./b", "{{x}}", "a\x00b"])
 def test_an_export_outside_the_job_s_folder_is_not_handed_on(step: Step, path: str) -> None:
-    assert step.write(Success("p", export=Export(path))) == "pvc://kfp-pytorch/j-1"
+    assert step.write(Success("p", export=Export(path))).storage_uri == "pvc://kfp-pytorch/j-1"
     assert any("storage_uri is the job's folder" in note for note in step.evidence.notes)
 
 
