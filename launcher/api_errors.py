@@ -23,6 +23,8 @@ _USER_WORDS = re.compile(r'User "([^"]+)"')
 # is about an object that changed meanwhile.
 _DENIED = re.compile(r"denied (?:the )?request")
 _STALE = "the object has been modified"
+# A server that starts, and a quota that is new, refuse until they have read what is there.
+_NOT_YET = re.compile(r"not yet ready to handle request|status unknown for quota")
 
 
 @dataclass(frozen=True)
@@ -240,6 +242,8 @@ def _class_for(
         return NotFound if named else KindAbsent
     if status == 409:
         return AlreadyExists if reason == "AlreadyExists" else Conflict
+    if status == 403 and _NOT_YET.search(words):
+        return Transient
     if status == 403:
         # Quotas and admission webhooks answer 403 as well; a role changes nothing about those.
         return Forbidden if _RBAC_WORDS.search(words) or not said else Refused

@@ -161,10 +161,8 @@ class Kube:
         path = self._path(kind, name, namespace)
 
         def attempt() -> None:
-            said = self._transport.send(call, "DELETE", path, body=options).data.strip()
-            if said and not said.startswith(b"{"):
-                # A proxy's page perhaps: nothing has been deleted.
-                raise Unreachable(call, 200, "", f"the answer is no object: {said[:80]!r}")
+            # A proxy's page, or nothing at all, tells of no deletion.
+            self._transport.json(call, "DELETE", path, body=options)
 
         self._transport.retried(attempt)
 
@@ -360,7 +358,8 @@ class Kube:
             if page.get("items") is None and str(page.get("kind")).endswith("List"):
                 # How Go writes an empty list that nobody made.
                 page["items"] = []
-            if not isinstance(page.get("items"), list):
+            items = page.get("items")
+            if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
                 raise Unreachable(call, 200, "", f"the answer is a {page.get('kind')}, not a list")
             return page
 

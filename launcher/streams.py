@@ -85,7 +85,7 @@ class WatchStream(LogStream):
         try:
             event: Any = json.loads(line)
             kind, obj = event["type"], event["object"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Unreachable(self._call, 0, "", f"not an event: {line[:80]!r}") from error
         if not isinstance(obj, dict) or not isinstance(obj.get("metadata") or {}, dict):
             raise Unreachable(self._call, 0, "", f"not an event's object: {line[:80]!r}")

@@ -130,7 +130,7 @@ class Transport:
         data = self.send(call, method, path, **request).data
         try:
             answer = json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Unreachable(call, 200, "", f"the answer is not JSON: {error}") from error
         if not isinstance(answer, dict):
             raise Unreachable(call, 200, "", "the answer is not an object")

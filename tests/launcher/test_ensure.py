@@ -158,6 +158,23 @@ def test_a_create_that_collides_at_a_quota_is_made_again(step: Any, hands: Any) 
     assert hands.count("create", "pytorchjobs") == 3
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "not yet ready to handle request",
+        "status unknown for quota: jobs, resources: count/pytorchjobs.kubeflow.org",
+    ],
+)
+def test_a_server_that_has_not_read_yet_what_it_judges_by_is_asked_again(
+    step: Any, hands: Any, words: str
+) -> None:
+    said = f'pytorchjobs.kubeflow.org "x" is forbidden: {words}'
+    hands.fault(Answer(403, "Forbidden", said), "create", times=2)
+    run = step()
+    hands.success(run.job)
+    run.succeeded()
+
+
 def test_a_quota_that_counts_a_job_whose_answer_was_lost_is_not_taken_for_a_refusal(
     step: Any, hands: Any
 ) -> None:

@@ -220,7 +220,7 @@ def test_logs_that_cannot_be_read_hide_no_failure(step: Any, hands: Any, answer:
     assert "137" in words
 
 
-@pytest.mark.parametrize("answer", [Answer(500), Answer(200, body="<html>")])
+@pytest.mark.parametrize("answer", [Answer(500), Answer(200, body="<html>"), Answer(200, body=" ")])
 def test_a_delete_that_fails_at_first_is_tried_again(step: Any, hands: Any, answer: Any) -> None:
     hands.fault(answer, "delete", times=2)
     run = runs(step, hands)

@@ -18,6 +18,7 @@ from kfp_pytorch.launcher.api_errors import (
     Silent,
     Transient,
     Unauthorized,
+    Unreachable,
 )
 from kfp_pytorch.launcher.constants import CLAIM, POD, PYTORCHJOB, Kind
 from kfp_pytorch.launcher.credentials import Credentials, load
@@ -286,10 +287,22 @@ def test_an_event_may_hold_an_object_of_any_size_that_there_is(kube: Any, hands:
     stream.close()
 
 
-@pytest.mark.parametrize("body", ["[]", "null", '{"kind": "Status"}', '{"metadata": ["a"]}'])
+@pytest.mark.parametrize(
+    "body",
+    ["[]", "null", '{"kind": "Status"}', '{"metadata": ["a"]}', '{"items": [null]}', "[" * 100_000],
+    ids=lambda body: body[:20],
+)
 def test_what_is_no_object_is_no_answer(kube: Any, hands: Any, body: str) -> None:
     hands.fault(Answer(200, body=body), "get", CLAIMS, times=2)
+    hands.fault(Answer(200, body=body), "list", CLAIMS, times=2)
     assert kube.get(CLAIM, "kfp-pytorch")
+    assert kube.list(CLAIM)
+
+
+def test_what_is_nested_without_end_is_no_event(kube: Any, hands: Any) -> None:
+    hands.fault(Answer(200, body="[" * 100_000), "watch", CLAIMS)
+    with pytest.raises(Unreachable, match="not an event"):
+        list(kube.watch(CLAIM, silence=20))
 
 
 @pytest.mark.parametrize("code", [301, 302, 307])
