@@ -17,6 +17,7 @@ CREDENTIALS_VOLUME = "kfp-pytorch-credentials"
 SHM_VOLUME = "kfp-pytorch-shm"
 SHM_MOUNT = "/dev/shm"  # noqa: S108 - the kernel's shared memory, not a temporary file
 CREDENTIALS_MOUNT = "/var/run/secrets/kfp-pytorch"
+GCS_CREDENTIALS_ENV = "GOOGLE_APPLICATION_CREDENTIALS"
 # The file's name in a Secret that KServe's storage initializer also takes.
 GCS_CREDENTIALS_FILE = "gcloud-application-credentials.json"
 ISTIO_INJECT = "sidecar.istio.io/inject"
@@ -170,8 +171,8 @@ def _contract(inputs: PyTorchJobInputs, job_name: str) -> list[dict[str, str]]:
     }
     if inputs.resume_from:
         values[constants.RESUME_FROM_ENV] = inputs.resume_from.seen_from(constants.RESUME_MOUNT)
-    if _reads_gcs_key(inputs):
-        values["GOOGLE_APPLICATION_CREDENTIALS"] = f"{CREDENTIALS_MOUNT}/{GCS_CREDENTIALS_FILE}"
+    if _reads_gcs_key(inputs) and not _named([*inputs.env], GCS_CREDENTIALS_ENV):
+        values[GCS_CREDENTIALS_ENV] = f"{CREDENTIALS_MOUNT}/{GCS_CREDENTIALS_FILE}"
     return [environment.plain(name, value) for name, value in values.items()]
 
 

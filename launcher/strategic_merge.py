@@ -26,6 +26,8 @@ _KEYS = {
     "hostAliases": "ip",
     "topologySpreadConstraints": "topologyKey",
 }
+# What tells elements of one key apart, and what it is where it is left out.
+_BESIDES = {"ports": ("protocol", "TCP"), "topologySpreadConstraints": ("whenUnsatisfiable", "")}
 _ADDED = ("tolerations", "envFrom")
 _DIRECTIVE = "$patch"
 
@@ -78,16 +80,27 @@ def _merge_list(name: str, base: list[Any], patch: list[Any], where: str) -> lis
     if name not in _KEYS:
         return copy.deepcopy(patch)
     key = _KEYS[name]
-    result = {item[key]: item for item in base}
+    result = {_identity(name, item): item for item in base}
+    seen = set()
     for i, item in enumerate(patch):
         here = f"{where}[{i}]"
         named = item.get(key) if isinstance(item, dict) else None
         if not named or not isinstance(named, (str, int)):
             raise InputError(f"{here} must be an object with {key!r}, by which it is merged.")
+        identity = _identity(name, item)
+        if identity in seen:
+            raise InputError(f"{here} is the second with {key} {named!r}; give it once.")
+        seen.add(identity)
         if item.get(_DIRECTIVE) == "delete":
-            result.pop(item[key], None)
+            result.pop(identity, None)
         elif _DIRECTIVE in item:
             raise InputError(f"{here} has {_DIRECTIVE} {item[_DIRECTIVE]!r}; only delete is known.")
         else:
-            result[item[key]] = merge(result.get(item[key], {}), item, here)
+            result[identity] = merge(result.get(identity, {}), item, here)
     return list(result.values())
+
+
+def _identity(name: str, item: dict[str, Any]) -> tuple[Any, str]:
+    """What an element of a list is known by."""
+    field, default = _BESIDES.get(name, ("", ""))
+    return item[_KEYS[name]], str(item.get(field) or default)

@@ -140,6 +140,8 @@ def test_a_bucket_is_named_by_its_uri_and_its_credentials_by_their_secret(
     assert path == f"{mount['mountPath']}/gcloud-application-credentials.json"
     assert mount["readOnly"] is True
     assert spec(**gs)["volumes"][0]["secret"] == {"secretName": "key"}
+    own = pytorch(**gs, env={"GOOGLE_APPLICATION_CREDENTIALS": "/own.json"})["env"]
+    assert [v["value"] for v in own if v["name"].startswith("GOOGLE")] == ["/own.json"]
 
 
 def test_the_pods_keep_to_the_restricted_standard_and_can_write_to_a_claim() -> None:
