@@ -134,6 +134,15 @@ def find(kube: Kube, kind: Kind, name: str) -> Object | None:
         return None
 
 
+def find_deployment(kube: Kube, service: str) -> Object | None:
+    """Read what runs a service in Standard mode; None where there is none yet.
+
+    KServe goes on with the name that an older KServe gave it (v0.20, predictor.go).
+    """
+    names = (f"{service}-predictor", f"{service}-predictor-default")
+    return next(filter(None, (find(kube, DEPLOYMENT, name) for name in names)), None)
+
+
 def _covers(existing: object, wanted: object) -> bool:
     """Whether a write would change nothing; KServe fills in fields that we leave out."""
     if isinstance(wanted, dict) and isinstance(existing, dict):
@@ -148,7 +157,7 @@ def _share(service: Object) -> object:
 
 def _refuse_raw_canary(kube: Kube, existing: Object, inputs: ServiceInputs) -> None:
     raw = mode_of(existing) == "Standard" or (
-        not mode_of(existing) and find(kube, DEPLOYMENT, f"{inputs.name}-predictor")
+        not mode_of(existing) and find_deployment(kube, inputs.name)
     )
     if raw:
         percent = int(inputs.predictor["canaryTrafficPercent"])

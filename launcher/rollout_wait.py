@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from kfp_pytorch.launcher import waiting
 from kfp_pytorch.launcher.api_errors import ApiError, Forbidden, Unauthorized
-from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, POD, Kind
-from kfp_pytorch.launcher.deploy import DeployFailed, Pace, find
+from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, POD, Kind
+from kfp_pytorch.launcher.deploy import DeployFailed, Pace, find, find_deployment
 from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.evidence import Object
 from kfp_pytorch.launcher.inference_service import HASH, POD_LABEL, ServiceInputs
@@ -111,7 +111,7 @@ class Waiter:
             created = created_revision(found)
             self._workload = find(self.kube, REVISION, created) if created else None
         else:
-            self._workload = find(self.kube, DEPLOYMENT, f"{name}-predictor")
+            self._workload = find_deployment(self.kube, name)
         return rollout(found, self._workload, self.inputs.spec_hash)
 
     def _still_ours(self, found: Object | None) -> Object:

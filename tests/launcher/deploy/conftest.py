@@ -45,10 +45,15 @@ Object = dict[str, Any]
 
 
 class KServe:
-    """Plays KServe's controller, one act at a time."""
+    """Plays KServe's controller, one act at a time.
+
+    Attributes:
+        deployment: The name of what runs the service.
+    """
 
     def __init__(self, server: ThreadedServer) -> None:
         self.server = server
+        self.deployment = f"{NAME}-predictor"
 
     def service(self) -> Object | None:
         return self._find(INFERENCE_SERVICE, NAME)
@@ -70,7 +75,7 @@ class KServe:
         """Brings the Deployment to the service's spec, with so many pods; returns the hash."""
         predictor = self.service()["spec"]["predictor"]  # type: ignore[index]
         carried = predictor["annotations"][SPEC_HASH_LABEL]
-        name = f"{NAME}-predictor"
+        name = self.deployment
         if self._find(DEPLOYMENT, name) is None:
             self._create(DEPLOYMENT, _deployment(name))
 

@@ -64,6 +64,16 @@ def test_a_new_service_is_created_and_its_exact_url_returned(
     assert outputs.revision == created["spec"]["predictor"]["annotations"][SPEC_HASH_LABEL]
 
 
+def test_a_service_of_an_older_kserve_keeps_the_name_of_its_deployment(
+    kserve: KServe, start: Start, until: Until
+) -> None:
+    kserve.deployment = f"{NAME}-predictor-default"
+    step = start()
+    until(kserve.service)
+    kserve.serves()
+    assert step.succeeded().url.startswith(URL)
+
+
 def test_a_status_that_comes_piece_by_piece_is_waited_for(
     quick: Pace, kserve: KServe, start: Start, until: Until
 ) -> None:
