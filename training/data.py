@@ -51,8 +51,8 @@ class Samples(Protocol):
     def labels(self) -> Tensor:
         """The class of each sample, on the CPU."""
 
-    def first(self, count: int) -> Samples:
-        """The first of these samples."""
+    def some(self, count: int) -> Samples:
+        """So many of these samples at most, always the same, of all classes that there are."""
 
     def take(self, indices: Tensor, device: torch.device) -> Split:
         """The samples of these indices, on a device, as a network is judged by them."""
@@ -70,8 +70,8 @@ class Split(NamedTuple):
     images: Tensor
     labels: Tensor
 
-    def first(self, count: int) -> Split:
-        """See `Samples.first`."""
+    def some(self, count: int) -> Split:
+        """See `Samples.some`: the first, as they lie in no order of classes."""
         return Split(self.images[:count], self.labels[:count])
 
     def take(self, indices: Tensor, device: torch.device) -> Split:
@@ -115,7 +115,7 @@ def load(config: Config, world: World) -> ImageData:
         once_a_node(world, lambda: _find_fashion_mnist(config))
     data = LOADERS[config.dataset](config, world)
     if config.max_train_samples:
-        data = replace(data, train=data.train.first(config.max_train_samples))
+        data = replace(data, train=data.train.some(config.max_train_samples))
     if not len(data.held_out.labels):
         raise DataError(
             f"the data set {config.dataset} has no held-out samples to be judged by: no class has "

@@ -122,6 +122,9 @@ def _decode(content: Tensor) -> Tensor:
     if not len(content):
         raise ValueError("the file is empty")
     image: Tensor = decode_image(content, mode=ImageReadMode.RGB)
+    if image.dtype == torch.uint16:
+        # Of a PNG of 16 bits: a cast would keep the low byte, which is noise.
+        image = (image.to(torch.int32) >> 8).byte()
     # Of an animation, the first picture.
     return image[0] if image.dim() == 4 else image
 

@@ -54,9 +54,13 @@ class EncodedSplit:
     labels: Tensor
     size: int
 
-    def first(self, count: int) -> EncodedSplit:
-        """See `Samples.first`."""
-        return replace(self, rows=self.rows[:count], labels=self.labels[:count])
+    def some(self, count: int) -> EncodedSplit:
+        """See `Samples.some`: spread over all, as a folder is in the order of its classes."""
+        every = len(self.rows)
+        if count >= every:
+            return self
+        chosen = torch.arange(count) * every // count
+        return replace(self, rows=self.rows[chosen], labels=self.labels[chosen])
 
     def take(self, indices: Tensor, device: torch.device) -> Split:
         """See `Samples.take`: the middles of these images, decoded in this process."""

@@ -25,8 +25,8 @@ class RandomSamples:
         self._made: list[Split] = []
         self._next = 0
 
-    def first(self, count: int) -> RandomSamples:
-        """See `Samples.first`."""
+    def some(self, count: int) -> RandomSamples:
+        """See `Samples.some`."""
         return RandomSamples(min(count, len(self.labels)), self._size, 0)
 
     def take(self, indices: Tensor, device: torch.device) -> Split:

@@ -121,6 +121,14 @@ def test_an_object_store_gives_what_a_folder_gives(settings, tmp_path):
     assert found_labels == labels
 
 
+def test_a_limited_number_of_images_is_taken_from_all_classes(settings):
+    found = data.load(Config(**settings, max_train_samples=8), ALONE)
+    assert sorted(found.train.labels.bincount().tolist()) in ([3, 5], [4, 4])
+    assert len({found.train.name(row) for row in range(8)}) == 8
+    whole = data.load(Config(**settings, max_train_samples=99), ALONE)
+    assert len(whole.train.labels) == 37
+
+
 def test_without_held_out_files_a_fixed_share_of_each_class_is_held_out(tmp_path):
     make_folder(tmp_path, train=40, val=0)
     found = data.load(Config(dataset="imagefolder", data_dir=str(tmp_path / "train")), ALONE)
@@ -214,7 +222,8 @@ def test_pictures_of_other_formats_and_colours_are_decoded_too(tmp_path):
     for number, mode, kind in ((5, "CMYK", "JPEG"), (6, "P", "PNG"), (7, "RGBA", "WEBP")):
         image = Image.new("RGB", (9, 9), (number * STEP,) * 3).convert(mode)
         image.save(tmp_path / f"train/{CLASSES[number % 2]}/{number:03}.jpg", kind)
-    deep = Image.fromarray(np.full((9, 9), 8 * STEP * 257, dtype=np.uint16))
+    # Its low byte is not its high one.
+    deep = Image.fromarray(np.full((9, 9), 8 * STEP * 256 + 199, dtype=np.uint16))
     deep.save(tmp_path / "train/blue/008.jpg", "PNG")
     config = Config(dataset="imagefolder", data_dir=str(tmp_path), image_size=8, workers=0)
     assert sorted(map(number_of, seen_by(config)[0])) == list(range(37))
