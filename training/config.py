@@ -7,6 +7,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
 from kfp_pytorch.launcher.constants import OUTPUT_ENV, RESUME_FROM_ENV
@@ -210,6 +211,13 @@ class Config:
                 f"--output is {self.output!r}, which is no UTF-8 and no name for TensorBoard's "
                 "files; give another folder, or set LC_ALL=C.UTF-8 if it is the locale that differs"
             )
+        anew_from = self.resume == "never" and self.resume_from
+        if anew_from and _place(anew_from) == _place(self.output):
+            raise ConfigError(
+                f"--resume is never, which deletes the checkpoints in {self.output}, and "
+                "--resume-from names that very folder to start from; give another --output, or "
+                "leave out one of the two"
+            )
 
     @property
     def is_language_model(self) -> bool:
@@ -323,6 +331,12 @@ def _attribute_helps() -> dict[str, str]:
         if name and words:
             helps[name] = f"{helps[name]} {words}".strip()
     return helps
+
+
+def _place(uri: str) -> str:
+    """A path or URI in the one form that equal places have in common."""
+    path = uri.strip().removeprefix("file://")
+    return path.rstrip("/") if "://" in path else str(Path(path).resolve())
 
 
 def _flag(name: str) -> str:

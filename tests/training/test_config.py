@@ -56,3 +56,20 @@ def test_a_folder_whose_name_is_not_utf8_is_refused_before_tensorboard_cannot_wr
     with pytest.raises(ConfigError, match=r"--output is '/data/caf\\udce9', which is no UTF-8"):
         config.parse(["--output=/data/caf\udce9"])
     assert config.parse(["--output=/data/日本"]).output == "/data/日本"
+
+
+@pytest.mark.parametrize(
+    ("output", "source"),
+    [
+        ("/data/job", "/data/other/../job/"),
+        ("/data/job", "file:///data/job"),
+        ("s3://b/job", "s3://b/job/"),
+    ],
+)
+def test_a_start_anew_from_the_folder_that_it_would_empty_is_refused(output, source):
+    places = [f"--output={output}", f"--resume-from={source}"]
+    with pytest.raises(ConfigError, match=r"deletes the checkpoints in .* give another --output"):
+        config.parse([*places, "--resume=never"])
+    # What goes on deletes nothing.
+    assert config.parse(places).resume == "auto"
+    assert config.parse([places[0], f"--resume-from={source}-1", "--resume=never"])
