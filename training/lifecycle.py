@@ -71,6 +71,10 @@ class Running(Protocol):
     def is_over(self) -> bool:
         """Whether training is done."""
 
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether no step of the current epoch is left."""
+
     def batch_of(self, step: int, rank: int) -> str:
         """What a rank computed in a recent step, for a person to look at."""
 
@@ -156,6 +160,9 @@ def save(job: Running) -> None:
 def save_if_due(job: Running) -> None:
     """Saves after a step where it is time to, and gets ready for it before.
 
+    After an epoch's last step, `close_epoch` does: what goes on from before the evaluation would
+    report it a second time.
+
     Args:
         job: The job.
 
@@ -164,7 +171,7 @@ def save_if_due(job: Running) -> None:
     """
     step = job.state.progress.step
     job.checkpoints.check()
-    if job.checkpoints.due(step):
+    if job.checkpoints.due(step) and not job.epoch_is_over:
         save(job)
         job.instruments.start(step + 1)
     else:
@@ -179,7 +186,8 @@ def close_epoch(job: Running, evaluation: dict[str, float]) -> None:
     # After the last epoch only the export is left, which is not worth another start.
     if job.stop.settle() and not job.is_over:
         leave(job)
-    if job.is_over or progress.epoch % job.config.checkpoint_every == 0:
+    due = job.checkpoints.due(progress.step) or progress.epoch % job.config.checkpoint_every == 0
+    if due or job.is_over:
         save(job)
     on_main(job.world, lambda: job.telemetry.flush(**summary(job, evaluation)))
 

@@ -100,6 +100,11 @@ class Job:
         """Whether training is done."""
         return self.state.progress.epoch >= self.config.epochs
 
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether no step of the current epoch is left."""
+        return self.state.progress.samples >= self.sampler.samples
+
     def batch_of(self, step: int, rank: int) -> str:
         """What a rank computed in a recent step of this epoch, for a person to look at."""
         progress, sampler = self.state.progress, self.sampler

@@ -87,6 +87,17 @@ def test_restarts_leave_no_gap_and_no_overlap_in_tensorboard(no_export, tmp_path
         assert steps == sorted(set(steps))
 
 
+def test_an_epoch_that_ends_with_a_checkpoint_of_steps_is_judged_once(no_export, tmp_path):
+    arguments = {"checkpoint_every": 9, "checkpoint_every_steps": 8}
+    run(tmp_path, epochs=2, **arguments)
+    # As if it had been killed in the second epoch.
+    shutil.rmtree(tmp_path / "checkpoints/step-00000016")
+    run(tmp_path, epochs=3, **arguments)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("accuracy")] == [8, 16, 24]
+
+
 def test_a_checkpoint_has_no_report_of_a_later_step_though_it_is_written_later(
     no_export, monkeypatch, tmp_path
 ):
