@@ -14,7 +14,7 @@ from torch import Tensor
 from kfp_pytorch.training import outage
 from kfp_pytorch.training.errors import DataAwayError, DataError
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".jfif", ".jpe")
 # Requests to an object store that are under way at a time, of one process.
 _AT_A_TIME = 64
 # What macOS packs beside files, and what a file system keeps for itself.
@@ -132,10 +132,10 @@ class Files:
         if not root.is_dir():
             raise FileNotFoundError("there is no such folder")
         for folder, folders, names in os.walk(root, onerror=_raise, followlinks=True):
-            folders[:] = filter(_is_data, folders)
+            folders[:] = filter(is_data, folders)
             relative = os.path.relpath(folder, root)
             prefix = "" if relative == "." else f"{relative}/"
-            for name in filter(_is_data, names):
+            for name in filter(is_data, names):
                 about = os.stat(f"{folder}/{name}")  # noqa: PTH116
                 # To read from a pipe or a socket would be to wait for ever.
                 if stat.S_ISREG(about.st_mode):
@@ -148,7 +148,7 @@ class Files:
         if not found:
             raise FileNotFoundError("there is nothing")
         sizes = {path[len(root) + 1 :]: int(about["size"]) for path, about in found.items()}
-        return {name: size for name, size in sizes.items() if all(map(_is_data, name.split("/")))}
+        return {name: size for name, size in sizes.items() if all(map(is_data, name.split("/")))}
 
     def _read_local(self, name: str, start: int, end: int | None) -> bytes:
         try:
@@ -170,7 +170,7 @@ class Files:
         return DataError(f"{words} {hint}")
 
 
-def _is_data(name: str) -> bool:
+def is_data(name: str) -> bool:
     """Whether a file or folder of this name is looked at."""
     return not name.startswith(".") and name not in _NO_DATA
 

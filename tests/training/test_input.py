@@ -168,6 +168,32 @@ def test_folders_that_cannot_be_trained_on_are_refused_with_the_reason(tmp_path)
         data.load(Config(dataset="imagefolder", data_dir=str(tmp_path / "few/train")), ALONE)
 
 
+@pytest.mark.parametrize("names", [("Train", "Val"), ("training", "testing")])
+def test_parts_of_the_data_under_other_names_are_no_classes(tmp_path, names):
+    make_folder(tmp_path)
+    for found, name in zip(("train", "val"), names, strict=True):
+        (tmp_path / found).rename(tmp_path / name)
+    with pytest.raises(DataError, match=f"classes below {names[0]}/ and no val/ beside it"):
+        input_folder.find(str(tmp_path), ALONE)
+
+
+def test_a_class_whose_images_are_not_there_or_of_another_kind_is_not_lost_in_silence(
+    tmp_path, caplog
+):
+    make_folder(tmp_path)
+    (tmp_path / "train/red").mkdir()
+    with pytest.raises(DataError, match=r"train/red is empty, and its class has no images"):
+        input_folder.find(str(tmp_path), ALONE)
+    (tmp_path / "train/red/1.BMP").write_bytes(b"BM")
+    with pytest.raises(DataError, match=r"train/red holds pictures of kinds .*; convert them"):
+        input_folder.find(str(tmp_path), ALONE)
+    (tmp_path / "train/red/2.jfif").write_bytes(picture(1))
+    found = input_folder.find(str(tmp_path), ALONE)
+    assert found.classes == ("blue", "green", "red")
+    assert "passed over 1 pictures of kinds" in caplog.text
+    assert "train/red/1.BMP" in caplog.text
+
+
 def test_hidden_files_are_no_images_and_their_folders_no_classes(tmp_path):
     make_folder(tmp_path / "train", train=8, val=0)
     root = (tmp_path / "train").rename(tmp_path / "root") / "train"
