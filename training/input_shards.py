@@ -17,13 +17,19 @@ import torch
 from kfp_pytorch.training.distributed import World, gather, on_main
 from kfp_pytorch.training.encoded import Labelled
 from kfp_pytorch.training.errors import DataError, TrainingError
-from kfp_pytorch.training.shard_index import Shard, index_shards, read_index, shard_names
+from kfp_pytorch.training.shard_index import (
+    HELD_OUT_WORDS,
+    Shard,
+    index_shards,
+    read_index,
+    shard_names,
+    words_of,
+)
 from kfp_pytorch.training.sources import Files, NameTable
 
 CLASSES = "classes.txt"
 # Between two neighbours lie a label and the headers of both: cheaper read than asked around.
 _GAP = 64 * 1024
-_HELD_OUT_WORDS = {"val", "valid", "validation"}
 
 
 class _Range(NamedTuple):
@@ -116,12 +122,21 @@ def _index_together(files: Files, world: World) -> list[Shard]:
 def _class_names(files: Files) -> tuple[str, ...]:
     if CLASSES not in files.sizes():
         return ()
-    text = files.read([(CLASSES, 0, None)])[0].decode("utf-8", errors="replace")
-    return tuple(line.strip() for line in text.splitlines() if line.strip())
+    # Windows puts a mark before the first name, which is no part of it.
+    text = files.read([(CLASSES, 0, None)])[0].decode("utf-8-sig", errors="replace")
+    names = [line.strip() for line in re.split("\r\n|\r|\n", text.rstrip())]
+    if names == [""]:
+        return ()
+    if "" in names:
+        raise DataError(
+            f"{files.at(CLASSES)} names no class on line {names.index('') + 1}, and those after it "
+            "would be taken for others; name each class on a line of its own"
+        )
+    return tuple(names)
 
 
 def _is_held_out(name: str) -> bool:
-    return not _HELD_OUT_WORDS.isdisjoint(re.split(r"[^a-z]+", name.lower()))
+    return not HELD_OUT_WORDS.isdisjoint(words_of(name))
 
 
 def _merged(wanted: Sequence[_Range]) -> list[_Range]:

@@ -12,6 +12,8 @@ and put the result beside the shards.
 from __future__ import annotations
 
 import json
+import logging
+import re
 import sys
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -23,7 +25,11 @@ from kfp_pytorch.training.errors import DataError
 from kfp_pytorch.training.outage import is_outage
 from kfp_pytorch.training.sources import IMAGE_SUFFIXES, Files
 
+LOG = logging.getLogger("kfp_pytorch.training")
 INDEX = "shards.index.json"
+HELD_OUT_WORDS = {"val", "valid", "validation"}
+_TRAIN_WORDS = {"train", "training"}
+_TEST_WORDS = {"test", "testing"}
 LABEL_SUFFIX = ".cls"
 # More classes than any known data set has; a number beyond is no class's.
 MOST_CLASSES = 1_000_000
@@ -115,7 +121,24 @@ def shard_names(files: Files) -> dict[str, int]:
 
 
 def _tars(sizes: dict[str, int]) -> dict[str, int]:
-    return {name: size for name, size in sizes.items() if name.endswith(".tar")}
+    """The shards, without those of a test set, which nothing is to learn from."""
+    found = {name: size for name, size in sizes.items() if name.endswith(".tar")}
+    kept = {name: size for name, size in found.items() if not _is_test(name)}
+    if not kept or len(kept) == len(found):
+        return found
+    test = min(found.keys() - kept.keys())
+    LOG.info("left out %s shards of a test set, such as %s", len(found) - len(kept), test)
+    return kept
+
+
+def _is_test(name: str) -> bool:
+    words = words_of(name)
+    return bool(words & _TEST_WORDS) and not words & (_TRAIN_WORDS | HELD_OUT_WORDS)
+
+
+def words_of(name: str) -> set[str]:
+    """The words of a shard's path, which tell what it is for."""
+    return set(re.split(r"[^a-z]+", name.lower()))
 
 
 def index_shards(files: Files, sizes: dict[str, int]) -> list[Shard]:

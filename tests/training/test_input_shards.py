@@ -134,6 +134,33 @@ def test_an_index_is_printed_or_why_there_is_none(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("usage: ")
 
 
+@pytest.mark.parametrize("name", ["test-0.tar", "test/0.tar"])
+def test_shards_of_a_test_set_are_left_out_and_named(tmp_path, caplog, name):
+    make_shards(tmp_path)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    # As in a competition, whose answers are not known.
+    make_shard(tmp_path / name, [47, 48], cls=None)
+    with caplog.at_level("INFO"):
+        found = input_shards.find(str(tmp_path), ALONE, 1)
+    assert len(found.labels) == 47
+    assert f"left out 1 shards of a test set, such as {name}" in caplog.text
+
+
+def test_shards_that_are_all_called_test_are_trained_on(tmp_path):
+    for number in range(2):
+        make_shard(tmp_path / f"test-{number}.tar", range(number * 9, number * 9 + 9))
+    assert len(input_shards.find(str(tmp_path), ALONE, 1).labels) == 18
+
+
+def test_names_of_classes_are_those_of_a_file_from_windows(tmp_path):
+    make_shards(tmp_path)
+    (tmp_path / "classes.txt").write_bytes("\ufeffeven\r\nodd\r\n\r\n".encode())
+    assert input_shards.find(str(tmp_path), ALONE, 1).classes == ("even", "odd")
+    (tmp_path / "classes.txt").write_text("even\n\nodd\n")
+    with pytest.raises(DataError, match=r"classes.txt names no class on line 2, and those after"):
+        input_shards.find(str(tmp_path), ALONE, 1)
+
+
 def test_a_folder_without_shards_is_told_so(tmp_path):
     make_folder(tmp_path)
     with pytest.raises(DataError, match=r"holds no .tar files; give their folder"):
