@@ -132,6 +132,15 @@ def check_security(context: Object, path: str) -> Iterator[Cause]:
             yield unsupported(where, profile["type"], _SECCOMP)
 
 
+def check_volume(volume: Object, path: str) -> Iterator[Cause]:
+    """What is wrong with where a volume's content comes from."""
+    for kind in sorted(
+        key for key, source in volume.items() if key != "name" and source is not None
+    )[1:]:
+        why = "Forbidden: may not specify more than 1 volume type"
+        yield Cause("FieldValueForbidden", f"{path}.{kind}", why)
+
+
 def check_source(source: Object, path: str) -> Iterator[Cause]:
     """What is wrong with where a variable's value comes from."""
     if len(source) > 1:

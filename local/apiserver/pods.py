@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 from kfp_pytorch.local.apiserver import podchecks
@@ -115,6 +115,8 @@ def check_spec(spec: Object, path: str) -> Iterator[Cause]:
         path: Where it lies in the object, such as `spec.template.spec`.
     """
     yield from _check_names(spec.get("volumes") or [], f"{path}.volumes")
+    for index, volume in enumerate(spec.get("volumes") or []):
+        yield from podchecks.check_volume(volume, f"{path}.volumes[{index}]")
     volumes = {volume.get("name") for volume in spec.get("volumes") or []}
     if not spec.get("containers"):
         yield required(f"{path}.containers")
@@ -122,9 +124,11 @@ def check_spec(spec: Object, path: str) -> Iterator[Cause]:
     yield from podchecks.check_security(
         spec.get("securityContext") or {}, f"{path}.securityContext"
     )
+    taken: set[str] = set()
     for group in _GROUPS:
         containers = spec.get(group) or []
-        yield from _check_names(containers, f"{path}.{group}")
+        yield from _check_names(containers, f"{path}.{group}", taken)
+        taken |= {str(container.get("name")) for container in containers}
         for index, container in enumerate(containers):
             yield from _check_container(container, f"{path}.{group}[{index}]", volumes)
     if spec.get("restartPolicy") not in _RESTART_POLICIES:
@@ -132,8 +136,10 @@ def check_spec(spec: Object, path: str) -> Iterator[Cause]:
         yield unsupported(where, spec.get("restartPolicy"), _RESTART_POLICIES)
 
 
-def _check_names(entries: list[Object], path: str) -> Iterator[Cause]:
-    seen: set[str] = set()
+def _check_names(
+    entries: list[Object], path: str, taken: Set[str] = frozenset()
+) -> Iterator[Cause]:
+    seen = set(taken)
     for index, entry in enumerate(entries):
         where = f"{path}[{index}].name"
         name = entry.get("name") or ""

@@ -118,6 +118,14 @@ INVALID = [
         },
         "a valid config key must consist of alphanumeric characters",
     ),
+    (
+        {"volumes": [{"name": "v", "emptyDir": {}, "hostPath": {"path": "/a"}}]},
+        "spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type",
+    ),
+    (
+        {"initContainers": [{"name": "main", "image": "i"}]},
+        'spec.containers[0].name: Duplicate value: "main"',
+    ),
 ]
 
 
