@@ -271,7 +271,9 @@ def _exit_codes(evidence: Evidence, ends: list[Ended]) -> Iterator[Finding]:
 
 def _last_words(evidence: Evidence, end: Ended) -> str:
     """What to do about an end that only the program's own log explains."""
-    log = evidence.logs.get(end.pod, "").strip() or end.message.strip()
+    # A message of ours is no log, and is not shown as one.
+    said = "" if end.message.lstrip().startswith("{") else end.message.strip()
+    log = evidence.logs.get(end.pod, "").strip() or said
     if not log and not any(other.strip() for other in evidence.logs.values()):
         return f"It left no log that could be read. {KEEP_THE_PODS}"
     last = log.rpartition("\n")[2].strip()

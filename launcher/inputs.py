@@ -273,8 +273,12 @@ def _pod(inputs: dict[str, Any], settings: task_config.TaskSettings) -> dict[str
     return {
         "shm_size": "0" if off else checks.quantity("shm_size", shm_size, minimum="1Mi"),
         "service_account": checks.dns_subdomain("service_account", inputs.get("service_account")),
+        # Each once, as a real API server wants it.
         "image_pull_secrets": tuple(
-            checks.dns_subdomain(f"image_pull_secrets[{i}]", name) for i, name in enumerate(secrets)
+            dict.fromkeys(
+                checks.dns_subdomain(f"image_pull_secrets[{i}]", name)
+                for i, name in enumerate(secrets)
+            )
         ),
         "run_as_root": checks.boolean("run_as_root", inputs.get("run_as_root")),
         "run_as_user": checks.integer(

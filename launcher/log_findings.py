@@ -97,7 +97,7 @@ def errors(evidence: Evidence, outcome: Outcome, logs: Mapping[str, str]) -> lis
     Returns:
         Errors; those that only tell of lost peers come last.
     """
-    found = [_error(failure) for failure in outcome.failures]
+    found = [_error(said) for said in outcome.failures if said.type or said.message]
     said = {error.pod for error in found}
     failed: dict[str, int] = {}
     for end in filter(podview.trains, podview.failed_ends(evidence.pods.values())):

@@ -26,7 +26,7 @@ _PULL = frozenset(
 _CONFIG = frozenset(
     {
         *("CreateContainerConfigError", "CreateContainerError", "RunContainerError"),
-        *("PreStartHookError", "CreatePodSandboxError"),
+        *("PreCreateHookError", "PreStartHookError", "PostStartHookError", "CreatePodSandboxError"),
     }
 )
 # The command does not exist or cannot be executed; a restart does not change that.

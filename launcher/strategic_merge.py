@@ -20,6 +20,7 @@ _KEYS = {
     "volumes": "name",
     "imagePullSecrets": "name",
     "resourceClaims": "name",
+    "schedulingGates": "name",
     "volumeMounts": "mountPath",
     "volumeDevices": "devicePath",
     "ports": "containerPort",

@@ -243,6 +243,13 @@ def test_a_worker_that_waits_for_a_master_that_does_not_start() -> None:
     assert "j-worker-0 still waits in the init container 'init-pytorch'" in first_line(found)
 
 
+def test_a_failure_that_says_nothing_is_no_reason() -> None:
+    """Nor is it a log, which would be shown below."""
+    found = of(pod(0, container(state=end(3, message='{"version": 1, "status": "failed"}'))))
+    assert first_line(found) == "j-master-0 ended with exit code 3."
+    assert "It left no log that could be read." in found.message
+
+
 def test_a_proxy_that_keeps_a_finished_pod_alive() -> None:
     done = container(state={"terminated": {"exitCode": 0, "reason": "Completed"}})
     found = of(pod(0, done, container("istio-proxy", state={"running": {}})))

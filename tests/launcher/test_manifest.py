@@ -292,6 +292,11 @@ def test_a_patch_is_merged_by_the_names_of_things(check_crd: Check) -> None:
     assert repr(pod["terminationGracePeriodSeconds"]) == "120"
 
 
+def test_a_pull_secret_is_named_once() -> None:
+    secrets = spec(image_pull_secrets=["a", "b", "a"])["imagePullSecrets"]
+    assert secrets == [{"name": "a"}, {"name": "b"}]
+
+
 def test_a_patch_may_take_away_by_null_and_by_delete() -> None:
     patch = {
         "spec": {

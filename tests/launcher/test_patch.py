@@ -36,6 +36,7 @@ def test_what_kubernetes_tells_apart_is_not_merged(name: str, elements: Any) -> 
         ("initContainers", [{"name": "a", "image": "x"}, {"name": "a"}], "name 'a'"),
         ("env", [{"name": "A", "$patch": "delete"}, {"name": "A", "value": "1"}], "name 'A'"),
         ("ports", [{"containerPort": 1}, {"containerPort": 1, "protocol": "TCP"}], "containerPort"),
+        ("schedulingGates", [{"name": "a/b"}, {"name": "a/b"}], "name 'a/b'"),
     ],
 )
 def test_an_element_that_is_given_twice_is_refused(name: str, elements: Any, which: str) -> None:

@@ -69,9 +69,10 @@ def test_what_no_time_mends_is_fatal_at_once(reason: str) -> None:
     assert TroubleWatch(LIMITS).fatal([waiting(reason)], 0) is not None
 
 
-def test_a_missing_secret_is_fatal_sooner_than_a_slow_registry() -> None:
+@pytest.mark.parametrize("reason", ["CreateContainerConfigError", "PostStartHookError"])
+def test_what_a_container_lacks_is_fatal_sooner_than_a_slow_registry(reason: str) -> None:
     watch = TroubleWatch(LIMITS)
-    stuck = [waiting("CreateContainerConfigError", 'secret "s" not found')]
+    stuck = [waiting(reason, 'secret "s" not found')]
     assert watch.fatal(stuck, 0) is None
     assert 'secret "s" not found' in str(watch.fatal(stuck, 20))
 
