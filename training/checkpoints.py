@@ -61,7 +61,7 @@ class Checkpoints:
         config: Config,
         world: World,
         state: State,
-        data: Mapping[str, int],
+        data: Mapping[str, int | str],
         data_ranks: int = 0,
     ) -> None:
         """Gets ready; all ranks do so together.

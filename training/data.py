@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -21,6 +22,8 @@ from kfp_pytorch.training.places import fashion_mnist_root, named_place, unreada
 HELD_OUT_SHARE = 0.2
 # The split is part of the data set, so it does not change with --seed.
 _SPLIT_SEED = 20_231
+# Characters of the names of classes that a checkpoint keeps as they are.
+_LONGEST_NAMES = 500
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,13 @@ class ImageData:
     train: Samples
     held_out: Samples
     block: int = 1
+
+
+def names_in_short(classes: Sequence[str]) -> str:
+    """The names of all classes, or where they are long their beginning and a digest."""
+    text = ", ".join(classes)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return text if len(text) <= _LONGEST_NAMES else f"{text[:_LONGEST_NAMES]}… ({digest[:16]})"
 
 
 def load(config: Config, world: World) -> ImageData:

@@ -162,8 +162,9 @@ def set_up(start: Start) -> Job:
     optimizer = optimizers.build(config, model, choices.fused)
     state = State(model, optimizer, LossMeter(world), Progress(), History())
     # With other images or classes the order of samples, or an answer, would mean another thing.
-    samples, classes = len(images.train.labels), len(images.spec.classes)
-    identity = {"train_samples": samples, "classes": classes}
+    samples, classes = len(images.train.labels), images.spec.classes
+    identity: dict[str, int | str] = {"train_samples": samples, "classes": len(classes)}
+    identity["class_names"] = data.names_in_short(classes)
     checkpoints = Checkpoints(folder, config, world, state, identity)
     checkpoints.resume()
     start.rescue.arm(world, lambda: job_state.position(state), checkpoints.rescue)

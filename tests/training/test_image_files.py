@@ -81,6 +81,16 @@ def test_a_folder_that_changed_since_its_checkpoint_is_refused_with_the_reason(
         run(images, tmp_path / "job")
 
 
+def test_a_class_under_another_name_since_its_checkpoint_is_refused(folder, tmp_path):
+    images = shutil.copytree(folder, tmp_path / "images")
+    with pytest.raises(Stopped):
+        run(images, tmp_path / "job", looks=1)
+    for part in ("train", "val"):
+        (images / part / "blue").rename(images / part / "sky")
+    with pytest.raises(CheckpointError, match="class_names 'blue, red', and this run has 'red, sk"):
+        run(images, tmp_path / "job")
+
+
 def test_the_export_takes_raw_images_of_any_size_and_says_how_it_prepares_them(whole):
     output, result = whole
     assert result["metrics"]["accuracy"] == 1
