@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import gc
 import os
+import re
 import signal
 import sys
 import warnings
@@ -33,7 +34,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--model_name", required=True, help="the model's name in the URL")
+    parser.add_argument(
+        "--model_name", type=_name, required=True, help="the model's name in the URL"
+    )
     parser.add_argument(
         "--model_dir",
         type=Path,
@@ -55,6 +58,13 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         help="MiB of the largest request; one that is larger is answered with 413",
     )
     return parser.parse_args(argv)
+
+
+def _name(text: str) -> str:
+    """A name that a URL can have in one piece: with another, nobody would reach the model."""
+    if not re.fullmatch(r"[\w.-]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} has other than letters, digits, '.', '_', '-'")
+    return text
 
 
 def _between(least: int, most: int) -> Callable[[str], int]:
@@ -110,13 +120,24 @@ def main() -> int:
     from kfp_pytorch.serving.server import serve
 
     gc.enable()
-    serve(
-        options.model_name,
-        served,
-        options.http_host,
-        options.http_port,
-        options.max_body_mib * MEBI,
-    )
+    try:
+        serve(
+            options.model_name,
+            served,
+            options.http_host,
+            options.http_port,
+            options.max_body_mib * MEBI,
+        )
+    except SystemExit:
+        # uvicorn's way out where it cannot listen, of which it has logged the reason.
+        where = f"{options.http_host}:{options.http_port}"
+        print(
+            f"error: {where} cannot be listened at, see above; give another --http_port or "
+            "--http_host, or end what listens there",
+            file=sys.stderr,
+            flush=True,
+        )
+        return 1
     return 0
 
 

@@ -170,7 +170,8 @@ class Predictor:
             )
 
     def _classify(self, output: Array) -> Answers:
-        probabilities = torch.from_numpy(output).float().softmax(dim=1)
-        scores, classes = (result.numpy() for result in probabilities.max(dim=1))
+        # As doubles, since as floats large numbers of FP64 would be infinite.
+        best = torch.from_numpy(output).double().softmax(dim=1).max(dim=1)
+        scores, classes = best.values.float().numpy(), best.indices.numpy()
         labels = tuple(self.export.classes[index] for index in classes)
         return Answers(output, classes, labels, scores)

@@ -39,6 +39,19 @@ def test_an_export_answers_with_class_label_and_score(exported: Path) -> None:
     assert all(0.99 < a["score"] < 1 for a in answers)
 
 
+def test_a_score_is_a_number_however_large_the_models_output_is(
+    tmp_path: Path, write_export: Callable[..., Path]
+) -> None:
+    class Doubles(torch.nn.Module):
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            return image.double().flatten(1)[:, :4] * 1e39
+
+    outputs = [{"name": "logits", "shape": [-1, 4], "datatype": "FP64"}]
+    served = predictor.Predictor(export.load(write_export(tmp_path, Doubles(), outputs=outputs)))
+    answer = served.answer_v1({"instances": [[[[1.0, 2, 3, 4]] * 4]]})
+    assert answer == {"predictions": [{"class": 3, "label": "three", "score": 1.0}]}
+
+
 def test_a_model_without_classes_answers_with_its_output(
     write_export: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -158,3 +158,24 @@ def test_an_option_that_cannot_work_is_told_with_its_limits(
     with pytest.raises(SystemExit):
         arguments(["--model_name=digits", f"{option}={value}"])
     assert f"argument {option}: '{value}' is no whole number {limits}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a b", "a:b"])
+def test_a_name_that_no_url_can_have_is_refused(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    with pytest.raises(SystemExit):
+        arguments([f"--model_name={name}"])
+    assert f"{name!r} has other than letters, digits" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_address_that_is_taken_ends_the_predictor_with_a_reason(
+    started: Any, exported: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = started(exported, "--http_port", str(port))
+        output, _ = server.process.communicate(timeout=120)
+    assert server.process.returncode == 1
+    assert output.splitlines()[-1].startswith(f"error: 127.0.0.1:{port} cannot be listened at")
