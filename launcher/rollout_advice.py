@@ -32,14 +32,22 @@ _NO_CLAIM = (
     "The claim that the model lies on is missing, or cannot be had where the pod may run: look at "
     "it with kubectl describe pvc."
 )
+# What events tell of a pod whose containers only say that they are being created.
+_VOLUMES = {
+    "Multi-Attach": "The claim can be attached to one node only, and another pod holds it: give it "
+    "the access mode ReadWriteMany, or wait until that pod ends.",
+    "FailedAttachVolume": _NO_CLAIM,
+    "FailedMount": "Create the claim, Secret or ConfigMap that is named, or correct its name.",
+}
 
 
-def what_to_do(state: Rollout, seen: Seen) -> str:
+def what_to_do(state: Rollout, seen: Seen, reason: str = "") -> str:
     """Say what a person can do about it.
 
     Args:
         state: How far the rollout came.
         seen: What was last seen of it.
+        reason: Why it is given up, in the cluster's words.
 
     Returns:
         Sentences.
@@ -56,6 +64,7 @@ def what_to_do(state: Rollout, seen: Seen) -> str:
             "manifests/serving-runtime.yaml."
         )
     told = next((text for pod in seen.pods for text in _of_pod(pod)), "")
+    told = told or next((advice for words, advice in _VOLUMES.items() if words in reason), "")
     if told:
         return told
     if seen.workload is None:

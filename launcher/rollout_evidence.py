@@ -130,7 +130,7 @@ def _pod_evidence(kube: Kube, pod: Object) -> Iterator[str]:
             container = str(status.get("name"))
             tail = _log_tail(kube, name, container)
             yield f"Container {container} of pod {name} runs, but is not ready. {tail}"
-    for event in _warnings(kube, name):
+    for event in warnings(kube, name):
         yield f"Event of pod {name}: {event.get('reason')}: {event.get('message')}"
 
 
@@ -149,7 +149,13 @@ def _log_tail(
     return f"The end of its log:\n{tail.rstrip() or '(it is empty)'}"
 
 
-def _warnings(kube: Kube, pod: str) -> list[Object]:
+def warnings(kube: Kube, pod: str) -> list[Object]:
+    """Read the last warnings about a pod, but for those that only say again what its state says.
+
+    Args:
+        kube: The cluster.
+        pod: The pod's name.
+    """
     events = kube.list(EVENT, fields=f"involvedObject.name={pod}")
     told = [e for e in events if e.get("type") == "Warning" and e.get("reason") != NOISE]
     return told[-MOST_EVENTS:]

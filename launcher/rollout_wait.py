@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher import waiting
+from kfp_pytorch.launcher import podview, waiting
 from kfp_pytorch.launcher.api_errors import ApiError, Forbidden, Unauthorized
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, POD, Kind
 from kfp_pytorch.launcher.deploy import DeployFailed, Pace, find, find_deployment
@@ -14,12 +14,12 @@ from kfp_pytorch.launcher.evidence import Object
 from kfp_pytorch.launcher.inference_service import HASH, POD_LABEL, ServiceInputs
 from kfp_pytorch.launcher.kube import Kube
 from kfp_pytorch.launcher.limits import Limits
-from kfp_pytorch.launcher.pods import TroubleWatch, container_statuses, goes, pod_phase
+from kfp_pytorch.launcher.pods import TroubleWatch, container_statuses, goes, pod_phase, runs_or_ran
 from kfp_pytorch.launcher.podview import dig
 from kfp_pytorch.launcher.progress import Progress, say
 from kfp_pytorch.launcher.rollout import Rollout, base_url, created_revision, mode_of, rollout
 from kfp_pytorch.launcher.rollout_advice import what_to_do
-from kfp_pytorch.launcher.rollout_evidence import Seen, clipped, crash_loop, explain
+from kfp_pytorch.launcher.rollout_evidence import Seen, clipped, crash_loop, explain, warnings
 from kfp_pytorch.launcher.transport import Patience
 
 REVISION = Kind("serving.knative.dev", "v1", "Revision", "revisions")
@@ -90,6 +90,7 @@ class Waiter:
         progress.tell(f"waiting for {state.waits_for}", why)
         reason = self._hopeless(state, pods)
         if not reason and waited > self.inputs.timeout:
+            why = waiting.words(pods, self._events(pods))
             reason = "; ".join(filter(None, (self._too_late(state), why)))
         if reason:
             raise self._failure(reason)
@@ -179,13 +180,24 @@ class Waiter:
         ours = self.inputs.spec_hash
         return [pod for pod in pods if dig(pod, "metadata", "annotations", HASH) == ours]
 
+    def _events(self, pods: list[Object]) -> list[Object]:
+        """What the cluster tells of the first pod that does not start; nothing if it may not say.
+
+        Its containers say only that they are being created, whatever they wait for.
+        """
+        stuck = [pod for pod in podview.in_order(pods) if not runs_or_ran(pod)]
+        try:
+            return warnings(self._brief, podview.name(stuck[0])) if stuck else []
+        except StepError:
+            return []
+
     def _failure(self, reason: str) -> DeployFailed:
         headline = (
             f"InferenceService {self.kube.namespace}/{self.inputs.name} does not serve the new "
             f"revision: {clipped(reason.rstrip('.'))}."
         )
         seen = Seen(self._service, self._workload, self._new_pods(), self._unread)
-        advice = f"What to do: {what_to_do(self._state, seen)}"
+        advice = f"What to do: {what_to_do(self._state, seen, reason)}"
         told = explain(self._brief, self.inputs, seen)
         return DeployFailed("\n".join([headline, advice, *told]), headline)
 

@@ -256,12 +256,14 @@ def test_a_time_out_names_what_is_missing_with_the_pods_events(
         step = start(timeout=1)
         until(kserve.service)
         carried = kserve.rolls_out(available=0)
-        kserve.pod(carried, phase="Pending")
+        created = {"name": "kserve-container", "state": {"waiting": {"reason": "PodInitializing"}}}
+        kserve.pod(carried, phase="Pending", containerStatuses=[created])
         kserve.event("FailedAttachVolume", words)
-    message = step.failed()
-    assert "after 1 s (timeout) it still waits for pods of the new revision" in message
-    assert "Nothing serves." in message
-    assert words in message
+    first, advice, *message = step.failed().splitlines()
+    assert "after 1 s (timeout) it still waits for pods of the new revision" in first
+    assert f"; digits-predictor-1: FailedAttachVolume: {words}" in first
+    assert "ReadWriteMany" in advice
+    assert "Nothing serves. The service was left as it is." in message
 
 
 def test_a_predictor_that_no_node_takes_is_told_first_and_in_the_schedulers_words(
