@@ -15,6 +15,7 @@ import urllib3
 
 from kfp_pytorch.launcher import checks, lookup
 from kfp_pytorch.launcher.errors import InputError, StepError
+from kfp_pytorch.launcher.messages import as_float
 from kfp_pytorch.launcher.progress import Progress
 
 # Right after a rollout: no route yet, no pod behind the route yet, a pod that loads its model.
@@ -25,6 +26,7 @@ SHOWN_WRONG = 5
 SHOWN_BYTES = 300
 # RFC 9110, sections 5.1 and 5.5.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CLIENTS_OWN = ("content-length", "transfer-encoding")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 _ADVICE = (
     (
@@ -205,6 +207,8 @@ def check_headers(headers: Any) -> dict[str, str]:
     for name, value in read.items():
         if not _HEADER_NAME.fullmatch(name):
             raise InputError(f"headers has {name!r}, which is no header's name.")
+        if name.lower() in _CLIENTS_OWN:
+            raise InputError(f"headers may not have {name!r}: it follows from what is sent.")
         if not _HEADER_VALUE.fullmatch(value):
             # It may be a token, read from a file with the break at its end.
             raise InputError(
@@ -248,7 +252,9 @@ def _post(http: urllib3.PoolManager, server: Server, body: Any) -> bytes:
             if response.status == 200:
                 return response.data
             said = f"{response.status} {response.data[:SHOWN_BYTES].decode(errors='replace')}"
-            retry = response.status in RETRIED or b"not ready" in response.data[:SHOWN_BYTES]
+            retry = (
+                response.status in RETRIED or b"not ready" in response.data[:SHOWN_BYTES].lower()
+            )
         except urllib3.exceptions.HTTPError as error:
             said, retry = f"{type(error).__name__}: {error}", True
         if not retry:
@@ -271,8 +277,8 @@ def _advice(said: str) -> str:
 def _predictions(answer: bytes, count: int) -> list[Any]:
     try:
         predictions = json.loads(answer)["predictions"]
-    except (ValueError, TypeError, KeyError):
-        shown = answer[:SHOWN_BYTES].decode(errors="replace")
+    except (ValueError, TypeError, KeyError, RecursionError):
+        shown = answer[:SHOWN_BYTES].decode(errors="replace") or "it is empty"
         raise WrongAnswers(f'The answer has no "predictions": {shown}{_advice(shown)}') from None
     if not isinstance(predictions, list) or len(predictions) != count:
         raise WrongAnswers(f"{count} instances got {_short(predictions)} for predictions.")
@@ -297,7 +303,9 @@ def agrees(expected: Any, got: Any) -> bool:
         return len(expected) == len(got) and all(map(agrees, expected, got))
     if isinstance(expected, float) or isinstance(got, float):
         numbers = isinstance(expected, (int, float)) and isinstance(got, (int, float))
-        return numbers and math.isclose(expected, got, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+        return numbers and math.isclose(
+            as_float(expected), as_float(got), rel_tol=TOLERANCE, abs_tol=TOLERANCE
+        )
     return bool(expected == got)
 
 

@@ -166,9 +166,12 @@ def test_a_server_that_goes_away_for_a_moment_after_long_is_waited_for_too(
 
 
 def test_a_server_that_says_it_is_not_ready_is_waited_for(ask: Ask, server: ModelServer) -> None:
-    server.first = [(400, b'{"error": "Model with name digits is not ready."}')]
+    server.first = [
+        (400, b'{"error": "Model with name digits is not ready."}'),
+        (500, b"Not Ready"),
+    ]
     ask(SAMPLES)
-    assert len(server.bodies) == 2
+    assert len(server.bodies) == 3
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 413, 422, 500, 302])
@@ -264,11 +267,26 @@ def test_a_refused_connection_is_an_answer_that_may_yet_come(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"<html>", b"[]", b'{"outputs": []}', b'{"predictions": 5}', b'{"predictions": [1]}']
+    "body",
+    [
+        b"<html>",
+        b"[]",
+        b'{"outputs": []}',
+        b'{"predictions": 5}',
+        b'{"predictions": [1]}',
+        b"[" * 100_000,
+    ],
+    ids=lambda body: str(body[:20]),
 )
 def test_an_answer_of_another_form_is_wrong(ask: Ask, server: ModelServer, body: bytes) -> None:
     server.first = [(200, body)]
     failure(WrongAnswers, lambda: ask(SAMPLES))
+
+
+def test_an_empty_answer_is_said_to_be_so(ask: Ask, server: ModelServer) -> None:
+    server.first = [(200, b"")]
+    message = failure(WrongAnswers, lambda: ask(SAMPLES))
+    assert message == 'The answer has no "predictions": it is empty'
 
 
 @pytest.mark.parametrize(
@@ -339,6 +357,7 @@ def test_nothing_to_ask_is_an_error_with_a_way_out(ask: Ask, samples: Any) -> No
         ({"headers": {"A": "1\nB: 2"}}, r"headers\['A'\] is .* one line"),
         ({"headers": {"A": "✨"}}, r"headers\['A'\] is .* Latin-1"),
         ({"headers": {"a b": "1"}}, "'a b', which is no header's name"),
+        ({"headers": {"Content-Length": 5}}, "may not have 'Content-Length'"),
     ],
 )
 def test_inputs_that_cannot_work_are_refused_by_name(
@@ -366,6 +385,7 @@ def test_inputs_that_cannot_work_are_refused_by_name(
         ("cat", "dog", False),
         (0.5, "0.5", False),
         (1.0, None, False),
+        (1.5, 10**400, False),
     ],
 )
 def test_answers_are_compared_as_what_they_are(expected: Any, got: Any, same: bool) -> None:
