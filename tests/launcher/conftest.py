@@ -15,6 +15,7 @@ from harness.hands import HASTY, IMPATIENT, Hands, bury, connected
 from harness.held import Clock
 
 from kfp_pytorch.launcher import progress
+from kfp_pytorch.launcher.artifacts import Places
 from kfp_pytorch.launcher.constants import PYTORCHJOB
 from kfp_pytorch.launcher.identity import job_name
 from kfp_pytorch.launcher.inputs import parse_inputs
@@ -106,7 +107,7 @@ class Run:
         )
         self.left: list[int] = []
         self.stopper = Stopper(leave=self.left.append, grace=10.0)
-        self.uri = ""
+        self.places: Places | None = None
         self.error: BaseException | None = None
         self.ended_at = 0.0
         self._kube, self._limits = kube, limits
@@ -116,7 +117,7 @@ class Run:
 
     def _run(self) -> None:
         try:
-            self.uri = train(self._kube, self.inputs, self.outputs, self._limits, self.stopper)
+            self.places = train(self._kube, self.inputs, self.outputs, self._limits, self.stopper)
         except BaseException as error:
             self.error = error
         self.ended_at = time.monotonic()
@@ -130,15 +131,16 @@ class Run:
         assert not self.going, "the step does not end"
         return self
 
-    def succeeded(self, within: float = 60.0) -> str:
+    def succeeded(self, within: float = 60.0) -> Places:
         self.wait(within)
         if self.error is not None:
             raise self.error
-        return self.uri
+        assert self.places is not None
+        return self.places
 
     def failed(self, kind: type[BaseException], within: float = 60.0) -> str:
         self.wait(within)
-        assert isinstance(self.error, kind), f"{self.error!r} and {self.uri!r}"
+        assert isinstance(self.error, kind), f"{self.error!r} and {self.places}"
         return str(self.error)
 
 

@@ -13,7 +13,7 @@ def test_a_job_that_succeeds_hands_its_metrics_on(step: Any, hands: Any) -> None
     hands.running(run.job)
     hands.set_conditions(run.job, "Created", "Running")
     hands.success(run.job, metrics={"accuracy": 0.99})
-    assert run.succeeded().startswith("pvc://kfp-pytorch/")
+    assert run.succeeded().storage_uri.startswith("pvc://kfp-pytorch/")
     assert run.outputs.metrics.metadata == {"accuracy": 0.99}
     assert len(hands.jobs()) == 1
 
