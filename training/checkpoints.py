@@ -142,13 +142,16 @@ class Checkpoints:
         tensors = job_state.tensors(self._state, self._world)
         self._pending = self._thread.submit(self._staging.prepare, tensors)
 
-    def save(self, then: Callable[[], None] = lambda: None) -> None:
+    def save(
+        self, before: Callable[[], None] = lambda: None, then: Callable[[], None] = lambda: None
+    ) -> None:
         """Copies the state aside, and lets a thread write it; all ranks call this together.
 
         It waits for a checkpoint that is still being written. The same step is not saved twice.
 
         Args:
-            then: Called in the thread when the checkpoint is complete.
+            before: Called in the thread of rank 0 right before the checkpoint is complete.
+            then: Called in the thread when it is.
 
         Raises:
             StorageError: If that one could not be written.
@@ -169,7 +172,7 @@ class Checkpoints:
         about = {**self._about(), "carried": carried}
         losses = dict(self._state.history.curves.get("loss", []))
         self.stalled = time.perf_counter() - clock
-        self._pending = self._thread.submit(self._write, step, copied, about, losses)
+        self._pending = self._thread.submit(self._write, step, copied, about, losses, before)
         self._newest_step = step
         self._pending.add_done_callback(lambda done: then() if not done.exception() else None)
 
@@ -254,7 +257,12 @@ class Checkpoints:
         self._thread.shutdown(wait=False)
 
     def _write(
-        self, step: int, tensors: Tensors, about: dict[str, Any], losses: dict[int, float]
+        self,
+        step: int,
+        tensors: Tensors,
+        about: dict[str, Any],
+        losses: dict[int, float],
+        before: Callable[[], None],
     ) -> None:
         clock = time.perf_counter()
         folder, place = self._folder, checkpoint.place(step)
@@ -262,6 +270,7 @@ class Checkpoints:
 
         def commit(files: Files) -> None:
             _await_files(folder, place, files)
+            before()
             checkpoint.complete(folder, step, about, files)
             checkpoint.prune(folder, self._config.keep, losses)
 

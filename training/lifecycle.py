@@ -154,7 +154,8 @@ def save(job: Running) -> None:
     """Has a checkpoint written while training goes on, unless training has diverged."""
     job.instruments.rest()
     check_finite(job)
-    job.checkpoints.save(job.telemetry.saved)
+    # A start that goes on from the checkpoint reports nothing of what came before it.
+    job.checkpoints.save(job.telemetry.keep, job.telemetry.saved)
 
 
 def save_if_due(job: Running) -> None:

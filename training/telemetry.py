@@ -142,6 +142,15 @@ class Telemetry:
 
             self._board.picture("confusion", step, confusion_matrix(counts, classes))
 
+    def keep(self) -> None:
+        """Makes reports readable to others, before a checkpoint that a new start goes on from.
+
+        Raises:
+            StorageError: If the job's folder cannot be written to.
+        """
+        if self._board is not None:
+            self._board.flush()
+
     def saved(self) -> None:
         """Says that a checkpoint is complete."""
         if self._exporter is not None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,17 +21,21 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from torch import Tensor
 
 from kfp_pytorch.training import hyperparameters
+from kfp_pytorch.training.errors import StorageError
 from kfp_pytorch.training.storage import Folder, LocalFolder
 from kfp_pytorch.training.telemetry import BOARD_FOLDER
 
+LOG = logging.getLogger("kfp_pytorch.training")
 _DT_STRING = 7
+# As often as tensorboard's own writer flushes what it writes to a file of this machine.
+_UPLOAD_SECONDS = 120.0
 
 
 class TensorBoardWriter:
     """The one writer of a job's `tensorboard/` folder.
 
     An object store cannot append to a file, so there the file is written on this machine and
-    uploaded whole at each flush.
+    uploaded whole at each flush, and every two minutes, as an epoch may last for days.
     """
 
     def __init__(self, folder: Folder, done: int) -> None:
@@ -49,6 +55,10 @@ class TensorBoardWriter:
             path = Path(self._scratch.name)
         # The random part: containers of one name have equal process ids, and restart in a second.
         suffix = f".{os.urandom(4).hex()}"
+        # Checkpoints flush in a thread of their own: an older file must not be uploaded last.
+        self._uploading = threading.Lock()
+        self._uploaded = time.monotonic()
+        self._closed = False
         self._here = LocalFolder(path)
         with self._here.explained("write", ""):
             self._writer = EventFileWriter(str(path), filename_suffix=suffix)
@@ -60,6 +70,12 @@ class TensorBoardWriter:
         """Writes a value to each of these scalars."""
         summary = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         self._write(Event(step=step, summary=Summary(value=summary)))
+        if self._scratch is not None and time.monotonic() - self._uploaded > _UPLOAD_SECONDS:
+            try:
+                self.flush()
+            except StorageError as error:
+                # The next one uploads all of it.
+                LOG.warning("the newest reports are not in TensorBoard yet: %s", error)
 
     def images(self, tag: str, step: int, images: Tensor, limits: tuple[float, float]) -> None:
         """Writes a batch of images, side by side.
@@ -117,16 +133,20 @@ class TensorBoardWriter:
         self._write(Event(summary=hyperparameters.end()))
 
     def flush(self) -> None:
-        """Makes all that was written readable to others.
+        """Makes all that was written readable to others; any thread may call it.
 
         Raises:
             StorageError: If it cannot be uploaded.
         """
-        with self._here.explained("write", self._path.name):
-            self._writer.flush()
-        if self._scratch is not None:
-            with self._folder.writer(f"{BOARD_FOLDER}/{self._path.name}") as file:
-                file.write(self._path.read_bytes())
+        with self._uploading:
+            if self._closed:
+                return
+            with self._here.explained("write", self._path.name):
+                self._writer.flush()
+            if self._scratch is not None:
+                self._uploaded = time.monotonic()
+                with self._folder.writer(f"{BOARD_FOLDER}/{self._path.name}") as file:
+                    file.write(self._path.read_bytes())
 
     def close(self) -> None:
         """Flushes and ends.
@@ -135,7 +155,9 @@ class TensorBoardWriter:
             StorageError: If the last reports cannot be written.
         """
         self.flush()
-        self._writer.close()
+        with self._uploading:
+            self._closed = True
+            self._writer.close()
         if self._scratch is not None:
             self._scratch.cleanup()
 

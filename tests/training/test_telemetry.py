@@ -11,6 +11,7 @@ import os
 import socket
 import urllib.request
 
+import fsspec
 import pytest
 import torch
 from PIL import Image
@@ -19,7 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import metadata
 from torch import nn
 
-from kfp_pytorch.training import profiling, steptimes
+from kfp_pytorch.training import profiling, steptimes, tensorboard
 from kfp_pytorch.training import train as training
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import ALONE
@@ -32,7 +33,7 @@ from kfp_pytorch.training.models import small_cnn
 from kfp_pytorch.training.profiling import Profiler
 from kfp_pytorch.training.steptimes import StepTimer
 from kfp_pytorch.training.stopping import StopRequest
-from kfp_pytorch.training.storage import LocalFolder
+from kfp_pytorch.training.storage import LocalFolder, RemoteFolder, open_folder
 from kfp_pytorch.training.tensorboard import TensorBoardWriter
 
 
@@ -242,3 +243,64 @@ def test_a_place_where_no_event_file_can_be_is_named(tmp_path):
     (tmp_path / "tensorboard").write_bytes(b"no folder")
     with pytest.raises(StorageError, match=r"cannot write .*/tensorboard: "):
         TensorBoardWriter(LocalFolder(tmp_path), done=0)
+
+
+def train_to_a_store(uri, look, monkeypatch, **arguments):
+    """Trains with a report of each step; `look` sees the job before its fifth step."""
+    step = training.train_step
+
+    def looking_step(job, *rest):
+        if job.state.progress.step == 4:
+            look(job)
+        return step(job, *rest)
+
+    monkeypatch.setattr(training, "train_step", looking_step)
+    monkeypatch.setattr(training, "write_export", lambda *_: {})
+    config = Config(output=uri, epochs=1, log_every=1, max_train_samples=500, **arguments)
+    training.train(Start(config, ALONE, StopRequest()))
+
+
+def reported(uri, copy):
+    """The steps of what lies in a store, as TensorBoard would read it there."""
+    fsspec.filesystem("memory").get(f"{uri}/tensorboard/", f"{copy}/", recursive=True)
+    events = EventAccumulator(str(copy))
+    events.Reload()
+    tags = events.Tags()["scalars"]
+    return [event.step for event in events.Scalars("train_loss")] if tags else []
+
+
+def test_an_object_store_has_all_reports_before_the_checkpoint_that_follows_them(
+    tmp_path, monkeypatch
+):
+    uri, found = f"memory://{tmp_path.name}/job", []
+
+    def look(job):
+        job.checkpoints.wait()
+        found.extend(reported(uri, tmp_path))
+
+    train_to_a_store(uri, look, monkeypatch, checkpoint_every_steps=3)
+    assert found[:3] == [1, 2, 3]
+
+
+def test_an_object_store_has_the_reports_of_an_epoch_that_has_not_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(tensorboard, "_UPLOAD_SECONDS", 0.0)
+    uri, found = f"memory://{tmp_path.name}/job", []
+    train_to_a_store(uri, lambda _job: found.extend(reported(uri, tmp_path)), monkeypatch)
+    assert found == [1, 2, 3, 4]
+
+
+def test_reports_that_a_store_does_not_take_come_with_the_next_ones(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(tensorboard, "_UPLOAD_SECONDS", 0.0)
+    uri, make = f"memory://{tmp_path.name}/job", RemoteFolder.make
+    writer = TensorBoardWriter(open_folder(uri), done=0)
+
+    def refuse(_folder, name):
+        raise StorageError(f"cannot write {name}")
+
+    monkeypatch.setattr(RemoteFolder, "make", refuse)
+    writer.scalars(1, {"train_loss": 1.0})
+    assert "the newest reports are not in TensorBoard yet: cannot write tensor" in caplog.text
+    monkeypatch.setattr(RemoteFolder, "make", make)
+    writer.scalars(2, {"train_loss": 1.0})
+    assert reported(uri, tmp_path) == [1, 2]
+    writer.close()
