@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER
+from kfp_pytorch.launcher.constants import INIT_CONTAINER, PYTORCH_CONTAINER
 from kfp_pytorch.launcher.podview import some
 
 
@@ -115,7 +115,7 @@ def advice(words: str) -> str:
     if found is None:
         return "Change what the cluster objects to, or ask its administrator."
     others = _other_containers(words) if found.part == "violates PodSecurity" else []
-    if "init-pytorch" in others:
+    if INIT_CONTAINER in others:
         return (
             "The operator's own init container breaks it: an administrator gives that one a "
             "securityContext by the operator's flag --pytorch-init-container-template-file."

@@ -60,6 +60,8 @@ KFP_POD_UID_ENV = "KFP_POD_UID"
 
 # The operator's webhook demands this name of the container that trains.
 PYTORCH_CONTAINER = "pytorch"
+# What the operator adds to workers: it waits for the first node's name.
+INIT_CONTAINER = "init-pytorch"
 
 OUTPUT_ENV = "KFP_PYTORCH_OUTPUT"
 RESUME_FROM_ENV = "KFP_PYTORCH_RESUME_FROM"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kfp_pytorch.launcher import podview, waiting
+from kfp_pytorch.launcher.constants import INIT_CONTAINER
 from kfp_pytorch.launcher.evidence import Evidence, Object
 from kfp_pytorch.launcher.podview import Ended, counted, some
 
@@ -241,7 +242,7 @@ def _failing_init(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _init_advice(evidence: Evidence, container: str) -> str:
-    if container != "init-pytorch":
+    if container != INIT_CONTAINER:
         return _INIT_LOG_ADVICE
     first = podview.in_order(evidence.pods.values())[0]
     runs = podview.dig(first, "status", "phase") == "Running"

@@ -297,6 +297,12 @@ def _check_patch(spec: dict[str, Any]) -> None:
             f"pod_template_patch.spec.restartPolicy is {spec['restartPolicy']!r}, which the "
             "operator replaces; use the input restart_policy."
         )
+    if _named(spec.get("initContainers") or [], constants.INIT_CONTAINER):
+        raise InputError(
+            f"pod_template_patch may not have an init container {constants.INIT_CONTAINER!r}: the "
+            "operator adds its own of that name to workers. An administrator gives that one "
+            "another image by the operator's flag --pytorch-init-container-image."
+        )
     trains = _named(spec.get("containers") or [], constants.PYTORCH_CONTAINER) or {}
     for variable in trains.get("env") or []:
         environment.check_name(str(variable["name"]), "pod_template_patch")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kfp_pytorch.launcher import lookup, podview
+from kfp_pytorch.launcher.constants import INIT_CONTAINER
 from kfp_pytorch.launcher.evidence import Evidence
 from kfp_pytorch.launcher.findings import CANNOT_START, START_ERRORS, Finding
 
@@ -122,7 +123,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
                 CANNOT_START,
                 f"{podview.name(pod)}: {which} {_WAITING[reason].words}, {reason}, image "
                 f"{image!r}: {_shortened(words)}",
-                _INIT_ADVICE if name == "init-pytorch" else advice(reason, words),
+                _INIT_ADVICE if name == INIT_CONTAINER else advice(reason, words),
             )
             break
     for end in podview.failed_ends(pods):

@@ -338,6 +338,7 @@ def test_a_patch_may_take_away_by_null_and_by_delete() -> None:
             "s's variable 'A' must be a string",
         ),
         ({"restartPolicy": "Never"}, "use the input restart_policy"),
+        ({"initContainers": [{"name": "init-pytorch", "image": "i"}]}, "the operator adds its own"),
         (
             {"containers": [{"name": "pytorch", "env": [{"name": "RANK", "value": "0"}]}]},
             "pod_template_patch may not set RANK: the operator does",
