@@ -30,7 +30,8 @@ def uncached(component: dsl.PythonComponent) -> Any:
     """Makes every task of a component run every time.
 
     KFP's cache knows a task by its inputs. It does not know what the task does on the cluster: a
-    job that was started is not started by a cached task, whatever became of it.
+    job that was started is not started by a cached task, whatever became of it. Nor need it know
+    what an input artifact holds.
 
     Args:
         component: The component.

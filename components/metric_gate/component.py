@@ -4,9 +4,13 @@ from typing import NamedTuple
 
 from kfp.dsl import Input, Metrics
 
+from kfp_pytorch.components.caching import uncached
 from kfp_pytorch.components.embedding import launcher_component
 
 
+# A cache that knows artifacts by their names lets each run pass with the metrics of the first:
+# https://github.com/kubeflow/pipelines/pull/12751
+@uncached
 @launcher_component
 def metric_gate(
     metrics: Input[Metrics],

@@ -1,4 +1,4 @@
-"""KFP's cache knows a step's inputs, not what the step does on the cluster."""
+"""KFP's cache knows a step's inputs, neither what is in them nor what the step does with them."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from kfp import compiler
 from kfp_pytorch import components
 
 
-@pytest.mark.parametrize("name", ["pytorch_job", "kserve_deploy", "kserve_predict", "tensorboard"])
+@pytest.mark.parametrize("name", components.__all__)
 def test_a_component_that_was_compiled_alone_is_not_taken_from_the_cache_either(
     name: str, tmp_path: Path
 ) -> None:
