@@ -223,7 +223,11 @@ class LocalFolder:
         """See `Folder.remove`."""
         path = self.path / name
         with _explained("remove", str(path)):
-            if path.is_dir():
+            if path.is_symlink() and path.is_dir():
+                # The link stays: somebody wants what comes next to lie there, too.
+                for entry in path.iterdir():
+                    self.remove(f"{name}/{entry.name}")
+            elif path.is_dir():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)

@@ -88,6 +88,18 @@ def test_where_none_is_complete_attempts_that_were_cut_short_make_room(folder):
     assert folder.names("checkpoints") == ["latest"]
 
 
+def test_a_folder_of_checkpoints_that_is_a_link_is_emptied_and_stays_one(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/checkpoints").symlink_to(tmp_path / "disk")
+    folder = open_folder(str(tmp_path / "job"))
+    save(folder, 1)
+    checkpoint.clear(folder)
+    assert not list((tmp_path / "disk").iterdir())
+    save(folder, 2)
+    assert (tmp_path / "disk/step-00000002/meta.json").is_file()
+
+
 def test_a_write_that_misses_a_rank_leaves_what_another_saved_meanwhile(folder):
     class Lost(tensor_files.Planner):
         def create_local_plan(self):
