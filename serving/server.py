@@ -17,7 +17,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from kserve import InferOutput, InferRequest, InferResponse, Model
-from kserve.constants.constants import INFERENCE_CONTENT_LENGTH_HEADER as HEAD_LENGTH
 from kserve.errors import InvalidInput, ModelNotFound
 from kserve.logging import configure_logging
 from kserve.model_repository import ModelRepository
@@ -25,12 +24,11 @@ from kserve.model_server import app
 from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.model_repository_extension import ModelRepositoryExtension
 from kserve.protocol.rest.server import RESTServer
-from kserve.protocol.rest.v2_datamodels import InferenceRequest, RequestInput
-from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from kfp_pytorch.serving.binary_head import JSON, check_head
 from kfp_pytorch.serving.export import TensorSpec
 from kfp_pytorch.serving.predictor import Answers, Predictor
 from kfp_pytorch.serving.tensors import Array, BadRequest, from_flat
@@ -41,7 +39,6 @@ MAX_WAITING = 256
 # 550 MiB (measured): more would not fit the memory that the runtime gives.
 LARGEST_AT_ONCE = 4
 DRAIN_SECONDS = 20
-JSON = "application/json"
 # For an answer before the body was read: what follows of it makes the connection useless.
 UNREAD = {"connection": "close"}
 RETRY = {"retry-after": "1"}
@@ -105,6 +102,9 @@ class ExportedModel(Model):  # type: ignore[misc]
     def _answer_v2(self, request: Any, headers: dict[str, str]) -> Any:  # noqa: ARG002
         rows = _rows(request, self._predictor.export.input)
         answers = self._predictor.answer(rows)
+        for each in request.request_outputs or []:
+            # KServe forgets what was asked for all where one that is asked for says nothing.
+            each.parameters = {"binary_data": request.use_binary_outputs} | (each.parameters or {})
         return InferResponse(
             response_id=request.id or str(uuid.uuid4()),
             model_name=self.name,
@@ -145,26 +145,6 @@ def _outputs(predictor: Predictor, answers: Answers, request: Any) -> list[Any]:
     return outputs
 
 
-class BinaryParameters(BaseModel, extra="allow"):
-    """The parameters of an input whose numbers follow the JSON."""
-
-    # What is larger, the JSON reader of KServe makes a float.
-    binary_data_size: int | None = Field(default=None, ge=0, lt=2**53)
-
-
-class BinaryInput(RequestInput):  # type: ignore[misc]
-    """An input whose numbers may follow the JSON."""
-
-    parameters: BinaryParameters | None = None
-    data: list[Any] | None = None
-
-
-class BinaryRequest(InferenceRequest):  # type: ignore[misc]
-    """The JSON at the start of a binary request."""
-
-    inputs: list[BinaryInput]
-
-
 class CheckedDataPlane(DataPlane):  # type: ignore[misc]
     """KServe's, but a body that cannot be decoded is the client's fault."""
 
@@ -198,33 +178,8 @@ class CheckedDataPlane(DataPlane):  # type: ignore[misc]
             BadRequest: It is bytes that do not start with a V2 request.
         """
         if isinstance(body, bytes):
-            _check_head(body, headers)
+            check_head(body, headers)
         return super().decode_inference_request(body, headers, model_name)
-
-
-def _check_head(body: bytes, headers: dict[str, str]) -> None:
-    if HEAD_LENGTH not in headers:
-        found = headers.get("content-type") or "none"
-        raise BadRequest(
-            f'body: must be a JSON object with "inputs" and the content-type {JSON} (found: '
-            f"{found}), or binary tensors with the header {HEAD_LENGTH}"
-        )
-    length = headers[HEAD_LENGTH].strip()
-    if not length.isdecimal() or int(length) > len(body):
-        raise BadRequest(
-            f"{HEAD_LENGTH}: {length!r} is not the length of the JSON that a body of {len(body)} "
-            "bytes starts with"
-        )
-    try:
-        head = BinaryRequest.model_validate_json(body[: int(length)], strict=True)
-    except ValidationError as error:
-        reason = error.errors()[0]
-        place = ".".join(map(str, ("body", *reason["loc"])))
-        raise BadRequest(f"{place}: {reason['msg']}") from error
-    stated = sum(each.parameters.binary_data_size or 0 for each in head.inputs if each.parameters)
-    follow = len(body) - int(length)
-    if stated != follow:
-        raise BadRequest(f"inputs: binary_data_size states {stated} bytes, and {follow} follow")
 
 
 class BodyLimit:

@@ -158,6 +158,16 @@ def test_a_binary_v2_request_is_answered(server: Server, dtype: type[np.floating
     assert server.post(V2, head.encode() + pixels[:10], **sent, **length).status == 400
 
 
+def test_outputs_come_as_binary_where_that_was_asked_for_all(server: Server) -> None:
+    asked = [{"name": "label"}, {"name": "class", "parameters": {"binary_data": False}}]
+    body = v2() | {"parameters": {"binary_data_output": True}, "outputs": asked}
+    response = server.post(V2, body)
+    length = int(response.headers["inference-header-content-length"])
+    label, number = json.loads(response.data[:length])["outputs"]
+    assert response.data[length:] == b"\3\0\0\0two"
+    assert (label["parameters"], number["data"]) == ({"binary_data_size": 7}, [2])
+
+
 def test_the_models_own_output_comes_on_request(server: Server) -> None:
     response = server.post(V2, v2() | {"id": "7", "outputs": [{"name": "logits"}]}).json()
     assert response["id"] == "7"
