@@ -101,8 +101,16 @@ def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _warn_of_messages(evidence: Evidence) -> None:
-    for end in (end for pod in evidence.pods.values() for end in podview.ends(pod)):
-        if end.container == PYTORCH_CONTAINER and end.exit_code == 0 and end.message.strip():
+    ends = [end for pod in evidence.pods.values() for end in podview.ends(pod)]
+    trained = [end for end in ends if end.container == PYTORCH_CONTAINER and end.exit_code == 0]
+    if evidence.pods and not trained:
+        _warn(
+            evidence,
+            "What training said is not known: its pods were gone before their end was seen. With "
+            "clean_pod_policy 'Running' those that succeed stay.",
+        )
+    for end in trained:
+        if end.message.strip():
             _warn(
                 evidence,
                 f"The termination message of {end.pod} was not understood: it must be one JSON "

@@ -25,6 +25,7 @@ from kfp_pytorch.launcher.pods import Crash, belongs_to, crashes, runs_or_ran
 from kfp_pytorch.launcher.state import JobState, Phase, job_state
 from kfp_pytorch.launcher.timeline import Timeline
 from kfp_pytorch.launcher.transport import Patience
+from kfp_pytorch.launcher.watching import history
 
 JOB_NAME_LABEL = "training.kubeflow.org/job-name"
 _TAIL_LINES = 100
@@ -58,7 +59,7 @@ class Gatherer:
         self._crashes: set[Crash] = set()
         self._reads: dict[str, int] = {}
         self._own_logs: set[tuple[str, str]] = set()
-        self._event_keys: set[str] = set()
+        self._buried: set[str] = set()
         self.evidence = Evidence(job=job)
         self.timeline = Timeline(self.evidence, self._kube.now)
         self.evidence.living = self._living = set[str]()
@@ -111,6 +112,7 @@ class Gatherer:
         name = str(pod["metadata"]["name"])
         known = self.evidence.pods.get(name)
         if kind == "DELETED":
+            self._buried.add(_uid(pod))
             # A newer pod of the same name may already have been seen.
             if known is None or known["metadata"].get("uid") == pod["metadata"].get("uid"):
                 self._living.discard(name)
@@ -181,6 +183,7 @@ class Gatherer:
         deadline = time.monotonic() + self._limits.gather
         try:
             fresh = self.saw_pods((patient or self._kube).list(POD, labels=self.labels))
+            fresh += self._recall() if patient is not None else []
         except StepError as error:
             if patient is not None:
                 raise CannotObserve(f"Could not read the pods: {error.message}") from error
@@ -188,6 +191,20 @@ class Gatherer:
             fresh = []
         if time.monotonic() < deadline:
             self.read_logs(fresh)
+
+    def _recall(self) -> list[Crash]:
+        """Learns from the server's history how pods ended that went while nobody watched."""
+        gone = [pod for name, pod in self.evidence.pods.items() if name not in self._living]
+        left = {_uid(pod): pod for pod in podview.in_order(gone) if _uid(pod) not in self._buried}
+        if not left:
+            return []
+        found: list[Crash] = []
+        seen = str(podview.dig(next(iter(left.values())), "metadata", "resourceVersion") or "")
+        for kind, pod in history(self._kube, POD, labels=self.labels, version=seen):
+            found += self.saw_pod(kind, pod)
+            if not left.keys() - self._buried:
+                break
+        return found
 
     def look_for_causes(self) -> None:
         """Reads what a failure may be explained by: pods, logs, events."""
@@ -273,6 +290,10 @@ class Gatherer:
         made = podview.moment(podview.dig(evidence.job, "metadata", "creationTimestamp"))
         told = podview.moment(_event_time(event))
         return made is None or told is None or told >= made
+
+
+def _uid(pod: Object) -> str:
+    return str(podview.dig(pod, "metadata", "uid") or "")
 
 
 def _event_time(event: Object) -> str:

@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kfp_pytorch.launcher.api_errors import (
@@ -21,7 +21,7 @@ from kfp_pytorch.launcher.api_errors import (
     Silent,
     Unauthorized,
 )
-from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
+from kfp_pytorch.launcher.constants import POD, PYTORCHJOB, Kind
 from kfp_pytorch.launcher.errors import CannotObserve, StepError
 from kfp_pytorch.launcher.evidence import Object
 from kfp_pytorch.launcher.kube import Kube
@@ -239,25 +239,11 @@ class JobFollower(Follower):
 
     def _recall(self) -> None:
         """Learns from the server's history how a job ended that is gone since the last watch."""
-        stream = None
-        try:
-            stream = self.kube.watch(
-                PYTORCHJOB,
-                name=self._job_name,
-                resource_version=self._version,
-                silence=_HISTORY,
-                lifetime=_HISTORY,
-            )
-            for kind, obj in stream:
-                if kind in _CHANGES:
-                    self._put(Change(kind, obj))
-                if kind == "DELETED":
-                    return
-        except ApiError:
-            return
-        finally:
-            if stream is not None:
-                stream.close()
+        version, name = self._version, self._job_name
+        for kind, obj in history(self.kube, PYTORCHJOB, version=version, name=name):
+            self._put(Change(kind, obj))
+            if kind == "DELETED":
+                return
 
     def open(self, version: str) -> WatchStream:
         """Opens a watch on the one job."""
@@ -315,6 +301,41 @@ class PodsFollower(Follower):
     def bears(self, error: ApiError) -> bool:
         """Reads alone will do."""
         return not isinstance(error, Unauthorized)
+
+
+def history(
+    kube: Kube, kind: Kind, *, version: str, name: str = "", labels: str = ""
+) -> Iterator[tuple[str, Object]]:
+    """Reads what the server remembers of what became of objects, for seconds at the most.
+
+    Args:
+        kube: The cluster.
+        kind: Their kind.
+        version: The resourceVersion to begin with.
+        name: Only of the object of this name; empty for all.
+        labels: A label selector; empty for all.
+
+    Yields:
+        Each change as (type, object); nothing more where it does not remember.
+    """
+    stream = None
+    try:
+        stream = kube.watch(
+            kind,
+            name=name,
+            labels=labels,
+            resource_version=version,
+            silence=_HISTORY,
+            lifetime=_HISTORY,
+        )
+        for change, obj in stream:
+            if change in _CHANGES:
+                yield change, obj
+    except ApiError:
+        return
+    finally:
+        if stream is not None:
+            stream.close()
 
 
 def _backoff(failures: int, longest: float, spread: float) -> float:

@@ -81,6 +81,38 @@ def test_pods_that_may_not_be_read_at_the_end_leave_the_result_to_a_retry(
     assert again.outputs.metrics.metadata == {"accuracy": 1.0}
 
 
+def test_what_pods_said_that_went_while_the_server_was_away_is_learned_from_its_history(
+    step: Any, hands: Any
+) -> None:
+    run = step(clean_pod_policy="All")
+    hands.running(run.job)
+    hands.set_conditions(run.job, "Created", "Running")
+    hands.until(lambda: hands.count("get", "/log") and hands.count("watch", "/pods"))
+    hands.server.go_away(0.6)
+    master = f"{run.job}-master-0"
+    hands.ended(run.job, 0, '{"version": 1, "status": "succeeded", "metrics": {"accuracy": 1.0}}')
+    hands.delete(POD, master)
+    hands.until(lambda: hands.find(POD, master) is None)
+    hands.set_conditions(run.job, "Created", "Running=False", "Succeeded")
+    run.succeeded()
+    assert run.outputs.metrics.metadata == {"accuracy": 1.0}
+
+
+def test_pods_that_the_server_does_not_remember_are_said_to_have_gone(
+    step: Any, hands: Any, told: list[str]
+) -> None:
+    hands.fault(Answer(410), "watch", PODS, times=None)
+    run = step(clean_pod_policy="All", limits={"slow_beat": 60.0, "quick_beat": 60.0})
+    hands.running(run.job)
+    hands.set_conditions(run.job, "Created", "Running")
+    hands.until(lambda: hands.count("get", "/log"))
+    hands.delete(POD, f"{run.job}-master-0")
+    hands.set_conditions(run.job, "Created", "Running=False", "Succeeded")
+    run.succeeded()
+    (words,) = [line for line in told if "What training said is not known" in line]
+    assert "clean_pod_policy 'Running'" in words
+
+
 def test_a_container_that_came_up_at_the_second_try_is_in_no_trouble(step: Any, hands: Any) -> None:
     run = step(limits={"config_grace": 0.0})
     failed = {"exitCode": 128, "reason": "StartError", "message": "device or resource busy"}
