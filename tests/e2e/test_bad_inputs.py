@@ -198,7 +198,7 @@ def left(handle, prefix):
             yield from (v for v in environment if v.startswith(f"HOSTNAME={prefix}".encode()))
 
 
-@pytest.mark.parametrize("verb", ["create", "watch"])
+@pytest.mark.parametrize("verb", ["create", pytest.param("watch", marks=pytest.mark.slow)])
 def test_a_missing_permission_is_named_with_the_account_and_what_to_apply(
     api_server, tmp_path, verb
 ):
@@ -264,7 +264,7 @@ except OSError:
 """
 
 
-@pytest.mark.parametrize("script", [FILLS, SPEECHLESS])
+@pytest.mark.parametrize("script", [pytest.param(FILLS, marks=pytest.mark.slow), SPEECHLESS])
 def test_a_disk_that_is_full_is_said_so_and_the_command_ends_in_order(small_disk, script):
     given = {"command": ["python", "-c", script], "name": "filling", "restart_policy": "Never"}
     where = ["--local", "--root", str(small_disk / "root"), "--json"]

@@ -124,9 +124,9 @@ def start(
     return Server(process, port, http)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def started() -> Iterator[Callable[..., Server]]:
-    """Starts predictors that are gone after the test."""
+    """Starts predictors that are gone after the tests of the file."""
     servers: list[Server] = []
 
     def new(model_dir: Path, *more: str, **options: Any) -> Server:

@@ -1,4 +1,4 @@
-"""How a predictor begins, what it outlives and how it ends: each story with one of its own."""
+"""How a predictor begins, what it outlives and how it ends."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import http.client
 import json
 import signal
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,69 @@ V2 = "/v2/models/digits/infer"
 NESTED = [[[[1] * 4] * 4]]
 
 
-def test_a_client_that_goes_away_is_not_logged_as_a_fault(started: Any, exported: Path) -> None:
+@dataclass(frozen=True)
+class Ended:
+    """A predictor that is over.
+
+    Attributes:
+        code: Its exit code.
+        output: What it wrote.
+        answer: What it answered after it was told to end.
+    """
+
+    code: int
+    output: str
+    answer: bytes
+
+
+def head(path: str, length: int) -> bytes:
+    fields = f"host: x\r\ncontent-type: application/json\r\ncontent-length: {length}"
+    return f"POST {path} HTTP/1.1\r\n{fields}\r\n\r\n".encode()
+
+
+def ended_in_flight(server: Any, number: signal.Signals) -> Ended:
+    """Signals a predictor that has a part of a request, and sends it the rest."""
+    body = json.dumps({"instances": NESTED}).encode()
+    with socket.create_connection(("127.0.0.1", server.port)) as sock:
+        sock.sendall(head(V1, len(body)) + body[:-1])
+        # An answer on another connection shows that the server has read the first one's head.
+        assert server.post(V1, body).status == 200
+        server.process.send_signal(number)
+        sock.sendall(body[-1:])
+        answer = sock.recv(65_536)
+    output, _ = server.process.communicate(timeout=120)
+    return Ended(server.process.returncode, output, answer)
+
+
+@pytest.fixture(scope="module")
+def left(started: Any, exported: Path) -> Ended:
+    """A predictor whose clients went away within a request, and that was then told to end."""
     server = started(exported)
     server.wait_ready()
     for path in (V1, V2):
         with socket.create_connection(("127.0.0.1", server.port)) as sock:
-            head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-            sock.sendall(f"{head}content-length: 9\r\n\r\n{{".encode())
-            # An answer on another connection shows that the server has read the head.
+            sock.sendall(head(path, 9) + b"{")
             assert server.post(V1, {"instances": NESTED}).status == 200
-    server.process.send_signal(signal.SIGTERM)
-    output, _ = server.process.communicate(timeout=120)
-    assert server.process.returncode == 0
-    assert "Traceback" not in output
+    return ended_in_flight(server, signal.SIGTERM)
+
+
+def test_a_client_that_goes_away_is_not_logged_as_a_fault(left: Ended) -> None:
+    assert "Traceback" not in left.output
+
+
+def test_a_signal_lets_what_is_in_flight_be_answered(left: Ended) -> None:
+    assert b"200 OK" in left.answer
+    assert left.code == 0
+
+
+@pytest.mark.slow
+def test_so_does_ctrl_c(started: Any, exported: Path) -> None:
+    server = started(exported)
+    server.wait_ready()
+    ended = ended_in_flight(server, signal.SIGINT)
+    assert b"200 OK" in ended.answer
+    assert ended.code == 0
+    assert "Traceback" not in ended.output
 
 
 class ComparesAll(torch.nn.Module):
@@ -72,28 +123,6 @@ def test_a_request_that_memory_is_too_small_for_is_told_to_come_back(
     assert "Traceback" not in output
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
-def test_a_signal_lets_what_is_in_flight_be_answered(
-    started: Any, exported: Path, number: signal.Signals
-) -> None:
-    server = started(exported)
-    server.wait_ready()
-    body = json.dumps({"instances": NESTED}).encode()
-    with socket.create_connection(("127.0.0.1", server.port)) as sock:
-        head = f"POST {V1} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        sock.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body[:-1])
-        # An answer on another connection shows that the server has read the first one's head.
-        assert server.post(V1, body).status == 200
-        server.process.send_signal(number)
-        sock.sendall(body[-1:])
-        assert b"200 OK" in sock.recv(65_536)
-    output, _ = server.process.communicate(timeout=120)
-    assert server.process.returncode == 0
-    assert "Traceback" not in output
-
-
 class ComputesLong(torch.nn.Module):
     """Takes long for a text of some thousand tokens, and no time for a short one."""
 
@@ -120,9 +149,7 @@ def test_what_is_not_answered_when_the_drain_ends_is_told_to_come_back(
         for path in (V1, V2, V1):
             address = ("127.0.0.1", server.port)
             clients.append(stack.enter_context(socket.create_connection(address)))
-            head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-            clients[-1].sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode())
-            clients[-1].sendall(body[:-1])
+            clients[-1].sendall(head(path, len(body)) + body[:-1])
         # An answer on another connection shows that the server has read the heads.
         assert server.post(V1, {"instances": [[1, 2]]}).status == 200
         server.process.send_signal(signal.SIGTERM)

@@ -121,7 +121,7 @@ def main(rank: int, world: int, port: int, folder: Path, cases: list[dict[str, A
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = dist.TCPStore("127.0.0.1", port, world, rank == 0)
     dist.init_process_group(
-        "gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60)
+        "gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=300)
     )
     run_cases(rank, world, folder, cases)
     dist.destroy_process_group()
