@@ -12,6 +12,7 @@ import contextlib
 import ipaddress
 import json
 import os
+import re
 import ssl
 import tempfile
 import urllib.request
@@ -26,6 +27,8 @@ from kfp_pytorch.launcher.errors import StepError
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PARTS = ("clusters", "contexts", "users")
 _DEFAULT_KUBECONFIG = "~/.kube/config"
+_IN_HEADER = re.compile(r"[\x21-\x7e]*")
+_IN_URL = re.compile(r"\S+")
 
 
 class NoCluster(StepError):
@@ -90,11 +93,11 @@ def _from_service_account(environ: Mapping[str, str], account: Path) -> Credenti
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
     server = f"https://{f'[{host}]' if ':' in host else host}:{port}"
     try:
-        token = (account / "token").read_text().strip()
+        token = _sendable((account / "token").read_text())
         tls = _tls(server, ca_file=str(account / "ca.crt"))
         place = account / "namespace"
         namespace = place.read_text().strip() if place.is_file() else "default"
-    except (OSError, ssl.SSLError) as error:
+    except (OSError, ssl.SSLError, ValueError) as error:
         raise NoCluster(f"The service account in {account} cannot be used: {error}") from error
     return Credentials(
         server, namespace, "the pod's service account", _subject(token), f"Bearer {token}", tls,
@@ -112,11 +115,11 @@ def _from_kubeconfig(paths: str, source: str) -> Credentials:
     source = f"{source}, context {name!r}"
     if "exec" in user or "auth-provider" in user:
         return _by_official_client(paths, context, source)
-    server = str(cluster.get("server", "")).rstrip("/")
+    server = _address(cluster.get("server"), source)
     try:
         return Credentials(
             server=server,
-            namespace=context.get("namespace") or "default",
+            namespace=str(context.get("namespace") or "default"),
             source=source,
             account=_subject(_token(user, folder)) or who,
             authorization=_authorization(user, folder),
@@ -124,8 +127,25 @@ def _from_kubeconfig(paths: str, source: str) -> Credentials:
             server_name=cluster.get("tls-server-name", ""),
             proxy=_usable(cluster["proxy-url"]) if cluster.get("proxy-url") else _proxy(server),
         )
-    except (OSError, ssl.SSLError, ValueError) as error:
+    except (OSError, ssl.SSLError, ValueError, TypeError) as error:
         raise NoCluster(f"The kubeconfig ({source}) cannot be used: {error}") from error
+
+
+def _address(server: Any, source: str) -> str:
+    """A server's URL, with the scheme that kubectl lets out, and without a slash at its end."""
+    written = str(server or "")
+    whole = written if "://" in written else f"http://{written}"
+    try:
+        parts = urlsplit(whole)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not _IN_URL.fullmatch(whole):
+        raise NoCluster(
+            f"The kubeconfig ({source}) has the server {written!r}, which cannot be asked; it must "
+            "be http:// or https:// and a host."
+        )
+    return f"{parts.scheme}://{whole.partition('://')[2]}".rstrip("/")
 
 
 def _merged(paths: str, source: str) -> dict[str, Any]:
@@ -179,8 +199,20 @@ def _named(
 
 def _token(user: Mapping[str, Any], folder: Path) -> str:
     if user.get("tokenFile"):
-        return Path(folder, user["tokenFile"]).read_text().strip()
-    return str(user.get("token") or "")
+        return _sendable(Path(folder, user["tokenFile"]).read_text())
+    return _sendable(str(user.get("token") or ""))
+
+
+def _sendable(token: str) -> str:
+    """A token without the line break that a file ends with.
+
+    Raises:
+        ValueError: No header can carry it; it is not shown.
+    """
+    whole = token.strip()
+    if not _IN_HEADER.fullmatch(whole):
+        raise ValueError("the token holds a blank, a line break or a character beyond ASCII")
+    return whole
 
 
 def _authorization(user: Mapping[str, Any], folder: Path) -> str:
@@ -228,6 +260,9 @@ def _tls(
 ) -> ssl.SSLContext | None:
     if not server.startswith("https:"):
         return None
+    if ca_file:
+        # An error of OpenSSL names no file.
+        Path(ca_file).open().close()
     context = ssl.create_default_context(cafile=ca_file or None, cadata=ca_data or None)
     # Python 3.13 made this the default; the CAs of many clusters lack the key identifier it wants.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT

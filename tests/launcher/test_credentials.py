@@ -107,6 +107,38 @@ def test_a_kubeconfig_that_cannot_be_used_says_why(
         load({"KUBECONFIG": str(path)})
 
 
+@pytest.mark.parametrize("server", [None, "", "https://", "ftp://h", "http://h:port", "http://a b"])
+def test_a_server_that_is_no_address_is_not_asked_for_a_minute(tmp_path: Path, server: Any) -> None:
+    path = kubeconfig(tmp_path / "config", {}, {"server": server})
+    with pytest.raises(NoCluster, match=r"https:// and a host"):
+        load({"KUBECONFIG": str(path)})
+
+
+def test_an_address_may_be_written_as_kubectl_takes_it(tmp_path: Path) -> None:
+    for written, read in (("h:8080", "http://h:8080"), ("HTTP://h/k8s/", "http://h/k8s")):
+        path = kubeconfig(tmp_path / "config", {}, {"server": written})
+        assert load({"KUBECONFIG": str(path)}).server == read
+
+
+@pytest.mark.parametrize("token", ["sec\nret", "sec\tret", "secret✨"])
+def test_a_token_that_no_header_carries_is_said_to_be_so_and_not_shown(
+    tmp_path: Path, token: str
+) -> None:
+    path = kubeconfig(tmp_path / "config", {"token": token})
+    with pytest.raises(NoCluster, match="the token holds") as raised:
+        load({"KUBECONFIG": str(path)})
+    assert "sec" not in raised.value.message
+    path = kubeconfig(tmp_path / "config", {"token": "secret\n"})
+    assert load({"KUBECONFIG": str(path)}).authorization == "Bearer secret"
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    cluster = {"server": "https://h", "certificate-authority": "mine.crt"}
+    path = kubeconfig(tmp_path / "config", {}, cluster)
+    with pytest.raises(NoCluster, match=r"mine\.crt"):
+        load({"KUBECONFIG": str(path)})
+
+
 def test_without_any_cluster_the_way_out_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
