@@ -39,7 +39,7 @@ def merge(base: dict[str, Any], patch: dict[str, Any], where: str) -> dict[str, 
     Args:
         base: The object, which stays as it is.
         patch: The changes. null removes a field; in a list that is merged by a key, an element
-            with `"$patch": "delete"` removes the one it names.
+            with `"$patch": "delete"` removes the one it names, which one after it replaces.
         where: The patch's own name, for messages.
 
     Returns:
@@ -91,12 +91,12 @@ def _merge_list(name: str, base: list[Any], patch: list[Any], where: str) -> lis
         identity = _identity(name, item)
         if identity in seen:
             raise InputError(f"{here} is the second with {key} {named!r}; give it once.")
-        seen.add(identity)
         if item.get(_DIRECTIVE) == "delete":
             result.pop(identity, None)
         elif _DIRECTIVE in item:
             raise InputError(f"{here} has {_DIRECTIVE} {item[_DIRECTIVE]!r}; only delete is known.")
         else:
+            seen.add(identity)
             result[identity] = merge(result.get(identity, {}), item, here)
     return list(result.values())
 

@@ -34,7 +34,7 @@ def test_what_kubernetes_tells_apart_is_not_merged(name: str, elements: Any) -> 
     [
         ("volumeMounts", [{"mountPath": "/a"}, {"mountPath": "/a"}], "mountPath '/a'"),
         ("initContainers", [{"name": "a", "image": "x"}, {"name": "a"}], "name 'a'"),
-        ("env", [{"name": "A", "$patch": "delete"}, {"name": "A", "value": "1"}], "name 'A'"),
+        ("env", [{"name": "A", "value": "1"}, {"name": "A", "$patch": "delete"}], "name 'A'"),
         ("ports", [{"containerPort": 1}, {"containerPort": 1, "protocol": "TCP"}], "containerPort"),
         ("schedulingGates", [{"name": "a/b"}, {"name": "a/b"}], "name 'a/b'"),
     ],
@@ -42,3 +42,10 @@ def test_what_kubernetes_tells_apart_is_not_merged(name: str, elements: Any) -> 
 def test_an_element_that_is_given_twice_is_refused(name: str, elements: Any, which: str) -> None:
     with pytest.raises(InputError, match=rf"p\.{name}\[1\] is the second with {which}"):
         merge({}, {name: elements}, "p")
+
+
+def test_an_element_that_is_taken_away_may_be_given_anew() -> None:
+    source = {"secretKeyRef": {"name": "s", "key": "k"}}
+    anew = [{"name": "A", "$patch": "delete"}, {"name": "A", "valueFrom": source}]
+    found = merge({"env": [{"name": "A", "value": "1"}]}, {"env": anew}, "p")
+    assert found == {"env": [{"name": "A", "valueFrom": source}]}
