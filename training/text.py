@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from kfp_pytorch.training.errors import CheckpointError, ConfigError
+from kfp_pytorch.training.sources import Files
 
 VOCABULARY = 256
 # Between two files. No text has it.
@@ -34,14 +35,15 @@ def standard_library() -> list[Path]:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return all files under a folder, in the order of their paths.
+    """Return all files under a folder but hidden ones, in the order of their paths.
 
     Raises:
         ConfigError: If there is no such folder, or nothing in it.
+        DataError: If a folder in it cannot be listed.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder; name one with text, or none for the default")
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = sorted(folder / name for name in Files(str(folder)).sizes())
     if not files:
         raise ConfigError(f"{folder} has no files; put text there, or name no folder")
     return files

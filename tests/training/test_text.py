@@ -88,6 +88,19 @@ def test_files_of_a_folder_come_in_the_order_of_their_paths(tmp_path):
     assert text.data.numpy().tobytes() == b"first\0second"
 
 
+def test_a_mounted_config_map_is_read_once_and_a_linked_folder_at_all(tmp_path):
+    # As the kubelet mounts it: the file is a link into a hidden folder.
+    (tmp_path / "map/..2026").mkdir(parents=True)
+    (tmp_path / "map/..2026/a.txt").write_bytes(b"once")
+    (tmp_path / "map/..data").symlink_to("..2026")
+    (tmp_path / "map/a.txt").symlink_to("..data/a.txt")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/b.txt").write_bytes(b"linked")
+    (tmp_path / "map/more").symlink_to(tmp_path / "more")
+    text = ByteText.read(files_in(tmp_path / "map"))
+    assert text.data.numpy().tobytes() == b"once\0linked"
+
+
 def test_the_held_out_part_is_the_end_and_is_not_trained_on():
     train, held_out = TEXT.split(0.1)
     assert train.data.tolist() + held_out.data.tolist() == TEXT.data.tolist()
