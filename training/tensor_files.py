@@ -234,6 +234,14 @@ class _Files:
             self._inner.rename(path, new_path)
         self.written[PurePath(new_path).name] = self.written.pop(PurePath(path).name)
 
+    def exists(self, path: Any) -> bool:
+        with self.explained("write"):
+            return bool(self._inner.exists(path))
+
+    def rm_file(self, path: Any) -> None:
+        with self.explained("write"):
+            self._inner.rm_file(path)
+
     def mkdir(self, _path: Any) -> None:
         """Does nothing yet: ranks would make the folder while the first one still clears it."""
 

@@ -12,12 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import aiohttp
+import fsspec
 import google.auth.exceptions
 import pytest
+import torch
 from botocore import exceptions as botocore
-from harness.in_process import StopAt
+from harness.in_process import NEVER, StopAt
 
+from kfp_pytorch.training import tensor_files
 from kfp_pytorch.training import train as training
+from kfp_pytorch.training.checkpoint import complete, place
 from kfp_pytorch.training.config import Config
 from kfp_pytorch.training.distributed import ALONE
 from kfp_pytorch.training.errors import DataAwayError, StorageError, StoreAwayError
@@ -202,6 +206,38 @@ def test_each_way_to_a_store_that_refuses_is_an_error_for_good(client_of, status
         for error in errors:
             assert not isinstance(error, StoreAwayError | DataAwayError), repr(error)
             assert "does not answer" not in str(error)
+
+
+def test_whichever_request_of_a_save_is_the_first_to_fail_the_store_is_away(monkeypatch):
+    store, asked, fails_at = fsspec.filesystem("memory"), [], NEVER
+
+    def counted(name, method):
+        def ask(*arguments, **options):
+            asked.append(name)
+            if len(asked) >= fails_at:
+                raise REFUSED_CONNECTION
+            return method(*arguments, **options)
+
+        return ask
+
+    for name in ("exists", "find", "makedirs", "mv", "open", "put_file", "rename", "rm"):
+        monkeypatch.setattr(store, name, counted(name, getattr(store, name)))
+
+    def save():
+        folder = open_folder("memory://away/save")
+        tensors = {"model": {"weight": torch.zeros(3)}}
+        tensor_files.write(
+            *(folder, place(1), tensors, None),
+            lambda files: complete(folder, 1, {}, files),
+        )
+
+    save()
+    requests = len(asked)
+    assert requests > 5
+    for fails_at in range(1, requests + 1):
+        asked.clear()
+        error = met(save)
+        assert isinstance(error, StoreAwayError), f"{asked[fails_at - 1]}: {error!r}"
 
 
 def test_a_job_whose_store_was_away_goes_on_from_the_newest_checkpoint(monkeypatch):
