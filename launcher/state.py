@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kfp_pytorch.launcher.evidence import Object
+from kfp_pytorch.launcher.podview import dig
 
 # runPolicy.managedBy of a job that the Training Operator itself runs.
 OPERATOR = "kubeflow.org/training-operator"
@@ -113,15 +114,15 @@ def expected_pods(job: Object) -> int:
     least = (spec.get("elasticPolicy") or {}).get("minReplicas")
     if isinstance(least, int):
         return least
-    replicas = spec.get("pytorchReplicaSpecs") or {}
-    return sum(int(r.get("replicas", 1)) for r in replicas.values())
+    counts = [
+        dig(replica, "replicas") for replica in (spec.get("pytorchReplicaSpecs") or {}).values()
+    ]
+    return sum(1 if count is None else int(count) for count in counts)
 
 
 def first_pod(job: Object) -> str:
     """The name of the job's first pod: the master, or worker 0 where there is no master."""
-    role = (
-        "master" if "Master" in (job.get("spec") or {}).get("pytorchReplicaSpecs", {}) else "worker"
-    )
+    role = "master" if "Master" in (dig(job, "spec", "pytorchReplicaSpecs") or {}) else "worker"
     return f"{job['metadata']['name']}-{role}-0"
 
 

@@ -136,3 +136,13 @@ def test_the_first_pod_is_the_master_or_worker_0() -> None:
 
     assert first_pod(made("Master")) == "j-master-0"
     assert first_pod(made("Worker")) == "j-worker-0"
+
+
+def test_a_spec_of_nulls_is_borne() -> None:
+    spec = {"runPolicy": None, "elasticPolicy": None, "pytorchReplicaSpecs": None}
+    for job in ({"spec": None}, {"spec": spec}):
+        named = {**job, "metadata": {"name": "j"}}
+        assert (expected_pods(named), first_pod(named)) == (0, "j-worker-0")
+        assert job_state(named).phase is Phase.UNACKNOWLEDGED
+    replicas = {"Master": {"replicas": None}, "Worker": None}
+    assert expected_pods({"spec": {"pytorchReplicaSpecs": replicas}}) == 2
