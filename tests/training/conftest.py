@@ -65,21 +65,23 @@ class Ranks:
         record = json.loads((self.folder / f"{rank}.error.json").read_text())
         return dict(record["failure"])
 
-    def result(self) -> dict[str, Any]:
-        return dict(json.loads((self.folder / "outcome" / "result.json").read_text()))
+    def result(self, node: int = 0) -> dict[str, Any]:
+        return dict(json.loads((self.folder / f"outcome-{node}" / "result.json").read_text()))
 
 
-def agents_environ(folder: Path, rank: int, size: int, port: int) -> dict[str, str]:
-    """The variables that torchrun's agent gives to a rank, all ranks being on one node."""
+def agents_environ(
+    folder: Path, rank: int, size: int, port: int, node: int = 0, local_rank: int | None = None
+) -> dict[str, str]:
+    """The variables that torchrun's agent gives to a rank; by default all are on one node."""
     return {
         "WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
-        "KFP_PYTORCH_OUTCOME_DIR": str(folder / "outcome"),
+        "KFP_PYTORCH_OUTCOME_DIR": str(folder / f"outcome-{node}"),
         "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
+        "LOCAL_RANK": str(rank if local_rank is None else local_rank),
         "TORCHELASTIC_ERROR_FILE": str(folder / f"{rank}.error.json"),
     }
 
@@ -88,7 +90,8 @@ def agents_environ(folder: Path, rank: int, size: int, port: int) -> dict[str, s
 def start_ranks(tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
     """Starts the ranks of a job: `start_ranks(2, "--epochs=3", name="first")`.
 
-    `prepare` is a file beside this one that each rank runs before it trains.
+    `prepare` is a file beside this one that each rank runs before it trains. `apart`: each is on a
+    node of its own, and not all on one.
     """
     started: list[Ranks] = []
     stores: list[TCPStore] = []
@@ -98,19 +101,21 @@ def start_ranks(tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
         *arguments: str,
         name: str = "ranks",
         prepare: str = "",
+        apart: bool = False,
         **each: list[str],
     ) -> Ranks:
         folder = tmp_path / name
-        (folder / "outcome").mkdir(parents=True)
         ranks = Ranks(folder)
         started.append(ranks)
         # As under torchrun, the store outlives the ranks.
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         stores.append(store)
         for rank in range(size):
+            node, local_rank = (rank, 0) if apart else (0, rank)
+            (folder / f"outcome-{node}").mkdir(parents=True, exist_ok=True)
             names = {
                 "arguments": [*arguments, *each.get(f"rank{rank}", [])],
-                "environ": agents_environ(folder, rank, size, store.port),
+                "environ": agents_environ(folder, rank, size, store.port, node, local_rank),
                 "output": str(folder / f"{rank}.out"),
                 "prepare": str(Path(__file__).with_name(prepare)) if prepare else "",
             }

@@ -2,79 +2,26 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import select
 import signal
 import time
-import zlib
 from pathlib import Path
 
 import pytest
 from harness.ports import free_port
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-TERMINATION_FIELDS = {"version", "status", "metrics", "world_size", "export", "curves", "samples"}
 
 
-@pytest.fixture(scope="module")
-def finished(start_nodes, tmp_path_factory):
-    output = tmp_path_factory.mktemp("job")
-    nodes = start_nodes(2, "--epochs=4", output=output)
+@pytest.mark.slow
+def test_two_pods_train_as_one_job_and_both_tell_its_whole_result(start_nodes, tmp_path):
+    nodes = start_nodes(2, "--epochs=4", output=tmp_path)
     assert nodes.exit_codes() == [0, 0], nodes.output(0) + nodes.output(1)
-    return nodes, output
-
-
-def test_two_pods_train_as_one_job_and_both_tell_its_whole_result(finished):
-    nodes, _output = finished
     message = nodes.message(0)
-    assert set(message) == TERMINATION_FIELDS
     assert message["status"] == "succeeded"
     assert message["world_size"] == 2
     assert message["metrics"]["accuracy"] >= 0.9
     assert len(message["samples"]) >= 3
     assert nodes.message(1) == message
-
-
-def test_the_exported_program_answers_the_samples_of_the_message(finished):
-    import torch
-
-    nodes, output = finished
-    program = torch.export.load(output / "export" / "model.pt2").module()
-    samples = nodes.message()["samples"]
-    images = [
-        torch.tensor(list(zlib.decompress(base64.b64decode(sample["packed"])))).view(
-            sample["shape"]
-        )
-        for sample in samples
-    ]
-    logits = program(torch.stack(images).float())
-    assert logits.argmax(dim=1).tolist() == [sample["prediction"] for sample in samples]
-
-
-def test_one_writer_told_tensorboard_each_scalar_once(finished):
-    _nodes, output = finished
-    assert len(list((output / "tensorboard").iterdir())) == 1
-    events = EventAccumulator(str(output / "tensorboard"))
-    events.Reload()
-    curves = json.loads((output / "metrics.json").read_text())["curves"]
-    for name, points in curves.items():
-        assert [event.step for event in events.Scalars(name)] == [step for step, _ in points]
-    (run,) = events.Tensors("run/text_summary")
-    assert b"| world_size | `2` |" in run.tensor_proto.string_val[0]
-    assert events.Images("train_images")
-
-
-def test_a_report_is_one_line_of_names_and_values(finished):
-    nodes, _output = finished
-    reports = [line for line in nodes.output().splitlines() if " accuracy=" in line]
-    assert len(reports) == 4
-    for line in reports:
-        names = [pair.partition("=")[0] for pair in line.split()]
-        assert names == ["epoch", "step", "loss", "accuracy"]
-        assert all(float(pair.partition("=")[2]) >= 0 for pair in line.split())
-    assert " accuracy=" not in nodes.output(1)
 
 
 @pytest.mark.slow

@@ -36,6 +36,15 @@ def test_a_run_that_was_stopped_and_resumed_equals_one_that_was_not(start_ranks,
     assert uninterrupted.result()["world_size"] == 2
 
 
+def test_every_node_has_the_whole_result_and_one_of_them_reports(start_ranks, tmp_path):
+    arguments = ("--epochs=1", "--max-train-samples=128", f"--output={tmp_path / 'job'}")
+    ranks = start_ranks(2, *arguments, prepare=NO_EXPORT, apart=True)
+    assert ranks.exit_codes() == [0, 0]
+    assert ranks.result(0) == ranks.result(1)
+    assert ranks.result(0)["world_size"] == 2
+    assert [" accuracy=" in ranks.output(rank) for rank in (0, 1)] == [True, False]
+
+
 def test_a_second_sigterm_and_one_before_the_first_step_still_end_in_one_checkpoint(
     start_ranks, tmp_path
 ):
