@@ -137,7 +137,8 @@ def _address(server: Any, source: str) -> str:
     whole = written if "://" in written else f"http://{written}"
     try:
         parts = urlsplit(whole)
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        host = (parts.hostname or "").encode("idna")
+        usable = bool(host) and parts.scheme in ("http", "https") and parts.port != 0
     except ValueError:
         usable = False
     if not usable or not _IN_URL.fullmatch(whole):

@@ -107,7 +107,9 @@ def test_a_kubeconfig_that_cannot_be_used_says_why(
         load({"KUBECONFIG": str(path)})
 
 
-@pytest.mark.parametrize("server", [None, "", "https://", "ftp://h", "http://h:port", "http://a b"])
+@pytest.mark.parametrize(
+    "server", [None, "", "https://", "ftp://h", "http://h:port", "http://a b", "http://.h"]
+)
 def test_a_server_that_is_no_address_is_not_asked_for_a_minute(tmp_path: Path, server: Any) -> None:
     path = kubeconfig(tmp_path / "config", {}, {"server": server})
     with pytest.raises(NoCluster, match=r"https:// and a host"):
