@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 from harness.command import left_of
 
@@ -65,6 +66,12 @@ def mine(tmp_path: Path) -> Path:
     path = tmp_path / "mine.py"
     path.write_text(MINE)
     return path
+
+
+@pytest.fixture
+def quick_yaml(monkeypatch):
+    """Reads YAML in C: Python's own reader would take most of the time."""
+    monkeypatch.setattr(yaml, "SafeLoader", yaml.CSafeLoader)
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ from kfp import compiler, components
 
 from kfp_pytorch.cli import packages
 
+pytestmark = pytest.mark.usefixtures("quick_yaml")
+
 
 def test_writes_what_kfps_own_compiler_writes(mine, cli, tmp_path):
     result = cli("compile", f"{mine}:adding", "--output", tmp_path / "out")
@@ -74,16 +76,22 @@ def test_a_compiled_package_can_be_turned_into_image_form_later(mine, cli, tmp_p
         ('word: str = ""', "word: str = 'say \"hi\"'", "no quotation mark"),
     ],
 )
-def test_a_constant_that_cannot_work_is_found_and_nothing_is_written(
-    mine, cli, tmp_path, before, after, message
-):
+def test_a_constant_that_cannot_work_is_found(mine, cli, tmp_path, before, after, message):
     text = mine.read_text()
     assert before in text
     mine.write_text(text.replace(before, after))
-    result = cli("compile", mine, "--output", tmp_path / "out")
+    result = cli("compile", f"{mine}:training", "--output", tmp_path / "out")
     assert result.exit_code == 1
     assert re.search(message, result.output)
     assert "task pytorch-job" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_where_one_pipeline_cannot_work_none_of_its_file_is_written(mine, cli, tmp_path):
+    mine.write_text(mine.read_text().replace("nodes: int = 2", "nodes: int = 0"))
+    result = cli("compile", mine, "--output", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "num_nodes is 0" in result.output
     assert not (tmp_path / "out").exists()
 
 

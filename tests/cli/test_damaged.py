@@ -216,9 +216,7 @@ def edit(documents: list[Any], chance: random.Random) -> str:
     return f"{how} {above} {last}: {str(place)[:200]}"
 
 
-def test_an_edit_anywhere_ends_in_a_message_or_in_what_kfp_loads(text, monkeypatch):
-    # Python's own reader of YAML would take most of the time.
-    monkeypatch.setattr(yaml, "SafeLoader", yaml.CSafeLoader)
+def test_an_edit_anywhere_ends_in_a_message_or_in_what_kfp_loads(text, quick_yaml):
     until_a_step_starts(text)
     documents = list(yaml.safe_load_all(text))
     refused = 0
@@ -234,8 +232,7 @@ def test_an_edit_anywhere_ends_in_a_message_or_in_what_kfp_loads(text, monkeypat
     assert refused > 50
 
 
-def test_a_file_cut_off_anywhere_ends_in_a_message(text, monkeypatch):
-    monkeypatch.setattr(yaml, "SafeLoader", yaml.CSafeLoader)
+def test_a_file_cut_off_anywhere_ends_in_a_message(text, quick_yaml):
     whole = text.index("\n---\n")
     for length in range(100, whole, whole // 30):
         with pytest.raises(click.ClickException, match=r"is damaged|is not a compiled pipeline"):

@@ -9,6 +9,8 @@ from kfp import compiler
 
 from kfp_pytorch.components import metric_gate, pytorch_job
 
+pytestmark = pytest.mark.usefixtures("quick_yaml")
+
 
 def test_yaml_that_is_no_pipeline_is_refused(tmp_path, cli):
     path = tmp_path / "other.yaml"

@@ -7,6 +7,8 @@ import pytest
 
 from kfp_pytorch.cli import packages, parameters
 
+pytestmark = pytest.mark.usefixtures("quick_yaml")
+
 
 @pytest.fixture
 def adding(mine):
