@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -95,6 +96,15 @@ def main() -> int:
         The exit code: 0 after a signal, 1 when the export cannot be served.
     """
     options = arguments(sys.argv[1:])
+    try:
+        tempfile.gettempdir()
+    except OSError as error:
+        print(
+            f"error: torch needs a folder for temporary files: {error}; mount an emptyDir at /tmp, "
+            "or set TMPDIR to a folder that this user can write to",
+            file=sys.stderr,
+        )
+        return 1
     # `import kserve` parses sys.argv with options of its own.
     sys.argv = sys.argv[:1]
     # As the first process of a container it has no default action for the signal. While it serves,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import json
 import signal
 import socket
+import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from kfp_pytorch.serving import __main__ as serving
 from kfp_pytorch.serving.__main__ import arguments
 
 V1 = "/v1/models/digits:predict"
@@ -185,6 +189,18 @@ def test_an_option_that_cannot_work_is_told_with_its_limits(
     with pytest.raises(SystemExit):
         arguments(["--model_name=digits", f"{option}={value}"])
     assert f"argument {option}: '{value}' is no whole number {limits}" in capsys.readouterr().err
+
+
+def test_a_root_that_is_read_only_says_what_to_mount(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_found() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(sys, "argv", ["serving", "--model_name=digits"])
+    monkeypatch.setattr(tempfile, "gettempdir", none_found)
+    assert serving.main() == 1
+    assert "'/tmp']; mount an emptyDir at /tmp, or set TMPDIR" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "a:b"])
