@@ -26,6 +26,13 @@ PULL = (
         ("tls: failed to verify certificate: x509: certificate signed by unknown authority",
          "certificate"),
         ("write /var/lib/containerd/tmp: no space left on device", "disk is full"),
+        ("no matching manifest for linux/arm64/v8 in the manifest list", "another kind of"),
+        ("no basic auth credentials", "image_pull_secrets"),
+        ("unexpected status from HEAD request to https://r.acme/v2/t/manifests/1: 404 Not Found",
+         "has no such image"),
+        ("unexpected status from GET request to https://r.acme/v2/t/manifests/1: 503 Service "
+         "Unavailable", "registry is in trouble"),
+        ("net/http: TLS handshake timeout", "does not reach the registry"),
     ],
 )  # fmt: skip
 def test_why_an_image_cannot_be_pulled_is_told_first_with_its_own_advice(
@@ -49,6 +56,15 @@ def test_why_an_image_cannot_be_pulled_is_told_first_with_its_own_advice(
         ("RunContainerError", 'exec: "./train.sh": permission denied', "executable in the image"),
         ("RunContainerError", 'exec: "trian": not in $PATH', "Check command"),
         ("CreateContainerError", "exec format error", "another kind of processor"),
+        ("CreateContainerError", "failed to generate spec: no command specified", "set command"),
+        ("RunContainerError", "nvidia-container-cli: requirement error: unsatisfied condition: "
+         "cuda>=12.8, please update your driver", "older CUDA"),
+        ("RunContainerError", "nvidia-container-cli: initialization error: nvml error: driver not "
+         "loaded", "GPUs do not work"),
+        ("RunContainerError", "container init was OOM-killed (memory limit too low?)",
+         "raise memory"),
+        ("RunContainerError", 'error mounting "/var/lib/kubelet/x" to rootfs at "/data/a": not a '
+         "directory", "the task's mounts"),
         ("SignatureValidationFailed", "rejected by policy", "signed image"),
     ],
 )  # fmt: skip
