@@ -24,7 +24,7 @@ _HINTS = (
         "The shared memory at /dev/shm is too small: set shm_size.",
     ),
     (
-        re.compile(r"DataLoader worker .* killed by signal"),
+        re.compile(r"DataLoader worker .* (?:killed by signal|exited unexpectedly)"),
         "A loader worker was killed, mostly for memory: raise memory or use fewer workers.",
     ),
     (
@@ -102,12 +102,13 @@ _HINTS = (
         "workers.",
     ),
     (
-        re.compile(r"Too many open files"),
+        re.compile(r"Too many open files|received 0 items of ancdata"),
         "Use fewer loader workers, or torch.multiprocessing.set_sharing_strategy('file_system').",
     ),
     (
         re.compile(
-            r"NoCredentials|Unable to locate credentials|AccessDenied|InvalidAccessKeyId"
+            r"NoCredentials|Unable to locate credentials|Access ?Denied|InvalidAccessKeyId"
+            r"|DefaultCredentialsError"
             r"|SignatureDoesNotMatch|access key ID you provided does not exist"
             r"|request signature we calculated does not match"
         ),
@@ -119,13 +120,18 @@ _HINTS = (
         "server it is.",
     ),
     (
+        re.compile(r"certificate verify failed|CERTIFICATE_VERIFY_FAILED"),
+        "The container does not trust that server's certificate: build its CA into the image, or "
+        "name a bundle in env (SSL_CERT_FILE, REQUESTS_CA_BUNDLE, AWS_CA_BUNDLE).",
+    ),
+    (
         re.compile(r"GatedRepoError|RepositoryNotFoundError|40[13] Client Error"),
         "The server wants a login, or one that may read this: give its token from a Secret in env.",
     ),
     (
         re.compile(
             r"Temporary failure in name resolution|NameResolutionError|Network is unreachable"
-            r"|Max retries exceeded with url"
+            r"|Max retries exceeded with url|EndpointConnectionError|couldn't connect to 'https?:"
         ),
         "The pod does not reach that server: check its name, and whether pods may go out there at "
         "all. What training downloads can be put on the claim, or into the image, beforehand.",
@@ -135,6 +141,21 @@ _HINTS = (
             r"error: (?:unrecognized arguments|the following arguments are required|argument \S)"
         ),
         "Correct args or hyperparameters: the program does not take them so.",
+    ),
+    (
+        re.compile(r"can't open file '"),
+        "The image has no such file: correct command or args, or build it into the image.",
+    ),
+    (
+        re.compile(
+            r"variable \w+ expected, but not set|KeyError: '(?:LOCAL_)?(?:RANK|WORLD_SIZE)'"
+        ),
+        "The program wants torchrun's variables: let command begin with torchrun.",
+    ),
+    (
+        re.compile(r"getpwuid\(\): uid not found"),
+        "The image knows no user of that number: set USER and HOME in env, or run_as_user to one "
+        "that it knows.",
     ),
     (
         re.compile(r"No module named|cannot open shared object file"),

@@ -322,3 +322,22 @@ def test_peers_that_are_gone_have_many_words(log: str, first: str) -> None:
     found = of(pod(0), pod(1, code=0), logs={"j-master-0": log})
     assert first_line(found).startswith(first)
     assert "Look at the missing ranks first" in found.message
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("KeyError: 'getpwuid(): uid not found: 1000'", "set USER and HOME in env"),
+        ("RuntimeError: received 0 items of ancdata", "fewer loader workers"),
+        ("RuntimeError: DataLoader worker (pid(s) 33) exited unexpectedly", "raise memory"),
+        ("PermissionError: Access Denied", "output_secret"),
+        ("google.auth.exceptions.DefaultCredentialsError: were not found", "output_secret"),
+        ('botocore.exceptions.EndpointConnectionError: "http://minio:9000/b"', "does not reach"),
+        ("SSLError: Max retries exceeded with url: / (certificate verify failed)", "SSL_CERT_FILE"),
+        ("python: can't open file '/workspace/train.py': [Errno 2]", "no such file"),
+        ("ValueError: environment variable MASTER_ADDR expected, but not set", "with torchrun"),
+    ],
+)
+def test_errors_that_many_programs_meet_come_with_advice(line: str, advice: str) -> None:
+    found = of(pod(0), logs={"j-master-0": line})
+    assert advice in found.message.splitlines()[1]
