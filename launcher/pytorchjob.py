@@ -262,7 +262,10 @@ def _check_lists(spec: dict[str, Any]) -> None:
     def check(part: dict[str, Any], names: Iterable[str], where: str) -> None:
         for name in names:
             if not isinstance(part.get(name, []), list):
-                raise InputError(f"{where}.{name} is {part[name]!r}; it must be a list.")
+                # Of a program's own, which may hold secrets, only the type is said.
+                own = name in ("command", "args", "env")
+                shown = f"a {type(part[name]).__name__}" if own else repr(part[name])
+                raise InputError(f"{where}.{name} is {shown}; it must be a list.")
 
     check(spec, ("initContainers", "tolerations"), "pod_template_patch.spec")
     for container in _all_containers(spec):
@@ -282,8 +285,16 @@ def _render_texts(template: dict[str, Any]) -> None:
     for container in _all_containers(template["spec"]):
         for variable in container.get("env", []):
             if "value" in variable:
-                name = f"{container['name']}'s variable {variable['name']!r}"
-                variable["value"] = checks.rendered(name, variable["value"])
+                name, value = (
+                    f"{container['name']}'s variable {variable['name']!r}",
+                    variable["value"],
+                )
+                if isinstance(value, (dict, list)):
+                    kind = type(value).__name__
+                    raise InputError(
+                        f"{name} must be a string, a number or true/false, not a {kind}."
+                    )
+                variable["value"] = checks.rendered(name, value)
 
 
 def _all_containers(spec: dict[str, Any]) -> list[dict[str, Any]]:

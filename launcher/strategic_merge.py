@@ -59,7 +59,9 @@ def merge(base: dict[str, Any], patch: dict[str, Any], where: str) -> dict[str, 
         elif isinstance(value, list):
             result[key] = _merge_list(key, _expect(result.get(key), list, here), value, here)
         elif isinstance(result.get(key), (dict, list)):
-            raise InputError(f"{here} is {value!r}, where an object or a list is expected.")
+            # Not said, as below: it may hold secrets.
+            kind = type(value).__name__
+            raise InputError(f"{here} is a {kind}, where an object or a list is expected.")
         else:
             result[key] = value
     return result
@@ -70,7 +72,7 @@ def _expect(found: Any, kind: type, where: str) -> Any:
         return kind()
     if not isinstance(found, kind):
         words: dict[type, str] = {dict: "an object", list: "a list"}
-        changed = "a list" if isinstance(found, list) else f"{found!r}"
+        changed = "a list" if isinstance(found, list) else f"a {type(found).__name__}"
         raise InputError(f"{where} is {words[kind]}, and what it would change is {changed}.")
     return found
 

@@ -363,6 +363,23 @@ def test_a_patch_that_leaves_no_pod_to_run_is_refused(patch: Any, said: str) -> 
     assert said in raised.value.message
 
 
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"name": "T", "value": "hf_1"},
+        "T=hf_1",
+        [{"name": "T", "value": ["hf_1"]}],
+        [{"name": "TOKEN", "value": {"x": 1}}],
+    ],
+)
+def test_what_a_variable_holds_is_not_told_whatever_is_wrong_with_it(env: Any) -> None:
+    for name in ("pytorch", "other"):
+        patch = {"spec": {"containers": [{"name": name, "image": "i", "env": env}]}}
+        with pytest.raises(InputError) as raised:
+            job(env={"TOKEN": "hf_1"}, pod_template_patch=patch)
+        assert "hf_1" not in raised.value.message
+
+
 def test_numbers_in_a_patch_become_the_texts_that_kubernetes_takes() -> None:
     variables = [{"name": "N", "value": 3.0}, {"name": "DEBUG", "value": True}]
     patch = {
