@@ -243,7 +243,7 @@ class Wait:
                 self._lost = f"PyTorchJob {self._name} was deleted while it was waited for"
 
     def _saw_job(self, job: Object) -> None:
-        if job["metadata"].get("uid", self._uid) != self._uid:
+        if (job["metadata"].get("uid") or self._uid) != self._uid:
             self._lost = (
                 f"PyTorchJob {self._name} was deleted, and another of its name was made that is "
                 "not this step's"

@@ -229,7 +229,7 @@ class JobFollower(Follower):
             self._recall()
             return [], ""
         self._first = None
-        if job["metadata"].get("uid", self._uid) != self._uid:
+        if (job["metadata"].get("uid") or self._uid) != self._uid:
             self._recall()
         version = str(job["metadata"].get("resourceVersion") or "")
         if version != self._job_version:

@@ -173,12 +173,15 @@ def test_crashes_that_are_only_restarted_are_told_though_the_job_says_running(
     assert len(lines) < 6
 
 
-def test_a_job_that_comes_without_its_uid_is_not_taken_for_another(step: Any, hands: Any) -> None:
+@pytest.mark.parametrize("unsaid", [{}, {"uid": None}])
+def test_a_job_that_comes_without_its_uid_is_not_taken_for_another(
+    step: Any, hands: Any, unsaid: Any
+) -> None:
     run = step()
     hands.running(run.job)
     hands.set_conditions(run.job, "Created", "Running")
     hands.until(lambda: hands.count("watch", "/pytorchjobs"))
-    stripped = {"kind": "PyTorchJob", "metadata": {"name": run.job}}
+    stripped = {"kind": "PyTorchJob", "metadata": {"name": run.job, **unsaid}}
     hands.fault(InsertEvent("MODIFIED", stripped), "watch")
     hands.server.go_away(0.05)
     hands.until(lambda: hands.server.faults.struck())
