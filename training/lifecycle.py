@@ -182,8 +182,10 @@ def save_if_due(job: Running) -> None:
 def close_epoch(job: Running, evaluation: dict[str, float]) -> None:
     """Reports how an epoch ended, saves where it is time to, and stops if that was asked."""
     progress = job.state.progress
-    # Training that ends within an epoch is judged in that one, as its steps are.
-    job.telemetry.report(progress.epoch + bool(progress.samples), progress.step, evaluation)
+    # Where a rank is lost now, the last step is kept as one of an epoch that was judged.
+    with job.rescue.step():
+        # Training that ends within an epoch is judged in that one, as its steps are.
+        job.telemetry.report(progress.epoch + bool(progress.samples), progress.step, evaluation)
     # After the last epoch only the export is left, which is not worth another start.
     if job.stop.settle() and not job.is_over:
         leave(job)

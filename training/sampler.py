@@ -68,7 +68,8 @@ class DistributedBatchSampler:
         self.world_size = world_size
         self.batch_size = batch_size
         self.seed = seed
-        self.block = block
+        # An order in one block takes as many places as that has.
+        self.block = min(block, samples)
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:

@@ -8,6 +8,9 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
 Start = Callable[..., "object"]
 LONG = "--epochs=2000"
 SHORT = ("--epochs=2", "--batch-size=64", "--log-every=5")
@@ -189,3 +192,17 @@ def test_a_rank_that_is_left_alone_saves_the_last_step_from_its_memory(start_ran
     second = start_ranks(2, *arguments, name="second")
     second.await_output(f"step={step + 1} ")
     assert f"at step {step}" in second.output()
+
+
+@pytest.mark.slow
+def test_an_epoch_that_a_rank_is_lost_after_is_reported_once(start_ranks, tmp_path):
+    arguments = ("--epochs=2", "--checkpoint-every=9", f"--output={tmp_path / 'job'}")
+    first = start_ranks(2, *arguments, name="first", prepare="leave_between_epochs.py")
+    assert first.exit_codes() == [138, 3]
+    assert "saved step 12 from the memory of rank 0" in first.output()
+    second = start_ranks(2, *arguments, name="second", prepare=NO_EXPORT)
+    assert second.exit_codes() == [0, 0]
+    assert [step for step, _loss in second.result()["curves"]["loss"]] == [12, 24]
+    events = EventAccumulator(str(tmp_path / "job/tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("loss")] == [12, 24]

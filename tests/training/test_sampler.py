@@ -70,6 +70,11 @@ def test_a_rank_that_has_no_part_in_the_rest_of_an_epoch_keeps_in_step_and_count
     assert all(len(set(part.indices.tolist())) == 6 for part in parts)
 
 
+def test_a_block_larger_than_the_data_set_costs_no_more_than_one_of_its_size():
+    sampler = DistributedBatchSampler(10, 0, 1, 4, seed=0, block=2**32 - 1)
+    assert sampler.order().tolist() == list(range(10))
+
+
 def test_an_epoch_that_is_done_has_no_steps_left():
     assert list(samplers(61, 2, 4, start=61)[0]) == []
 
