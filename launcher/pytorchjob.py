@@ -285,16 +285,16 @@ def _render_texts(template: dict[str, Any]) -> None:
     for container in _all_containers(template["spec"]):
         for variable in container.get("env", []):
             if "value" in variable:
-                name, value = (
-                    f"{container['name']}'s variable {variable['name']!r}",
-                    variable["value"],
-                )
-                if isinstance(value, (dict, list)):
-                    kind = type(value).__name__
-                    raise InputError(
-                        f"{name} must be a string, a number or true/false, not a {kind}."
-                    )
-                variable["value"] = checks.rendered(name, value)
+                name = f"{container['name']}'s variable {variable['name']!r}"
+                variable["value"] = _variable_text(name, variable["value"])
+
+
+def _variable_text(name: str, value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        # Not said: it may hold secrets.
+        kind = type(value).__name__
+        raise InputError(f"{name} must be a string, a number or true/false, not a {kind}.")
+    return checks.rendered(name, value)
 
 
 def _all_containers(spec: dict[str, Any]) -> list[dict[str, Any]]:
