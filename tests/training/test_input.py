@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -297,14 +298,27 @@ def test_a_file_that_goes_while_training_is_named(broken, tmp_path):
 def test_a_worker_that_is_killed_ends_training_with_the_image_that_was_waited_for(tmp_path):
     make_folder(tmp_path)
     config = Config(dataset="imagefolder", data_dir=str(tmp_path), image_size=8, workers=1)
-    source = feed.open_feed(config, ALONE, data.load(config, ALONE))
-    supply = source.train(0, DistributedBatchSampler(37, 0, 1, 4, 0))
+    found = data.load(config, ALONE)
+    batches = list(DistributedBatchSampler(37, 0, 1, 4, 0))
+    # Killed where it waits for an image to be written, a worker holds nothing that others want.
+    image = Path(found.train.name(int(batches[1].indices[0])))
+    image.unlink()
+    os.mkfifo(image)
+    source = feed.open_feed(config, ALONE, found)
+    supply = source.train(0, batches)
     others = multiprocessing.active_children()
     next(supply)
     (worker,) = set(multiprocessing.active_children()) - {*others}
+    writer = None
+    while writer is None:
+        assert worker.is_alive()
+        time.sleep(0.01)
+        with contextlib.suppress(OSError):
+            writer = os.open(image, os.O_WRONLY | os.O_NONBLOCK)
     worker.kill()
-    with pytest.raises(DataError, match=r"was killed.*train/\w+/\d+.jpg came.*--workers"):
+    with pytest.raises(DataError, match=rf"was killed.*{image} came.*--workers"):
         list(supply)
+    os.close(writer)
     source.close()
 
 
