@@ -109,7 +109,7 @@ def _check_reference(name: str, source: str, reference: Any) -> None:
 
 
 def check_name(name: str, where: str) -> None:
-    """Refuse the name of a variable that none can have, or that others set.
+    """Refuse the name of a variable that none can have.
 
     Args:
         name: The name.
@@ -123,6 +123,18 @@ def check_name(name: str, where: str) -> None:
             f"{where} has the name {name!r}; a variable's name has letters, digits, '_', '-' and "
             "'.', and does not begin with a digit."
         )
+
+
+def check_free(name: str, where: str) -> None:
+    """Refuse the name of a variable that others set where training runs.
+
+    Args:
+        name: The name.
+        where: The input that it stands in, for messages.
+
+    Raises:
+        InputError: It cannot be set there.
+    """
     if name in _OURS:
         raise InputError(f"{where} may not set {name}: the launcher does.")
     if name in _OPERATORS:

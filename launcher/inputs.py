@@ -178,11 +178,18 @@ def _program(inputs: dict[str, Any], settings: task_config.TaskSettings) -> dict
         "namespace": checks.dns_label("namespace", inputs.get("namespace")),
         "command": _command(inputs.get("command")),
         "args": _arguments(inputs),
-        "env": environment.merged(inputs.get("env"), settings.env),
+        "env": _environment(inputs.get("env"), settings),
         "image_pull_policy": checks.choice(
             "image_pull_policy", inputs.get("image_pull_policy"), PULL_POLICIES
         ),
     }
+
+
+def _environment(value: Any, settings: task_config.TaskSettings) -> tuple[dict[str, Any], ...]:
+    env = environment.merged(value, settings.env)
+    for variable in env:
+        environment.check_free(str(variable["name"]), "env")
+    return env
 
 
 def _command(value: Any) -> tuple[str, ...]:

@@ -317,6 +317,7 @@ def _check_patch(spec: dict[str, Any]) -> None:
     trains = _named(spec.get("containers") or [], constants.PYTORCH_CONTAINER) or {}
     for variable in trains.get("env") or []:
         environment.check_name(str(variable["name"]), "pod_template_patch")
+        environment.check_free(str(variable["name"]), "pod_template_patch")
 
 
 def _check_pod(spec: dict[str, Any]) -> None:

@@ -236,3 +236,13 @@ def test_what_others_wrote_on_a_service_is_kept() -> None:
     assert changed["spec"]["predictor"]["annotations"]["theirs"] == "2"
     assert changed["spec"]["transformer"] == existing["spec"]["transformer"]
     assert "status" not in changed
+
+
+def test_a_predictor_may_have_the_variables_that_are_taken_only_where_training_runs() -> None:
+    env = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1"}
+    predictor = parse_inputs("s3://bucket/m", {}, service_name="d", env=env).predictor
+    assert {v["name"]: v["value"] for v in predictor["model"]["env"]} == {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+    }
