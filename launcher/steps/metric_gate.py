@@ -105,6 +105,11 @@ def _value(metadata: Mapping[str, Any], name: str) -> float:
         for key, value in (metadata or {}).items()
         if isinstance(value, (int, float)) and not isinstance(value, bool)
     }
+    if name in (metadata or {}) and name not in numbers:
+        raise MetricRefused(
+            f"{name} is {metadata[name]!r}, which is no number, so it passes no threshold. Whoever "
+            "reports it must do so as a number."
+        )
     there = ", ".join(f"{key} = {value:g}" for key, value in sorted(numbers.items())) or "none"
     if not numbers:
         raise MetricRefused(

@@ -48,8 +48,9 @@ def test_a_metric_that_is_not_there_is_answered_with_those_that_are() -> None:
 
 
 def test_what_is_no_number_is_no_metric() -> None:
-    said = refused("accuracy", 0.9, accuracy="0.99", flag=True, display_name="x", other=1)
-    assert "there is: other = 1" in said
+    given = {"accuracy": "0.99", "flag": True, "display_name": "x", "other": 1}
+    assert "accuracy is '0.99', which is no number" in refused("accuracy", 0.9, **given)
+    assert "there is: other = 1" in refused("loss", 0.9, **given)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400])
