@@ -38,6 +38,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # No deadline for an example, and the same examples each time: what fails was changed.
 settings.load_profile("ci")
 
+# The files whose processes are forked from a server that has imported torch, which takes seconds.
+FORKING = tuple(
+    f"tests/training/test_{name}.py"
+    for name in (
+        *("checkpoint", "entry_point", "input", "kills", "language"),
+        *("parallel", "rank_failures", "ranks", "speed"),
+    )
+)
 # The folders whose tests compute, those with the longest first; others mostly wait.
 COMPUTING = ("e2e", "training", "cli", "serving")
 CRDS = Path(__file__).resolve().parents[2] / "shared" / "crds"
@@ -46,6 +54,21 @@ CRDS = Path(__file__).resolve().parents[2] / "shared" / "crds"
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kubeconfig", help="run tests/e2e on this cluster, not on a local one")
     parser.addoption("--training-image", default="", help="the training image of that cluster")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`, gives the files that need a server to one worker, which has one."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "forking" if file in FORKING else file
+
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
