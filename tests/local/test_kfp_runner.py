@@ -10,6 +10,7 @@ from typing import NamedTuple, Optional
 
 import pytest
 import yaml
+from harness.command import left_of
 from kfp import compiler, dsl
 
 from kfp_pytorch.local import guard, guarded, kfp_runner, step
@@ -323,10 +324,12 @@ def test_no_step_outlives_its_runner_and_none_is_retried(tmp_path, number):
         for line in process.stdout:
             if "asleep" in line:
                 break
-        process.send_signal(number)
+        runner = guard.descendants(process.pid)[0]
+        os.kill(process.pid if number == signal.SIGTERM else runner, number)
         rest = process.stdout.read()
-    assert process.returncode == (143 if number == signal.SIGTERM else -signal.SIGKILL)
+    assert process.returncode == 128 + number
     assert '"started"' not in rest
+    assert left_of(folder) == []
 
 
 def test_a_signal_ends_the_runner_though_a_step_has_ended_by_itself_meanwhile(monkeypatch):

@@ -178,7 +178,7 @@ def test_a_pod_with_a_sidecar_can_be_deleted_at_any_time(on_controllers: Run) ->
     async def story(local: Any) -> None:
         with_sidecar(local, "import time; time.sleep(60)", "import time; time.sleep(60)")
         await local.phase("p", "Running")
-        local.api.delete(POD, META["namespace"], "p", grace=5)
+        local.api.delete(POD, META["namespace"], "p", grace=60)
         pod = await local.gone(POD, "p")
         assert pod["status"]["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 143
 
@@ -194,7 +194,7 @@ def test_a_pod_with_a_sidecar_can_be_deleted_at_any_time(on_controllers: Run) ->
             POD, "q", lambda pod: "running" in str(pod["status"].get("initContainerStatuses"))
         )
         assert running["status"]["phase"] == "Pending"
-        local.api.delete(POD, META["namespace"], "q", grace=5)
+        local.api.delete(POD, META["namespace"], "q", grace=60)
         await local.gone(POD, "q")
 
     on_controllers(story)
