@@ -19,8 +19,8 @@ BASE_IMAGE = "python:3.12-slim"
 # The client takes any urllib3, and only from 2.3 on one thread can end what another one reads.
 PACKAGES = ("kubernetes>=30.1,<31", "urllib3>=2.3")
 
-# Linux allows 131,072 bytes for one argument; the rest is left for what a backend adds.
-MAX_SOURCE_BYTES = 100_000
+# Linux allows 131,072 bytes for one argument; a tenth is left for what a backend adds.
+MAX_SOURCE_BYTES = 118_000
 
 BEGIN = "# kfp-pytorch: the launcher's source begins here"
 END = "# kfp-pytorch: the launcher's source ends here"
