@@ -165,7 +165,7 @@ def test_source_comes_out_as_it_was(tmp_path):
 
 def test_launcher_that_outgrows_one_argument_is_refused(monkeypatch):
     monkeypatch.setattr(embedding, "archive_for", lambda _: "x" * embedding.MAX_SOURCE_BYTES)
-    with pytest.raises(ValueError, match=r"'where' is 10\d,\d{3} bytes .* limit is 100,000"):
+    with pytest.raises(ValueError, match=r"'where' is 1\d\d,\d{3} bytes .* limit is 118,000"):
         embedding.launcher_component(where)
 
 
