@@ -13,6 +13,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import NamedTuple
 
@@ -168,12 +169,19 @@ class Workers:
             # What torch says, or what there is to see where it was killed while it handed over.
             if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
                 raise
-            raise DataError(
-                "a worker process that reads images was killed, for want of memory as a rule, "
-                f"before {self._pieces.first_of(self._asked[0])} came, the next of "
-                f"{sum(len(each.indices) for each in self._asked)} images under way ({error}); "
-                "give the pod more memory or a larger /dev/shm, or lower --workers or --prefetch"
-            ) from error
+            raise DataError(self._loss(error)) from error
+
+    def _loss(self, error: Exception) -> str:
+        """What it means that a worker has gone."""
+        hint = "give the pod more memory or a larger /dev/shm, or lower --workers or --prefetch"
+        if not self._asked:
+            words = "worker processes to read images with cannot be started"
+            return f"{words} ({type(error).__name__}: {error}); {hint}"
+        return (
+            "a worker process that reads images was killed, for want of memory as a rule, before "
+            f"{self._pieces.first_of(self._asked[0])} came, the next of "
+            f"{sum(len(each.indices) for each in self._asked)} images under way ({error}); {hint}"
+        )
 
     def requests(self) -> Iterator[Request]:
         """The requests of the current call of `make`, noted until they are answered."""
@@ -210,6 +218,15 @@ def _context() -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     # What takes seconds to import is imported once.
     context.set_forkserver_preload([__name__, "torchvision.io", "torchvision.transforms.v2"])
+    # torchrun signals whole process groups. Whoever is forked here inherits what is blocked: if the
+    # server ended, its workers would, before the rank has come to where it stops.
+    # Python starts a tracker first, and lets signals through again when that runs.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return context
 
 

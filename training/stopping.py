@@ -36,6 +36,8 @@ class StopRequest:
             request.requested = True
 
         signal.signal(signal.SIGTERM, handle)
+        # Whoever started this process may have had it blocked, and that is inherited.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         return request
 
     @contextmanager

@@ -6,11 +6,6 @@ import contextlib
 import itertools
 import multiprocessing
 import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -322,6 +317,19 @@ def test_a_worker_that_is_killed_ends_training_with_the_image_that_was_waited_fo
     source.close()
 
 
+def test_workers_that_cannot_be_started_are_told_of(tmp_path):
+    class Unstartable:
+        def __iter__(self):
+            raise EOFError("unexpected EOF")
+
+    make_folder(tmp_path)
+    config = Config(dataset="imagefolder", data_dir=str(tmp_path), image_size=8, workers=0)
+    source = feed.open_feed(config, ALONE, data.load(config, ALONE))
+    source._workers._loader = Unstartable()
+    with pytest.raises(DataError, match=r"cannot be started \(EOFError: unexpected EOF\); give"):
+        next(source.train(0, DistributedBatchSampler(37, 0, 1, 4, 0)))
+
+
 def test_an_error_that_nobody_thought_of_names_the_images_that_it_came_from(tmp_path, monkeypatch):
     make_folder(tmp_path)
     monkeypatch.setattr(decode, "on_cpu", lambda *_: 1 / 0)
@@ -340,51 +348,3 @@ def test_raw_images_of_any_size_are_what_the_spec_says(settings):
     spec = data.load(Config(**settings), ALONE).spec
     assert (spec.shape, spec.values, spec.any_size) == ((3, 8, 8), (0.0, 255.0), True)
     assert spec.mean == encoded.MEAN
-
-
-FEEDING = """
-import sys
-from pathlib import Path
-from kfp_pytorch.training import data, feed
-from kfp_pytorch.training.config import Config
-from kfp_pytorch.training.distributed import ALONE
-from kfp_pytorch.training.sampler import DistributedBatchSampler
-if __name__ == "__main__":
-    config = Config(dataset="imagefolder", data_dir=sys.argv[1], image_size=8, workers=2)
-    found = data.load(config, ALONE)
-    supply = feed.open_feed(config, ALONE, found).train(0, DistributedBatchSampler(37, 0, 1, 4, 0))
-    next(supply)
-    print("fed", flush=True)
-    sys.stdin.read()
-"""
-
-
-def children(pid):
-    """The processes that a process started, and those that these started."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(status.read_text().rpartition(")")[2].split()[1])
-        except (OSError, ProcessLookupError):
-            continue
-        if parent == pid:
-            found += [int(status.parent.name), *children(int(status.parent.name))]
-    return found
-
-
-@pytest.mark.slow
-def test_workers_are_gone_when_their_rank_was_killed(tmp_path):
-    make_folder(tmp_path / "data")
-    script = tmp_path / "feeding.py"
-    script.write_text(FEEDING)
-    command = [sys.executable, str(script), str(tmp_path / "data")]
-    rank = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert rank.stdout.readline() == b"fed\n"
-    started = children(rank.pid)
-    assert len(started) >= 3
-    os.kill(rank.pid, signal.SIGKILL)
-    rank.communicate()
-    deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in started):
-        assert time.monotonic() < deadline, "a worker outlives its rank"
-        time.sleep(0.05)
