@@ -136,7 +136,8 @@ def newest(folder: Folder, must_match: dict[str, Any]) -> Checkpoint | None:
 
     Args:
         folder: A job's folder.
-        must_match: Names and values that the checkpoint's `meta` has to have, such as the model.
+        must_match: Names and values that the checkpoint's `meta` may not have otherwise, such as
+            the model.
 
     Returns:
         The checkpoint, or None if the folder has none and never had a complete one.
@@ -257,10 +258,11 @@ def _check_ours(meta: dict[str, Any], must_match: dict[str, Any], where: str) ->
             f"{where} has version {meta.get('version')!r}, and this program reads {VERSION}; "
             "use the release that wrote it"
         )
-    for key, value in must_match.items():
-        if meta.get(key) != value:
+    # What an earlier release did not keep of the run is no reason to lose its steps.
+    for key in must_match.keys() & meta.keys():
+        if meta[key] != must_match[key]:
             raise CheckpointError(
-                f"{where} was made with {key} {meta.get(key)!r}, and this run has {value!r}; "
+                f"{where} was made with {key} {meta[key]!r}, and this run has {must_match[key]!r}; "
                 "use another folder, or pass --resume never to delete it and start anew"
             )
 

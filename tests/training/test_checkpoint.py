@@ -213,6 +213,12 @@ def test_a_foreign_one_is_refused_with_the_reason(tmp_path, change, words):
         checkpoint.newest(folder, ABOUT)
 
 
+def test_one_of_a_release_that_did_not_keep_all_of_it_is_gone_on_from(tmp_path):
+    folder = open_folder(str(tmp_path))
+    save(folder, 1)
+    assert checkpoint.newest(folder, {**ABOUT, "class_names": "a, b"}).step == 1
+
+
 @pytest.mark.parametrize("step", [1, 3])
 def test_what_another_program_keeps_there_is_refused_and_not_taken_for_an_attempt(tmp_path, step):
     folder = open_folder(str(tmp_path))

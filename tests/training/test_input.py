@@ -6,6 +6,8 @@ import contextlib
 import itertools
 import multiprocessing
 import os
+import time
+from pathlib import Path
 
 import fsspec
 import numpy as np
