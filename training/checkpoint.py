@@ -259,10 +259,10 @@ def _check_ours(meta: dict[str, Any], must_match: dict[str, Any], where: str) ->
             "use the release that wrote it"
         )
     # What an earlier release did not keep of the run is no reason to lose its steps.
-    for key in must_match.keys() & meta.keys():
-        if meta[key] != must_match[key]:
+    for key, value in must_match.items():
+        if meta.get(key, value) != value:
             raise CheckpointError(
-                f"{where} was made with {key} {meta[key]!r}, and this run has {must_match[key]!r}; "
+                f"{where} was made with {key} {meta[key]!r}, and this run has {value!r}; "
                 "use another folder, or pass --resume never to delete it and start anew"
             )
 
