@@ -78,13 +78,14 @@ def read_index(files: Files) -> list[Shard] | None:
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{files.at(INDEX)} cannot be used: {error!r}; make it anew") from error
     there = _tars(sizes)
-    known = {shard.name: shard.bytes for shard in shards}
+    # One that was made with the shards of a test set in it is as good.
+    known = _to_learn_from({shard.name: shard.bytes for shard in shards})
     if there != known:
         differing = sorted(set(there.items()) ^ set(known.items()))
         raise DataError(
             f"{files.at(INDEX)} is not of these shards: {differing[0][0]} is another; make it anew"
         )
-    return shards
+    return [shard for shard in shards if shard.name in known]
 
 
 def _check_entry(shard: Shard) -> None:
@@ -121,14 +122,16 @@ def shard_names(files: Files) -> dict[str, int]:
 
 
 def _tars(sizes: dict[str, int]) -> dict[str, int]:
-    """The shards, without those of a test set, which nothing is to learn from."""
     found = {name: size for name, size in sizes.items() if name.endswith(".tar")}
-    kept = {name: size for name, size in found.items() if not _is_test(name)}
-    if not kept or len(kept) == len(found):
-        return found
-    test = min(found.keys() - kept.keys())
-    LOG.info("left out %s shards of a test set, such as %s", len(found) - len(kept), test)
+    kept = _to_learn_from(found)
+    if test := sorted(found.keys() - kept.keys()):
+        LOG.info("left out %s shards of a test set, such as %s", len(test), test[0])
     return kept
+
+
+def _to_learn_from(shards: dict[str, int]) -> dict[str, int]:
+    """The shards without those of a test set, if there are others."""
+    return {name: size for name, size in shards.items() if not _is_test(name)} or shards
 
 
 def _is_test(name: str) -> bool:

@@ -146,6 +146,16 @@ def test_shards_of_a_test_set_are_left_out_and_named(tmp_path, caplog, name):
     assert f"left out 1 shards of a test set, such as {name}" in caplog.text
 
 
+def test_an_index_that_has_the_shards_of_a_test_set_too_is_used_without_them(tmp_path):
+    make_shards(tmp_path)
+    make_shard(tmp_path / "test-0.tar", [47, 48])
+    files = Files(str(tmp_path))
+    tars = {name: size for name, size in files.sizes().items() if name.endswith(".tar")}
+    every = shard_index.index_shards(files, tars)
+    (tmp_path / shard_index.INDEX).write_text(json.dumps(shard_index.as_json(every)))
+    assert len(input_shards.find(str(tmp_path), ALONE, 1).labels) == 47
+
+
 def test_shards_that_are_all_called_test_are_trained_on(tmp_path):
     for number in range(2):
         make_shard(tmp_path / f"test-{number}.tar", range(number * 9, number * 9 + 9))
