@@ -55,12 +55,14 @@ class NameTable:
 class Files:
     """The files below a path or URI."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, option: str = "--data-dir") -> None:
         """Names a place; nothing is looked up yet.
 
         Args:
             uri: A path, or a URI that fsspec knows.
+            option: By which a person gives it, for messages.
         """
+        self._option = option
         scheme, separator, rest = uri.partition("://")
         self.uri = rest if scheme == "file" else uri.rstrip("/")
         self.local = not separator or scheme == "file"
@@ -164,7 +166,7 @@ class Files:
         # Of a whole folder the one file that was in the way.
         where = self.at(name) if name else getattr(error, "filename", None) or self.uri
         words = f"cannot {action} {where}: {reason};"
-        hint = "see that --data-dir is the place of the data set, and that this user may read it"
+        hint = f"see that {self._option} is the place of the data, and that this user may read it"
         if outage.is_outage(error):
             return DataAwayError(f"{words} {outage.AWAY} {hint}")
         return DataError(f"{words} {hint}")

@@ -39,11 +39,11 @@ def files_in(folder: Path) -> list[Path]:
 
     Raises:
         ConfigError: If there is no such folder, or nothing in it.
-        DataError: If a folder in it cannot be listed.
+        DataError: If a folder in it cannot be listed, or a link leads nowhere.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder; name one with text, or none for the default")
-    files = sorted(folder / name for name in Files(str(folder)).sizes())
+    files = sorted(folder / name for name in Files(str(folder), "--text-files").sizes())
     if not files:
         raise ConfigError(f"{folder} has no files; put text there, or name no folder")
     return files

@@ -8,7 +8,7 @@ import json
 import pytest
 import torch
 
-from kfp_pytorch.training.errors import CheckpointError, ConfigError
+from kfp_pytorch.training.errors import CheckpointError, ConfigError, DataError
 from kfp_pytorch.training.text import ByteText, TextBatches, files_in, standard_library
 
 # 26 windows of 4 bytes, each of which tells its number.
@@ -99,6 +99,13 @@ def test_a_mounted_config_map_is_read_once_and_a_linked_folder_at_all(tmp_path):
     (tmp_path / "map/more").symlink_to(tmp_path / "more")
     text = ByteText.read(files_in(tmp_path / "map"))
     assert text.data.numpy().tobytes() == b"once\0linked"
+
+
+def test_a_link_in_a_folder_of_text_that_leads_nowhere_is_named(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"there")
+    (tmp_path / "b.txt").symlink_to("gone.txt")
+    with pytest.raises(DataError, match=r"cannot list .*/b.txt: No such file.*--text-files is the"):
+        files_in(tmp_path)
 
 
 def test_the_held_out_part_is_the_end_and_is_not_trained_on():
