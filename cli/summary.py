@@ -243,7 +243,8 @@ def _artifacts(package: Package, steps: list[StepResult], place: Place) -> dict[
     """Names each artifact and where it lies; a page gets a name that a browser opens."""
     found: dict[str, str] = {}
     for step in steps:
-        for output, artifact in step.artifacts.items():
+        # KFP names them in another order in each run.
+        for output, artifact in sorted(step.artifacts.items()):
             places = {output: _openable(artifact["uri"], _type(package, step, output))}
             folder = artifact.get("metadata", {}).get("folder")
             if isinstance(folder, str) and folder:

@@ -196,6 +196,7 @@ def test_summary_names_metrics_artifacts_and_where_the_job_left_its_files(tmp_pa
     assert made["model"] == {"storage_uri": "pvc://claim/key/job/export"}
     assert made["artifacts"]["checkpoints"] == f"{tmp_path}/claims/ns/claim/key/job/checkpoints"
     assert "tensorboard" not in made["artifacts"]  # this container wrote none
+    assert list(made["artifacts"]) == ["curves", "metrics", "model", "checkpoints"]
     curves = made["artifacts"]["curves"]
     assert curves.endswith("curves.html")
     assert Path(curves).read_text() == "<html>"
