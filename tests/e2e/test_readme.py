@@ -1,4 +1,4 @@
-"""What the README shows is run as it stands there."""
+"""What the READMEs show is run as it stands there."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from kfp_pytorch.launcher.constants import IMAGE_TAG
 ROOT = Path(kfp_pytorch.__file__).parent.parent
 
 
-def shown(heading: str) -> list[str]:
+def shown(heading: str, file: str = "README.md") -> list[str]:
     """The Python that a section shows."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / file).read_text(encoding="utf-8")
     section = re.split(r"^##+ ", text.partition(f"# {heading}\n")[2], flags=re.MULTILINE)[0]
     return re.findall(r"^```python\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
 
@@ -77,3 +77,12 @@ def test_the_pipeline_of_ones_own_runs_with_its_script(cluster, tmp_path: Path) 
     )
     assert ran.code == 0, ran.stderr
     assert ran.summary["metrics"] == {"accuracy": 0.93}
+
+
+@pytest.mark.slow
+def test_a_job_goes_on_from_the_folder_of_the_one_before(cluster, tmp_path: Path) -> None:
+    (pipeline,) = shown("One job after another", "components/pytorch_job/README.md")
+    (tmp_path / "chain.py").write_text(pipeline)
+    ran = cluster.run(f"{tmp_path / 'chain.py'}:train_on", image="any")
+    assert ran.code == 0, ran.stderr
+    assert re.search(r"second-\w+-master-0 .* going on from \S+/first-\w+/checkpoints", ran.stderr)
