@@ -76,7 +76,7 @@ def write_outputs(
         Where the export and the job's folder are.
     """
     if outcome.success is None:
-        _warn_of_messages(evidence)
+        _warn_of_messages(evidence, inputs)
     success = outcome.success or Success(pod="")
     folder = inputs.folder(podview.name(manifest))
     finite = finite_metrics(success.metrics)
@@ -100,15 +100,14 @@ def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _warn_of_messages(evidence: Evidence) -> None:
+def _warn_of_messages(evidence: Evidence, inputs: PyTorchJobInputs) -> None:
     ends = [end for pod in evidence.pods.values() for end in podview.ends(pod)]
     trained = [end for end in ends if end.container == PYTORCH_CONTAINER and end.exit_code == 0]
     if evidence.pods and not trained:
-        _warn(
-            evidence,
-            "What training said is not known: its pods were gone before their end was seen. With "
-            "clean_pod_policy 'Running' those that succeed stay.",
-        )
+        words = "What training said is not known: its pods were gone before their end was seen."
+        if inputs.clean_pod_policy == "All":
+            words += " With clean_pod_policy 'Running' those that succeed stay."
+        _warn(evidence, words)
     for end in trained:
         if end.message.strip():
             _warn(

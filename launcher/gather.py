@@ -183,7 +183,8 @@ class Gatherer:
         deadline = time.monotonic() + self._limits.gather
         try:
             fresh = self.saw_pods((patient or self._kube).list(POD, labels=self.labels))
-            fresh += self._recall() if patient is not None else []
+            if patient is not None:
+                fresh += self._recall()
         except StepError as error:
             if patient is not None:
                 raise CannotObserve(f"Could not read the pods: {error.message}") from error
