@@ -61,7 +61,7 @@ _KNOWN = (
     (
         re.compile(
             r"pull access denied|unauthorized|authentication required|no basic auth credentials"
-            r"|401 Un|403 Forb|denied:"
+            r"|401 Un|403 Forb|(?<!permission )denied:"
         ),
         "The registry does not let it be pulled: check the image's name, and name the Secret of "
         "the registry in image_pull_secrets.",
@@ -77,7 +77,7 @@ _KNOWN = (
         re.compile(
             r"(?:dial tcp[^\n]{0,120}: )?"
             r"(?:no such host|i/o timeout|connection refused|network is unreachable|EOF$"
-            r"|TLS handshake timeout|Client.Timeout exceeded)"
+            r"|TLS handshake timeout|Client\.Timeout exceeded)"
         ),
         "The node does not reach the registry: check the registry's name; an administrator checks "
         "the node's network, its DNS and its proxy.",
