@@ -155,7 +155,8 @@ class Files:
     def _read_local(self, name: str, start: int, end: int | None) -> bytes:
         try:
             with open(f"{self.uri}/{name}", "rb", buffering=0) as file:  # noqa: PTH123
-                file.seek(start)
+                if start:
+                    file.seek(start)
                 return file.read() if end is None else file.read(end - start)
         except OSError as error:
             raise self.failed("read", name, error) from error

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import itertools
 import multiprocessing
 import os
+import sys
+import termios
 import time
 from pathlib import Path
 
@@ -292,30 +294,34 @@ def test_a_file_that_goes_while_training_is_named(broken, tmp_path):
     source.close()
 
 
+def unread(pipe: int) -> int:
+    """The bytes that a pipe holds."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
 def test_a_worker_that_is_killed_ends_training_with_the_image_that_was_waited_for(tmp_path):
     make_folder(tmp_path)
     config = Config(dataset="imagefolder", data_dir=str(tmp_path), image_size=8, workers=1)
     found = data.load(config, ALONE)
     batches = list(DistributedBatchSampler(37, 0, 1, 4, 0))
-    # Killed where it waits for an image to be written, a worker holds nothing that others want.
+    # Killed where it waits for the rest of an image, a worker holds nothing that others want.
     image = Path(found.train.name(int(batches[1].indices[0])))
     image.unlink()
     os.mkfifo(image)
+    pipe = os.open(image, os.O_RDWR)
+    os.write(pipe, b"the beginning")
     source = feed.open_feed(config, ALONE, found)
     supply = source.train(0, batches)
     others = multiprocessing.active_children()
     next(supply)
     (worker,) = set(multiprocessing.active_children()) - {*others}
-    writer = None
-    while writer is None:
+    while unread(pipe):
         assert worker.is_alive()
         time.sleep(0.01)
-        with contextlib.suppress(OSError):
-            writer = os.open(image, os.O_WRONLY | os.O_NONBLOCK)
     worker.kill()
     with pytest.raises(DataError, match=rf"was killed.*{image} came.*--workers"):
         list(supply)
-    os.close(writer)
+    os.close(pipe)
     source.close()
 
 
