@@ -93,18 +93,16 @@ def main() -> int:
     """Loads, warms up, serves.
 
     Returns:
-        The exit code: 0 after a signal, 1 when the export cannot be served.
+        The exit code: 0 after a signal, 1 when it cannot serve.
     """
     options = arguments(sys.argv[1:])
     try:
         tempfile.gettempdir()
     except OSError as error:
-        print(
-            f"error: torch needs a folder for temporary files: {error}; mount an emptyDir at /tmp, "
-            "or set TMPDIR to a folder that this user can write to",
-            file=sys.stderr,
+        return _failed(
+            f"torch needs a folder for temporary files: {error}; mount an emptyDir at /tmp, or set "
+            "TMPDIR to a folder that this user can write to"
         )
-        return 1
     # `import kserve` parses sys.argv with options of its own.
     sys.argv = sys.argv[:1]
     # As the first process of a container it has no default action for the signal. While it serves,
@@ -125,8 +123,7 @@ def main() -> int:
         served = predictor.Predictor(export.load(options.model_dir))
         served.warm_up()
     except (export.ExportError, predictor.ModelBroken) as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        return 1
+        return _failed(str(error))
     from kfp_pytorch.serving.server import serve
 
     gc.enable()
@@ -141,14 +138,17 @@ def main() -> int:
     except SystemExit:
         # uvicorn's way out where it cannot listen, of which it has logged the reason.
         where = f"{options.http_host}:{options.http_port}"
-        print(
-            f"error: {where} cannot be listened at, see above; give another --http_port or "
-            "--http_host, or end what listens there",
-            file=sys.stderr,
-            flush=True,
+        return _failed(
+            f"{where} cannot be listened at, see above; give another --http_port or --http_host, "
+            "or end what listens there"
         )
-        return 1
     return 0
+
+
+def _failed(words: str) -> int:
+    """Says why it does not serve, and gives the exit code."""
+    print(f"error: {words}", file=sys.stderr, flush=True)
+    return 1
 
 
 if __name__ == "__main__":

@@ -134,9 +134,8 @@ def check_security(context: Object, path: str) -> Iterator[Cause]:
 
 def check_volume(volume: Object, path: str) -> Iterator[Cause]:
     """What is wrong with where a volume's content comes from."""
-    for kind in sorted(
-        key for key, source in volume.items() if key != "name" and source is not None
-    )[1:]:
+    kinds = sorted(key for key, source in volume.items() if key != "name" and source is not None)
+    for kind in kinds[1:]:
         why = "Forbidden: may not specify more than 1 volume type"
         yield Cause("FieldValueForbidden", f"{path}.{kind}", why)
 
