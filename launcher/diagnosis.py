@@ -19,7 +19,7 @@ from kfp_pytorch.launcher import (
 from kfp_pytorch.launcher.evidence import Evidence, Object
 from kfp_pytorch.launcher.findings import Finding
 from kfp_pytorch.launcher.log_findings import Error
-from kfp_pytorch.launcher.messages import read_messages
+from kfp_pytorch.launcher.messages import is_ours, read_messages
 from kfp_pytorch.launcher.pods import pod_phase
 from kfp_pytorch.launcher.podview import counted, some
 from kfp_pytorch.launcher.progress import printable
@@ -150,6 +150,7 @@ def _logs(evidence: Evidence) -> dict[str, str]:
     """Return each pod's last lines; its termination message where the log could not be read.
 
     The message may say more than the log: a kubelet's own last line, such as why the log is cut.
+    JSON is none of its lines, but what the program said in its own way.
     """
     # The colours of terminals come off; a bar that was drawn over and over becomes lines.
     logs = {pod: printable(log.replace("\r", "\n")) for pod, log in evidence.logs.items()}
@@ -157,11 +158,11 @@ def _logs(evidence: Evidence) -> dict[str, str]:
     for pod in podview.in_order(evidence.pods.values()):
         for end in podview.ends(pod):
             message = end.message.strip()
-            if message and not message.startswith("{"):
+            if message and not is_ours(message):
                 log = logs.setdefault(end.pod, message)
                 last = message.rpartition("\n")[2]
                 own = podview.trains(end) and end.exit_code and end.current
-                if own and last not in log:
+                if own and last not in log and not last.startswith("{"):
                     logs[end.pod] = f"{log}\n{last}"
     return logs
 

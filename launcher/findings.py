@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kfp_pytorch.launcher import podview, waiting
 from kfp_pytorch.launcher.constants import INIT_CONTAINER
 from kfp_pytorch.launcher.evidence import Evidence, Object
+from kfp_pytorch.launcher.messages import is_ours
 from kfp_pytorch.launcher.podview import Ended, counted, some
 
 # How likely a finding is the cause rather than a consequence. A container killed for memory or a
@@ -273,7 +274,7 @@ def _exit_codes(evidence: Evidence, ends: list[Ended]) -> Iterator[Finding]:
 def _last_words(evidence: Evidence, end: Ended) -> str:
     """What to do about an end that only the program's own log explains."""
     # A message of ours is no log, and is not shown as one.
-    said = "" if end.message.lstrip().startswith("{") else end.message.strip()
+    said = "" if is_ours(end.message) else end.message.strip()
     log = evidence.logs.get(end.pod, "").strip() or said
     if not log and not any(other.strip() for other in evidence.logs.values()):
         return f"It left no log that could be read. {KEEP_THE_PODS}"

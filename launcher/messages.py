@@ -119,6 +119,11 @@ def read_messages(pods: Iterable[Object]) -> Outcome:
     )
 
 
+def is_ours(message: str) -> bool:
+    """Whether a termination message is one of ours, and not the end of a log or another's."""
+    return bool(_parse(message))
+
+
 def _parse(message: str) -> dict[str, Any]:
     try:
         said = json.loads(message)

@@ -250,6 +250,13 @@ def test_a_failure_that_says_nothing_is_no_reason() -> None:
     assert "It left no log that could be read." in found.message
 
 
+def test_a_log_of_json_that_only_the_kubelet_kept_is_shown() -> None:
+    lines = '{"level": "info", "event": "reads"}\n{"level": "error", "event": "no config.toml"}'
+    found = of(pod(0, container(state=end(3, message=lines))))
+    assert "What to do: Its last log lines are below" in found.message
+    assert found.message.endswith('  {"level": "error", "event": "no config.toml"}')
+
+
 def test_a_proxy_that_keeps_a_finished_pod_alive() -> None:
     done = container(state={"terminated": {"exitCode": 0, "reason": "Completed"}})
     found = of(pod(0, done, container("istio-proxy", state={"running": {}})))
