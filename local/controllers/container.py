@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kfp_pytorch.launcher.constants import INIT_CONTAINER
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.controllers import container_process, launching, probes
 from kfp_pytorch.local.controllers.container_process import Launch, Process, StartError
@@ -16,7 +17,6 @@ from kfp_pytorch.local.controllers.environment import ConfigError
 from kfp_pytorch.local.controllers.events import Recorder
 from kfp_pytorch.local.controllers.launching import CreateError, ImageError, Place
 from kfp_pytorch.local.controllers.pod_status import ContainerState
-from kfp_pytorch.local.controllers.pytorchjob_pods import INIT_CONTAINER
 from kfp_pytorch.local.quantities import quantity
 
 Object = dict[str, Any]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER, PYTORCHJOB
+from kfp_pytorch.launcher.constants import INIT_CONTAINER, PYTORCH_CONTAINER, PYTORCHJOB
 from kfp_pytorch.local.apiserver import objects
 
 Object = dict[str, Any]
@@ -27,7 +27,6 @@ JOB_ROLE_LABEL = f"{_LABEL}/job-role"
 
 PORT_NAME = "pytorchjob-port"
 PORT = 23456
-INIT_CONTAINER = "init-pytorch"
 _INIT_IMAGE = "alpine:3.10"
 _INIT_TRIES = 100
 
