@@ -33,13 +33,13 @@ from kfp_pytorch.local.apiserver import gc as collector
 from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.apiserver.registry import NAMESPACE, Registry, read_definitions
 from kfp_pytorch.local.apiserver.serve import Server, kubeconfig
-from kfp_pytorch.local.controllers import claims, node, pod_admission
-from kfp_pytorch.local.controllers.deployment import DeploymentController
-from kfp_pytorch.local.controllers.inferenceservice import KServe
-from kfp_pytorch.local.controllers.kubelet import Kubelet
-from kfp_pytorch.local.controllers.operator import Operator
-from kfp_pytorch.local.controllers.ports import Ports
-from kfp_pytorch.local.controllers.scheduler import Scheduler
+from kfp_pytorch.local.controllers.kserve.controller import KServe
+from kfp_pytorch.local.controllers.kubelet.kubelet import Kubelet
+from kfp_pytorch.local.controllers.kubernetes import claims, node, pod_admission
+from kfp_pytorch.local.controllers.kubernetes.deployment import DeploymentController
+from kfp_pytorch.local.controllers.kubernetes.ports import Ports
+from kfp_pytorch.local.controllers.kubernetes.scheduler import Scheduler
+from kfp_pytorch.local.controllers.pytorchjob.controller import Operator
 
 Object = dict[str, Any]
 

@@ -16,7 +16,7 @@ from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.apiserver.errors import conflict, denied
 from kfp_pytorch.local.apiserver.faultactions import Call
 from kfp_pytorch.local.apiserver.faults import Fault
-from kfp_pytorch.local.controllers.inferenceservice import check
+from kfp_pytorch.local.controllers.kserve.controller import check
 
 NAMESPACE = "default"
 NAME = "digits"

@@ -1,0 +1,109 @@
+"""One address for each model server: passes connections on to the pods that are ready.
+
+It stands for a Service and the ingress before it. The address stays while pods come and go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Hashable, Sequence
+
+from kfp_pytorch.local.apiserver.connections import bound
+from kfp_pytorch.local.controllers.kubernetes.node import LOOPBACK
+
+# Bytes read at once.
+_CHUNK = 64 * 1024
+_NOBODY = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\ncontent-length: 19\r\n"
+    b"connection: close\r\n\r\nno healthy upstream"
+)
+
+
+class FrontDoor:
+    """Listens on one port of 127.0.0.1.
+
+    Attributes:
+        port: The port.
+        backends: The ports of the pods that are ready.
+    """
+
+    def __init__(self) -> None:
+        self._socket = bound(LOOPBACK, 0)
+        self._socket.listen()
+        self.port: int = self._socket.getsockname()[1]
+        self.backends: Sequence[int] = ()
+        self._turn = 0
+        self._serving = asyncio.create_task(self._serve())
+
+    def close(self) -> None:
+        """Stop listening; connections that are open end with their pods."""
+        self._serving.cancel()
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._pass_on, sock=self._socket)
+        async with server:
+            await server.serve_forever()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(OSError):
+            backend = await self._connect()
+            if backend is None:
+                writer.write(_NOBODY)
+                await writer.drain()
+                return
+            theirs, to_them = backend
+            with contextlib.closing(to_them):
+                await asyncio.gather(_copy(reader, to_them), _copy(theirs, writer))
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """A connection to the next pod in turn that takes one."""
+        for _ in range(len(self.backends)):
+            self._turn += 1
+            port = self.backends[self._turn % len(self.backends)]
+            with contextlib.suppress(OSError):
+                return await asyncio.open_connection(LOOPBACK, port)
+        return None
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(_CHUNK):
+            writer.write(data)
+            await writer.drain()
+    finally:
+        with contextlib.suppress(OSError):
+            writer.write_eof()
+
+
+class FrontDoors:
+    """The front doors of all model servers of a cluster."""
+
+    def __init__(self) -> None:
+        self._doors: dict[Hashable, FrontDoor] = {}
+
+    def open(self, key: Hashable, backends: Sequence[int]) -> int:
+        """Pass connections on to these ports from now on.
+
+        Args:
+            key: The model server.
+            backends: The ports of its pods that are ready.
+
+        Returns:
+            The port that stays the same until `close`.
+        """
+        if key not in self._doors:
+            self._doors[key] = FrontDoor()
+        self._doors[key].backends = backends
+        return self._doors[key].port
+
+    def close(self, key: Hashable) -> None:
+        """Close a model server's door, if it has one."""
+        door = self._doors.pop(key, None)
+        if door:
+            door.close()
+
+    def close_all(self) -> None:
+        """Close every door."""
+        for key in list(self._doors):
+            self.close(key)

@@ -1,0 +1,157 @@
+"""The kubelet: runs the pods that are bound to this machine as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kfp_pytorch.launcher.constants import POD
+from kfp_pytorch.local import guard
+from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.core import Api
+from kfp_pytorch.local.controllers.kubelet import memory
+from kfp_pytorch.local.controllers.kubelet.container import Backoff
+from kfp_pytorch.local.controllers.kubelet.container_config import remove_folder
+from kfp_pytorch.local.controllers.kubelet.pod_worker import Node, PodWorker
+from kfp_pytorch.local.controllers.kubernetes.events import Recorder
+from kfp_pytorch.local.controllers.kubernetes.node import NODE_NAME, gpu_request
+from kfp_pytorch.local.controllers.kubernetes.ports import Ports
+
+Object = dict[str, Any]
+
+# How often the memory of containers with a limit is looked at.
+_MEMORY_BEAT_S = 0.2
+_LOG = logging.getLogger(__name__)
+
+
+class Kubelet:
+    """Runs the pods of one cluster.
+
+    Pods that are bound to another node than `local` are left alone.
+
+    Args:
+        api: The cluster's objects.
+        root: The cluster's folder.
+        ports: Where pods listen.
+        gpus: The numbers of this machine's GPUs.
+        backoff: How long a container that ended waits to be started again.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        root: Path,
+        ports: Ports,
+        gpus: Sequence[int] = (),
+        backoff: Backoff | None = None,
+    ) -> None:
+        recorder = Recorder(api, "kubelet", NODE_NAME)
+        self._api = api
+        self._node = Node(api, root, ports, recorder, backoff or Backoff())
+        self._gpus = list(gpus)
+        self._gpus_of: dict[str, list[int]] = {}
+        self._workers: dict[str, tuple[PodWorker, asyncio.Task[None]]] = {}
+
+    async def run(self) -> None:
+        """Work until cancelled; pods go on running until `stop`."""
+        self._remove_folders()
+        watching = asyncio.create_task(self._watch_memory())
+        try:
+            async for _, pod in self._api.watch(POD):
+                if pod["spec"].get("nodeName") == NODE_NAME:
+                    self._see(pod)
+        finally:
+            watching.cancel()
+
+    async def stop(self, longest: float) -> None:
+        """Stop every pod and wait until nothing of any is left.
+
+        Args:
+            longest: Seconds after which what has not ended is killed.
+        """
+        running = list(self._workers.values())
+        for worker, _ in running:
+            worker.stop(longest)
+        await asyncio.gather(*(task for _, task in running), return_exceptions=True)
+        self._remove_folders()
+
+    def _remove_folders(self) -> None:
+        """Remove the folders of all pods, as of those that a cluster before left behind."""
+        for folder in (self._node.root / "pods").glob("*/"):
+            remove_folder(folder)
+
+    def _see(self, seen: Object) -> None:
+        uid: str = objects.metadata(seen)["uid"]
+        worker, _ = self._workers.get(uid, (None, None))
+        # What was seen may be of the past: the pod may have ended since.
+        pod = self._api.find(POD, objects.namespace(seen), objects.name(seen))
+        if pod is None or objects.metadata(pod)["uid"] != uid:
+            if worker:
+                worker.stop(0)
+            else:
+                self._clean_up(seen)
+        elif worker is None:
+            if (pod.get("status") or {}).get("phase") in (None, "Pending"):
+                self._start(pod)
+        elif objects.deleting(pod):
+            worker.stop(objects.metadata(pod).get("deletionGracePeriodSeconds", 0))
+
+    def _start(self, pod: Object) -> None:
+        uid: str = objects.metadata(pod)["uid"]
+        worker = PodWorker(self._node, pod, self._gpus_for(pod))
+        task = asyncio.create_task(worker.run())
+        self._workers[uid] = (worker, task)
+        task.add_done_callback(lambda done: self._ended(worker, pod, done))
+        if objects.deleting(pod):
+            worker.stop(objects.metadata(pod).get("deletionGracePeriodSeconds", 0))
+
+    def _ended(self, worker: PodWorker, pod: Object, task: asyncio.Task[None]) -> None:
+        self._workers.pop(worker.uid, None)
+        self._gpus_of.pop(worker.uid, None)
+        if not task.cancelled() and task.exception():
+            _LOG.error("pod %s failed here", objects.name(pod), exc_info=task.exception())
+        if self._api.find(POD, objects.namespace(pod), objects.name(pod)) is None:
+            self._clean_up(pod)
+
+    def _clean_up(self, pod: Object) -> None:
+        """Remove the folder of a pod that is gone; its logs and its claims stay."""
+        meta = objects.metadata(pod)
+        name = f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
+        remove_folder(self._node.root / "pods" / name)
+
+    def _gpus_for(self, pod: Object) -> list[int] | None:
+        if not self._gpus:
+            return None
+        taken = {gpu for gpus in self._gpus_of.values() for gpu in gpus}
+        free = [gpu for gpu in self._gpus if gpu not in taken]
+        chosen = free[: gpu_request(pod)]
+        self._gpus_of[objects.metadata(pod)["uid"]] = chosen
+        return chosen
+
+    async def _watch_memory(self) -> None:
+        while True:
+            await asyncio.sleep(_MEMORY_BEAT_S)
+            limited = {
+                container.pid: container
+                for worker, _ in self._workers.values()
+                for container in worker.containers
+                if container.pid and container.memory_limit
+            }
+            if limited:
+                limits = {pid: each.memory_limit or 0.0 for pid, each in limited.items()}
+                for pid in await asyncio.to_thread(_over_limit, limits):
+                    if limited[pid].pid == pid:
+                        limited[pid].kill_for_memory()
+
+
+def _over_limit(limits: dict[int, float]) -> list[int]:
+    """Which trees of processes hold more memory than they may: guard's process id → bytes."""
+    parents = guard.parents()
+    return [
+        pid
+        for pid, limit in limits.items()
+        if memory.held(guard.descendants(pid, parents), limit) > limit
+    ]

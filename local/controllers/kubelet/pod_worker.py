@@ -1,0 +1,214 @@
+"""One pod of this machine, from its binding to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kfp_pytorch.launcher.constants import POD
+from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.core import Api, ApiError
+from kfp_pytorch.local.apiserver.registry import SECRET
+from kfp_pytorch.local.controllers.kubelet import pod_status, volumes
+from kfp_pytorch.local.controllers.kubelet.container import Backoff, Container
+from kfp_pytorch.local.controllers.kubelet.container_config import Place
+from kfp_pytorch.local.controllers.kubelet.volumes import VolumeError
+from kfp_pytorch.local.controllers.kubernetes.events import Recorder
+from kfp_pytorch.local.controllers.kubernetes.node import LOOPBACK
+from kfp_pytorch.local.controllers.kubernetes.ports import Ports
+
+Object = dict[str, Any]
+
+_MOUNT_RETRY_S = 1.0
+_GRACE_S = 30
+# Source: kubernetes pkg/kubelet/active_deadline.go.
+_OVERDUE = {
+    "reason": "DeadlineExceeded",
+    "message": "Pod was active on the node longer than the specified deadline",
+}
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Node:
+    """What all pods of this machine share.
+
+    Attributes:
+        api: The cluster's objects.
+        root: The cluster's folder.
+        ports: Where pods listen.
+        recorder: Where the kubelet's events go.
+        backoff: How long a container that ended waits to be started again.
+    """
+
+    api: Api
+    root: Path
+    ports: Ports
+    recorder: Recorder
+    backoff: Backoff
+
+
+class PodWorker:
+    """Runs one pod.
+
+    Args:
+        node: What it shares with other pods.
+        pod: The pod, bound to this machine.
+        gpus: The numbers of the GPUs that are its own; None where this machine has none.
+    """
+
+    def __init__(self, node: Node, pod: Object, gpus: Sequence[int] | None) -> None:
+        self._node = node
+        self._namespace, self._name = objects.namespace(pod), objects.name(pod)
+        self.uid: str = objects.metadata(pod)["uid"]
+        self._stopping = asyncio.Event()
+        self._evicted: Object | None = None
+        self.folder = node.root / "pods" / f"{self._namespace}_{self._name}_{self.uid}"
+        pod = {**pod, "status": {**(pod.get("status") or {}), "podIP": LOOPBACK}}
+        pod["status"]["hostIP"] = LOOPBACK
+        self._place = Place(node.api, node.root, node.ports, pod, self.folder, {}, gpus)
+        spec = pod["spec"]
+        policy = spec.get("restartPolicy", "Always")
+        # An init container that ended well has ended for good, whatever the policy of the pod.
+        initial_policy = "OnFailure" if policy == "Always" else policy
+        self._initial = []
+        for each in spec.get("initContainers") or []:
+            sidecar = each.get("restartPolicy") == "Always"
+            self._initial.append(self._container(each, "Always" if sidecar else initial_policy))
+            self._initial[-1].state.sidecar = sidecar
+        self._beside: list[asyncio.Task[bool]] = []
+        self._main = [self._container(each, policy) for each in spec["containers"]]
+
+    def _container(self, spec: Object, policy: str) -> Container:
+        node = self._node
+        return Container(self._place, spec, policy, node.recorder, node.backoff, self.write_status)
+
+    @property
+    def containers(self) -> list[Container]:
+        """All of its containers."""
+        return [*self._initial, *self._main]
+
+    async def run(self) -> None:
+        """Run the pod until it has ended, was deleted or overdue, and has stopped."""
+        self.write_status()
+        deadline = self._place.pod["spec"].get("activeDeadlineSeconds")
+        if deadline is None:
+            await self._run()
+            return
+        timer = asyncio.get_running_loop().call_later(deadline, self._end_overdue)
+        try:
+            await self._run()
+        finally:
+            timer.cancel()
+
+    async def _run(self) -> None:
+        self._look_for_pull_secrets()
+        mounted = await self._mount()
+        for container in self.containers:
+            container.place = replace(self._place, volumes=mounted)
+        initialized = True
+        for container in self._initial:
+            initialized = (
+                initialized and not self._stopping.is_set() and await self._init(container)
+            )
+        if initialized and not self._stopping.is_set():
+            await asyncio.gather(*(container.run() for container in self._main))
+        elif self._stopping.is_set():
+            for container in self.containers:
+                container.give_up()
+        await self._stop_sidecars()
+        self.write_status()
+        self._say_gone()
+
+    async def _init(self, container: Container) -> bool:
+        """Run an init container to its end, or a sidecar until it is up; whether that came about.
+
+        Source: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/.
+        """
+        if not container.state.sidecar:
+            return await container.run()
+        running, up = (asyncio.create_task(each) for each in (container.run(), container.up.wait()))
+        self._beside.append(running)
+        await asyncio.wait([running, up], return_when=asyncio.FIRST_COMPLETED)
+        up.cancel()
+        return container.up.is_set()
+
+    async def _stop_sidecars(self) -> None:
+        grace = self._place.pod["spec"].get("terminationGracePeriodSeconds", _GRACE_S)
+        sidecars = [each for each in self._initial if each.state.sidecar]
+        for container in reversed(sidecars):
+            container.stop(grace)
+        await asyncio.gather(*self._beside)
+
+    def stop(self, grace: float) -> None:
+        """Ask the pod's containers to end; after the grace, in seconds, they are killed.
+
+        Sidecars are asked when the others have ended, unless none of them runs.
+        """
+        self._stopping.set()
+        first = (
+            self._main if grace > 0 and any(each.pid for each in self._main) else self.containers
+        )
+        for container in first:
+            container.stop(grace)
+
+    def _end_overdue(self) -> None:
+        """End the pod for having been here longer than it may."""
+        self._evicted = _OVERDUE
+        pod = self._place.pod
+        self._node.recorder.event(pod, "Normal", _OVERDUE["reason"], _OVERDUE["message"])
+        self.stop(pod["spec"].get("terminationGracePeriodSeconds", _GRACE_S))
+
+    def write_status(self) -> None:
+        """Write the pod's status from its containers' states."""
+        initial = [container.state for container in self._initial]
+        main = [container.state for container in self._main]
+
+        def changed(pod: Object) -> None:
+            if objects.metadata(pod)["uid"] == self.uid:
+                now = self._node.api.clock()
+                pod["status"] = pod_status.pod_status(pod, initial, main, now, self._evicted)
+
+        # A pod that was deleted without grace has no status to write.
+        with contextlib.suppress(ApiError):
+            self._node.api.mutate(POD, self._namespace, self._name, changed, "status")
+
+    def _look_for_pull_secrets(self) -> None:
+        """Warn of secrets that are not there; the image may be pulled without them."""
+        place = self._place
+        named = [each.get("name", "") for each in place.pod["spec"].get("imagePullSecrets") or []]
+        missing = ", ".join(name for name in named if place.find(SECRET, name) is None)
+        if missing:
+            said = f"Unable to retrieve some image pull secrets ({missing}); attempting to pull"
+            reason = "FailedToRetrieveImagePullSecret"
+            words = f"{said} the image may not succeed."
+            self._node.recorder.event(place.pod, "Warning", reason, words)
+
+    async def _mount(self) -> dict[str, Path]:
+        """Make the pod's volumes, once all that they refer to is there."""
+        while not self._stopping.is_set():
+            place = self._place
+            try:
+                return volumes.prepare(place.pod, place.folder, place.root, place.find)
+            except (VolumeError, OSError) as error:
+                event = (place.pod, "Warning", "FailedMount", str(error))
+                self._node.recorder.event(*event)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_MOUNT_RETRY_S):
+                    await self._stopping.wait()
+        return {}
+
+    def _say_gone(self) -> None:
+        """Let the API forget a deleted pod, now that nothing of it runs."""
+        pod = self._node.api.find(POD, self._namespace, self._name)
+        if pod is None or not objects.deleting(pod):
+            return
+        try:
+            self._node.api.delete(POD, self._namespace, self._name, uid=self.uid, grace=0)
+        except ApiError as error:
+            _LOG.debug("pod %s/%s: %s", self._namespace, self._name, error)

@@ -1,0 +1,104 @@
+"""Startup, readiness and liveness probes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from kfp_pytorch.local.controllers.kubernetes.node import LOOPBACK
+from kfp_pytorch.local.controllers.kubernetes.ports import Ports, container_port
+
+Object = dict[str, Any]
+Check = Callable[[], Awaitable[str]]
+"""Probes once; gives what is wrong, or an empty string."""
+
+_OK = range(200, 400)
+
+
+def check(pod: Object, probe: Object, ports: Ports) -> Check | None:
+    """How a probe is made once.
+
+    Args:
+        pod: The pod.
+        probe: The probe of one of its containers.
+        ports: Where the pod listens.
+
+    Returns:
+        The check, or None for a kind of probe that is not known here (`exec`, `grpc`): it is
+        taken to succeed.
+    """
+    action = probe.get("httpGet") or probe.get("tcpSocket")
+    if action is None:
+        return None
+    number = container_port(pod, action["port"])
+    if number is None:
+        return None
+    port = ports.of(pod, number)
+    http = "httpGet" in probe
+
+    async def once() -> str:
+        try:
+            async with asyncio.timeout(probe.get("timeoutSeconds", 1)):
+                return await (_get(action, port) if http else _connect(port))
+        except TimeoutError:
+            return "context deadline exceeded"
+        except OSError as error:
+            return f"dial tcp {LOOPBACK}:{port}: connect: {error.strerror or error}".lower()
+        except ValueError as error:
+            # The first line of the answer is too long, or its number is.
+            return f"malformed HTTP response: {error}"
+
+    return once
+
+
+async def _connect(port: int) -> str:
+    _, writer = await asyncio.open_connection(LOOPBACK, port)
+    writer.close()
+    return ""
+
+
+async def _get(action: Object, port: int) -> str:
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    headers = {each["name"]: each["value"] for each in action.get("httpHeaders") or []}
+    headers = {"Host": f"{LOOPBACK}:{port}", "User-Agent": "kube-probe/1.32", **headers}
+    lines = [f"GET {action.get('path') or '/'} HTTP/1.1", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    try:
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        status = (await reader.readline()).split()
+    finally:
+        writer.close()
+    code = int(status[1]) if len(status) > 1 and status[1].isdigit() else 0
+    return "" if code in _OK else f"HTTP probe failed with statuscode: {code}"
+
+
+async def watch(
+    probe: Object,
+    once: Check,
+    tell: Callable[[bool], None],
+    failed: Callable[[str], None],
+) -> None:
+    """Probe again and again, until cancelled.
+
+    Args:
+        probe: The probe, for its times and thresholds.
+        once: What `check` returned.
+        tell: Is told each verdict that differs from the one before.
+        failed: Is told what is wrong, each time that the probe fails.
+    """
+    await asyncio.sleep(probe.get("initialDelaySeconds", 0))
+    thresholds = {True: probe.get("successThreshold", 1), False: probe.get("failureThreshold", 3)}
+    verdict: bool | None = None
+    last, streak = None, 0
+    while True:
+        wrong = await once()
+        succeeded = not wrong
+        streak = streak + 1 if succeeded == last else 1
+        last = succeeded
+        if wrong:
+            failed(wrong)
+        if streak >= thresholds[succeeded] and verdict != succeeded:
+            verdict = succeeded
+            tell(succeeded)
+        await asyncio.sleep(probe.get("periodSeconds", 10))

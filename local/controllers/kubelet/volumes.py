@@ -1,0 +1,116 @@
+"""A pod's volumes as folders of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kfp_pytorch.launcher.constants import Kind
+from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.registry import CONFIG_MAP, SECRET
+from kfp_pytorch.local.controllers.kubelet.environment import Find, expand, files
+from kfp_pytorch.local.controllers.kubernetes.claims import claim_folder
+
+Object = dict[str, Any]
+
+_KNOWN = "persistentVolumeClaim, emptyDir, secret, configMap, hostPath"
+
+
+class VolumeError(Exception):
+    """A volume cannot be mounted (FailedMount)."""
+
+
+def prepare(pod: Object, folder: Path, root: Path, find: Find) -> dict[str, Path]:
+    """Make the folders of a pod's volumes.
+
+    Args:
+        pod: The pod.
+        folder: The pod's own folder.
+        root: The cluster's folder, which holds the claims.
+        find: Gives config maps and secrets of the pod's namespace.
+
+    Returns:
+        Volume name → folder.
+
+    Raises:
+        VolumeError: A secret or config map is not there, or the kind of volume is not known.
+    """
+    return {
+        volume["name"]: _volume(volume, pod, folder / "volumes" / volume["name"], root, find)
+        for volume in pod["spec"].get("volumes") or []
+    }
+
+
+def _volume(volume: Object, pod: Object, own: Path, root: Path, find: Find) -> Path:
+    if "persistentVolumeClaim" in volume:
+        claim = volume["persistentVolumeClaim"]["claimName"]
+        own = claim_folder(root, objects.namespace(pod), claim)
+    elif "hostPath" in volume:
+        own = Path(volume["hostPath"]["path"])
+    elif "secret" in volume:
+        name = volume["secret"].get("secretName", "")
+        _write(own, volume, _source(SECRET, name, volume, "secret", find), volume["secret"])
+    elif "configMap" in volume:
+        name = volume["configMap"].get("name", "")
+        source = _source(CONFIG_MAP, name, volume, "configMap", find)
+        _write(own, volume, source, volume["configMap"])
+    elif "emptyDir" not in volume:
+        kind = next((key for key in volume if key != "name"), "none")
+        raise VolumeError(
+            f'volume "{volume["name"]}" is of kind {kind}, which the local cluster does not know; '
+            f"it knows {_KNOWN}"
+        )
+    own.mkdir(parents=True, exist_ok=True)
+    return own
+
+
+def _source(kind: Kind, name: str, volume: Object, field: str, find: Find) -> Object:
+    found = find(kind, name)
+    if found is None and not volume[field].get("optional"):
+        raise VolumeError(
+            f'MountVolume.SetUp failed for volume "{volume["name"]}" : '
+            f'{kind.kind.lower()} "{name}" not found'
+        )
+    return found or {}
+
+
+def _write(folder: Path, volume: Object, source: Object, wanted: Object) -> None:
+    held = files(source)
+    items = wanted.get("items") or [{"key": key, "path": key} for key in held]
+    mode = wanted.get("defaultMode", 0o644)
+    for item in items:
+        if item["key"] not in held:
+            if wanted.get("optional"):
+                continue
+            raise VolumeError(
+                f'MountVolume.SetUp failed for volume "{volume["name"]}" : '
+                f"references non-existent config key: {item['key']}"
+            )
+        target = folder / item["path"]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(held[item["key"]])
+        target.chmod(item.get("mode", mode))
+
+
+def mounts(
+    container: Object, volumes: Mapping[str, Path], variables: Mapping[str, str]
+) -> dict[str, str]:
+    """What stands at each mount path of a container.
+
+    Args:
+        container: The container.
+        volumes: What `prepare` returned.
+        variables: The container's variables, for `subPathExpr`.
+
+    Returns:
+        Mount path → folder, or file for the `subPath` of one.
+    """
+    found = {}
+    for mount in container.get("volumeMounts") or []:
+        sub_path = mount.get("subPath") or expand(mount.get("subPathExpr") or "", variables)
+        place = volumes[mount["name"]] / sub_path
+        if not place.exists():
+            place.mkdir(parents=True)
+        found[mount["mountPath"]] = str(place)
+    return found

@@ -1,0 +1,88 @@
+"""Claims: each is a folder under the cluster's root, which outlives the cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kfp_pytorch.launcher.constants import CLAIM
+from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.core import DELETED, Api, ApiError
+from kfp_pytorch.local.apiserver.registry import NAMESPACE
+
+Object = dict[str, Any]
+
+_SIZE = "10Gi"
+
+
+def claim_folder(root: Path, namespace: str, claim: str) -> Path:
+    """The folder of a claim's files."""
+    return root / "claims" / namespace / claim
+
+
+def restore(api: Api, root: Path) -> None:
+    """Create the claims whose folders an earlier cluster left behind.
+
+    Args:
+        api: The cluster's objects.
+        root: The cluster's folder.
+    """
+    for folder in sorted((root / "claims").glob("*/*/")):
+        ensure(api, folder.parent.name, folder.name)
+
+
+def ensure(api: Api, namespace: str, name: str) -> None:
+    """Create a claim, and its namespace, unless they are there.
+
+    Args:
+        api: The cluster's objects.
+        namespace: The namespace.
+        name: The claim's name.
+    """
+    if api.find(NAMESPACE, "", namespace) is None:
+        api.create(NAMESPACE, {"metadata": {"name": namespace}})
+    if api.find(CLAIM, namespace, name) is None:
+        spec = {
+            "accessModes": ["ReadWriteMany"],
+            "resources": {"requests": {"storage": _SIZE}},
+        }
+        meta = {"name": name, "namespace": namespace}
+        api.create(CLAIM, {"metadata": meta, "spec": spec})
+
+
+async def run(api: Api, root: Path) -> None:
+    """Give every claim its folder, until cancelled.
+
+    A claim's files stay when the claim is deleted, as under a reclaim policy of Retain.
+
+    Args:
+        api: The cluster's objects.
+        root: The cluster's folder.
+    """
+    async for change, claim in api.watch(CLAIM):
+        if change != DELETED and (claim.get("status") or {}).get("phase") != "Bound":
+            _bind(api, root, claim)
+
+
+def _bind(api: Api, root: Path, claim: Object) -> None:
+    namespace, name = objects.namespace(claim), objects.name(claim)
+    claim_folder(root, namespace, name).mkdir(parents=True, exist_ok=True)
+
+    def bound(fresh: Object) -> None:
+        spec = fresh.get("spec") or {}
+        fresh["status"] = {
+            "phase": "Bound",
+            "accessModes": spec.get("accessModes") or ["ReadWriteOnce"],
+            "capacity": {"storage": _size(spec)},
+        }
+
+    try:
+        api.mutate(CLAIM, namespace, name, bound, "status")
+    except ApiError as error:
+        if error.code != 404:
+            raise
+
+
+def _size(spec: Object) -> str:
+    requested = (spec.get("resources") or {}).get("requests") or {}
+    return str(requested.get("storage") or _SIZE)

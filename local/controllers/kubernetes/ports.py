@@ -1,0 +1,132 @@
+"""Free ports of this machine, which stand in for the ports of pods."""
+
+from __future__ import annotations
+
+import random
+import socket
+from typing import Any
+
+from kfp_pytorch.launcher.constants import POD, SERVICE, Kind
+from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.core import DELETED, Api, Change
+from kfp_pytorch.local.controllers.kubernetes.node import LOOPBACK
+
+Object = dict[str, Any]
+
+# Systems take the ports of outgoing connections from above these. It takes a program seconds to
+# start and listen, in which nobody else is to get its port.
+_RANGE = range(20_000, 32_000)
+
+
+class Ports:
+    """The free port of each port of each pod, the same for as long as the pod's owner lives.
+
+    A pod that its controller makes again under the same name listens where the old one did, for
+    its peers were told so.
+
+    Args:
+        api: Where services and pods are found.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._given: dict[tuple[str, str, int], int] = {}
+        api.on_change(self._forget)
+
+    def of(self, pod: Object, port: int) -> int:
+        """The port on 127.0.0.1 where a pod's port is reached.
+
+        Args:
+            pod: The pod, or the headless service of its name that the same owner has.
+            port: The port that the pod's container declares.
+
+        Raises:
+            OSError: No port is free.
+        """
+        key = (_owner_uid(pod), objects.name(pod), port)
+        if key not in self._given:
+            self._given[key] = self._free()
+        return self._given[key]
+
+    def endpoint(self, namespace: str, host: str, port: int | None) -> int | None:
+        """Where a service is reached; see `rewriting.Endpoint`.
+
+        The bare name of a service counts for headless ones alone, as those of PyTorchJobs are:
+        programs connect to them by name and port apart. Elsewhere a word that happens to be a
+        service's name is more likely something else, such as the name of a model.
+        """
+        name = _service_name(host, namespace)
+        service = self._api.find(SERVICE, namespace, name) if name else None
+        if service is None:
+            return None
+        if port is None:
+            return 0 if _is_headless(service) else None
+        if _is_headless(service):
+            return self.of(service, port)
+        return self._behind(service, port)
+
+    def _behind(self, service: Object, port: int) -> int | None:
+        spec = service.get("spec") or {}
+        entry = next((each for each in spec.get("ports") or [] if each["port"] == port), None)
+        selector = (spec.get("selector") or {}).items()
+        if entry is None or not selector:
+            return None
+        target = entry.get("targetPort") or port
+        for pod in self._api.snapshot(POD, objects.namespace(service)):
+            if selector <= objects.labels(pod).items() and not objects.deleting(pod):
+                number = container_port(pod, target)
+                return None if number is None else self.of(pod, number)
+        return None
+
+    def _free(self) -> int:
+        given = set(self._given.values())
+        for _ in _RANGE:
+            port = random.choice(_RANGE)  # noqa: S311 (no secret)
+            if port not in given and _is_free(port):
+                return port
+        raise OSError(
+            f"no port of {LOOPBACK} from {_RANGE.start} to {_RANGE.stop - 1} is free; end what "
+            "listens there, or pods that are not needed"
+        )
+
+    def _forget(self, _kind: Kind, change: Change) -> None:
+        """Gives back the ports of what has gone: a cluster may stay up for long."""
+        if change.type == DELETED:
+            gone = objects.metadata(change.object)["uid"]
+            for key in [key for key in self._given if key[0] == gone]:
+                del self._given[key]
+
+
+def _is_headless(service: Object) -> bool:
+    return (service.get("spec") or {}).get("clusterIP") == "None"
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        try:
+            listener.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def container_port(pod: Object, given: int | str) -> int | None:
+    """The number of a pod's port that is given by number or by name; None for a name unknown."""
+    if isinstance(given, int) or given.isdecimal():
+        return int(given)
+    for container in pod["spec"]["containers"]:
+        for port in container.get("ports") or []:
+            if port.get("name") == given:
+                return int(port["containerPort"])
+    return None
+
+
+def _owner_uid(obj: Object) -> str:
+    controllers = (owner["uid"] for owner in objects.owners(obj) if owner.get("controller"))
+    return str(next(controllers, objects.metadata(obj)["uid"]))
+
+
+def _service_name(host: str, namespace: str) -> str:
+    name, _, rest = host.partition(".")
+    known = ("", namespace, f"{namespace}.svc", f"{namespace}.svc.cluster.local")
+    return name if rest in known else ""

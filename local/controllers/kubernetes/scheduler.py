@@ -1,0 +1,199 @@
+"""The scheduler: binds pods to this machine, or says why they do not fit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kfp_pytorch.launcher.constants import CLAIM, POD
+from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.core import DELETED, Api
+from kfp_pytorch.local.apiserver.registry import NODE
+from kfp_pytorch.local.controllers.kubernetes.events import Recorder
+from kfp_pytorch.local.controllers.kubernetes.node import NODE_NAME, requests
+from kfp_pytorch.local.controllers.kubernetes.workqueue import Key, WorkQueue
+from kfp_pytorch.local.quantities import quantity
+
+Object = dict[str, Any]
+
+SCHEDULER = "default-scheduler"
+_HELPLESS = "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+_NO_VICTIMS = "preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
+_ENDED = ("Succeeded", "Failed")
+# Source: kubernetes pkg/registry/core/pod/util.go.
+_GATED = {
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
+
+
+def misfit(pod: Object, node: Object, others: Iterable[Object], claims: Iterable[str]) -> str:
+    """Why a pod cannot run on the one node.
+
+    Args:
+        pod: The pod.
+        node: The node.
+        others: The pods that are bound to it and have not ended.
+        claims: The names of the claims in the pod's namespace.
+
+    Returns:
+        The scheduler's words, or an empty string for a pod that fits.
+    """
+    missing = [claim for claim in _claims(pod) if claim not in set(claims)]
+    if missing:
+        why = f'persistentvolumeclaim "{missing[0]}" not found'
+        return f"0/1 nodes are available: {why}. {_HELPLESS}"
+    if not _selected(pod, objects.labels(node)):
+        why = "1 node(s) didn't match Pod's node affinity/selector"
+        return f"0/1 nodes are available: {why}. {_HELPLESS}"
+    lacking = _lacking(requests(pod), node["status"]["allocatable"], others)
+    if lacking:
+        why = ", ".join(f"1 {each}" for each in lacking)
+        return f"0/1 nodes are available: {why}. {_NO_VICTIMS}"
+    return ""
+
+
+def _claims(pod: Object) -> list[str]:
+    sources = (volume.get("persistentVolumeClaim") for volume in pod["spec"].get("volumes") or [])
+    return [source["claimName"] for source in sources if source]
+
+
+def _lacking(
+    asked: Mapping[str, float], allocatable: Mapping[str, str], others: Iterable[Object]
+) -> list[str]:
+    taken: dict[str, float] = {}
+    for other in others:
+        for name, amount in requests(other).items():
+            taken[name] = taken.get(name, 0.0) + amount
+    free = {name: quantity(amount) - taken.get(name, 0.0) for name, amount in allocatable.items()}
+    lacking = [name for name, amount in asked.items() if amount > free.get(name, 0.0) + 1e-9]
+    words = {"pods": "Too many pods"}
+    return sorted(words.get(name, f"Insufficient {name}") for name in lacking)
+
+
+def _selected(pod: Object, labels: Mapping[str, str]) -> bool:
+    spec = pod["spec"]
+    if not (spec.get("nodeSelector") or {}).items() <= labels.items():
+        return False
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    terms = required["nodeSelectorTerms"] if required else []
+    return not terms or any(
+        all(_matches(each, labels) for each in term.get("matchExpressions") or []) for term in terms
+    )
+
+
+def _matches(expression: Object, labels: Mapping[str, str]) -> bool:
+    value, wanted = labels.get(expression["key"]), expression.get("values") or []
+    verdicts: dict[str, Callable[[], bool]] = {
+        "In": lambda: value in wanted,
+        "NotIn": lambda: value not in wanted,
+        "Exists": lambda: value is not None,
+        "DoesNotExist": lambda: value is None,
+    }
+    verdict = verdicts.get(expression["operator"])
+    return verdict() if verdict else False
+
+
+class Scheduler:
+    """Binds the pods of one cluster to its node.
+
+    Args:
+        api: The cluster's objects.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._recorder = Recorder(api, SCHEDULER)
+        self._queue = WorkQueue(api, self.schedule)
+        self._waiting: dict[Key, None] = {}
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._queue.run())
+            group.create_task(self._watch_pods())
+            group.create_task(self._watch_claims())
+
+    async def _watch_pods(self) -> None:
+        async for change, pod in self._api.watch(POD):
+            ended = (pod.get("status") or {}).get("phase") in _ENDED
+            if change == DELETED or ended:
+                self._try_again()
+            elif not pod["spec"].get("nodeName"):
+                self._queue.add((objects.namespace(pod), objects.name(pod)))
+
+    async def _watch_claims(self) -> None:
+        async for _ in self._api.watch(CLAIM):
+            self._try_again()
+
+    def _try_again(self) -> None:
+        for key in self._waiting:
+            self._queue.add(key)
+
+    def schedule(self, key: Key) -> None:
+        """Bind one pod, or say why not.
+
+        Raises:
+            ApiError: The API refused it; it is to be tried again.
+        """
+        self._waiting.pop(key, None)
+        pod = self._api.find(POD, *key)
+        if pod is None or pod["spec"].get("nodeName") or objects.deleting(pod):
+            return
+        if pod["spec"].get("schedulerName", SCHEDULER) != SCHEDULER:
+            return
+        if pod["spec"].get("schedulingGates"):
+            # Whoever set them removes them, as a queue does.
+            self._condition(pod, {"type": "PodScheduled", "status": "False", **_GATED})
+            return
+        why = self._misfit(pod)
+        if why:
+            self._waiting[key] = None
+            self._refuse(pod, why)
+        else:
+            self._bind(pod)
+
+    def _misfit(self, pod: Object) -> str:
+        node = self._api.find(NODE, "", NODE_NAME)
+        if node is None:
+            return "no nodes available to schedule pods"
+        others = [
+            each
+            for each in self._api.snapshot(POD)
+            if each["spec"].get("nodeName") == NODE_NAME
+            and (each.get("status") or {}).get("phase") not in _ENDED
+        ]
+        claims = map(objects.name, self._api.snapshot(CLAIM, objects.namespace(pod)))
+        return misfit(pod, node, others, claims)
+
+    def _bind(self, pod: Object) -> None:
+        def bound(fresh: Object) -> None:
+            fresh["spec"]["nodeName"] = NODE_NAME
+
+        namespace, name = objects.namespace(pod), objects.name(pod)
+        pod = self._api.mutate(POD, namespace, name, bound)
+        self._condition(pod, {"type": "PodScheduled", "status": "True"})
+        said = f"Successfully assigned {namespace}/{name} to {NODE_NAME}"
+        self._recorder.event(pod, "Normal", "Scheduled", said)
+
+    def _refuse(self, pod: Object, why: str) -> None:
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        self._condition(pod, {**condition, "message": why})
+        self._recorder.event(pod, "Warning", "FailedScheduling", why)
+
+    def _condition(self, pod: Object, condition: Object) -> None:
+        now = objects.timestamp(self._api.clock())
+
+        def changed(fresh: Object) -> None:
+            status = fresh.setdefault("status", {})
+            known = status.get("conditions") or []
+            old: Object = next((each for each in known if each["type"] == condition["type"]), {})
+            same = old.get("status") == condition["status"]
+            since = old["lastTransitionTime"] if same else now
+            dated = {**condition, "lastProbeTime": None, "lastTransitionTime": since}
+            others = [each for each in known if each["type"] != condition["type"]]
+            status["conditions"] = [*others, dated]
+
+        self._api.mutate(POD, objects.namespace(pod), objects.name(pod), changed, "status")

@@ -1,0 +1,357 @@
+"""One reconciliation of a PyTorchJob, as a pure function, after the Training Operator v1.9.
+
+Source: kubeflow/trainer v1.9.3, `pkg/controller.v1/common/{job,pod}`, `pkg/core`,
+`pkg/util/status` and `pkg/controller.v1/pytorch/pytorchjob_controller`. Where the operator leaves
+an order to chance (it walks over a Go map), the master comes first here. And where it forgets to
+look again at a job's deadline until something else happens, this one looks in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.controllers.pytorchjob import pod_state
+from kfp_pytorch.local.controllers.pytorchjob.pod_state import Note
+from kfp_pytorch.local.controllers.pytorchjob.pods import (
+    MASTER,
+    REPLICA_TYPE_LABEL,
+    REPLICA_TYPES,
+    WORKER,
+    Object,
+    defaulted,
+    labels,
+    pod,
+    replicas,
+    service,
+)
+from kfp_pytorch.local.controllers.pytorchjob.status import Status
+
+_MANAGER = "kubeflow.org/training-operator"
+_RETRYABLE = 128
+_RESTARTED_BY_KUBELET = ("OnFailure", "Always")
+
+
+@dataclass
+class Plan:
+    """What one reconciliation wants done, in this order.
+
+    Attributes:
+        delete_pods: Names of pods to delete.
+        delete_services: Names of services to delete.
+        delete_job: Whether the job itself has outlived its TTL.
+        create: Pods and services to create, in order.
+        notes: Events to record.
+        status: The job's status afterwards.
+        wake_at: When to reconcile again though nothing has changed, or None.
+    """
+
+    status: Object
+    delete_pods: list[str] = field(default_factory=list)
+    delete_services: list[str] = field(default_factory=list)
+    delete_job: bool = False
+    create: list[Object] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    wake_at: datetime | None = None
+
+
+def reconcile(job: Object, pods: list[Object], services: list[Object], now: datetime) -> Plan:
+    """Decide what to do about a PyTorchJob.
+
+    Args:
+        job: The PyTorchJob.
+        pods: The pods that it controls.
+        services: The services that carry its labels.
+        now: The time, in UTC.
+
+    Returns:
+        What is to be done. Nothing for a job that is being deleted or that another manages.
+    """
+    if objects.deleting(job) or _managed_elsewhere(job):
+        return Plan(job.get("status") or {})
+    return _Reconciliation(defaulted(job), pods, services, now).run()
+
+
+def _managed_elsewhere(job: Object) -> bool:
+    manager = (job["spec"].get("runPolicy") or {}).get("managedBy")
+    return manager is not None and manager != _MANAGER
+
+
+class _Reconciliation:
+    """The state of one pass over one job."""
+
+    def __init__(
+        self, job: Object, pods: list[Object], services: list[Object], now: datetime
+    ) -> None:
+        self.job = job
+        self.name = objects.name(job)
+        self.policy: Object = job["spec"]["runPolicy"]
+        self.specs: Object = job["spec"]["pytorchReplicaSpecs"]
+        self.pods = pods
+        self.services = services
+        self.now = now
+        self.status = Status(job.get("status") or {}, now)
+        self.plan = Plan(self.status.object)
+
+    def run(self) -> Plan:
+        self.status.set("Created", "Created", f"PyTorchJob {self.name} is created.")
+        if self.status.finished:
+            self._clean_up_finished()
+        elif self.policy.get("suspend"):
+            self._suspend()
+        else:
+            self._keep_going()
+        return self.plan
+
+    def _note(self, type_: str, reason: str, message: str) -> None:
+        self.plan.notes.append(Note(type_, reason, message))
+
+    def _clean_up_finished(self) -> None:
+        policy = self.policy["cleanPodPolicy"]
+        if policy == "All":
+            self._delete(self.pods)
+        elif policy == "Running":
+            # A pending pod would run as soon as it can be scheduled.
+            self._delete(p for p in self.pods if pod_state.phase(p) in ("Running", "Pending"))
+        self._expire()
+        if self.status.is_true("Succeeded"):
+            for counts in (self.status.object.get("replicaStatuses") or {}).values():
+                active = counts.pop("active", 0)
+                if active:
+                    counts["succeeded"] = counts.get("succeeded", 0) + active
+
+    def _suspend(self) -> None:
+        self._delete(self.pods)
+        for counts in (self.status.object.get("replicaStatuses") or {}).values():
+            counts.pop("active", None)
+        message = f"PyTorchJob {self.name} is suspended."
+        if self.status.is_true("Running"):
+            self.status.set("Running", "Suspended", message, "False")
+        if not self.status.is_true("Suspended"):
+            self.status.set("Suspended", "Suspended", message)
+            self._note("Normal", "PyTorchJobSuspended", message)
+
+    def _keep_going(self) -> None:
+        if self.status.is_true("Suspended"):
+            message = f"PyTorchJob {self.name} is resumed."
+            self.status.set("Suspended", "Resumed", message, "False")
+            self.status.start(again=True)
+            self._note("Normal", "PyTorchJobResumed", message)
+        self._note_abnormal_pods()
+        failure = self._limit_exceeded()
+        if failure:
+            self._fail_at_limit(failure)
+            return
+        self.status.object["replicaStatuses"] = {}
+        for replica_type in self._types():
+            self._reconcile_pods(replica_type)
+            self._reconcile_services(replica_type)
+        self.status.start()
+        self._judge()
+        deadline = self._deadline()
+        if deadline is not None and not self.status.finished:
+            self.plan.wake_at = deadline
+
+    def _types(self) -> list[str]:
+        return [each for each in REPLICA_TYPES if each in self.specs]
+
+    # Limits.
+
+    def _limit_exceeded(self) -> str:
+        """The message of the limit that the job has run into, or an empty string."""
+        limit = self.policy.get("backoffLimit")
+        if limit is not None and (self._new_failure(limit) or self._restarts() >= max(limit, 1)):
+            return f"Job {self.name} has failed because it has reached the specified backoff limit"
+        deadline = self._deadline()
+        if deadline is not None and self.now >= deadline:
+            return (
+                f"Job {self.name} has failed because it was active longer than specified deadline"
+            )
+        return ""
+
+    def _new_failure(self, limit: int) -> bool:
+        failed = sum(pod_state.phase(p) == "Failed" for p in self.pods)
+        counts = (self.status.object.get("replicaStatuses") or {}).values()
+        known = sum(each.get("failed", 0) for each in counts)
+        active = sum(map(pod_state.active, self.pods))
+        total = sum(replicas(self.job, each) for each in self._types())
+        # The operator's count of its own retries is always 0, so this is for a limit of 0 alone.
+        return failed > known and active != total and limit < 1
+
+    def _restarts(self) -> int:
+        return sum(
+            container.get("restartCount", 0)
+            for replica_type in self._types()
+            if self.specs[replica_type]["restartPolicy"] != "Never"
+            for each in self._pods_of(replica_type)
+            if pod_state.phase(each) == "Running"
+            for statuses in ("initContainerStatuses", "containerStatuses")
+            for container in each["status"].get(statuses) or []
+        )
+
+    def _deadline(self) -> datetime | None:
+        seconds, start = self.policy.get("activeDeadlineSeconds"), "startTime"
+        if seconds is None or start not in self.status.object:
+            return None
+        return _time(self.status.object[start]) + timedelta(seconds=seconds)
+
+    def _fail_at_limit(self, message: str) -> None:
+        self.status.complete()
+        # Up to v1.9.3: before it is Failed, so whatever cleanPodPolicy says.
+        self._delete(self.pods)
+        self._expire()
+        self._note("Normal", "PyTorchJobFailed", message)
+        self.status.set("Failed", "Failed", message)
+
+    def _expire(self) -> None:
+        seconds = self.policy.get("ttlSecondsAfterFinished")
+        completed = self.status.object.get("completionTime")
+        # Some failures never set a completion time; such a job stays.
+        if seconds is None or completed is None:
+            return
+        expiry = _time(completed) + timedelta(seconds=seconds)
+        if self.now >= expiry:
+            self.plan.delete_job = True
+        else:
+            self.plan.wake_at = expiry
+
+    # Pods and services.
+
+    def _pods_of(self, replica_type: str) -> list[Object]:
+        return [
+            each
+            for each in self.pods
+            if objects.labels(each).get(REPLICA_TYPE_LABEL) == replica_type.lower()
+        ]
+
+    def _delete(self, pods: Iterable[Object]) -> None:
+        for each in pods:
+            self.plan.delete_services.append(objects.name(each))
+            self._delete_pod(each)
+
+    def _delete_pod(self, pod_object: Object) -> None:
+        if not objects.deleting(pod_object):
+            self.plan.delete_pods.append(objects.name(pod_object))
+
+    def _reconcile_pods(self, replica_type: str) -> None:
+        counts: Object = {}
+        self.status.object["replicaStatuses"][replica_type] = counts
+        wanted = replicas(self.job, replica_type)
+        by_index = pod_state.by_index(self._pods_of(replica_type))
+        for index in range(max([wanted, *(each + 1 for each in by_index)])):
+            if index not in by_index:
+                self._create_pod(replica_type, index)
+                continue
+            each = by_index[index]
+            if index >= wanted:
+                self._delete_pod(each)
+            self._react(replica_type, each)
+            pod_state.count(counts, each)
+
+    def _create_pod(self, replica_type: str, index: int) -> None:
+        self.plan.create.append(pod(self.job, replica_type, index))
+        if self.specs[replica_type]["template"]["spec"].get("restartPolicy"):
+            self._note(
+                "Warning",
+                "SetPodTemplateRestartPolicy",
+                "Restart policy in pod template will be overwritten by restart policy in replica "
+                "spec",
+            )
+
+    def _react(self, replica_type: str, each: Object) -> None:
+        """Restart a failed pod, or fail the job, by the replica's restart policy."""
+        code = pod_state.exit_code(each)
+        if code != pod_state.NO_EXIT_CODE:
+            where = f"{objects.namespace(each)}.{objects.name(each)}"
+            self._note("Normal", "ExitedWithCode", f"Pod: {where} exited with code {code}")
+        if pod_state.phase(each) != "Failed":
+            return
+        policy = self.specs[replica_type]["restartPolicy"]
+        by_code = policy == "ExitCode"
+        if policy in _RESTARTED_BY_KUBELET or (by_code and code >= _RETRYABLE):
+            self._delete_pod(each)
+            message = f"job {self.name} is restarting because {replica_type} replica(s) failed."
+            self._note("Warning", "PyTorchJobRestarting", message)
+            self.status.set("Restarting", "Restarting", message)
+        elif by_code:
+            message = f'job "{self.name}" is failing because "{replica_type}" replica(s) failed.'
+            self._note("Warning", "PyTorchJobFailed", message)
+            self.status.set("Failed", "Failed", message)
+
+    def _reconcile_services(self, replica_type: str) -> None:
+        mine = [
+            each
+            for each in self.services
+            if objects.labels(each).get(REPLICA_TYPE_LABEL) == replica_type.lower()
+        ]
+        wanted, by_index = replicas(self.job, replica_type), pod_state.by_index(mine)
+        for index in range(wanted):
+            if index not in by_index:
+                self.plan.create.append(service(self.job, replica_type, index))
+        for index, each in by_index.items():
+            if index >= wanted:
+                self.plan.delete_services.append(objects.name(each))
+
+    # The job's state.
+
+    def _judge(self) -> None:
+        """Derive the job's conditions from the counts of its pods."""
+        for replica_type in self._types():
+            selector = labels(self.job, replica_type)
+            counts = self.status.object["replicaStatuses"][replica_type]
+            counts["selector"] = ",".join(f"{key}={selector[key]}" for key in sorted(selector))
+        for replica_type in self._types():
+            if self._judge_replicas(replica_type):
+                return
+
+    def _judge_replicas(self, replica_type: str) -> bool:
+        """Judge the pods of one type; returns whether that settles the job."""
+        counts = self.status.object["replicaStatuses"][replica_type]
+        succeeded, running = counts.get("succeeded", 0), counts.get("active", 0)
+        failed, wanted = counts.get("failed", 0), replicas(self.job, replica_type)
+        if replica_type == MASTER:
+            if running:
+                self._running(self.name)
+            if succeeded == wanted:
+                self._succeeded(f"PyTorchJob {self.name} is successfully completed.")
+                return True
+        elif replica_type == WORKER and MASTER not in self.specs:
+            elastic = self.job["spec"].get("elasticPolicy") is not None
+            where = f"{objects.namespace(self.job)}/{self.name}"
+            if succeeded == wanted or (elastic and succeeded):
+                self._succeeded(f"PyTorchJob {where} successfully completed.")
+            elif running:
+                self._running(where)
+        if failed and wanted > succeeded + running:
+            self._failed_replicas(replica_type, failed)
+        return False
+
+    def _running(self, who: str) -> None:
+        self.status.set("Running", "Running", f"PyTorchJob {who} is running.")
+
+    def _succeeded(self, message: str) -> None:
+        self._note("Normal", "PyTorchJobSucceeded", message)
+        self.status.complete()
+        self.status.set("Succeeded", "Succeeded", message)
+
+    def _failed_replicas(self, replica_type: str, failed: int) -> None:
+        because = f"because {failed} {replica_type} replica(s) failed."
+        if self.specs[replica_type]["restartPolicy"] != "Never":
+            message = f"PyTorchJob {self.name} is restarting {because}"
+            self._note("Warning", "PyTorchJobRestarting", message)
+            self.status.set("Restarting", "Restarting", message)
+        else:
+            message = f"PyTorchJob {self.name} is failed {because}"
+            self._note("Normal", "PyTorchJobFailed", message)
+            self.status.complete()
+            self.status.set("Failed", "Failed", message)
+
+    def _note_abnormal_pods(self) -> None:
+        for each in filter(pod_state.active, self.pods):
+            self.plan.notes += pod_state.abnormalities(each)
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)

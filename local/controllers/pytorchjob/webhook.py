@@ -1,0 +1,94 @@
+"""What the operator's admission webhook refuses in a PyTorchJob.
+
+Source: kubeflow/trainer v1.9.3, `pkg/webhooks/pytorch` and `pkg/common/util/webhooks.go`. The
+names that the operator makes of the job's own are not checked: a job whose name is too long for
+them is accepted, and never runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER
+from kfp_pytorch.local.apiserver import errors, fields, objects
+from kfp_pytorch.local.controllers.pytorchjob.pods import MASTER, REPLICA_TYPES, WORKER
+
+Object = dict[str, Any]
+
+WEBHOOK = "validator.pytorchjob.training-operator.kubeflow.org"
+_LABEL_1035 = "[a-z]([-a-z0-9]*[a-z0-9])?"
+_MANAGERS = ("kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue")
+_REPLICA_SPECS = "spec.pytorchReplicaSpecs"
+
+
+def check(job: Object) -> None:
+    """Refuse a PyTorchJob that the operator would not take.
+
+    Raises:
+        errors.ApiError: 403, with everything that is wrong.
+    """
+    wrong = [*_name(objects.name(job)), *_manager(job), *_elastic(job), *_replicas(job)]
+    if wrong:
+        raise errors.denied(WEBHOOK, wrong[0] if len(wrong) == 1 else f"[{', '.join(wrong)}]")
+
+
+def _name(name: str) -> Iterator[str]:
+    head = f'Invalid value: "{name}": '
+    causes = fields.check_dns(name, "metadata.name", _LABEL_1035)
+    words = [cause.message.removeprefix(head) for cause in causes]
+    if words:
+        yield f"metadata.name: {head}should match: {','.join(words)}"
+
+
+def _manager(job: Object) -> Iterator[str]:
+    manager = (job["spec"].get("runPolicy") or {}).get("managedBy")
+    if manager is not None and manager not in _MANAGERS:
+        yield _unsupported("spec.runPolicy.managedBy", manager, _MANAGERS)
+
+
+def _elastic(job: Object) -> Iterator[str]:
+    spec = job["spec"]
+    policy = spec.get("elasticPolicy")
+    if policy is None:
+        return
+    if WORKER not in (spec.get("pytorchReplicaSpecs") or {}):
+        why = "Required value: must be configured if elastic policy is used"
+        yield f"{_REPLICA_SPECS}[{WORKER}]: {why}"
+    if policy.get("nProcPerNode") is not None and spec.get("nprocPerNode") is not None:
+        yield "spec.elasticPolicy.nProcPerNode: Forbidden: must not be used with spec.nprocPerNode"
+
+
+def _replicas(job: Object) -> Iterator[str]:
+    specs = job["spec"].get("pytorchReplicaSpecs")
+    if not specs:
+        yield f"{_REPLICA_SPECS}: Required value: must be required"
+        return
+    for replica_type, spec in specs.items():
+        path = f"{_REPLICA_SPECS}[{replica_type}]"
+        if replica_type not in REPLICA_TYPES:
+            yield _unsupported(path, replica_type, REPLICA_TYPES)
+        yield from _containers(spec or {}, f"{path}.template.spec.containers")
+        count = (spec or {}).get("replicas")
+        if replica_type == MASTER and count != 1:
+            yield f"{path}.replicas: Forbidden: must be 1"
+        elif count is not None and count < 1:
+            yield f"{path}.replicas: Forbidden: must be at least 1"
+
+
+def _containers(replica: Object, path: str) -> Iterator[str]:
+    template = replica.get("template") or {}
+    containers = (template.get("spec") or {}).get("containers") or []
+    if not containers:
+        yield f"{path}: Required value: must be specified"
+    for index, container in enumerate(containers):
+        if not container.get("image"):
+            yield f"{path}[{index}].image: Required value: must be required"
+    if all(container.get("name") != PYTORCH_CONTAINER for container in containers):
+        why = f"must have at least one container with name {PYTORCH_CONTAINER}"
+        yield f"{path}: Required value: {why}"
+
+
+def _unsupported(path: str, value: str, supported: tuple[str, ...]) -> str:
+    listed = ", ".join(f'"{each}"' for each in supported)
+    return f'{path}: Unsupported value: "{value}": supported values: {listed}'

@@ -1,0 +1,176 @@
+"""The shipped manifests, and what KServe's stand-in makes of them and a service."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kfp_pytorch.launcher import constants
+from kfp_pytorch.local.controllers.kserve.predictor import (
+    Refusal,
+    predictor_deployment,
+    select_runtime,
+    storage_variables,
+)
+
+ROOT = Path(__file__).resolve().parents[4]
+NAMESPACE = "default"
+
+Object = dict[str, Any]
+
+
+def manifest_runtime() -> Object:
+    return dict(yaml.safe_load((ROOT / "manifests" / "serving-runtime.yaml").read_text()))
+
+
+def runtime(name: str = "kfp-pytorch", **changes: Any) -> Object:
+    made = manifest_runtime()
+    made["metadata"] = {"name": name, "namespace": NAMESPACE}
+    made["spec"] |= changes
+    return made
+
+
+def service(uri: str = "pvc://models/digits/export", **predictor: Any) -> Object:
+    model = {"modelFormat": {"name": "kfp-pytorch"}, "storageUri": uri}
+    model |= predictor.pop("model", {})
+    metadata = {"name": "digits", "namespace": NAMESPACE, "uid": "u-1"}
+    return {"metadata": metadata, "spec": {"predictor": {"model": model, **predictor}}}
+
+
+# The manifests
+
+
+def test_the_serving_runtime_is_valid_and_names_what_the_project_builds(
+    check_crd: Callable[[str, Object], None],
+) -> None:
+    made = manifest_runtime()
+    check_crd("servingruntimes", made)
+    formats = made["spec"]["supportedModelFormats"]
+    assert [f["name"] for f in formats] == [constants.MODEL_FORMAT]
+    container = made["spec"]["containers"][0]
+    assert container["image"] == constants.SERVING_IMAGE
+    assert f"--model_dir={constants.MODEL_MOUNT}" in container["args"]
+    security = container["securityContext"]
+    assert security["runAsNonRoot"] is True
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_kustomize_finds_every_manifest_that_it_lists() -> None:
+    listed = yaml.safe_load((ROOT / "manifests" / "kustomization.yaml").read_text())["resources"]
+    # A PodMonitor is a kind that only clusters with the Prometheus operator have.
+    apart = {"kustomization.yaml", "pod-monitor.yaml"}
+    assert {path.name for path in (ROOT / "manifests").glob("*.yaml")} - apart == set(listed)
+
+
+def test_the_claim_is_the_one_that_the_pipelines_write_to() -> None:
+    claim = yaml.safe_load((ROOT / "manifests" / "pvc.yaml").read_text())
+    assert f"pvc://{claim['metadata']['name']}" == constants.DEFAULT_OUTPUT_URI
+
+
+# The choice of a runtime
+
+
+def test_a_runtime_is_chosen_by_its_format() -> None:
+    other = runtime("sklearn", supportedModelFormats=[{"name": "sklearn", "autoSelect": True}])
+    assert select_runtime(service(), [other, runtime()])["metadata"]["name"] == ("kfp-pytorch")
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "reason"),
+    [
+        ({"modelFormat": {"name": "onnx"}}, {}, "NoSupportingRuntime"),
+        ({"modelFormat": {"name": "kfp-pytorch", "version": "2"}}, {}, "NoSupportingRuntime"),
+        ({"protocolVersion": "grpc-v2"}, {}, "NoSupportingRuntime"),
+        ({}, {"disabled": True}, "NoSupportingRuntime"),
+        ({"runtime": "gone"}, {}, "RuntimeNotRecognized"),
+        ({"runtime": "kfp-pytorch"}, {"disabled": True}, "RuntimeDisabled"),
+        ({"runtime": "kfp-pytorch", "protocolVersion": "v3"}, {}, "NoSupportingRuntime"),
+        (
+            {"runtime": "kfp-pytorch", "modelFormat": {"name": "onnx"}},
+            {},
+            "NoSupportingRuntime",
+        ),
+    ],
+)
+def test_no_runtime_that_serves_the_model_is_kserves_refusal(
+    model: Object, changes: Object, reason: str
+) -> None:
+    with pytest.raises(Refusal) as refused:
+        select_runtime(service(model=model), [runtime(**changes)])
+    assert refused.value.reason == reason
+
+
+# What is made of a service
+
+
+def test_the_models_container_is_the_runtimes_with_the_models_wishes_over_it() -> None:
+    model = {
+        "args": ["--max_body_mib=4"],
+        "env": [{"name": "A", "value": "1"}],
+        "resources": {"limits": {"cpu": "4"}},
+    }
+    made = predictor_deployment(
+        service(model=model, minReplicas=2, annotations={"a": "b"}), runtime(), []
+    )
+    container = made["spec"]["template"]["spec"]["containers"][0]
+    assert container["args"] == [
+        "--model_name=digits",
+        "--model_dir=/mnt/models",
+        "--http_port=8080",
+        "--max_body_mib=4",
+    ]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/v2/models/digits/ready"
+    assert {"name": "A", "value": "1"} in container["env"]
+    assert container["resources"]["limits"] == {"cpu": "4", "memory": "4Gi"}
+    assert made["spec"]["replicas"] == 2
+    assert made["spec"]["template"]["metadata"]["annotations"] == {"a": "b"}
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "u-1"
+
+
+def test_a_model_on_a_claim_is_mounted_and_one_in_a_bucket_downloaded() -> None:
+    spec = predictor_deployment(service(), runtime(), [])["spec"]["template"]["spec"]
+    assert spec["volumes"][0]["persistentVolumeClaim"] == {"claimName": "models"}
+    assert spec["containers"][0]["volumeMounts"] == [
+        {
+            "name": "kserve-pvc-source",
+            "mountPath": "/mnt/models",
+            "subPath": "digits/export",
+            "readOnly": True,
+        }
+    ]
+    assert "initContainers" not in spec
+    bucket = service("s3://models/digits")
+    spec = predictor_deployment(bucket, runtime(), [])["spec"]["template"]["spec"]
+    assert spec["initContainers"][0]["args"] == ["s3://models/digits", "/mnt/models"]
+    assert spec["initContainers"][0]["name"] == "storage-initializer"
+
+
+def test_the_credentials_of_a_bucket_come_from_the_service_accounts_secret() -> None:
+    secret = {
+        "metadata": {
+            "name": "minio",
+            "annotations": {
+                "serving.kserve.io/s3-endpoint": "127.0.0.1:9000",
+                "serving.kserve.io/s3-usehttps": "0",
+            },
+        },
+        "data": {"AWS_ACCESS_KEY_ID": base64.b64encode(b"key").decode()},
+    }
+    account = {"secrets": [{"name": "minio"}]}
+    variables = storage_variables(service(), account, {"minio": secret}.get)
+    by_name = {each["name"]: each for each in variables}
+    assert by_name["AWS_ACCESS_KEY_ID"]["valueFrom"]["secretKeyRef"]["name"] == "minio"
+    assert by_name["AWS_ENDPOINT_URL"]["value"] == "http://127.0.0.1:9000"
+    assert storage_variables(service(), None, {}.get) == []
+
+
+def test_the_predictor_listens_where_the_local_cluster_tells_it_to() -> None:
+    made = predictor_deployment(service(), runtime(), [])
+    variables = made["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert {"name": constants.SERVING_HOST_ENV, "value": "127.0.0.1"} in variables

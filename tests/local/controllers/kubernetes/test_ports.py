@@ -1,0 +1,53 @@
+"""Which free ports of this machine stand in for those of pods, and for how long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kfp_pytorch.launcher.constants import POD
+from kfp_pytorch.local.apiserver.core import Api
+from kfp_pytorch.local.controllers.kubernetes import ports as ports_module
+from kfp_pytorch.local.controllers.kubernetes.ports import Ports
+
+Object = dict[str, Any]
+
+
+def pod(api: Api, name: str) -> Object:
+    containers = [{"name": "server", "image": "a"}]
+    metadata = {"name": name, "namespace": "default"}
+    return api.create(POD, {"metadata": metadata, "spec": {"containers": containers}})
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
+    """Has these numbers drawn, one after the other."""
+    left = iter(numbers)
+    monkeypatch.setattr(ports_module.random, "choice", lambda _: next(left))
+    monkeypatch.setattr(ports_module, "_is_free", lambda _: True)
+
+
+def test_a_port_is_one_pods_alone_and_stays_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api()
+    ports = Ports(api)
+    first, second = pod(api, "first"), pod(api, "second")
+    offer(monkeypatch, 20_001, 20_001, 20_002)
+    assert [ports.of(each, 80) for each in (first, second, first)] == [20_001, 20_002, 20_001]
+
+
+def test_the_port_of_a_pod_that_has_gone_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api()
+    ports = Ports(api)
+    offer(monkeypatch, 20_001, 20_001)
+    assert ports.of(pod(api, "first"), 80) == 20_001
+    api.delete(POD, "default", "first")
+    assert ports.of(pod(api, "second"), 80) == 20_001
+
+
+def test_a_machine_without_a_free_port_is_an_error_and_no_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api = Api()
+    monkeypatch.setattr(ports_module, "_is_free", lambda _: False)
+    with pytest.raises(OSError, match=r"no port of 127\.0\.0\.1 from 20000 to 31999 is free"):
+        Ports(api).of(pod(api, "first"), 80)
