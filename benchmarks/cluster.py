@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kfp_pytorch.launcher.constants import CLAIM, POD, PYTORCHJOB, WORKFLOW
-from kfp_pytorch.local.apiserver.core import ADDED, DELETED
 from kfp_pytorch.local.apiserver.errors import ApiError
 from kfp_pytorch.local.apiserver.faults import Request
-from kfp_pytorch.local.apiserver.registry import NAMESPACE
-from kfp_pytorch.local.apiserver.serve import (
+from kfp_pytorch.local.apiserver.http.server import (
     ThreadedServer,
     kubeconfig,
     start_in_thread,
     write_kubeconfig,
 )
+from kfp_pytorch.local.apiserver.registry import NAMESPACE
+from kfp_pytorch.local.apiserver.store.api import ADDED, DELETED
 from tests.harness import played
 
 T = TypeVar("T")

@@ -14,10 +14,10 @@ from benchmarks.cluster import Cluster, Play
 from benchmarks.figures import machine, percentile, show
 from benchmarks.steps import scaled
 from benchmarks.worker import Order
-from kfp_pytorch.local import guarded
 from kfp_pytorch.local.apiserver.faultactions import Action, Answer
 from kfp_pytorch.local.apiserver.faults import Fault
 from kfp_pytorch.local.apiserver.watchfaults import EndWatch, SilentWatch
+from kfp_pytorch.local.processes import guarded
 
 JOBS = 200
 SILENT_JOBS = 60

@@ -24,7 +24,7 @@ from benchmarks.figures import machine, show
 from benchmarks.worker import Order
 from kfp_pytorch.launcher import gather, wait
 from kfp_pytorch.launcher.steps import pytorch_job as step
-from kfp_pytorch.local import guarded
+from kfp_pytorch.local.processes import guarded
 
 WORKERS = 512
 # What a launcher does one after the other, and what of it is the waiting itself.

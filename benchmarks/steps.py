@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.cluster import Cluster
 from benchmarks.waiting import until
 from kfp_pytorch.launcher.limits import Limits
-from kfp_pytorch.local import guard, guarded
+from kfp_pytorch.local.processes import guard, guarded
 
 Object = dict[str, Any]
 _ARTIFACTS = {"model": "Model", "metrics": "Metrics", "curves": "HTML", "report": "Markdown"}

@@ -121,9 +121,9 @@ def _check_pod(template: dict[str, Any], task: str) -> None:
     """
     from kfp_pytorch.launcher.constants import POD
     from kfp_pytorch.launcher.errors import InputError
-    from kfp_pytorch.local.apiserver import admission
     from kfp_pytorch.local.apiserver.errors import ApiError
     from kfp_pytorch.local.apiserver.registry import Registry
+    from kfp_pytorch.local.apiserver.validation import admission
 
     kind = Registry([]).of(POD)
     metadata = {**template["metadata"], "name": _ANY_NAME, "namespace": _ANY_NAME}

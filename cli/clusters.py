@@ -20,7 +20,9 @@ from kfp_pytorch.launcher import checks
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KFP_RUN_ID_LABEL, POD
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inference_service import service_name
-from kfp_pytorch.local import client, guarded, lifecycle, locks, step
+from kfp_pytorch.local import client, lifecycle
+from kfp_pytorch.local.kfp import step
+from kfp_pytorch.local.processes import guarded, locks
 
 NAMESPACE = "default"
 _OWNED_FILE = "owned.lock"

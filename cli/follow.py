@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kfp_pytorch.local.step import EVENT_MARK
+from kfp_pytorch.local.kfp.step import EVENT_MARK
 
 
 @dataclass

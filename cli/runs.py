@@ -16,8 +16,9 @@ from typing import Any
 
 import click
 
-from kfp_pytorch.local import guard, lifecycle, locks
-from kfp_pytorch.local.kfp_runner import PIPELINE_FILE, RUN_FILE, Run
+from kfp_pytorch.local import lifecycle
+from kfp_pytorch.local.kfp.runner import PIPELINE_FILE, RUN_FILE, Run
+from kfp_pytorch.local.processes import guard, locks
 
 SUMMARY_FILE = "summary.json"
 LOG_FILE = "runner.log"

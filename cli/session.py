@@ -21,8 +21,10 @@ from kfp_pytorch.cli.packages import Package
 from kfp_pytorch.cli.signals import Interrupted
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher import constants
-from kfp_pytorch.local import client, guarded, kfp_runner, lifecycle, step
-from kfp_pytorch.local.kfp_runner import Run
+from kfp_pytorch.local import client, lifecycle
+from kfp_pytorch.local.kfp import runner, step
+from kfp_pytorch.local.kfp.runner import Run
+from kfp_pytorch.local.processes import guarded
 
 # A launcher needs this long to delete its job, and the steps' stand-in to end what is left.
 GRACE_SECONDS = step.GRACE_SECONDS + 3
@@ -98,7 +100,7 @@ def run(package: Package, wanted: Run, target: Target, progress: Progress) -> di
     folder = target.root / "runs" / wanted.name
     spec = image_form(package.spec, THIS_PYTHON)
     with runs.log(folder) as log:
-        runs.write(folder, wanted, kfp_runner.local_form(spec, wanted.name))
+        runs.write(folder, wanted, runner.local_form(spec, wanted.name))
         return _run(package, wanted, target, progress, log)
 
 
@@ -135,7 +137,7 @@ def _follow(wanted: Run, target: Target, follower: Follower, log: FileIO) -> int
         "KUBECONFIG": str(target.kubeconfig),
         step.SETTING_ENV: json.dumps(asdict(setting)),
     }
-    command = [sys.executable, "-m", kfp_runner.__name__, str(folder)]
+    command = [sys.executable, "-m", runner.__name__, str(folder)]
     # The guard has the log too, and with it the run's lock, until the last process has ended.
     process = guarded.popen(
         command,

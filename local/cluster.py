@@ -29,10 +29,10 @@ import yaml
 import kfp_pytorch
 from kfp_pytorch.launcher.constants import DEFAULT_OUTPUT_URI, SERVING_RUNTIME
 from kfp_pytorch.local import lifecycle
-from kfp_pytorch.local.apiserver import gc as collector
-from kfp_pytorch.local.apiserver.core import Api
+from kfp_pytorch.local.apiserver.http.server import Server, kubeconfig
 from kfp_pytorch.local.apiserver.registry import NAMESPACE, Registry, read_definitions
-from kfp_pytorch.local.apiserver.serve import Server, kubeconfig
+from kfp_pytorch.local.apiserver.store import garbage_collector
+from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.controllers.kserve.controller import KServe
 from kfp_pytorch.local.controllers.kubelet.kubelet import Kubelet
 from kfp_pytorch.local.controllers.kubernetes import claims, node, pod_admission
@@ -83,7 +83,7 @@ class Cluster:
     def controllers(self) -> list[Coroutine[Any, Any, None]]:
         """What acts on the objects until it is cancelled."""
         return [
-            collector.Collector(self.api).run(),
+            garbage_collector.Collector(self.api).run(),
             claims.run(self.api, self._root),
             Scheduler(self.api).run(),
             self._kubelet.run(),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from kfp_pytorch.local import guarded, locks
+from kfp_pytorch.local.processes import guarded, locks
 
 HOME_ENV = "KFP_PYTORCH_HOME"
 STATE_FILE = "cluster.json"

@@ -12,7 +12,7 @@ from typing import Protocol
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kfp_pytorch.local.apiserver.errors import STALE, ApiError, Object
-from kfp_pytorch.local.apiserver.streaming import disconnected
+from kfp_pytorch.local.apiserver.http.streaming import disconnected
 
 
 class Connection(Protocol):

@@ -14,9 +14,10 @@ from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kfp_pytorch.local.apiserver import faultactions, paths
+from kfp_pytorch.local.apiserver import faultactions
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.faultactions import Action, Call
+from kfp_pytorch.local.apiserver.http import paths
 
 _REQUESTS_KEPT = 200_000
 

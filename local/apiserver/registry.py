@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.constants import Kind
-from kfp_pytorch.local.apiserver import shortschemas
+from kfp_pytorch.local.apiserver import short_schemas
 from kfp_pytorch.local.apiserver.errors import Object, no_such_resource
 
 NAMESPACE = Kind("", "v1", "Namespace", "namespaces")
@@ -109,7 +109,7 @@ def _custom(
         short_names=short_names,
         categories=categories,
         columns=columns,
-        schema=shortschemas.schema(kind),
+        schema=short_schemas.schema(kind),
     )
 
 

@@ -10,7 +10,7 @@ from starlette.types import Message
 
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.faultactions import Call, EnoughError, status, until_enough
-from kfp_pytorch.local.apiserver.streaming import disconnected
+from kfp_pytorch.local.apiserver.http.streaming import disconnected
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from kfp import compiler, components, dsl, kubernetes
 from kfp_pytorch.cli import checks, features, packages, parameters
 from kfp_pytorch.components import metric_gate
 from kfp_pytorch.components.forms import image_form
-from kfp_pytorch.local import kfp_runner
+from kfp_pytorch.local.kfp import runner
 
 TASK = {
     "componentRef": {"name": "comp-t"},
@@ -184,7 +184,7 @@ def until_a_step_starts(text: str) -> None:
     parameters.require(package, {})
     checks.check(package, {})
     features.check(package)
-    spec = kfp_runner.local_form(image_form(package.spec, "python"), "the-run")
+    spec = runner.local_form(image_form(package.spec, "python"), "the-run")
     assert components.load_component_from_text(json.dumps(spec)).pipeline_spec
 
 

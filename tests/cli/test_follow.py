@@ -11,7 +11,7 @@ from kfp_pytorch.cli import summary
 from kfp_pytorch.cli.follow import Follower, StepResult
 from kfp_pytorch.cli.packages import Package
 from kfp_pytorch.cli.progress import TerminalProgress
-from kfp_pytorch.local.step import EVENT_MARK
+from kfp_pytorch.local.kfp.step import EVENT_MARK
 
 SPEC = {
     "pipelineInfo": {"name": "p"},

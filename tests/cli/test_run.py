@@ -16,8 +16,9 @@ from harness.command import COMMAND, invoke, left_of, start, until, wait_for
 
 from kfp_pytorch.cli import clusters, session
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE
-from kfp_pytorch.local import client, lifecycle, step
-from kfp_pytorch.local.kfp_runner import Run
+from kfp_pytorch.local import client, lifecycle
+from kfp_pytorch.local.kfp import step
+from kfp_pytorch.local.kfp.runner import Run
 
 KUBECTL = shutil.which("kubectl")
 PIPELINES = Path(__file__).with_name("small_pipelines.py")

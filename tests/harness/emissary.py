@@ -23,7 +23,8 @@ from pathlib import Path
 from types import FrameType
 
 from kfp_pytorch.launcher import constants
-from kfp_pytorch.local import client, step
+from kfp_pytorch.local import client
+from kfp_pytorch.local.kfp import step
 
 HERE = Path(__file__).resolve().parent
 NODE_DIED = "node-died"

@@ -25,11 +25,11 @@ from kfp_pytorch.launcher.constants import (
 from kfp_pytorch.launcher.credentials import Credentials
 from kfp_pytorch.launcher.kube import Kube, connect
 from kfp_pytorch.launcher.transport import Patience
-from kfp_pytorch.local.apiserver.core import DELETED, Api
 from kfp_pytorch.local.apiserver.errors import ApiError as Gone
 from kfp_pytorch.local.apiserver.faultactions import Action
 from kfp_pytorch.local.apiserver.faults import Fault
-from kfp_pytorch.local.apiserver.serve import ThreadedServer
+from kfp_pytorch.local.apiserver.http.server import ThreadedServer
+from kfp_pytorch.local.apiserver.store.api import DELETED, Api
 
 NAMESPACE = "default"
 JOBS = f"*/namespaces/{NAMESPACE}/pytorchjobs*"

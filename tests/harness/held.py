@@ -13,7 +13,7 @@ from starlette.types import Message
 
 from kfp_pytorch.local.apiserver.faultactions import Call
 from kfp_pytorch.local.apiserver.faults import Fault
-from kfp_pytorch.local.apiserver.serve import ThreadedServer
+from kfp_pytorch.local.apiserver.http.server import ThreadedServer
 
 
 class _Held:

@@ -14,7 +14,7 @@ from typing import Any
 import fsspec
 from harness.ports import free_port
 
-from kfp_pytorch.local import guarded
+from kfp_pytorch.local.processes import guarded
 
 BUCKET = "kfp-pytorch"
 READY_WITHIN_S = 300

@@ -11,8 +11,8 @@ from typing import Any
 from harness import played
 
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB, STEP_ID_LABEL
-from kfp_pytorch.local.apiserver.core import DELETED, Api
 from kfp_pytorch.local.apiserver.errors import ApiError
+from kfp_pytorch.local.apiserver.store.api import DELETED, Api
 
 Object = dict[str, Any]
 

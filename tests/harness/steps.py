@@ -25,8 +25,9 @@ import pytest
 from harness import emissary
 
 from kfp_pytorch.launcher.constants import POD, WORKFLOW
-from kfp_pytorch.local import client, guarded, lifecycle
-from kfp_pytorch.local.step import Setting
+from kfp_pytorch.local import client, lifecycle
+from kfp_pytorch.local.kfp.step import Setting
+from kfp_pytorch.local.processes import guarded
 
 Object = dict[str, Any]
 

@@ -24,7 +24,7 @@ from kfp_pytorch.launcher.limits import Limits
 from kfp_pytorch.launcher.pytorchjob import longest_suffix
 from kfp_pytorch.launcher.steps.pytorch_job import Artifacts, train
 from kfp_pytorch.launcher.stop import Stopper
-from kfp_pytorch.local.apiserver.serve import ThreadedServer, start_in_thread
+from kfp_pytorch.local.apiserver.http.server import ThreadedServer, start_in_thread
 
 MODEL_URI = "minio://mlpipeline/v2/artifacts/train/run-1/pytorch-job/abc/model"
 # A wait, scaled down so that a test sees its end. What must not pass in a test that is not about

@@ -23,10 +23,10 @@ from kfp_pytorch.launcher.errors import (
     NotOurs,
     PermissionMissing,
 )
-from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.apiserver.faultactions import Answer, Forbidden, LostAnswer
+from kfp_pytorch.local.apiserver.http.server import start_in_thread
 from kfp_pytorch.local.apiserver.registry import Registry, read_definitions
-from kfp_pytorch.local.apiserver.serve import start_in_thread
+from kfp_pytorch.local.apiserver.store.api import Api
 
 OVER_QUOTA = Answer(
     403,

@@ -26,7 +26,7 @@ from kfp_pytorch.launcher.errors import CannotObserve
 from kfp_pytorch.launcher.kube import connect
 from kfp_pytorch.launcher.transport import Patience
 from kfp_pytorch.local.apiserver.faultactions import Answer, Delay, Refuse, TokenExpired
-from kfp_pytorch.local.apiserver.serve import kubeconfig, write_kubeconfig
+from kfp_pytorch.local.apiserver.http.server import kubeconfig, write_kubeconfig
 from kfp_pytorch.local.apiserver.watchfaults import InsertEvent
 
 CLAIMS = "*/persistentvolumeclaims*"

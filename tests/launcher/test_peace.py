@@ -10,7 +10,7 @@ import pytest
 from harness.hands import Hands, connected
 
 from kfp_pytorch.launcher.limits import Limits
-from kfp_pytorch.local.apiserver.serve import start_in_thread
+from kfp_pytorch.local.apiserver.http.server import start_in_thread
 
 # An hour of the launcher's own limits takes so many seconds here.
 HOUR = 3.6

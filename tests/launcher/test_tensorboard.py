@@ -15,7 +15,7 @@ from kfp_pytorch.local.apiserver.faultactions import Answer, Forbidden, LostAnsw
 from kfp_pytorch.local.apiserver.faults import Fault
 
 if TYPE_CHECKING:
-    from kfp_pytorch.local.apiserver.serve import ThreadedServer
+    from kfp_pytorch.local.apiserver.http.server import ThreadedServer
 
 BOARDS = "*/tensorboards*"
 UNKNOWN = Answer(404, body="404 page not found")

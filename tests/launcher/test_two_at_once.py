@@ -6,7 +6,7 @@ from typing import Any
 
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
 from kfp_pytorch.launcher.errors import JobFailed
-from kfp_pytorch.local.apiserver.core import Api
+from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.apiserver.watchfaults import SilentWatch
 
 

@@ -27,8 +27,8 @@ from kfp_pytorch.local.apiserver.faultactions import (
     TokenExpired,
 )
 from kfp_pytorch.local.apiserver.faults import Fault
+from kfp_pytorch.local.apiserver.http.server import ThreadedServer
 from kfp_pytorch.local.apiserver.registry import CONFIG_MAP
-from kfp_pytorch.local.apiserver.serve import ThreadedServer
 from kfp_pytorch.local.apiserver.watchfaults import (
     DuplicateEvents,
     EndWatch,

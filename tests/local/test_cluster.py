@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 from kubernetes import client, config
 
-from kfp_pytorch.local import guard, lifecycle
+from kfp_pytorch.local import lifecycle
 from kfp_pytorch.local.lifecycle import ClusterError, ClusterHandle
+from kfp_pytorch.local.processes import guard
 
 SLEEP = ["python", "-I", "-S", "-c", "import time; time.sleep(600)"]
 

@@ -22,8 +22,8 @@ from kfp_pytorch.launcher.constants import (
     Kind,
 )
 from kfp_pytorch.local.apiserver import errors, objects
-from kfp_pytorch.local.apiserver.core import DELETED, Api, ApiError
 from kfp_pytorch.local.apiserver.registry import CLUSTER_SERVING_RUNTIME, SECRET, SERVICE_ACCOUNT
+from kfp_pytorch.local.apiserver.store.api import DELETED, Api, ApiError
 from kfp_pytorch.local.controllers.kserve.ingress import FrontDoors
 from kfp_pytorch.local.controllers.kserve.predictor import (
     CONTAINER,

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Hashable, Sequence
 
-from kfp_pytorch.local.apiserver.connections import bound
+from kfp_pytorch.local.apiserver.http.connections import bound
 from kfp_pytorch.local.controllers.kubernetes.node import LOOPBACK
 
 # Bytes read at once.

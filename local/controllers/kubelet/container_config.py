@@ -14,7 +14,7 @@ from typing import Any
 
 from kfp_pytorch.launcher.constants import TERMINATION_LOG_ENV, TERMINATION_LOG_PATH, Kind
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.core import Api
+from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.controllers.kubelet import environment, volumes
 from kfp_pytorch.local.controllers.kubelet.process import Launch
 from kfp_pytorch.local.controllers.kubelet.rewriting import Translation

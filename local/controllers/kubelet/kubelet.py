@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kfp_pytorch.launcher.constants import POD
-from kfp_pytorch.local import guard
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.core import Api
+from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.controllers.kubelet import memory
 from kfp_pytorch.local.controllers.kubelet.container import Backoff
 from kfp_pytorch.local.controllers.kubelet.container_config import remove_folder
@@ -19,6 +18,7 @@ from kfp_pytorch.local.controllers.kubelet.pod_worker import Node, PodWorker
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
 from kfp_pytorch.local.controllers.kubernetes.node import NODE_NAME, gpu_request
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
+from kfp_pytorch.local.processes import guard
 
 Object = dict[str, Any]
 

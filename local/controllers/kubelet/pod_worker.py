@@ -12,8 +12,8 @@ from typing import Any
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.core import Api, ApiError
 from kfp_pytorch.local.apiserver.registry import SECRET
+from kfp_pytorch.local.apiserver.store.api import Api, ApiError
 from kfp_pytorch.local.controllers.kubelet import pod_status, volumes
 from kfp_pytorch.local.controllers.kubelet.container import Backoff, Container
 from kfp_pytorch.local.controllers.kubelet.container_config import Place

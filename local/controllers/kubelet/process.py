@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kfp_pytorch.local import guard, guarded
+from kfp_pytorch.local.processes import guard, guarded
 
 # The runtime writes a longer line in pieces.
 _LONGEST_PIECE = 16 * 1024

@@ -7,8 +7,8 @@ from typing import Any
 
 from kfp_pytorch.launcher.constants import CLAIM
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.core import DELETED, Api, ApiError
 from kfp_pytorch.local.apiserver.registry import NAMESPACE
+from kfp_pytorch.local.apiserver.store.api import DELETED, Api, ApiError
 
 Object = dict[str, Any]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from kfp_pytorch.launcher.constants import DEPLOYMENT, POD
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.core import Api, ApiError
+from kfp_pytorch.local.apiserver.store.api import Api, ApiError
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
 from kfp_pytorch.local.controllers.kubernetes.workqueue import Key, WorkQueue
 

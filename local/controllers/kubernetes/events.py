@@ -9,7 +9,7 @@ from typing import Any
 
 from kfp_pytorch.launcher.constants import EVENT
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.core import Api, ApiError
+from kfp_pytorch.local.apiserver.store.api import Api, ApiError
 
 Object = dict[str, Any]
 

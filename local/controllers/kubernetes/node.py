@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.apiserver.registry import NODE
+from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.quantities import quantity
 
 Object = dict[str, Any]

@@ -13,7 +13,6 @@ from typing import Any
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.apiserver.errors import forbidden
 from kfp_pytorch.local.apiserver.registry import (
     PRIORITY_CLASS,
@@ -21,6 +20,7 @@ from kfp_pytorch.local.apiserver.registry import (
     RUNTIME_CLASS,
     SERVICE_ACCOUNT,
 )
+from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.quantities import quantity
 
 Object = dict[str, Any]

@@ -8,7 +8,7 @@ from typing import Any
 
 from kfp_pytorch.launcher.constants import POD, SERVICE, Kind
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.core import DELETED, Api, Change
+from kfp_pytorch.local.apiserver.store.api import DELETED, Api, Change
 from kfp_pytorch.local.controllers.kubernetes.node import LOOPBACK
 
 Object = dict[str, Any]

@@ -8,8 +8,8 @@ from typing import Any
 
 from kfp_pytorch.launcher.constants import CLAIM, POD
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.core import DELETED, Api
 from kfp_pytorch.local.apiserver.registry import NODE
+from kfp_pytorch.local.apiserver.store.api import DELETED, Api
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
 from kfp_pytorch.local.controllers.kubernetes.node import NODE_NAME, requests
 from kfp_pytorch.local.controllers.kubernetes.workqueue import Key, WorkQueue

@@ -9,8 +9,8 @@ from datetime import datetime
 
 from kfp_pytorch.launcher.constants import Kind
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.core import Api, ApiError
 from kfp_pytorch.local.apiserver.errors import Object
+from kfp_pytorch.local.apiserver.store.api import Api, ApiError
 
 Key = tuple[str, str]
 """A namespace and a name."""

@@ -6,7 +6,7 @@ import asyncio
 
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB, SERVICE, Kind
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.core import Api, ApiError
+from kfp_pytorch.local.apiserver.store.api import Api, ApiError
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
 from kfp_pytorch.local.controllers.kubernetes.workqueue import Key, WorkQueue
 from kfp_pytorch.local.controllers.pytorchjob import pods, webhook

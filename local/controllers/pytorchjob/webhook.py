@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER
-from kfp_pytorch.local.apiserver import errors, fields, objects
+from kfp_pytorch.local.apiserver import errors, objects
+from kfp_pytorch.local.apiserver.validation import fields
 from kfp_pytorch.local.controllers.pytorchjob.pods import MASTER, REPLICA_TYPES, WORKER
 
 Object = dict[str, Any]

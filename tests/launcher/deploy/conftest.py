@@ -26,8 +26,8 @@ from kfp_pytorch.launcher.inference_service import parse_inputs
 from kfp_pytorch.launcher.kube import Kube
 from kfp_pytorch.launcher.steps.kserve_deploy import Outputs, deploy
 from kfp_pytorch.launcher.stop import Stopper
-from kfp_pytorch.local.apiserver.core import Api
-from kfp_pytorch.local.apiserver.serve import ThreadedServer, start_in_thread
+from kfp_pytorch.local.apiserver.http.server import ThreadedServer, start_in_thread
+from kfp_pytorch.local.apiserver.store.api import Api
 
 NAMESPACE = "default"
 NAME = "digits"

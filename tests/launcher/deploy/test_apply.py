@@ -12,10 +12,10 @@ from harness.held import unanswered
 from kfp_pytorch.launcher.api_errors import Refused
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, SPEC_HASH_LABEL
 from kfp_pytorch.launcher.deploy import Pace
-from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.apiserver.errors import conflict, denied
 from kfp_pytorch.local.apiserver.faultactions import Call
 from kfp_pytorch.local.apiserver.faults import Fault
+from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.controllers.kserve.controller import check
 
 NAMESPACE = "default"

@@ -9,8 +9,8 @@ import pytest
 
 from kfp_pytorch.launcher.constants import SPEC_HASH_LABEL
 from kfp_pytorch.launcher.rollout_wait import REVISION
-from kfp_pytorch.local.apiserver.core import Api
 from kfp_pytorch.local.apiserver.registry import Registry
+from kfp_pytorch.local.apiserver.store.api import Api
 
 URL = "http://digits.default.example.com"
 REVISIONS = {

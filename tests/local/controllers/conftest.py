@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.constants import EVENT, POD, PYTORCHJOB, Kind
-from kfp_pytorch.local import guard
-from kfp_pytorch.local.apiserver.core import DELETED, Api, Change
-from kfp_pytorch.local.apiserver.gc import Collector
+from kfp_pytorch.local.apiserver.store.api import DELETED, Api, Change
+from kfp_pytorch.local.apiserver.store.garbage_collector import Collector
 from kfp_pytorch.local.controllers.kubelet.container import Backoff
 from kfp_pytorch.local.controllers.kubelet.kubelet import Kubelet
 from kfp_pytorch.local.controllers.kubernetes import claims, node, pod_admission
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 from kfp_pytorch.local.controllers.kubernetes.scheduler import Scheduler
 from kfp_pytorch.local.controllers.pytorchjob.controller import Operator
+from kfp_pytorch.local.processes import guard
 
 Object = dict[str, Any]
 NAMESPACE = "default"

@@ -23,7 +23,7 @@ from kfp_pytorch.launcher.constants import (
     SERVING_RUNTIME,
 )
 from kfp_pytorch.local import storage_initializer
-from kfp_pytorch.local.apiserver.core import ApiError
+from kfp_pytorch.local.apiserver.store.api import ApiError
 from kfp_pytorch.local.controllers.kserve import controller
 from kfp_pytorch.local.controllers.kserve.controller import KServe, Seen
 from kfp_pytorch.local.controllers.kserve.predictor import Refusal

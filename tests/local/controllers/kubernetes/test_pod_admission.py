@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.constants import DEPLOYMENT, POD, PYTORCHJOB
-from kfp_pytorch.local.apiserver.core import Api, ApiError
 from kfp_pytorch.local.apiserver.registry import (
     PRIORITY_CLASS,
     RESOURCE_QUOTA,
     RUNTIME_CLASS,
     SERVICE_ACCOUNT,
 )
+from kfp_pytorch.local.apiserver.store.api import Api, ApiError
 from kfp_pytorch.local.controllers.kubernetes import pod_admission
 from kfp_pytorch.local.controllers.kubernetes.deployment import DeploymentController
 

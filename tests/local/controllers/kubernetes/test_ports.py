@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.constants import POD
-from kfp_pytorch.local.apiserver.core import Api
+from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.controllers.kubernetes import ports as ports_module
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.constants import POD
-from kfp_pytorch.local.apiserver.core import ApiError
+from kfp_pytorch.local.apiserver.store.api import ApiError
 from kfp_pytorch.local.controllers.kubernetes.scheduler import misfit
 
 Object = dict[str, Any]

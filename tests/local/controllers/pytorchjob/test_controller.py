@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB, SERVICE
-from kfp_pytorch.local.apiserver.core import ApiError
+from kfp_pytorch.local.apiserver.store.api import ApiError
 
 Object = dict[str, Any]
 Run = Callable[..., None]

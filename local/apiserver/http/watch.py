@@ -1,0 +1,117 @@
+"""A watch over HTTP: one line of JSON an event."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from json import dumps
+
+from kfp_pytorch.local.apiserver.errors import ApiError, Object
+from kfp_pytorch.local.apiserver.http.paths import Target
+from kfp_pytorch.local.apiserver.store.api import ADDED, DELETED, MODIFIED, Api, Change
+from kfp_pytorch.local.apiserver.store.selectors import Match
+
+_TIMEOUT_S = 1800.0
+_BACKLOG_LIMIT = 20_000
+_INITIAL_END = "k8s.io/initial-events-end"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a watch was asked for.
+
+    Attributes:
+        since: The resourceVersion to go on from; None begins with the objects that are there.
+        timeout_s: Seconds after which the watch ends; None for a server's own choice.
+        bookmarks: Whether the client takes bookmarks.
+        bookmark_every_s: Seconds between two bookmarks.
+        initial: Whether a bookmark tells where the initial objects end.
+    """
+
+    since: int | None = None
+    timeout_s: float | None = None
+    bookmarks: bool = False
+    bookmark_every_s: float = 60.0
+    initial: bool = False
+
+
+def line(event: str, encoded: str) -> bytes:
+    """An event as it goes over the wire.
+
+    Args:
+        event: Its type, such as ADDED.
+        encoded: Its object, as JSON.
+    """
+    return f'{{"type":"{event}","object":{encoded}}}\n'.encode()
+
+
+async def lines(
+    api: Api,
+    target: Target,
+    match: Match,
+    options: Options,
+    shown: Callable[[Change], str] | None = None,
+) -> AsyncIterator[bytes]:
+    """The lines of one watch, until its time is over.
+
+    Args:
+        api: The objects.
+        target: What is watched.
+        match: Tells which objects are selected.
+        options: How it is watched.
+        shown: Makes the JSON of an event's object; by default the object itself.
+    """
+    kind = target.resource.kind
+    loop = asyncio.get_running_loop()
+    # A server ends watches at random times, so that its clients do not come back all at once.
+    timeout = options.timeout_s or _TIMEOUT_S * (1 + random.random())  # noqa: S311
+    end = loop.time() + timeout
+    try:
+        subscription = api.subscribe(kind, target.namespace, options.since)
+    except ApiError as error:
+        yield line("ERROR", dumps(error.status()))
+        return
+    left_of_initial = subscription.waiting if options.initial else -1
+    next_bookmark = loop.time() + options.bookmark_every_s
+    while subscription.waiting < _BACKLOG_LIMIT:
+        if left_of_initial == 0:
+            yield _bookmark(target, api.revision, {_INITIAL_END: "true"})
+        left_of_initial -= 1
+        until = min(end, next_bookmark) if options.bookmarks else end
+        try:
+            async with asyncio.timeout_at(until):
+                change = await subscription.next()
+        except TimeoutError:
+            if options.bookmarks:
+                yield _bookmark(target, api.revision)
+            if loop.time() >= end:
+                return
+            next_bookmark = loop.time() + options.bookmark_every_s
+            continue
+        event = _event_type(change, match)
+        if event:
+            yield line(event, shown(change) if shown else change.encoded)
+
+
+def _event_type(change: Change, match: Match) -> str:
+    """The event as one sees it who sees only selected objects; empty for none."""
+    before = change.previous is not None and match(change.previous)
+    if change.type == DELETED:
+        return DELETED if before else ""
+    after = match(change.object)
+    if change.previous is None:
+        return ADDED if after else ""
+    if after:
+        return MODIFIED if before else ADDED
+    return DELETED if before else ""
+
+
+def _bookmark(target: Target, revision: int, annotations: dict[str, str] | None = None) -> bytes:
+    meta: Object = {"resourceVersion": str(revision)}
+    if annotations:
+        meta["annotations"] = annotations
+    kind = target.resource.kind
+    obj = {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta}
+    return line("BOOKMARK", dumps(obj))

@@ -1,0 +1,251 @@
+"""The kinds of PATCH: merge (RFC 7386), JSON (RFC 6902) and strategic merge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import ApiError, Object, bad_request, invalid
+from kfp_pytorch.local.apiserver.registry import Resource
+from kfp_pytorch.local.apiserver.validation.fields import invalid_value
+
+JSON = "application/json-patch+json"
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+
+# The lists that a strategic merge patch merges, and the field that tells their entries apart.
+_MERGE_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "ephemeralContainers": "name",
+    "env": "name",
+    "volumes": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "imagePullSecrets": "name",
+    "hostAliases": "ip",
+    "conditions": "type",
+    "ownerReferences": "uid",
+    "secrets": "name",
+    "taints": "key",
+    "addresses": "type",
+    "topologySpreadConstraints": "topologyKey",
+}
+_SET_LISTS = {"finalizers"}
+
+
+def accepted(resource: Resource) -> list[str]:
+    """The content types that a PATCH of this type may have."""
+    return [JSON, MERGE, APPLY] if resource.custom else [JSON, MERGE, STRATEGIC, APPLY]
+
+
+def unknown_format(known: list[str]) -> ApiError:
+    """415: the body is of a type that cannot be read."""
+    start = "the body of the request was in an unknown format - accepted media types include"
+    return ApiError(415, "UnsupportedMediaType", f"{start}: {', '.join(known)}")
+
+
+def patched(resource: Resource, obj: Object, content_type: str, patch: Any, text: str) -> Object:
+    """An object with a patch applied.
+
+    Args:
+        resource: The object's type.
+        obj: The object; left as it is.
+        content_type: Which kind of patch it is.
+        patch: The decoded patch.
+        text: The patch as it was sent, for an error's words.
+
+    Raises:
+        ApiError: 422 when it cannot be applied.
+    """
+    if content_type == JSON:
+        result: Object = json_patched(obj, patch)
+        return result
+    if not isinstance(patch, dict):
+        why = (
+            "couldn't get version/kind; json parse error: json: cannot unmarshal array into Go "
+            'value of type struct { APIVersion string "json:\\"apiVersion,omitempty\\""; '
+            'Kind string "json:\\"kind,omitempty\\"" }'
+        )
+        raise invalid("", "", "", [invalid_value("patch", text, why)])
+    strategic = content_type == STRATEGIC or (content_type == APPLY and not resource.custom)
+    merged: Object = (strategic_merged if strategic else merged_patch)(obj, patch)
+    return merged
+
+
+def merged_patch(value: Any, patch: Any) -> Any:
+    """A JSON value with a merge patch applied (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return objects.copy(patch)
+    result = dict(value) if isinstance(value, dict) else {}
+    for key, item in patch.items():
+        if item is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged_patch(result.get(key), item)
+    return result
+
+
+def strategic_merged(value: Any, patch: Any) -> Any:
+    """A JSON value with a strategic merge patch applied: some lists are merged by a key."""
+    if not isinstance(patch, dict) or patch.get("$patch") == "replace":
+        kept = patch if not isinstance(patch, dict) else {**patch}
+        if isinstance(kept, dict):
+            kept.pop("$patch")
+        return objects.copy(kept)
+    result = dict(value) if isinstance(value, dict) else {}
+    for key, item in patch.items():
+        if key.startswith("$") and key != "$patch" and not isinstance(item, list):
+            raise bad_request(f"the directive {key} takes a list, not {item!r}")
+        if key == "$retainKeys":
+            result = {name: kept for name, kept in result.items() if name in item}
+        elif key.startswith("$deleteFromPrimitiveList/"):
+            name = key.partition("/")[2]
+            held = result.get(name)
+            result[name] = [e for e in held if e not in item] if isinstance(held, list) else []
+        elif key.startswith("$"):
+            continue
+        elif item is None:
+            result.pop(key, None)
+        else:
+            result[key] = _strategic_field(key, result.get(key), item)
+    return result
+
+
+def _strategic_field(key: str, value: Any, item: Any) -> Any:
+    if isinstance(item, list) and key in _SET_LISTS:
+        return [*(value or []), *(entry for entry in item if entry not in (value or []))]
+    merge_key = _MERGE_KEYS.get(key)
+    if key == "ports" and isinstance(item, list):
+        pods = any(isinstance(port, dict) and "containerPort" in port for port in item)
+        merge_key = "containerPort" if pods else "port"
+    if isinstance(item, list) and merge_key:
+        return _merged_list(value or [], item, merge_key)
+    return strategic_merged(value, item)
+
+
+def _merged_list(entries: list[Any], patch: list[Any], key: str) -> list[Any]:
+    for entry in patch:
+        if not isinstance(entry, dict):
+            raise bad_request(f"expected a map in a list that is merged by {key}, found {entry!r}")
+    if any(entry.get("$patch") == "replace" for entry in patch):
+        return [entry for entry in patch if entry.get("$patch") != "replace"]
+    result = list(entries)
+    for entry in patch:
+        if key not in entry:
+            raise bad_request(f"map: {entry} does not contain declared merge key: {key}")
+        at = next((i for i, old in enumerate(result) if old.get(key) == entry[key]), None)
+        if entry.get("$patch") == "delete":
+            result = [old for old in result if old.get(key) != entry[key]]
+        elif at is None:
+            result.append(strategic_merged({}, entry))
+        else:
+            result[at] = strategic_merged(result[at], entry)
+    return result
+
+
+class _RejectedError(Exception):
+    """A JSON patch that does not fit the object."""
+
+
+def json_patched(obj: Object, patch: Any) -> Any:
+    """An object with a JSON patch applied (RFC 6902).
+
+    Raises:
+        ApiError: 422 when an operation does not fit or a test fails.
+    """
+    document: Any = objects.copy(obj)
+    try:
+        if not isinstance(patch, list):
+            raise _RejectedError
+        for operation in patch:
+            document = _OPERATIONS[operation["op"]](document, operation)
+    except (_RejectedError, KeyError, TypeError, IndexError, ValueError):
+        message = "the server rejected our request due to an error in our request"
+        raise ApiError(422, "Invalid", message) from None
+    return document
+
+
+def _pointer(path: str) -> list[str]:
+    if path and not path.startswith("/"):
+        raise _RejectedError
+    return [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:]]
+
+
+def _at(document: Any, path: str) -> Any:
+    value = document
+    for part in _pointer(path):
+        value = value[int(part)] if isinstance(value, list) else value[part]
+    return value
+
+
+def _parent(document: Any, path: str) -> tuple[Any, str]:
+    parts = _pointer(path)
+    value = document
+    for part in parts[:-1]:
+        value = value[int(part)] if isinstance(value, list) else value[part]
+    if not isinstance(value, dict | list):
+        raise _RejectedError
+    return value, parts[-1]
+
+
+def _put(document: Any, path: str, value: Any) -> Any:
+    if not path:
+        return value
+    parent, last = _parent(document, path)
+    if isinstance(parent, dict):
+        parent[last] = value
+    elif last == "-":
+        parent.append(value)
+    else:
+        if not 0 <= int(last) <= len(parent):
+            raise _RejectedError
+        parent.insert(int(last), value)
+    return document
+
+
+def _taken(document: Any, path: str) -> Any:
+    parent, last = _parent(document, path)
+    return parent.pop(int(last)) if isinstance(parent, list) else parent.pop(last)
+
+
+def _add(document: Any, operation: Object) -> Any:
+    return _put(document, operation["path"], objects.copy(operation["value"]))
+
+
+def _remove(document: Any, operation: Object) -> Any:
+    _taken(document, operation["path"])
+    return document
+
+
+def _replace(document: Any, operation: Object) -> Any:
+    _at(document, operation["path"])
+    if operation["path"]:
+        _taken(document, operation["path"])
+    return _put(document, operation["path"], objects.copy(operation["value"]))
+
+
+def _move(document: Any, operation: Object) -> Any:
+    return _put(document, operation["path"], _taken(document, operation["from"]))
+
+
+def _copy(document: Any, operation: Object) -> Any:
+    return _put(document, operation["path"], objects.copy(_at(document, operation["from"])))
+
+
+def _test(document: Any, operation: Object) -> Any:
+    if _at(document, operation["path"]) != operation["value"]:
+        raise _RejectedError
+    return document
+
+
+_OPERATIONS: dict[str, Callable[[Any, Object], Any]] = {
+    "add": _add,
+    "remove": _remove,
+    "replace": _replace,
+    "move": _move,
+    "copy": _copy,
+    "test": _test,
+}

@@ -1,0 +1,244 @@
+"""Runs one pipeline with kfp.local, as a process of its own.
+
+    python -m kfp_pytorch.local.kfp.runner FOLDER
+
+kfp.local keeps global state, clears logging handlers and leaves the processes of its tasks behind
+when it is killed; so it gets a process, under a guard. What goes on is told on stdout by the
+stand-in around each step (`kfp_pytorch.local.kfp.step`); this program adds an event of its own when
+kfp.local fails outside of a step.
+
+`FOLDER/run.json` holds a `Run` as JSON, `FOLDER/pipeline.json` the pipeline's specification.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, TextIO, cast
+
+from kfp_pytorch.launcher import constants
+from kfp_pytorch.local.kfp import conditions, own_defaults, placeholders, step, task_settings
+from kfp_pytorch.local.processes import guard
+
+RUN_FILE = "run.json"
+PIPELINE_FILE = "pipeline.json"
+# What goes before a step's name, and before its command.
+_STAND_IN = [sys.executable, "-m", step.__name__]
+# Linux's MAX_ARG_STRLEN.
+_ARGUMENT_BYTES = 131_072
+# kfp.local writes names in colours, for a terminal.
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A local run's identity, which a resumed run keeps.
+
+    The URIs of its artifacts follow from `name`, and what a launcher calls its job follows from
+    them.
+
+    Attributes:
+        name: The name of the run's folder below the folder of all runs.
+        id: The run's id, what `dsl.PIPELINE_JOB_ID_PLACEHOLDER` stands for.
+        pipeline: The pipeline's name.
+        arguments: The arguments that were given, by parameter.
+    """
+
+    name: str
+    id: str
+    pipeline: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def local_form(spec: dict[str, Any], name: str) -> dict[str, Any]:
+    """Puts the stand-in for KFP's launcher before the command of every step.
+
+    Args:
+        spec: A pipeline's specification, in image form.
+        name: The run's name, which becomes the pipeline's: KFP mistakes a pipeline that is called
+            like one of its components for that component.
+
+    Returns:
+        A new specification for this machine alone.
+    """
+    result = task_settings.handed_over(spec)
+    own_defaults.fill_in(result)
+    placeholders.fill_in(result, name, datetime.now(UTC))
+    result["pipelineInfo"]["name"] = name
+    for label, executor in result.get("deploymentSpec", {}).get("executors", {}).items():
+        container = executor.get("container")
+        if container and container.get("command"):
+            stand_in = [*_STAND_IN, label.removeprefix("exec-"), "--"]
+            container["command"] = [*stand_in, *container["command"]]
+    return result
+
+
+def run(folder: Path) -> None:
+    """Runs the pipeline of a folder to its end.
+
+    Args:
+        folder: The run's folder.
+
+    Raises:
+        Exception: Whatever kfp.local raises, such as RuntimeError when a step has failed.
+    """
+    from kfp import components, local
+
+    wanted = Run(**json.loads((folder / RUN_FILE).read_text(encoding="utf-8")))
+    override_kfp(wanted)
+    local.init(
+        runner=local.SubprocessRunner(use_venv=False),
+        pipeline_root=str(folder.parent),
+        raise_on_error=True,
+    )
+    pipeline = components.load_component_from_text(
+        (folder / PIPELINE_FILE).read_text(encoding="utf-8")
+    )
+    pipeline(**wanted.arguments)
+
+
+def override_kfp(wanted: Run) -> None:
+    """Replaces six functions of kfp.local, as no setting of it does.
+
+    - The pipeline's resource name, a part of every URI, has the time in it; a resumed run keeps
+      the one it had.
+    - The run's id is random digits; here it is the run's.
+    - `python3` is replaced in every argument, the user's own strings included; the stand-in sets
+      PATH instead. What no process can be started with is refused with the step's name.
+    - A whole number that a pipeline puts inside a list or dict arrives as `3.0`; the backend
+      writes `3`. And it writes the keys of a dict in their order, whatever order they were given
+      in.
+    - A step that is handed None fails; it has its own default. See `own_defaults`.
+    - A condition is False whenever kfp.local cannot make sense of it; see `conditions`.
+
+    Args:
+        wanted: The run's identity.
+    """
+    from kfp.local import executor_input_utils, placeholder_utils, subprocess_task_handler
+    from kfp.local.orchestrator.enhanced_dag_orchestrator import ConditionEvaluator
+
+    executor_input_utils.get_local_pipeline_resource_name = lambda _: wanted.name
+    # The first id is the run's; those that follow are of its tasks.
+    ids = itertools.chain([wanted.id], (f"{wanted.id}-{n}" for n in itertools.count(1)))
+    placeholder_utils.make_random_id = lambda: next(ids)
+    subprocess_task_handler.replace_python_executable = _startable
+    executor_input_utils.executor_input_to_dict = _as_the_backend_writes(
+        executor_input_utils.executor_input_to_dict
+    )
+    executor_input_utils.construct_executor_input = own_defaults.without_nones(
+        executor_input_utils.construct_executor_input
+    )
+    ConditionEvaluator.evaluate_condition = staticmethod(
+        conditions.evaluator(ConditionEvaluator._resolve_pipeline_channel)
+    )
+
+
+_terminated = False
+
+
+def _startable(command: list[str], _executable: str) -> list[str]:
+    if _terminated:
+        raise SystemExit(constants.EXIT_TERMINATED)
+    size = max(len(argument.encode()) for argument in command)
+    if size >= _ARGUMENT_BYTES:
+        raise ValueError(
+            f"step {command[len(_STAND_IN)]} is handed {size:,} bytes in one argument, which holds "
+            f"all of its inputs; Linux takes less than {_ARGUMENT_BYTES:,}, here and on a cluster. "
+            "Hand what is large on as an artifact, not as a parameter."
+        )
+    return command
+
+
+def _as_the_backend_writes(
+    original: Callable[..., dict[str, Any]],
+) -> Callable[..., dict[str, Any]]:
+    def executor_input_to_dict(*arguments: Any, **keywords: Any) -> dict[str, Any]:
+        result = original(*arguments, **keywords)
+        values = result.get("inputs", {}).get("parameterValues", {})
+        for name, value in values.items():
+            # KFP's name for what a pipeline puts inside another value.
+            if name.startswith("pipelinechannel--") and isinstance(value, float):
+                values[name] = int(value) if value.is_integer() else value
+            else:
+                values[name] = _in_order(value)
+        return result
+
+    return executor_input_to_dict
+
+
+def _in_order(value: Any) -> Any:
+    """A value with the keys of every dict in it sorted, as Go writes a map."""
+    if isinstance(value, dict):
+        return {key: _in_order(value[key]) for key in sorted(value)}
+    return [_in_order(item) for item in value] if isinstance(value, list) else value
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    """Pass the signal on to the steps; kfp.local waits for them while it unwinds."""
+    global _terminated
+    _terminated = True
+    for pid, parent in guard.parents().items():
+        if parent == os.getpid():
+            # Another thread may have seen it end meanwhile.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+    raise SystemExit(constants.EXIT_TERMINATED)
+
+
+class Whole:
+    """A text file that takes one write after the other.
+
+    kfp.local passes the lines of the steps of a loop on from several threads, and Python mixes
+    long ones.
+
+    Args:
+        file: The file.
+    """
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        """Write a text whole; returns how many characters it has."""
+        with self._lock:
+            return self._file.write(text)
+
+    def flush(self) -> None:
+        """Pass on what is written."""
+        with self._lock:
+            self._file.flush()
+
+
+def main(arguments: list[str]) -> int:
+    """Run the pipeline; returns 0, 1 after a failure, or 143 after SIGTERM."""
+    sys.stdout = cast("TextIO", Whole(sys.stdout))
+    warnings.simplefilter("ignore", FutureWarning)
+    signal.signal(signal.SIGTERM, _terminate)
+    folder = Path(arguments[0])
+    try:
+        run(folder)
+    except Exception as error:
+        words = _COLOURS.sub("", str(error))
+        step.Events("").send("error", message=f"{type(error).__name__}: {words}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

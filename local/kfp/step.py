@@ -1,0 +1,357 @@
+"""Stands in for what surrounds a step's program on a cluster: KFP's launcher and Argo's executor.
+
+    python -m kfp_pytorch.local.kfp.step NAME -- COMMAND…
+
+It is a program of its own, between kfp.local and the step's command. It makes the step's Pod
+object, runs the command as a child with its output piped and with the environment that a step's
+pod has, signals the child's whole process group on SIGTERM, as Argo does, and records phase, exit
+code and termination message in the Pod object at the end.
+
+What happens is told on stdout, one event a line: `EVENT_MARK` and a JSON object.
+`KFP_PYTORCH_STEP` holds a `Setting` as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+from kfp_pytorch.launcher import constants
+from kfp_pytorch.local import client
+
+SETTING_ENV = "KFP_PYTORCH_STEP"
+EVENT_MARK = "\x02"
+# On a step's pod: NAMESPACE/NAME of the InferenceService that the step makes or changes.
+DEPLOYS_ANNOTATION = f"{constants.PREFIX}/deploys"
+# No scheduler of this name runs, so no kubelet takes the pod: its process is this program's child.
+SCHEDULER = "kfp-pytorch-step"
+
+GRACE_SECONDS = 5.0
+# The kubelet keeps the end of a container's termination message.
+MESSAGE_BYTES = 4096
+STDERR_LINES = 200
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a step's stand-in needs to know of its run.
+
+    Attributes:
+        run_id: The run's id, as `pipeline/runid` has it.
+        folder: Where the run's files lie.
+        namespace: The namespace of the step's pod.
+        workflow: The name of the Workflow object that owns the pod.
+        workflow_uid: Its uid.
+        server: The API server's address, `http://HOST:PORT`; empty when no Pod object is wanted.
+        token: The bearer token; empty when the server wants none.
+    """
+
+    run_id: str
+    folder: str
+    namespace: str = ""
+    workflow: str = ""
+    workflow_uid: str = ""
+    server: str = ""
+    token: str = field(default="", repr=False)
+
+
+class Events:
+    """Writes events to stdout, whole lines only."""
+
+    def __init__(self, step: str, pod: str = "") -> None:
+        self.step = step
+        self.pod = pod
+        self._lock = threading.Lock()
+
+    def send(self, event: str, **fields: Any) -> None:
+        """Write one event; a reader that has gone is no reason to stop."""
+        told = {"step": self.step, "pod": self.pod, "event": event, **fields}
+        line = EVENT_MARK + json.dumps(told) + "\n"
+        with self._lock, contextlib.suppress(OSError):
+            sys.stdout.write(line)
+            sys.stdout.flush()
+
+
+class PodObject:
+    """The step's Pod object, when the run has an API server to keep it."""
+
+    def __init__(self, setting: Setting, step: str) -> None:
+        self.setting = setting
+        readable = re.sub(r"[^a-z0-9]+", "-", f"{setting.workflow}-{step}".lower())
+        self.name = f"{readable[:54].strip('-')}-{secrets.token_hex(4)}"
+        self.uid = ""
+
+    def create(self, annotations: dict[str, str] | None = None) -> None:
+        """Create it, pending."""
+        if not self.setting.server:
+            return
+        owner = {
+            "apiVersion": constants.WORKFLOW.api_version,
+            "kind": constants.WORKFLOW.kind,
+            "name": self.setting.workflow,
+            "uid": self.setting.workflow_uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+        metadata = {
+            "name": self.name,
+            "labels": {constants.KFP_RUN_ID_LABEL: self.setting.run_id},
+            "annotations": annotations or {},
+            "ownerReferences": [owner],
+        }
+        container = {"name": "main", "image": "this-python", "command": ["python3"]}
+        spec = {"schedulerName": SCHEDULER, "restartPolicy": "Never", "containers": [container]}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        created = self._request("POST", client.path(constants.POD, self.setting.namespace), body)
+        self.uid = created["metadata"]["uid"]
+
+    def started(self, when: datetime) -> None:
+        """Record that the program runs."""
+        self._status("Running", {"running": {"startedAt": _rfc3339(when)}})
+
+    def ended(self, exit_code: int, message: str, when: datetime) -> None:
+        """Record how the program ended."""
+        phase = "Succeeded" if exit_code == 0 else "Failed"
+        reason = "Completed" if exit_code == 0 else "Error"
+        state = {
+            "exitCode": exit_code,
+            "reason": reason,
+            "message": message,
+            "finishedAt": _rfc3339(when),
+        }
+        self._status(phase, {"terminated": state})
+
+    def _status(self, phase: str, state: dict[str, Any]) -> None:
+        if not self.uid:
+            return
+        container = {
+            "name": "main",
+            "image": "this-python",
+            "imageID": "",
+            "ready": "running" in state,
+            "restartCount": 0,
+            "state": state,
+        }
+        body = {"status": {"phase": phase, "containerStatuses": [container]}}
+        url = client.path(constants.POD, self.setting.namespace, self.name, subresource="status")
+        # The cluster may be on its way down; the step's own outcome is what counts.
+        with contextlib.suppress(OSError, client.RequestRefused):
+            self._request("PATCH", url, body)
+
+    def _request(self, method: str, url: str, body: dict[str, Any]) -> dict[str, Any]:
+        return client.request(self.setting.server, method, url, body, token=self.setting.token)
+
+
+class Program:
+    """The step's command, as a child in a process group of its own."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], events: Events) -> None:
+        self.events = events
+        self.signalled = False
+        self.stderr_end: deque[str] = deque(maxlen=STDERR_LINES)
+        self._child = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def terminate(self, _number: int, _frame: FrameType | None) -> None:
+        """Signal the whole group, as Argo does, and limit what is left of its life."""
+        self.signalled = True
+        self._signal_group(signal.SIGTERM)
+        timer = threading.Timer(GRACE_SECONDS, self._signal_group, [signal.SIGKILL])
+        timer.daemon = True
+        timer.start()
+
+    def say(self, text: str) -> None:
+        """Add a line to what the program said."""
+        self.stderr_end.append(text)
+        self.events.send("line", text=text)
+
+    def wait(self) -> int:
+        """Pass the output on until the last process of the group closes it; returns the code.
+
+        The shell around KFP's program dies of SIGTERM at once, the program does not: the step
+        has ended when the output has.
+        """
+        reader = threading.Thread(target=self._copy, args=[self._child.stderr, self.stderr_end])
+        reader.start()
+        self._copy(self._child.stdout, deque(maxlen=0))
+        reader.join()
+        code = self._child.wait()
+        if self.signalled:
+            return constants.EXIT_TERMINATED
+        return 128 - code if code < 0 else code
+
+    def _copy(self, stream: IO[bytes] | None, end: deque[str]) -> None:
+        for raw in stream or ():
+            line = raw.decode("utf-8", "replace").rstrip("\r\n")
+            end.append(line)
+            self.events.send("line", text=line)
+
+    def _signal_group(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._child.pid, number)
+
+
+def main(arguments: list[str]) -> int:
+    """Run one step; returns its exit code."""
+    step, separator, *command = arguments
+    if separator != "--" or not command:
+        raise SystemExit(f"usage: {sys.argv[0]} NAME -- COMMAND…")
+    began = time.monotonic()
+    setting = Setting(**json.loads(os.environ[SETTING_ENV]))
+    pod = PodObject(setting, step)
+    events = Events(step, pod.name)
+    events.send("started", task=_executor_input(command).get("outputs", {}).get("outputFile", ""))
+    try:
+        pod.create(_deploys(command, setting.namespace))
+    except (OSError, client.RequestRefused) as error:
+        words = f"The pod of this step could not be made: {error}"
+        told = {"message": words, "stderr": words, "outputs": {}}
+        events.send("ended", exit=1, terminated=False, seconds=0.0, **told)
+        return 1
+    log = Path(setting.folder) / "steps" / pod.name / "termination-log"
+    log.parent.mkdir(parents=True)
+    log.touch()
+    # KFP's command unpacks the step's source there and leaves it, as a container ends with it.
+    with tempfile.TemporaryDirectory(prefix="kfp-pytorch-", ignore_cleanup_errors=True) as scratch:
+        program = Program(command, environment(pod, log) | {"TMPDIR": scratch}, events)
+        signal.signal(signal.SIGTERM, program.terminate)
+        pod.started(_now())
+        code = _outcome(program, command)
+    message = log.read_bytes()[-MESSAGE_BYTES:].decode("utf-8", "replace")
+    pod.ended(code, message, _now())
+    events.send(
+        "ended",
+        exit=code,
+        terminated=program.signalled,
+        seconds=round(time.monotonic() - began, 3),
+        message=message,
+        stderr="" if code == 0 else "\n".join(program.stderr_end),
+        outputs=_outputs(command),
+    )
+    return code
+
+
+def _outcome(program: Program, command: list[str]) -> int:
+    """Waits for the program's end; an exit code of 0 without its outputs is no success to KFP."""
+    code = program.wait()
+    lacking = _lacking(command) if code == 0 else []
+    if not lacking:
+        return code
+    program.say(
+        f"The program ended with exit code 0, but gave no value of its output "
+        f"{', '.join(lacking)}: its function returned None, or the process ended before it "
+        "returned. KFP fails such a step."
+    )
+    return 1
+
+
+def environment(pod: PodObject, log: Path) -> dict[str, str]:
+    """Returns the environment of the step's program.
+
+    Args:
+        pod: The step's Pod object.
+        log: The file that stands for its termination log.
+    """
+    variables = dict(os.environ)
+    variables.pop(SETTING_ENV, None)
+    # KFP's commands say `python3`; here that is the Python that has this project.
+    here = str(Path(sys.executable).parent)
+    variables["PATH"] = os.pathsep.join([here, variables.get("PATH", os.defpath)])
+    variables["PYTHONUNBUFFERED"] = "1"
+    variables[constants.TERMINATION_LOG_ENV] = str(log)
+    if pod.uid:
+        variables[constants.KFP_POD_NAME_ENV] = pod.name
+        variables[constants.KFP_POD_UID_ENV] = pod.uid
+    return variables
+
+
+def _option(command: list[str], name: str) -> str:
+    return command[command.index(name) + 1] if name in command else ""
+
+
+def _executor_input(command: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_option(command, "--executor_input") or "{}")
+    return found
+
+
+def _deploys(command: list[str], namespace: str) -> dict[str, str]:
+    """The annotation of a step that deploys a model; of another step none."""
+    if _option(command, "--function_to_execute") != "kserve_deploy":
+        return {}
+    inputs = _executor_input(command).get("inputs", {}).get("parameterValues", {})
+    where = inputs.get("namespace") or namespace
+    return {DEPLOYS_ANNOTATION: f"{where}/{inputs.get('service_name', '')}"}
+
+
+def _written(outputs: dict[str, Any]) -> dict[str, Any]:
+    """Reads the file that the program hands to KFP; nothing when it wrote none."""
+    path = Path(outputs.get("outputFile", ""))
+    written: dict[str, Any] = {}
+    if path.is_file():
+        written = json.loads(path.read_text(encoding="utf-8"))
+    return written
+
+
+def _lacking(command: list[str]) -> list[str]:
+    """Lists the output parameters that the program gave no value.
+
+    KFP's launcher fails over these, and takes an artifact that is not there for an empty one:
+    https://github.com/kubeflow/pipelines/blob/master/backend/src/v2/component/launcher_v2.go
+    """
+    outputs = _executor_input(command).get("outputs", {})
+    given = _written(outputs).get("parameterValues", {})
+    return [
+        name
+        for name, place in outputs.get("parameters", {}).items()
+        if name not in given and not Path(place["outputFile"]).is_file()
+    ]
+
+
+def _outputs(command: list[str]) -> dict[str, Any]:
+    """Read what the program handed to KFP: output parameters, and artifacts with metadata.
+
+    A program that failed has handed over nothing, but the artifacts that it wrote are there.
+    """
+    outputs = _executor_input(command).get("outputs", {})
+    written = _written(outputs)
+    artifacts = {
+        name: declared["artifacts"][0]
+        for name, declared in outputs.get("artifacts", {}).items()
+        if Path(declared["artifacts"][0]["uri"]).exists()
+    }
+    for name, entry in written.get("artifacts", {}).items():
+        artifacts[name] = artifacts.get(name, {}) | entry["artifacts"][0]
+    return {"parameters": written.get("parameterValues", {}), "artifacts": artifacts}
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _rfc3339(when: datetime) -> str:
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,122 @@
+"""How this process starts another under a guard, which ends it when this process dies."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from kfp_pytorch.local.processes import guard
+
+_GUARD = str(Path(guard.__file__).resolve())
+
+
+class Owner:
+    """The end of a pipe that closes when this process dies; guards inherit it.
+
+    Its other end lives in this process alone: children do not inherit it, and those that are
+    forked without an exec close it.
+
+    Attributes:
+        fd: What a guard inherits.
+    """
+
+    def __init__(self) -> None:
+        self.fd, writer = os.pipe()
+        self._writer = os.fdopen(writer, "wb", buffering=0)
+        os.register_at_fork(after_in_child=self._writer.close)
+
+    def let_go(self) -> None:
+        """Let what the guard runs outlive this process; for the owner of a single guard."""
+        with self._writer:
+            self._writer.write(b".")
+        os.close(self.fd)
+
+
+@functools.cache
+def this_process() -> Owner:
+    """Return the owner of all that ends with this process."""
+    return Owner()
+
+
+def command(
+    argv: Sequence[str],
+    *,
+    grace: float = 10.0,
+    to_all: bool = False,
+    report_fd: int | None = None,
+    owner: Owner | None = None,
+) -> tuple[list[str], tuple[int, ...]]:
+    """Return the command line that runs a command under a guard of this process.
+
+    Args:
+        argv: The command and its arguments.
+        grace: Seconds from SIGTERM to SIGKILL.
+        to_all: Whether SIGTERM goes to every descendant, not to the command alone.
+        report_fd: Where the guard writes how the command ended (see `guard`).
+        owner: For a command that may be let go; `this_process()` if None.
+
+    Returns:
+        The command line, and the descriptors that the guard must inherit (`pass_fds`).
+    """
+    owner_fd = (owner or this_process()).fd
+    # -I: the environment is the command's, not the guard's. -S: no packages, a quick start.
+    line = [sys.executable, "-I", "-S", _GUARD, "--grace", str(grace)]
+    line += ["--owner-fd", str(owner_fd)]
+    fds: tuple[int, ...] = (owner_fd,)
+    if to_all:
+        line.append("--to-all")
+    if report_fd is not None:
+        line += ["--report-fd", str(report_fd)]
+        fds += (report_fd,)
+    return [*line, "--", *argv], fds
+
+
+def popen(
+    argv: Sequence[str],
+    *,
+    grace: float = 10.0,
+    to_all: bool = False,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    stdin: int | IO[Any] | None = subprocess.DEVNULL,
+    stdout: int | IO[Any] | None = None,
+    stderr: int | IO[Any] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> subprocess.Popen[str]:
+    """Start a command under a guard of this process.
+
+    However this process dies, the command and all that came of it end within `grace`, or within
+    `guard.ORPHAN_GRACE` seconds if that is shorter. `terminate()` on the result ends them in
+    order; `kill()` is never needed.
+
+    Args:
+        argv: The command and its arguments.
+        grace: Seconds from SIGTERM to SIGKILL.
+        to_all: Whether SIGTERM goes to every descendant, not to the command alone.
+        env: The command's environment; this process's own if None.
+        cwd: The command's working directory; this process's own if None.
+        stdin: As for `subprocess.Popen`; nothing to read by default.
+        stdout: As for `subprocess.Popen`.
+        stderr: As for `subprocess.Popen`.
+        pass_fds: As for `subprocess.Popen`; the guard holds them to the end, as the command does.
+
+    Returns:
+        The guard's process; its exit status is the command's, or 128 + N after signal N.
+    """
+    line, fds = command(argv, grace=grace, to_all=to_all)
+    return subprocess.Popen(
+        line,
+        pass_fds=(*fds, *pass_fds),
+        start_new_session=True,
+        env=None if env is None else dict(env),
+        cwd=cwd,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        text=True,
+    )

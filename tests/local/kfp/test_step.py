@@ -1,0 +1,85 @@
+"""What surrounds a step's program on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_pytorch.local.kfp import step
+
+
+def started(setting: step.Setting, *command: str, **variables: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, step.SETTING_ENV: json.dumps(asdict(setting)), **variables}
+    return subprocess.Popen(
+        [sys.executable, "-m", step.__name__, "greet", "--", *command],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def told(stdout: str) -> list[dict[str, Any]]:
+    return [json.loads(line.partition(step.EVENT_MARK)[2]) for line in stdout.splitlines()]
+
+
+def test_a_step_whose_pod_is_refused_says_why_and_does_not_run(
+    api_server: Any, tmp_path: Path
+) -> None:
+    setting = step.Setting("r", str(tmp_path), "nowhere", "wf", "u", api_server.url)
+    ran = tmp_path / "ran"
+    refused = started(setting, "touch", str(ran))
+    stdout, stderr = refused.communicate()
+    assert refused.returncode == 1
+    events = told(stdout)
+    assert [event["event"] for event in events] == ["started", "ended"]
+    assert 'namespaces "nowhere" not found' in events[1]["stderr"]
+    assert "Traceback" not in stderr
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("number", [0, signal.SIGTERM])
+def test_a_step_leaves_no_temporary_file_however_it_ends(tmp_path: Path, number: int) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    # As KFP's own command does.
+    script = 'folder=$(mktemp -d); echo "made $folder"; [ "$0" = 0 ] || exec sleep 60'
+    setting = step.Setting("r", str(tmp_path))
+    running = started(setting, "sh", "-c", script, str(number), TMPDIR=str(temporary))
+    assert running.stdout is not None
+    made = next(line for line in running.stdout if "made " in line)
+    assert f"made {temporary}/" in made
+    if number:
+        running.send_signal(number)
+    running.communicate()
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("given", ["", "file", "output"])
+def test_a_program_that_gives_no_value_of_an_output_has_failed_as_with_kfp(
+    tmp_path: Path, given: str
+) -> None:
+    output, word = tmp_path / "executor_output.json", tmp_path / "word"
+    if given == "file":
+        word.write_text("w")
+    elif given:
+        output.write_text('{"parameterValues": {"word": "w"}}')
+    declared = {
+        "outputFile": str(output),
+        "parameters": {"word": {"outputFile": str(word)}},
+        "artifacts": {"page": {"artifacts": [{"uri": str(tmp_path / "page")}]}},
+    }
+    executor_input = json.dumps({"outputs": declared})
+    setting = step.Setting("r", str(tmp_path))
+    stdout, _ = started(setting, "true", "--executor_input", executor_input).communicate()
+    ended = told(stdout)[-1]
+    assert ended["exit"] == (0 if given else 1)
+    assert ("gave no value of its output word" in ended["stderr"]) == (not given)
