@@ -22,8 +22,8 @@ from benchmarks import worker
 from benchmarks.cluster import Cluster, Play
 from benchmarks.figures import machine, show
 from benchmarks.worker import Order
-from kfp_pytorch.launcher import gather, wait
 from kfp_pytorch.launcher.steps import pytorch_job as step
+from kfp_pytorch.launcher.waiting import gather, wait
 from kfp_pytorch.local.processes import guarded
 
 WORKERS = 512

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.cluster import Cluster
 from benchmarks.waiting import until
-from kfp_pytorch.launcher.limits import Limits
+from kfp_pytorch.launcher.waiting.limits import Limits
 from kfp_pytorch.local.processes import guard, guarded
 
 Object = dict[str, Any]

@@ -12,7 +12,7 @@ def work(seconds: float):
     """Works for so long, and says how long it was."""
     import time
 
-    from kfp_pytorch.launcher.progress import write
+    from kfp_pytorch.launcher.runtime.printing import write
 
     began = time.monotonic()
     time.sleep(seconds)

@@ -20,13 +20,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kfp_pytorch.launcher.identity import job_name
-from kfp_pytorch.launcher.inputs import parse_inputs
-from kfp_pytorch.launcher.kube import connect
-from kfp_pytorch.launcher.limits import Limits
-from kfp_pytorch.launcher.pytorchjob import longest_suffix
+from kfp_pytorch.launcher.jobs.pytorchjob.inputs import parse_inputs
+from kfp_pytorch.launcher.jobs.pytorchjob.manifest import longest_suffix
+from kfp_pytorch.launcher.kubernetes.client import connect
+from kfp_pytorch.launcher.runtime.identity import job_name
+from kfp_pytorch.launcher.runtime.stopping import Stopper
 from kfp_pytorch.launcher.steps.pytorch_job import Artifacts, train
-from kfp_pytorch.launcher.stop import Stopper
+from kfp_pytorch.launcher.waiting.limits import Limits
 
 
 @dataclass(frozen=True)

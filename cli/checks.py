@@ -74,7 +74,7 @@ def _literal(name: str, placeholder: str) -> str:
 
 def _too_large(task: KnownTask) -> list[str]:
     """Says which inputs are too large: a step that is handed them does not even start."""
-    from kfp_pytorch.launcher.environment import SIZE_LIMIT
+    from kfp_pytorch.launcher.inputs.environment import SIZE_LIMIT
 
     sizes = {
         name: len(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
@@ -103,12 +103,13 @@ _KFP_SCHEMES = ("gs", "s3", "minio", "mem", "oci")
 
 
 def _pytorch_job(task: KnownTask) -> None:
-    from kfp_pytorch.launcher import identity, pytorchjob
-    from kfp_pytorch.launcher.inputs import parse_inputs
+    from kfp_pytorch.launcher.jobs.pytorchjob import manifest
+    from kfp_pytorch.launcher.jobs.pytorchjob.inputs import parse_inputs
+    from kfp_pytorch.launcher.runtime import identity
 
     inputs = parse_inputs(**{"image": _ANY_NAME, **task.inputs})
-    name = identity.job_name(inputs.name, _UNKNOWN_URI, pytorchjob.longest_suffix(inputs))
-    job = pytorchjob.manifest(inputs, job_name=name, labels={}, annotations={}, owner=None)
+    name = identity.job_name(inputs.name, _UNKNOWN_URI, manifest.longest_suffix(inputs))
+    job = manifest.manifest(inputs, job_name=name, labels={}, annotations={}, owner=None)
     _check_pod(job["spec"]["pytorchReplicaSpecs"]["Master"]["template"], task.name)
 
 
@@ -145,7 +146,7 @@ def _check_pod(template: dict[str, Any], task: str) -> None:
 
 
 def _kserve_deploy(task: KnownTask) -> None:
-    from kfp_pytorch.launcher.inference_service import check_host, parse_inputs
+    from kfp_pytorch.launcher.kserve.manifest import check_host, parse_inputs
 
     uri, metadata = _imported(task)
     inputs = parse_inputs(uri, metadata, **{"service_name": _ANY_NAME, **task.inputs})
@@ -168,7 +169,7 @@ def _imported(task: KnownTask) -> tuple[str, dict[str, Any]]:
 
 
 def _kserve_predict(task: KnownTask) -> None:
-    from kfp_pytorch.launcher.predict import parse_requests, parse_server
+    from kfp_pytorch.launcher.kserve.predict import parse_requests, parse_server
 
     parse_requests(task.inputs.get("requests"))
     parse_server({"url": _UNKNOWN_URL, **task.inputs})

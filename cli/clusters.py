@@ -16,10 +16,10 @@ from typing import Any
 import click
 
 from kfp_pytorch.cli.session import Target
-from kfp_pytorch.launcher import checks
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KFP_RUN_ID_LABEL, POD
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inference_service import service_name
+from kfp_pytorch.launcher.inputs import readers
+from kfp_pytorch.launcher.kserve.manifest import service_name
 from kfp_pytorch.local import client, lifecycle
 from kfp_pytorch.local.kfp import step
 from kfp_pytorch.local.processes import guarded, locks
@@ -175,7 +175,7 @@ def _deployed(text: str, target: Target) -> tuple[str, str] | None:
     """What a step that was told a namespace and a name deploys; nothing where it refuses them."""
     namespace, _, name = text.partition("/")
     with contextlib.suppress(InputError):
-        return checks.text("namespace", namespace, target.namespace), service_name(name)
+        return readers.text("namespace", namespace, target.namespace), service_name(name)
     return None
 
 

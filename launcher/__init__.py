@@ -9,7 +9,7 @@ __all__ = ["run_step"]
 
 
 def run_step(name: str, /, **inputs: Any) -> Any:
-    """Runs a step; see `kfp_pytorch.launcher.runner.run_step`.
+    """Runs a step; see `kfp_pytorch.launcher.runtime.runner.run_step`.
 
     Imported only when it is called: the package's constants are also read where no step runs.
 
@@ -22,6 +22,6 @@ def run_step(name: str, /, **inputs: Any) -> Any:
     """
     # A signal waits until its handler is there: a job of an earlier try may be alive.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-    from kfp_pytorch.launcher import runner
+    from kfp_pytorch.launcher.runtime import runner
 
     return runner.run_step(name, **inputs)

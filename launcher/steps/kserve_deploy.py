@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from kfp_pytorch.launcher import stop
-from kfp_pytorch.launcher.api_errors import ApiError, NotFound
 from kfp_pytorch.launcher.constants import CLAIM
-from kfp_pytorch.launcher.deploy import Pace, apply
 from kfp_pytorch.launcher.errors import CannotObserve, InputError
-from kfp_pytorch.launcher.inference_service import (
+from kfp_pytorch.launcher.kserve.deploy import Pace, apply
+from kfp_pytorch.launcher.kserve.manifest import (
     ServiceInputs,
     check_host,
     doubtful_claim,
     parse_inputs,
 )
-from kfp_pytorch.launcher.kube import Kube, connect
-from kfp_pytorch.launcher.progress import say
-from kfp_pytorch.launcher.rollout import base_url, predict_url
-from kfp_pytorch.launcher.rollout_wait import Waiter
-from kfp_pytorch.launcher.stop import Stopper
+from kfp_pytorch.launcher.kserve.rollout import base_url, predict_url
+from kfp_pytorch.launcher.kserve.wait import Waiter
+from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, NotFound
+from kfp_pytorch.launcher.kubernetes.client import Kube, connect
+from kfp_pytorch.launcher.runtime import stopping
+from kfp_pytorch.launcher.runtime.printing import say
+from kfp_pytorch.launcher.runtime.stopping import Stopper
 
 
 class Outputs(NamedTuple):
@@ -56,7 +56,7 @@ def run(model: ModelArtifact, **inputs: Any) -> Outputs:
         ApiError: The cluster did not let it come about; the message says how.
     """
     checked = parse_inputs(model.uri, model.metadata, **inputs)
-    return deploy(connect(checked.namespace, notify=say), checked, Pace(), stop.current())
+    return deploy(connect(checked.namespace, notify=say), checked, Pace(), stopping.current())
 
 
 def deploy(kube: Kube, inputs: ServiceInputs, pace: Pace, stopper: Stopper) -> Outputs:

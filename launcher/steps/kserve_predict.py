@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.predict import Known, ask, check, parse_requests, parse_server
-from kfp_pytorch.launcher.progress import printable, say
+from kfp_pytorch.launcher.kserve.predict import Known, ask, check, parse_requests, parse_server
+from kfp_pytorch.launcher.runtime.printing import printable, say
 
 SHOWN_ANSWERS = 20
 SHOWN_CHARACTERS = 200

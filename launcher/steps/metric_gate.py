@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from kfp_pytorch.launcher import checks
 from kfp_pytorch.launcher.errors import InputError, StepError
-from kfp_pytorch.launcher.messages import as_float
-from kfp_pytorch.launcher.progress import say
+from kfp_pytorch.launcher.inputs import readers
+from kfp_pytorch.launcher.inputs.readers import as_float
+from kfp_pytorch.launcher.runtime.printing import say
 
 # What stands for no threshold: KFP has no default that is null, and JSON no infinity.
 NO_MINIMUM = -1e308
@@ -59,7 +59,7 @@ def metric_name(metric: Any) -> str:
     Raises:
         InputError: If none is named.
     """
-    name = checks.text("metric", metric)
+    name = readers.text("metric", metric)
     if not name:
         raise InputError("metric is not set; give the name of the metric, such as accuracy.")
     return name
@@ -88,7 +88,7 @@ def thresholds(minimum: Any, maximum: Any) -> tuple[float, float]:
 
 
 def _threshold(name: str, value: Any, default: float) -> float:
-    if checks.unset(value):
+    if readers.unset(value):
         return default
     try:
         number = float(value)

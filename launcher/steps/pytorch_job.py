@@ -7,30 +7,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from kfp_pytorch.launcher import stop
-from kfp_pytorch.launcher.api_errors import ApiError, NotFound
-from kfp_pytorch.launcher.artifacts import Artifact, Places, write_outputs
 from kfp_pytorch.launcher.constants import (
     ATTEMPT_ANNOTATION,
     CLAIM,
     PYTORCHJOB,
     SPEC_HASH_LABEL,
 )
-from kfp_pytorch.launcher.diagnosis import diagnose
-from kfp_pytorch.launcher.ensure import Ensured, ensure
+from kfp_pytorch.launcher.diagnosis.message import diagnose
 from kfp_pytorch.launcher.errors import CannotObserve, InputError, JobFailed, StepError
-from kfp_pytorch.launcher.evidence import Object
-from kfp_pytorch.launcher.gather import Gatherer
-from kfp_pytorch.launcher.identity import Identity, Step, identify, own_pod_name, whoami
-from kfp_pytorch.launcher.inputs import PyTorchJobInputs, parse_inputs
-from kfp_pytorch.launcher.kube import Kube, connect
-from kfp_pytorch.launcher.limits import Limits
-from kfp_pytorch.launcher.messages import read_messages
-from kfp_pytorch.launcher.progress import printable, say
-from kfp_pytorch.launcher.pytorchjob import longest_suffix, manifest
-from kfp_pytorch.launcher.report import render
-from kfp_pytorch.launcher.stop import Stopper, Target, delete_quietly
-from kfp_pytorch.launcher.wait import End, Wait, announce
+from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs, parse_inputs
+from kfp_pytorch.launcher.jobs.pytorchjob.manifest import longest_suffix, manifest
+from kfp_pytorch.launcher.jobs.termination_messages import read_messages
+from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, NotFound
+from kfp_pytorch.launcher.kubernetes.client import Kube, connect
+from kfp_pytorch.launcher.kubernetes.objects import Object
+from kfp_pytorch.launcher.outputs.artifacts import Artifact, Places, write_outputs
+from kfp_pytorch.launcher.outputs.report import render
+from kfp_pytorch.launcher.runtime import stopping
+from kfp_pytorch.launcher.runtime.identity import Identity, Step, identify, own_pod_name, whoami
+from kfp_pytorch.launcher.runtime.printing import printable, say
+from kfp_pytorch.launcher.runtime.stopping import Stopper, Target, delete_quietly
+from kfp_pytorch.launcher.waiting.ensure import Ensured, ensure
+from kfp_pytorch.launcher.waiting.gather import Gatherer
+from kfp_pytorch.launcher.waiting.limits import Limits
+from kfp_pytorch.launcher.waiting.wait import End, Wait, announce
 
 # A signal finds out here what must not outlive the step, however early it comes.
 HAS_TARGET = True
@@ -75,7 +75,7 @@ def run(
     checked = parse_inputs(**inputs)
     kube = connect(checked.namespace, notify=say)
     outputs = Artifacts(model, metrics, curves, report)
-    return train(kube, checked, outputs, limits_of(checked), stop.current())
+    return train(kube, checked, outputs, limits_of(checked), stopping.current())
 
 
 def limits_of(inputs: PyTorchJobInputs) -> Limits:

@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from kfp_pytorch.launcher import checks, constants, podview, storage
-from kfp_pytorch.launcher.api_errors import AlreadyExists, Forbidden, KindAbsent
+from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import StepError
-from kfp_pytorch.launcher.evidence import Object
-from kfp_pytorch.launcher.identity import Identity, identify, whoami
-from kfp_pytorch.launcher.kube import Kube, connect
-from kfp_pytorch.launcher.progress import say
-from kfp_pytorch.launcher.pytorchjob import CREDENTIALS_MOUNT, GCS_CREDENTIALS_FILE
-from kfp_pytorch.launcher.storage import Location
-from kfp_pytorch.launcher.transport import Patience
+from kfp_pytorch.launcher.inputs import readers, storage
+from kfp_pytorch.launcher.inputs.storage import Location
+from kfp_pytorch.launcher.jobs.pytorchjob.manifest import CREDENTIALS_MOUNT, GCS_CREDENTIALS_FILE
+from kfp_pytorch.launcher.kubernetes import objects
+from kfp_pytorch.launcher.kubernetes.api_errors import AlreadyExists, Forbidden, KindAbsent
+from kfp_pytorch.launcher.kubernetes.client import Kube, connect
+from kfp_pytorch.launcher.kubernetes.objects import Object
+from kfp_pytorch.launcher.kubernetes.transport import Patience
+from kfp_pytorch.launcher.runtime.identity import Identity, identify, whoami
+from kfp_pytorch.launcher.runtime.printing import say
 
 VOLUME = "logs"
 # The controller names the port of its Service after the object: `http-<name>`.
@@ -113,14 +115,14 @@ def parse_inputs(
     Raises:
         InputError: If one cannot work.
     """
-    uri = checks.text("output_uri", output_uri, constants.DEFAULT_OUTPUT_URI)
-    folder = storage.relative(checks.text("key", key), "key")
+    uri = readers.text("output_uri", output_uri, constants.DEFAULT_OUTPUT_URI)
+    folder = storage.relative(readers.text("key", key), "key")
     return View(
         logs=storage.parse(uri).under(folder),
-        image=checks.image("image", image) or constants.TRAINING_IMAGE,
-        secret=checks.dns_subdomain("output_secret", output_secret),
-        namespace=checks.dns_label("namespace", namespace),
-        labels=checks.label_map("labels", labels),
+        image=readers.image("image", image) or constants.TRAINING_IMAGE,
+        secret=readers.dns_subdomain("output_secret", output_secret),
+        namespace=readers.dns_label("namespace", namespace),
+        labels=readers.label_map("labels", labels),
     )
 
 
@@ -202,7 +204,7 @@ def _hindrance(kube: Kube, view: View) -> str:
     if not view.logs.on_claim:
         return ""
     claim = kube.get(constants.CLAIM, view.logs.host)
-    modes = podview.dig(claim, "spec", "accessModes") or []
+    modes = objects.dig(claim, "spec", "accessModes") or []
     if any(mode in _SHARED for mode in modes):
         return ""
     return (

@@ -100,7 +100,7 @@ import importlib, sys
 sys.path.insert(0, {str(tmp_path)!r})
 import kfp_pytorch
 assert kfp_pytorch.__file__.startswith({str(tmp_path)!r})
-importlib.import_module("kfp_pytorch.launcher.runner")
+importlib.import_module("kfp_pytorch.launcher.runtime.runner")
 importlib.import_module("kfp_pytorch.launcher.steps.{step}")
 """
     subprocess.run([sys.executable, "-c", importing], check=True)
@@ -146,6 +146,7 @@ def test_archive_is_the_same_for_another_user_time_and_file_order(tmp_path, monk
     for source in sources:
         inside = source.relative_to(ROOT)
         target = package / (inside.name if inside.parts[0] == "kfp_pytorch" else inside)
+        target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(source.read_bytes())
         target.chmod(0o600)
         os.utime(target, (1, 1))

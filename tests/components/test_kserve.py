@@ -7,7 +7,7 @@ import yaml
 from kfp import compiler, dsl
 
 from kfp_pytorch.components import kserve_deploy, kserve_predict
-from kfp_pytorch.launcher.inference_service import parse_inputs
+from kfp_pytorch.launcher.kserve.manifest import parse_inputs
 from kfp_pytorch.launcher.steps import kserve_deploy as deploy_step
 from kfp_pytorch.launcher.steps import kserve_predict as predict_step
 

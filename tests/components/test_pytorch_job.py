@@ -4,7 +4,7 @@ from typing import Any
 from kfp import compiler, dsl
 
 from kfp_pytorch.components.pytorch_job import pytorch_job
-from kfp_pytorch.launcher import inputs
+from kfp_pytorch.launcher.jobs.pytorchjob import inputs
 
 
 def compiled(tmp_path: Any, pipeline: Any) -> dict[str, Any]:

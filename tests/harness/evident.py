@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kfp_pytorch.launcher.diagnosis import Diagnosis, diagnose
-from kfp_pytorch.launcher.evidence import Evidence
+from kfp_pytorch.launcher.diagnosis.message import Diagnosis, diagnose
+from kfp_pytorch.launcher.waiting.evidence import Evidence
 
 CAUSE = "PyTorchJob team/j failed (PyTorchJobFailed): 1 Worker replica(s) failed."
 

@@ -104,7 +104,7 @@ class Forker:
 
 
 def _serve() -> None:
-    from kfp_pytorch.launcher import runner
+    from kfp_pytorch.launcher.runtime import runner
     from kfp_pytorch.launcher.steps import pytorch_job
 
     assert runner

@@ -22,9 +22,9 @@ from kfp_pytorch.launcher.constants import (
     WORKFLOW,
     Kind,
 )
-from kfp_pytorch.launcher.credentials import Credentials
-from kfp_pytorch.launcher.kube import Kube, connect
-from kfp_pytorch.launcher.transport import Patience
+from kfp_pytorch.launcher.kubernetes.client import Kube, connect
+from kfp_pytorch.launcher.kubernetes.credentials import Credentials
+from kfp_pytorch.launcher.kubernetes.transport import Patience
 from kfp_pytorch.local.apiserver.errors import ApiError as Gone
 from kfp_pytorch.local.apiserver.faultactions import Action
 from kfp_pytorch.local.apiserver.faults import Fault

@@ -14,16 +14,16 @@ from harness.forked import Forker
 from harness.hands import HASTY, IMPATIENT, Hands, bury, connected
 from harness.held import Clock
 
-from kfp_pytorch.launcher import progress
-from kfp_pytorch.launcher.artifacts import Places
 from kfp_pytorch.launcher.constants import PYTORCHJOB
-from kfp_pytorch.launcher.identity import job_name
-from kfp_pytorch.launcher.inputs import parse_inputs
-from kfp_pytorch.launcher.kube import Kube
-from kfp_pytorch.launcher.limits import Limits
-from kfp_pytorch.launcher.pytorchjob import longest_suffix
+from kfp_pytorch.launcher.jobs.pytorchjob.inputs import parse_inputs
+from kfp_pytorch.launcher.jobs.pytorchjob.manifest import longest_suffix
+from kfp_pytorch.launcher.kubernetes.client import Kube
+from kfp_pytorch.launcher.outputs.artifacts import Places
+from kfp_pytorch.launcher.runtime import printing
+from kfp_pytorch.launcher.runtime.identity import job_name
+from kfp_pytorch.launcher.runtime.stopping import Stopper
 from kfp_pytorch.launcher.steps.pytorch_job import Artifacts, train
-from kfp_pytorch.launcher.stop import Stopper
+from kfp_pytorch.launcher.waiting.limits import Limits
 from kfp_pytorch.local.apiserver.http.server import ThreadedServer, start_in_thread
 
 MODEL_URI = "minio://mlpipeline/v2/artifacts/train/run-1/pytorch-job/abc/model"
@@ -161,13 +161,13 @@ def forker(shared_server: ThreadedServer) -> Iterator[Forker]:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What steps tell a person, line by line, without the times."""
     lines: list[str] = []
-    write = progress.write
+    write = printing.write
 
     def also_kept(text: str) -> None:
         lines.append(text.rstrip("\n").partition("] ")[2])
         write(text)
 
-    monkeypatch.setattr(progress, "write", also_kept)
+    monkeypatch.setattr(printing, "write", also_kept)
     return lines
 
 
@@ -180,7 +180,7 @@ def says(hands: Hands, told: list[str]) -> Callable[[str], None]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock that a wait counts its limits by."""
-    return Clock().install(monkeypatch, "wait")
+    return Clock().install(monkeypatch, "waiting.wait")
 
 
 @pytest.fixture

@@ -1,0 +1,175 @@
+"""A training container's environment and argv: rendered, merged, measured and kept byte for byte.
+
+Kubernetes itself changes `$(NAME)` and `$$` in arguments and values:
+https://github.com/kubernetes/kubernetes/blob/master/third_party/forked/golang/expansion/expand.go
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kfp_pytorch.launcher import constants
+from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs import readers
+
+# Linux takes no single argument or variable above 131,072 bytes, and KFP hands all inputs of a
+# step to its own launcher as one such argument.
+SIZE_LIMIT = 100_000
+_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_OURS = (
+    constants.OUTPUT_ENV,
+    constants.RESUME_FROM_ENV,
+    constants.TERMINATION_LOG_ENV,
+)
+# https://github.com/kubeflow/trainer/blob/v1.9.2/pkg/controller.v1/pytorch/envvar.go
+_OPERATORS = (
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "WORLD_SIZE",
+    "RANK",
+    "PET_MASTER_ADDR",
+    "PET_MASTER_PORT",
+    "PET_NODE_RANK",
+    "PET_NNODES",
+    "PET_NPROC_PER_NODE",
+)
+# The key of an entry of a Secret or ConfigMap.
+_ENTRY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+# https://kubernetes.io/docs/concepts/workloads/pods/downward-api/
+_FIELD = re.compile(
+    r"metadata\.(name|namespace|uid|(labels|annotations)\['[^']+'\])"
+    r"|spec\.(nodeName|serviceAccountName)|status\.(host|pod)IPs?"
+)
+# What each source of a variable's value cannot do without.
+_REFERENCES = {
+    "secretKeyRef": ("name", "key"),
+    "configMapKeyRef": ("name", "key"),
+    "fieldRef": ("fieldPath",),
+    "resourceFieldRef": ("resource",),
+}
+
+
+def merged(env: Any, of_task: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Return a container's `env` from the input and what the author set on the task.
+
+    Args:
+        env: The input: an object from names to a string, a number, true or false, or a reference
+            such as `{"secretKeyRef": {"name": "s", "key": "k"}}`.
+        of_task: The task's `env` in Kubernetes' form; the input beats it.
+
+    Returns:
+        The variables, the task's first, no name twice.
+
+    Raises:
+        InputError: If a name or value cannot be a variable's; the message names it.
+    """
+    if not readers.unset(env) and not isinstance(env, Mapping):
+        # Not said: it may hold secrets.
+        kind = type(env).__name__
+        raise InputError(f'env must be an object, such as {{"NAME": "value"}}, not a {kind}.')
+    variables = {str(item.get("name")): dict(item) for item in of_task}
+    for name, value in readers.mapping("env", env).items():
+        variables[name] = _variable(name, value)
+    for name in variables:
+        check_name(name, "env")
+    return tuple(variables.values())
+
+
+def _variable(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, (dict, list)):
+        if isinstance(value, list) or len(value) != 1 or next(iter(value)) not in _REFERENCES:
+            raise InputError(
+                f"env[{name!r}] must be a string, a number, true or false, or an object with one "
+                f"of {', '.join(_REFERENCES)}."
+            )
+        _check_reference(name, *next(iter(value.items())))
+        return {"name": name, "valueFrom": value}
+    return {"name": name, "value": literal(readers.rendered(f"env[{name!r}]", value))}
+
+
+def _check_reference(name: str, source: str, reference: Any) -> None:
+    where = f"env[{name!r}].{source}"
+    wanted = _REFERENCES[source]
+    for key in wanted:
+        if not readers.text(f"{where}.{key}", readers.mapping(where, reference).get(key)):
+            raise InputError(f"{where} lacks {key}; it needs {' and '.join(wanted)}.")
+    if "name" in wanted:
+        readers.dns_subdomain(f"{where}.name", reference["name"])
+    if source == "fieldRef" and not _FIELD.fullmatch(reference["fieldPath"]):
+        raise InputError(
+            f"{where}.fieldPath is {reference['fieldPath']!r}, which no variable can have; write "
+            "metadata.name, status.podIP, metadata.labels['KEY'] or the like."
+        )
+    if "key" in wanted and not _ENTRY.fullmatch(reference["key"]):
+        raise InputError(
+            f"{where}.key is {reference['key']!r}; an entry's key is at most 253 letters, digits, "
+            "'-', '_' and '.'."
+        )
+
+
+def check_name(name: str, where: str) -> None:
+    """Refuse the name of a variable that none can have.
+
+    Args:
+        name: The name.
+        where: The input that it stands in, for messages.
+
+    Raises:
+        InputError: It cannot be set there.
+    """
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"{where} has the name {name!r}; a variable's name has letters, digits, '_', '-' and "
+            "'.', and does not begin with a digit."
+        )
+
+
+def check_free(name: str, where: str) -> None:
+    """Refuse the name of a variable that others set where training runs.
+
+    Args:
+        name: The name.
+        where: The input that it stands in, for messages.
+
+    Raises:
+        InputError: It cannot be set there.
+    """
+    if name in _OURS:
+        raise InputError(f"{where} may not set {name}: the launcher does.")
+    if name in _OPERATORS:
+        raise InputError(
+            f"{where} may not set {name}: the operator does, from num_nodes and nproc_per_node."
+        )
+
+
+def literal(text: str) -> str:
+    """Return what a manifest must say so that the container gets this text byte for byte."""
+    return text.replace("$", "$$") if "$(" in text or "$$" in text else text
+
+
+def plain(name: str, value: str) -> dict[str, str]:
+    """Return a variable with a literal value, in the form of a container's `env`."""
+    return {"name": name, "value": literal(value)}
+
+
+def check_size(
+    command: Iterable[str], args: Iterable[str], env: Iterable[Mapping[str, Any]]
+) -> None:
+    """Refuse what no step or container could be started with.
+
+    Raises:
+        InputError: If command, arguments and environment together are over 100,000 bytes.
+    """
+    sizes = {f"command[{i}]": len(item.encode()) for i, item in enumerate(command)}
+    sizes |= {f"args[{i}]": len(item.encode()) for i, item in enumerate(args)}
+    sizes |= {f"env[{v['name']!r}]": len(str(v.get("value", "")).encode()) for v in env}
+    total = sum(sizes.values())
+    if total > SIZE_LIMIT:
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise InputError(
+            f"command, args and env are {total:,} bytes together, {largest} alone "
+            f"{sizes[largest]:,}; the limit is {SIZE_LIMIT:,}. Put the content into the image, a "
+            "ConfigMap mounted through pod_template_patch, or a file on the output claim."
+        )

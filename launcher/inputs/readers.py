@@ -1,0 +1,398 @@
+"""Readers of a component's inputs: each returns a checked value or raises an InputError.
+
+KFP hands parameters over as JSON, so a whole number inside a list or dict may arrive as a float,
+and an optional that nobody set may arrive as `''`, `'None'`, `'null'`, `[]` or `{}`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kfp_pytorch.launcher.errors import InputError
+
+_PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_DNS_LABEL = re.compile(rf"(?=.{{1,63}}\Z){_PART}")
+_DNS_SUBDOMAIN = re.compile(rf"(?=.{{1,253}}\Z){_PART}(\.{_PART})*")
+_KEY_NAME = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?")
+# https://github.com/distribution/reference/blob/v0.6.0/regexp.go
+_HOST = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+_PATH_PART = r"[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(
+    rf"(({_HOST}(\.{_HOST})*|\[[0-9a-fA-F:]+\])(:[0-9]+)?/)?"
+    rf"{_PATH_PART}(/{_PATH_PART})*(:\w[\w.-]{{0,127}})?"
+    r"(@[A-Za-z][A-Za-z0-9]*([-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?",
+    re.ASCII,
+)
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?)?")
+_QUANTITY = re.compile(
+    r"(?P<number>\d+(\.\d*)?|\.\d+)"
+    r"(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?",
+    re.ASCII,
+)
+_SCALES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3}
+_SCALES |= {s: 1000.0 ** (i + 2) for i, s in enumerate("MGTPE")}
+_SCALES |= {f"{s}i": 1024.0 ** (i + 1) for i, s in enumerate("KMGTPE")}
+# Integers up to here are exact in JSON's numbers.
+_EXACT = 2**53
+
+
+def unset(value: Any) -> bool:
+    """Tell whether an input was left alone: None, '', 'None', 'null', [] and {} alike."""
+    if isinstance(value, str):
+        return value.strip() in ("", "None", "null")
+    return value is None or (isinstance(value, (Mapping, Sequence)) and not value)
+
+
+def text(name: str, value: Any, default: str = "") -> str:
+    """Read a string.
+
+    Args:
+        name: The input's name, for messages.
+        value: What arrived.
+        default: What stands for an unset input.
+
+    Returns:
+        The string as it is, or the default.
+
+    Raises:
+        InputError: If it is no string, or holds what no container can be given.
+    """
+    if unset(value):
+        return default
+    if not isinstance(value, str):
+        raise InputError(f"{name} must be a string, not {value!r}.")
+    return printable(name, value)
+
+
+def printable(name: str, value: str) -> str:
+    """Return the string if it can be an argument or a variable: no NUL, encodable as UTF-8."""
+    if "\0" in value:
+        raise InputError(f"{name} holds a NUL character, which no argument or variable can carry.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{name} holds half of a surrogate pair: {value!r}.") from None
+    return value
+
+
+def image(name: str, value: Any) -> str:
+    """Read the name of an image; unset gives an empty string.
+
+    Raises:
+        InputError: If the kubelet would say InvalidImageName.
+    """
+    word = text(name, value)
+    if word and not _IMAGE.fullmatch(word):
+        raise InputError(
+            f"{name} is {word!r}; write it as REGISTRY/NAME:TAG or REGISTRY/NAME@DIGEST: the name "
+            "has lower case letters, digits and '-', '_', '.', '/' between them, and there are no "
+            "blanks."
+        )
+    return word
+
+
+def integer(
+    name: str, value: Any, *, default: int, minimum: int = 0, maximum: int = 2**31 - 1
+) -> int:
+    """Read a whole number.
+
+    Args:
+        name: The input's name, for messages.
+        value: What arrived; 3.0 and '3' are 3.
+        default: What stands for an unset input.
+        minimum: The smallest value allowed.
+        maximum: The largest value allowed.
+
+    Returns:
+        The number.
+
+    Raises:
+        InputError: If it is no whole number, or out of range.
+    """
+    if unset(value):
+        return default
+    number = _whole(value)
+    if number is None:
+        raise InputError(f"{name} must be a whole number, not {value!r}.")
+    if not minimum <= number <= maximum:
+        raise InputError(f"{name} is {number}; it must be from {minimum} to {maximum}.")
+    return number
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+(\.0*)?\s*", value, re.ASCII):
+        return int(value.split(".")[0])
+    return None
+
+
+def boolean(name: str, value: Any, *, default: bool = False) -> bool:
+    """Read a truth value; 'true' and 'false' in any case are taken too.
+
+    Raises:
+        InputError: If it is something else.
+    """
+    if unset(value):
+        return default
+    word = str(value).strip().lower()
+    if word not in ("true", "false"):
+        raise InputError(f"{name} must be true or false, not {value!r}.")
+    return word == "true"
+
+
+def choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    """Read one of a few words; the first is the default.
+
+    Raises:
+        InputError: If it is none of them.
+    """
+    word = text(name, value, choices[0])
+    if word not in choices:
+        raise InputError(
+            f"{name} is {word!r}; it must be one of {', '.join(c for c in choices if c)}."
+        )
+    return word
+
+
+def rendered(name: str, value: Any) -> str:
+    """Write a scalar as a string, the same way every time.
+
+    Args:
+        name: What the value is of, for messages.
+        value: A string (kept byte for byte), a truth value ('true', 'false'), a whole number
+            (3 and 3.0 are '3') or another finite number (1e-05 is '1e-05').
+
+    Returns:
+        The string.
+
+    Raises:
+        InputError: If it is None, a list, an object, or not finite.
+    """
+    if isinstance(value, str):
+        return printable(name, value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{name} is {value}, which is no finite number; write it as a string.")
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return str(int(value))
+    if isinstance(value, (int, float)):
+        return str(value)
+    if value is None:
+        raise InputError(f"{name} is null. Leave it out, or give '' for an empty string.")
+    raise InputError(f"{name} must be a string, a number or true/false, not {value!r}.")
+
+
+def strings(name: str, value: Any) -> tuple[str, ...]:
+    """Read a list of strings; numbers and truth values in it are rendered.
+
+    Raises:
+        InputError: If it is no list, or an element cannot be a string; the message names which.
+    """
+    return tuple(rendered(f"{name}[{i}]", item) for i, item in enumerate(sequence(name, value)))
+
+
+def sequence(name: str, value: Any) -> list[Any]:
+    """Read a list, its whole floats made integers again.
+
+    Raises:
+        InputError: If it is no list.
+    """
+    if unset(value):
+        return []
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise InputError(f'{name} must be a list, such as ["a", "b"], not {value!r}.')
+    return [whole_floats(item) for item in value]
+
+
+def mapping(name: str, value: Any) -> dict[str, Any]:
+    """Read an object with string keys, its whole floats made integers again.
+
+    Raises:
+        InputError: If it is no object, or a key is no string.
+    """
+    if unset(value):
+        return {}
+    if not isinstance(value, Mapping):
+        raise InputError(f'{name} must be an object, such as {{"key": "value"}}, not {value!r}.')
+    for key in value:
+        if not isinstance(key, str):
+            raise InputError(f"{name} has the key {key!r}; keys must be strings.")
+    return {key: whole_floats(item) for key, item in value.items()}
+
+
+def whole_floats(value: Any) -> Any:
+    """Copy JSON with every float that is a whole number made an integer: KFP turns 20 to 20.0."""
+    if isinstance(value, Mapping):
+        return {key: whole_floats(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [whole_floats(item) for item in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value)
+    return value
+
+
+def objects(name: str, value: Any, fields: Sequence[str]) -> tuple[dict[str, Any], ...]:
+    """Read a list of objects that may have these fields and no other.
+
+    Raises:
+        InputError: If an element is no object or has an unknown field.
+    """
+    return tuple(
+        known_fields(f"{name}[{i}]", item, fields) for i, item in enumerate(sequence(name, value))
+    )
+
+
+def known_fields(name: str, value: Any, fields: Sequence[str]) -> dict[str, Any]:
+    """Read an object that may have these fields and no other.
+
+    Raises:
+        InputError: If it is no object or has an unknown field.
+    """
+    item = mapping(name, value)
+    unknown = sorted(set(item) - set(fields))
+    if unknown:
+        raise InputError(
+            f"{name} has the unknown field {unknown[0]!r}; it may have {', '.join(fields)}."
+        )
+    return item
+
+
+def quantity(name: str, value: Any, *, minimum: str) -> str:
+    """Read a Kubernetes quantity, such as `500m` of a CPU or `4Gi` of memory.
+
+    Args:
+        name: The input's name, for messages.
+        value: What arrived; unset gives an empty string.
+        minimum: The smallest amount that can be meant, as a quantity.
+
+    Returns:
+        The quantity as it was written, or an empty string.
+
+    Raises:
+        InputError: If it is no quantity, or smaller than the minimum.
+    """
+    if unset(value):
+        return ""
+    written = rendered(name, value).strip()
+    amount = quantity_value(written)
+    if amount is None:
+        raise InputError(
+            f"{name} is {written!r}, which is no quantity. Write a number with m, k, M, G or T, "
+            "or Ki, Mi, Gi or Ti, such as 500m or 4Gi."
+        )
+    if amount < (quantity_value(minimum) or 0):
+        raise InputError(
+            f"{name} is {written!r}, less than {minimum}. 'm' is a thousandth; for memory "
+            "write Mi or Gi."
+        )
+    return written
+
+
+def quantity_value(written: str) -> float | None:
+    """Return what a Kubernetes quantity amounts to, or None if it is none."""
+    match = _QUANTITY.fullmatch(written)
+    if match is None:
+        return None
+    suffix = match["suffix"] or ""
+    if suffix[-1:].isdigit():
+        return float(written)
+    return float(match["number"]) * _SCALES[suffix]
+
+
+def dns_label(name: str, value: Any) -> str:
+    """Read a DNS-1123 label, such as a namespace; unset gives an empty string.
+
+    Raises:
+        InputError: If it is none.
+    """
+    return _object_name(name, value, _DNS_LABEL, "63 lower case letters, digits and '-'")
+
+
+def dns_subdomain(name: str, value: Any) -> str:
+    """Read the name of an object such as a Secret or a ServiceAccount; unset gives ''.
+
+    Raises:
+        InputError: If it is none.
+    """
+    rule = "253 lower case letters, digits, '-' and single '.'"
+    return _object_name(name, value, _DNS_SUBDOMAIN, rule)
+
+
+def _object_name(name: str, value: Any, pattern: re.Pattern[str], rule: str) -> str:
+    word = text(name, value)
+    if word and not pattern.fullmatch(word):
+        raise InputError(
+            f"{name} is {word!r}; it must be at most {rule}, and begin and end with a letter or "
+            "digit."
+        )
+    return word
+
+
+def qualified_key(name: str, key: str) -> str:
+    """Return a key that may be a label's or an annotation's: `name` or `prefix/name`.
+
+    Raises:
+        InputError: If it may not.
+    """
+    prefix, slash, word = key.rpartition("/")
+    if not _KEY_NAME.fullmatch(word) or (slash and not _DNS_SUBDOMAIN.fullmatch(prefix)):
+        raise InputError(
+            f"{name} has the key {key!r}; a key is at most 63 letters, digits, '-', '_' and '.', "
+            "with an optional DNS prefix and '/' before it."
+        )
+    return key
+
+
+def label_map(name: str, value: Any) -> dict[str, str]:
+    """Read labels, their values rendered.
+
+    Raises:
+        InputError: If a key or value cannot be a label's; the message names it.
+    """
+    read = annotation_map(name, value)
+    for key, item in read.items():
+        label_value(f"{name}[{key!r}]", item, " An annotation takes any text.")
+    return read
+
+
+def label_value(name: str, value: str, advice: str = "") -> str:
+    """Return a text that may be a label's value.
+
+    Raises:
+        InputError: If it may not; the message ends with the advice.
+    """
+    if not _LABEL_VALUE.fullmatch(value):
+        raise InputError(
+            f"{name} is {value!r}; a label's value is at most 63 letters, digits, '-', '_' and "
+            f"'.', and begins and ends with a letter or digit.{advice}"
+        )
+    return value
+
+
+def annotation_map(name: str, value: Any) -> dict[str, str]:
+    """Read annotations, their values rendered.
+
+    Raises:
+        InputError: If a key cannot be an annotation's or a value is no scalar.
+    """
+    return {
+        qualified_key(name, key): rendered(f"{name}[{key!r}]", item)
+        for key, item in mapping(name, value).items()
+    }
+
+
+def as_float(number: float) -> float:
+    """Turn a number into a float; JSON's whole numbers have no end: one too large is infinite."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf

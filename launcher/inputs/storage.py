@@ -1,0 +1,176 @@
+"""Where a job's files lie: the URIs of its folder, as each program wants to see them.
+
+A location is `pvc://CLAIM/sub/path`, or `s3://`, `gs://` or `minio://` with a bucket and a prefix.
+`minio://` is how KFP writes an S3 bucket whose endpoint its settings know; everything else that
+reads files calls that `s3://`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from kfp_pytorch.launcher.constants import BUCKET_PATTERNS
+from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs.readers import dns_subdomain, printable
+
+SCHEMES = ("pvc", "s3", "gs", "minio")
+# What KServe's storage initializer reads, besides Azure's https:// addresses.
+# https://github.com/kserve/kserve/blob/v0.20.0/python/storage/kserve_storage/kserve_storage.py
+_KSERVE_SCHEMES = ("pvc", "s3", "gs", "hdfs", "webhdfs", "http", "https", "hf", "oci", "file")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+
+# What file systems take for one name.
+_PART_BYTES = 255
+
+
+@dataclass(frozen=True)
+class Location:
+    """A folder on a claim or in a bucket.
+
+    Attributes:
+        scheme: `pvc`, `s3` or `gs`.
+        host: The claim's or the bucket's name.
+        path: The folder in it, with no slash at either end; empty for the root.
+    """
+
+    scheme: str
+    host: str
+    path: str = ""
+
+    @property
+    def uri(self) -> str:
+        """The location as a URI, with no slash at its end."""
+        return f"{self.scheme}://{self.host}/{self.path}".rstrip("/")
+
+    @property
+    def on_claim(self) -> bool:
+        """Whether it lies on a PersistentVolumeClaim."""
+        return self.scheme == "pvc"
+
+    def under(self, *parts: str) -> Location:
+        """Return a folder below this one; empty parts add nothing."""
+        return replace(self, path="/".join(part for part in (self.path, *parts) if part))
+
+    def seen_from(self, mount: str) -> str:
+        """Return what a container calls this folder.
+
+        Args:
+            mount: Where the container has the root of the claim.
+
+        Returns:
+            A path below the mount for a claim, an fsspec URI otherwise.
+        """
+        return str(PurePosixPath(mount, self.path)) if self.on_claim else self.uri
+
+
+def parse(uri: str, name: str = "output_uri") -> Location:
+    """Read a location.
+
+    Args:
+        uri: Such as `pvc://claim/sub/path` or `s3://bucket/prefix`.
+        name: The input's name, for messages.
+
+    Returns:
+        The location; `minio` becomes `s3`.
+
+    Raises:
+        InputError: If the scheme is unknown, or the claim, bucket or path cannot be one.
+    """
+    scheme, mark, rest = uri.partition("://")
+    if not mark or scheme not in SCHEMES:
+        raise InputError(
+            f"{name} is {uri!r}; it must begin with pvc://CLAIM, s3://BUCKET, gs://BUCKET or "
+            "minio://BUCKET. A path on a node is not seen by the job's pods."
+        )
+    host, _, path = rest.partition("/")
+    if scheme == "pvc":
+        if not dns_subdomain(f"the claim in {name}", host):
+            raise InputError(f"{name} is {uri!r} and names no claim; write pvc://CLAIM/sub/path.")
+        return Location("pvc", host, relative(path, name))
+    if not _BUCKET.fullmatch(host):
+        raise InputError(
+            f"{name} is {uri!r}; {host!r} is no bucket: 3 to 222 lower case letters, digits, "
+            "'-', '_' and '.'."
+        )
+    if BUCKET_PATTERNS & set(path):
+        raise InputError(
+            f"{name} is {uri!r}; '*', '?' and '[' are patterns to the clients of buckets, which "
+            "would delete what others wrote: give a path without them."
+        )
+    return Location("s3" if scheme == "minio" else scheme, host, relative(path, name))
+
+
+def relative(path: str, name: str) -> str:
+    """Return a path below a root, with no empty parts.
+
+    Args:
+        path: Parts with slashes between them.
+        name: The input's name, for messages.
+
+    Returns:
+        The path with no slash at either end.
+
+    Raises:
+        InputError: If a part is `.` or `..`, begins or ends with a blank, holds a control
+            character or is too long for a folder; or if it is a KFP placeholder that nothing
+            filled in.
+    """
+    parts = [part for part in printable(name, filled_in(path, name)).split("/") if part]
+    for part in parts:
+        if part in (".", "..") or part != part.strip() or not part.isprintable() or "\\" in part:
+            raise InputError(
+                f"{name} has the path {path!r}; {part!r} cannot be a folder's name here: no '.', "
+                "'..', backslash or control character, and no blank at its ends."
+            )
+        if len(part.encode()) > _PART_BYTES:
+            raise InputError(
+                f"{name} has the path {path[:40]!r}…; a folder's name has at most {_PART_BYTES} "
+                f"bytes, and this one has {len(part.encode())}."
+            )
+    return "/".join(parts)
+
+
+def filled_in(text: str, name: str) -> str:
+    """Return a text that names something, which a placeholder of KFP does not.
+
+    Raises:
+        InputError: If it holds one that nothing filled in.
+    """
+    if "{{" in text:
+        raise InputError(
+            f"{name} holds {text!r}, a placeholder that nothing filled in. KFP fills placeholders "
+            "in only where they are the whole value of a task's argument in the pipeline."
+        )
+    return text
+
+
+def job_folder(output: Location, key: str, job_name: str) -> Location:
+    """Return a job's own folder, `<output_uri>/<key>/<job name>`."""
+    return output.under(key, job_name)
+
+
+def kserve_uri(uri: str) -> str:
+    """Return a model's URI as KServe's storage initializer reads it.
+
+    Args:
+        uri: A model's location, such as KFP's `minio://bucket/key`.
+
+    Returns:
+        The URI; `minio` becomes `s3`.
+
+    Raises:
+        InputError: If KServe cannot read it, as with a path on a node.
+    """
+    scheme, mark, rest = uri.strip().partition("://")
+    names_no_place = not rest or (scheme in SCHEMES and rest.startswith("/"))
+    if mark and scheme == "minio" and not names_no_place:
+        return f"s3://{rest}"
+    if not mark or scheme not in _KSERVE_SCHEMES or names_no_place:
+        raise InputError(
+            f"KServe cannot read the model at {uri!r}; it reads "
+            f"{', '.join(f'{known}://' for known in _KSERVE_SCHEMES)}. A path on this machine "
+            "is not seen by the predictor's pod: keep the model on a claim or in a bucket."
+        )
+    return uri.strip()

@@ -1,0 +1,224 @@
+"""The termination messages of the training containers, read and checked.
+
+The kubelet may have cut a message, put the log's end in its place, or carry one of a program that
+knows nothing of this project: whatever does not read as ours counts as none.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kfp_pytorch.launcher.constants import MESSAGE_VERSION
+from kfp_pytorch.launcher.inputs.readers import as_float
+from kfp_pytorch.launcher.kubernetes import pod_status
+from kfp_pytorch.launcher.kubernetes.objects import Object
+
+# A message of two kilobytes unpacks to far less, unless somebody means harm.
+_MAX_PIXELS = 1_000_000
+Curve = tuple[tuple[float, float], ...]
+"""Points of a curve: step and value, by step."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """What training exported.
+
+    Attributes:
+        path: Its folder below the job's folder.
+        sha256: The hash of its `model.json`; empty if it was not said.
+        model: The short form of `model.json`.
+    """
+
+    path: str
+    sha256: str = ""
+    model: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Success:
+    """What a container said when it had trained to the end.
+
+    Attributes:
+        pod: The pod that said it.
+        metrics: The final metrics; not all need be finite.
+        world_size: The number of processes; 0 if it was not said.
+        export: What was exported, or None.
+        curves: Loss and metrics by step, thinned.
+        samples: Held-out samples with the model's answers: `instance` and `prediction`.
+        no_numbers: Names of what was said among the metrics and is no number.
+    """
+
+    pod: str
+    metrics: dict[str, float] = field(default_factory=dict)
+    world_size: int = 0
+    export: Export | None = None
+    curves: dict[str, Curve] = field(default_factory=dict)
+    samples: tuple[dict[str, Any], ...] = ()
+    no_numbers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a container said of the first of its ranks to fail.
+
+    Attributes:
+        pod: The pod that said it.
+        rank: The global rank; None if it was not said.
+        time: Unix time of the failure; infinite if it was not said.
+        type: The exception's class.
+        message: The exception's words.
+        traceback: Its traceback.
+    """
+
+    pod: str
+    rank: int | None
+    time: float
+    type: str
+    message: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that the training containers said.
+
+    Attributes:
+        success: The fullest message of success, or None.
+        failures: Messages of failure, the earliest first.
+    """
+
+    success: Success | None = None
+    failures: tuple[Failure, ...] = ()
+
+
+def read_messages(pods: Iterable[Object]) -> Outcome:
+    """Read the termination messages of every container, of its current and last state.
+
+    Args:
+        pods: Pod objects as last seen. Rank 0 need not be on the first, so all are read.
+
+    Returns:
+        The outcome; empty when nothing reads as a message of ours.
+    """
+    successes: list[Success] = []
+    failures: dict[Failure, None] = {}
+    for end in (end for pod in pods for end in pod_status.ends(pod)):
+        said = _parse(end.message)
+        if said.get("status") == "succeeded" and end.exit_code == 0:
+            successes.append(_success(end.pod, said))
+        elif said.get("status") == "failed":
+            failures[_failure(end.pod, said)] = None
+    return Outcome(
+        success=max(successes, key=_fullness, default=None),
+        failures=tuple(sorted(failures, key=lambda failure: failure.time)),
+    )
+
+
+def is_ours(message: str) -> bool:
+    """Whether a termination message is one of ours, and not the end of a log or another's."""
+    return bool(_parse(message))
+
+
+def _parse(message: str) -> dict[str, Any]:
+    try:
+        said = json.loads(message)
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) and said.get("version") == MESSAGE_VERSION else {}
+
+
+def _fullness(success: Success) -> tuple[bool, int, int]:
+    return success.export is not None, len(success.metrics), len(success.curves)
+
+
+def _success(pod: str, said: Mapping[str, Any]) -> Success:
+    return Success(
+        pod=pod,
+        metrics=_metrics(said.get("metrics")),
+        no_numbers=tuple(k for k, v in _object(said.get("metrics")).items() if not _is_number(v)),
+        world_size=int(_number(said.get("world_size"), 0)),
+        export=_export(said.get("export")),
+        curves=_curves(said.get("curves")),
+        samples=tuple(
+            sample
+            for sample in map(_unpacked, map(_object, _list(said.get("samples"))))
+            if {"instance", "prediction"} <= set(sample)
+        ),
+    )
+
+
+def _failure(pod: str, said: Mapping[str, Any]) -> Failure:
+    error = _object(said.get("error"))
+    rank = error.get("rank")
+    return Failure(
+        pod=pod,
+        rank=rank if isinstance(rank, int) and not isinstance(rank, bool) else None,
+        time=_number(error.get("time"), math.inf),
+        type=str(error.get("type") or ""),
+        message=str(error.get("message") or ""),
+        traceback=str(error.get("traceback") or ""),
+    )
+
+
+def _metrics(value: Any) -> dict[str, float]:
+    return {name: as_float(n) for name, n in _object(value).items() if _is_number(n)}
+
+
+def _export(value: Any) -> Export | None:
+    said = _object(value)
+    if not isinstance(said.get("path"), str) or not said["path"]:
+        return None
+    return Export(said["path"], str(said.get("sha256") or ""), _object(said.get("model")))
+
+
+def _curves(value: Any) -> dict[str, Curve]:
+    curves = {}
+    for name, points in _object(value).items():
+        read = [
+            (as_float(point[0]), as_float(point[1]))
+            for point in _list(points)
+            if isinstance(point, list) and len(point) == 2 and all(map(_is_number, point))
+        ]
+        if read:
+            curves[name] = tuple(sorted(read, key=lambda point: point[0]))
+    return curves
+
+
+def _unpacked(sample: dict[str, Any]) -> dict[str, Any]:
+    """A sample with its `instance` as nested lists; one that cannot be unpacked has none."""
+    if "packed" not in sample:
+        return sample
+    try:
+        content = base64.b64decode(sample["packed"], validate=True)
+        values: list[Any] = list(zlib.decompressobj().decompress(content, _MAX_PIXELS))
+        shape = [int(size) for size in sample["shape"]]
+        if math.prod(shape) != len(values) or min(shape, default=0) < 1:
+            return {}
+    except (TypeError, ValueError, OverflowError, KeyError, zlib.error):
+        return {}
+    for size in reversed(shape[1:]):
+        values = [values[start : start + size] for start in range(0, len(values), size)]
+    return {"instance": values, **{k: v for k, v in sample.items() if k not in ("packed", "shape")}}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _number(value: Any, default: float) -> float:
+    number = as_float(value) if _is_number(value) else math.nan
+    return number if math.isfinite(number) else default
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

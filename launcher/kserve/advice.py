@@ -1,0 +1,117 @@
+"""What to do about a revision that does not come to serve. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kfp_pytorch.launcher.kserve.evidence import Seen
+from kfp_pytorch.launcher.kserve.rollout import Rollout, stopped
+from kfp_pytorch.launcher.kubernetes import admission, objects, pod_status
+from kfp_pytorch.launcher.kubernetes.objects import Object, dig
+from kfp_pytorch.launcher.kubernetes.pod_status import container_statuses
+
+INITIALIZER = "storage-initializer"
+_LONGER = "If it only takes longer, raise timeout."
+_PULLS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+_WAITING = {
+    **dict.fromkeys(
+        _PULLS,
+        "The image comes from the runtime: correct it there. A private registry's Secret belongs "
+        "to the imagePullSecrets of service_account.",
+    ),
+    "CreateContainerConfigError": "Create the Secret or ConfigMap that is named, or correct its "
+    "name in env or in the runtime.",
+}
+_NO_NODE = (
+    "Ask for less cpu, memory or gpus, or compare node_selector and tolerations with the cluster's "
+    "nodes; where the cluster is only full for a while, raise timeout."
+)
+_NO_CLAIM = (
+    "The claim that the model lies on is missing, or cannot be had where the pod may run: look at "
+    "it with kubectl describe pvc."
+)
+# What events tell of a pod whose containers only say that they are being created.
+_VOLUMES = {
+    "Multi-Attach": "The claim can be attached to one node only, and another pod holds it: give it "
+    "the access mode ReadWriteMany, or wait until that pod ends.",
+    "FailedAttachVolume": _NO_CLAIM,
+    "FailedMount": "Create the claim, Secret or ConfigMap that is named, or correct its name.",
+}
+
+
+def what_to_do(state: Rollout, seen: Seen, reason: str = "") -> str:
+    """Say what a person can do about it.
+
+    Args:
+        state: How far the rollout came.
+        seen: What was last seen of it.
+        reason: Why it is given up, in the cluster's words.
+
+    Returns:
+        Sentences.
+    """
+    if stopped(seen.service):
+        return "Let it run again, if whoever stopped it agrees, and start the step again."
+    refused = objects.condition(seen.workload or {}, "ReplicaFailure")
+    if refused.get("status") == "True":
+        return admission.advice(str(refused.get("message")))
+    if state.refusal:
+        return (
+            "Correct what it names. Where no runtime serves the model's format, name one as "
+            "runtime (kubectl get servingruntimes,clusterservingruntimes), or add this project's: "
+            "manifests/serving-runtime.yaml."
+        )
+    told = next((text for pod in seen.pods for text in _of_pod(pod)), "")
+    told = told or next((advice for words, advice in _VOLUMES.items() if words in reason), "")
+    if told:
+        return told
+    if seen.workload is None:
+        return (
+            "KServe has made nothing of it: check that its controller runs (kubectl get pods -A -l "
+            "control-plane=kserve-controller-manager), and see its log."
+        )
+    if not seen.pods and not seen.unread:
+        kind, name = seen.workload.get("kind") or "deployment", objects.name(seen.workload)
+        return f"`kubectl describe {kind} {name}` may say why it has no pods. {_LONGER}"
+    return f"See the conditions below for what is missing. {_LONGER}"
+
+
+def _of_pod(pod: Object) -> Iterator[str]:
+    if dig(pod, "status", "phase") == "Failed" and dig(pod, "status", "reason"):
+        yield (
+            "The cluster took the pod away: start the step again; where its node ran short, set "
+            "memory to what the model needs."
+        )
+    scheduled = objects.condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        claim = re.search(r"persistentvolumeclaim|volume", str(scheduled.get("message")))
+        yield _NO_CLAIM if claim else _NO_NODE
+    for _, reason, _ in pod_status.waiting(pod):
+        if reason in _WAITING:
+            yield _WAITING[reason]
+    for status in container_statuses(pod):
+        yield from _of_container(pod, status)
+
+
+def _of_container(pod: Object, status: Object) -> Iterator[str]:
+    name, running = str(status.get("name")), dig(status, "state", "running") is not None
+    ends = [end for end in pod_status.failed_ends([pod]) if end.container == name]
+    if dig(status, "state", "terminated", "exitCode") == 0:
+        return
+    if name == INITIALIZER and running:
+        yield "The model is still being fetched: raise timeout for one that large."
+    elif any(end.reason == "OOMKilled" for end in ends):
+        yield "Raise memory."
+    elif name == INITIALIZER and ends:
+        yield (
+            "Check that the model is where its storage_uri says, and that the credentials of "
+            "service_account or storage_key may read it there."
+        )
+    elif ends:
+        yield "Its last words are below: correct the model, the runtime or env."
+    elif running and status.get("ready") is False:
+        yield (
+            "Its last words are below. If it still loads the model, raise timeout; if it serves, "
+            "the runtime's readiness probe does not fit it."
+        )

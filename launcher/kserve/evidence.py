@@ -1,0 +1,186 @@
+"""What is told of a revision that does not come to serve: what serves instead, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kfp_pytorch.launcher import text
+from kfp_pytorch.launcher.constants import EVENT
+from kfp_pytorch.launcher.errors import StepError
+from kfp_pytorch.launcher.kserve.manifest import HASH, ServiceInputs, doubtful_claim
+from kfp_pytorch.launcher.kserve.rollout import created_revision, mode_of, model_failure
+from kfp_pytorch.launcher.kubernetes import objects, pod_status
+from kfp_pytorch.launcher.kubernetes.api_errors import ApiError
+from kfp_pytorch.launcher.kubernetes.client import Kube
+from kfp_pytorch.launcher.kubernetes.objects import Object, dig
+from kfp_pytorch.launcher.kubernetes.pod_status import container_status
+
+CRASHES = 2
+TAIL_LINES = 20
+MOST_EVENTS = 5
+MOST_PODS = 3
+LONGEST_LINE = 500
+# Says again what the containers' states say.
+NOISE = "BackOff"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was last seen of a rollout.
+
+    Attributes:
+        service: The InferenceService.
+        workload: What runs it, its Deployment or its newest Revision; None where there is none.
+        pods: The new revision's pods.
+        unread: Why the pods could not be read; empty where they could.
+    """
+
+    service: Object
+    workload: Object | None
+    pods: list[Object]
+    unread: str
+
+
+def explain(kube: Kube, inputs: ServiceInputs, seen: Seen) -> Iterator[str]:
+    """Tell what serves now, and all that may say why the new revision does not.
+
+    Args:
+        kube: The cluster, for logs and events; what cannot be read is said to be so.
+        inputs: What was asked for.
+        seen: What was last seen.
+
+    Yields:
+        The parts of the explanation.
+    """
+    for part in _parts(kube, inputs, seen):
+        # None of them endless, nor any line of a log.
+        yield "\n".join(clipped(line) for line in part.splitlines())
+
+
+def clipped(line: str) -> str:
+    """Cut a line that nobody would read to its end."""
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
+
+
+def _parts(kube: Kube, inputs: ServiceInputs, seen: Seen) -> Iterator[str]:
+    yield _serves_now(seen, inputs.spec_hash)
+    for condition in objects.each(seen.service, "status", "conditions"):
+        well = "False" if condition.get("type") == "Stopped" else "True"
+        if condition.get("status") != well and condition.get("severity") != "Info":
+            words = f"{condition.get('reason') or ''} {condition.get('message') or ''}".strip()
+            yield f"Condition {condition.get('type')} is {condition.get('status')}: {words}"
+    failure = model_failure(seen.service)
+    if failure:
+        yield f"KServe says of the model: {failure}"
+    shown = sorted(seen.pods, key=_told_first)[:MOST_PODS]
+    try:
+        for pod in shown:
+            yield from _pod_evidence(kube, pod)
+    except StepError as error:
+        yield f"(More could not be read: {error.short})"
+    if len(seen.pods) > len(shown):
+        yield f"(and {text.counted(len(seen.pods) - len(shown), 'more pod')} of this revision)"
+    if seen.unread:
+        yield f"({seen.unread})"
+    doubt = doubtful_claim(inputs, kube.namespace)
+    if doubt:
+        yield doubt
+
+
+def _serves_now(seen: Seen, spec_hash: str) -> str:
+    """What serves now: a person must know whether users notice."""
+    if mode_of(seen.service) == "Knative":
+        created = created_revision(seen.service)
+        ready = dig(seen.service, "status", "components", "predictor", "latestReadyRevision")
+        previous, new = bool(ready) and ready != created, bool(ready) and ready == created
+    else:
+        status = dig(seen.workload, "status") or {}
+        fresh = dig(seen.workload, "spec", "template", "metadata", "annotations", HASH)
+        updated = int(status.get("updatedReplicas") or 0) if fresh == spec_hash else 0
+        available = int(status.get("availableReplicas") or 0)
+        previous = available > 0 and int(status.get("replicas") or 0) > updated
+        new = available > 0
+    if previous:
+        return "The previous revision still serves. The service was left as it is."
+    if new:
+        return (
+            "The new revision's pods are ready, but the service is not, so requests may not reach "
+            "them. The service was left as it is."
+        )
+    return "Nothing serves. The service was left as it is."
+
+
+def _pod_evidence(kube: Kube, pod: Object) -> Iterator[str]:
+    name = objects.name(pod)
+    if dig(pod, "status", "reason"):
+        words = str(dig(pod, "status", "message") or "").strip()
+        yield f"Pod {name} is {dig(pod, 'status', 'phase')}: {dig(pod, 'status', 'reason')} {words}"
+    scheduled = objects.condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        yield f"Pod {name} is not scheduled: {scheduled.get('message')}"
+    for container, reason, words in pod_status.waiting(pod):
+        yield f"Pod {name}: container {container} waits: {reason} {words}".rstrip()
+    for container, end in {end.container: end for end in pod_status.failed_ends([pod])}.items():
+        started = dig(container_status(pod, container), "state", "running") is not None
+        tail = _log_tail(kube, name, container, end.message, previous=started)
+        yield f"Container {container} of pod {name} ended with {_ended(end)}. {tail}"
+    for status in pod_status.statuses(pod):
+        if dig(status, "state", "running") is not None and status.get("ready") is False:
+            container = str(status.get("name"))
+            tail = _log_tail(kube, name, container)
+            yield f"Container {container} of pod {name} runs, but is not ready. {tail}"
+    for event in warnings(kube, name):
+        yield f"Event of pod {name}: {event.get('reason')}: {event.get('message')}"
+
+
+def _told_first(pod: Object) -> bool:
+    """Sorts pods: those with something to tell before those that are well."""
+    return all(status.get("ready") is True for status in pod_status.statuses(pod) or [{}])
+
+
+def _log_tail(
+    kube: Kube, pod: str, container: str, instead: str = "", *, previous: bool = False
+) -> str:
+    try:
+        tail = kube.read_log(pod, container, previous=previous, tail_lines=TAIL_LINES)
+    except ApiError as error:
+        tail = instead or f"(it could not be read: {error.short})"
+    return f"The end of its log:\n{tail.rstrip() or '(it is empty)'}"
+
+
+def warnings(kube: Kube, pod: str) -> list[Object]:
+    """Read the last warnings about a pod, but for those that only say again what its state says.
+
+    Args:
+        kube: The cluster.
+        pod: The pod's name.
+    """
+    events = kube.list(EVENT, fields=f"involvedObject.name={pod}")
+    told = [e for e in events if e.get("type") == "Warning" and e.get("reason") != NOISE]
+    return told[-MOST_EVENTS:]
+
+
+def _ended(end: pod_status.Ended) -> str:
+    words = pod_status.exit_words(end.exit_code)
+    return f"{words}, {end.reason}" if end.reason not in ("", "Error", "Completed") else words
+
+
+def crash_loop(status: Object) -> str:
+    """How a container ended that has crashed more than once, or an empty string."""
+    now = dig(status, "state", "terminated") or {}
+    end = now or dig(status, "lastState", "terminated") or {}
+    crashes = int(status.get("restartCount") or 0) + bool(now.get("exitCode"))
+    looping = dig(status, "state", "waiting", "reason") == "CrashLoopBackOff"
+    if status.get("ready") is True and dig(status, "state", "running") is not None:
+        # Whatever kept it from that before.
+        return ""
+    if not end or (not looping and (crashes < CRASHES or not end.get("exitCode"))):
+        return ""
+    code, reason = int(end.get("exitCode") or 0), str(end.get("reason") or "")
+    words = [line for line in str(end.get("message") or "").splitlines() if line.strip()]
+    tail = f": {words[-1]}" if words else ""
+    if reason == "OOMKilled":
+        tail = ", OOMKilled: it needs more memory than its limit"
+    what = "keeps crashing" if code else "keeps ending, as no server should"
+    return f"{what}, {pod_status.exit_words(code)}{tail}"

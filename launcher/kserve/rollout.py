@@ -1,0 +1,219 @@
+"""What the status of an InferenceService, and of what runs it, tells of a rollout. No I/O.
+
+KServe's side: https://github.com/kserve/kserve/tree/v0.20.0/pkg/apis/serving/v1beta1
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
+
+from kfp_pytorch.launcher.kserve.manifest import HASH, MODE_ANNOTATION, MODES, STOP_ANNOTATION
+from kfp_pytorch.launcher.kubernetes import admission
+from kfp_pytorch.launcher.kubernetes.objects import Object, condition, dig, each
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """How far the cluster is with the new revision.
+
+    Attributes:
+        done: Whether the new revision serves.
+        waits_for: What is still missing, in words.
+        refusal: What KServe or the cluster says makes this spec impossible; it may still speak of
+            the last one.
+        failed_load: What KServe says of the new model, which did not load; a restart may mend it.
+    """
+
+    done: bool
+    waits_for: str = ""
+    refusal: str = ""
+    failed_load: str = ""
+
+
+def mode_of(service: Object) -> str:
+    """Return `Standard` or `Knative`, or an empty string while the cluster does not say."""
+    said = dig(service, "status", "deploymentMode")
+    said = said or dig(service, "metadata", "annotations", MODE_ANNOTATION) or ""
+    if said in MODES:
+        found = MODES[said]
+        if found:
+            return found
+    return "Knative" if created_revision(service) else ""
+
+
+def created_revision(service: Object) -> str:
+    """Return the name of the newest Knative Revision, or an empty string."""
+    return str(dig(_component(service), "latestCreatedRevision") or "")
+
+
+def rollout(service: Object, workload: Object | None, spec_hash: str) -> Rollout:
+    """Tell whether the new revision serves.
+
+    After an update the old revision's Ready stays True, `observedGeneration` is a child object's
+    and `modelStatus` is Loaded whenever Ready is True. What counts is that our own hash has reached
+    what runs, and that it runs whole.
+
+    Args:
+        service: The InferenceService.
+        workload: Its Deployment in Standard mode, or its newest Revision in Knative mode; None
+            where there is none yet.
+        spec_hash: The hash of the wanted spec.
+
+    Returns:
+        How far it is.
+    """
+    status = dig(service, "status", "modelStatus") or {}
+    transition = str(status.get("transitionStatus") or "")
+    refusal = _failure_words(status) if transition == "InvalidSpec" else ""
+    failed = _failure_words(status) if transition == "BlockedByFailedLoad" else ""
+    waits_for = _workload_waits_for(service, workload, spec_hash)
+    ready = condition(service, "Ready")
+    if not waits_for and ready.get("status") != "True":
+        words = f"{ready.get('reason') or ''} {ready.get('message') or ''}".strip()
+        waits_for = f"the service to be Ready{f' ({words})' if words else ''}"
+    if not waits_for and transition not in ("", "UpToDate") and not _idles(service, transition):
+        waits_for = f"the model: {transition}"
+    refusal = stopped(service) or refusal or _refused_pods(workload, spec_hash)
+    return Rollout(not waits_for, waits_for, refusal, failed)
+
+
+def _idles(service: Object, transition: str) -> bool:
+    """Whether a model may be said to be on its way only because it was scaled to zero.
+
+    KServe takes no pods for a start (v0.20, inference_service_status.go, PropagateModelStatus).
+    """
+    return transition == "InProgress" and dig(service, "spec", "predictor", "minReplicas") == 0
+
+
+def stopped(service: Object) -> str:
+    """Say that somebody has stopped a service, or an empty string.
+
+    Args:
+        service: The InferenceService; KServe runs nothing of it while it has the annotation.
+    """
+    if str(dig(service, "metadata", "annotations", STOP_ANNOTATION) or "").lower() != "true":
+        return ""
+    name = dig(service, "metadata", "name")
+    return (
+        f"somebody has stopped it with the annotation {STOP_ANNOTATION}. `kubectl annotate "
+        f"inferenceservice {name} {STOP_ANNOTATION}-` lets it run again"
+    )
+
+
+def _workload_waits_for(service: Object, workload: Object | None, spec_hash: str) -> str:
+    if workload is None:
+        return "the controller to take up the new spec"
+    if mode_of(service) == "Knative":
+        return _revision_waits_for(service, workload, spec_hash)
+    spec, status = workload.get("spec") or {}, workload.get("status") or {}
+    if dig(spec, "template", "metadata", "annotations", HASH) != spec_hash:
+        return "the controller to take up the new spec"
+    observed = int(status.get("observedGeneration") or 0)
+    if observed < int(dig(workload, "metadata", "generation") or 0):
+        return "the Deployment's controller"
+    wanted = spec.get("replicas", 1)
+    if not wanted and dig(service, "spec", "predictor", "minReplicas") != 0:
+        return "pods of the new revision: its Deployment is scaled to 0"
+    counts = {f: int(status.get(f) or 0) for f in ("updatedReplicas", "availableReplicas")}
+    counts["replicas"] = int(status.get("replicas") or 0)
+    if set(counts.values()) != {wanted}:
+        words = _deployment_words(workload)
+        return (
+            f"pods of the new revision: {counts['updatedReplicas']} of {wanted} made, "
+            f"{counts['availableReplicas']} available, {counts['replicas']} in all{words}"
+        )
+    return ""
+
+
+def _deployment_words(workload: Object) -> str:
+    """What its controller says of pods that do not come, or an empty string."""
+    refused, progress = condition(workload, "ReplicaFailure"), condition(workload, "Progressing")
+    if refused.get("status") == "True":
+        return f": {refused.get('message')}"
+    return f": {progress.get('message')}" if progress.get("status") == "False" else ""
+
+
+def _refused_pods(workload: Object | None, spec_hash: str) -> str:
+    """Why the new revision can have no pods, where no waiting mends that; or an empty string."""
+    if dig(workload, "spec", "template", "metadata", "annotations", HASH) != spec_hash:
+        return ""
+    refused = condition(workload or {}, "ReplicaFailure")
+    words = str(refused.get("message") or "")
+    return words if refused.get("status") == "True" and admission.lasts(words) else ""
+
+
+def _revision_waits_for(service: Object, revision: Object, spec_hash: str) -> str:
+    if dig(revision, "metadata", "annotations", HASH) != spec_hash:
+        return "the controller to take up the new spec"
+    ready = dig(_component(service), "latestReadyRevision")
+    created = created_revision(service)
+    if created != ready:
+        failed = condition(revision, "Ready")
+        words = f": {failed.get('message')}" if failed.get("status") == "False" else ""
+        return f"revision {created} to be ready (so far {ready or 'none'}){words}"
+    canary = dig(service, "spec", "predictor", "canaryTrafficPercent")
+    wanted = 100 if canary is None else int(canary)
+    targets = each(_component(service), "traffic")
+    share = sum(int(target.get("percent") or 0) for target in targets if _leads_to(target, created))
+    if targets and (share < wanted or (share > wanted and _follows_another(service, created))):
+        return f"traffic to revision {created}: {share} % in place of {wanted} %"
+    return ""
+
+
+def _follows_another(service: Object, created: str) -> bool:
+    """Whether there is an older revision to take the rest: the first of all gets everything."""
+    status = _component(service)
+    older = {status.get("latestRolledoutRevision"), status.get("previousRolledoutRevision")}
+    older |= {target.get("revisionName") for target in each(status, "traffic")}
+    return bool(older - {created, "", None})
+
+
+def _leads_to(target: Object, revision: str) -> bool:
+    named = str(target.get("revisionName") or "")
+    return named == revision if named else bool(target.get("latestRevision"))
+
+
+def _component(service: Object) -> Object:
+    return dig(service, "status", "components", "predictor") or {}
+
+
+def _failure_words(status: Object) -> str:
+    info = status.get("lastFailureInfo") or {}
+    said = ": ".join(filter(None, (info.get("reason"), info.get("message"))))
+    return said.strip() or str(status.get("transitionStatus"))
+
+
+def model_failure(service: Object) -> str:
+    """Return what KServe says of a model that failed to load, or an empty string."""
+    status = dig(service, "status", "modelStatus") or {}
+    return _failure_words(status) if status.get("lastFailureInfo") else ""
+
+
+def base_url(service: Object, *, internal: bool) -> str:
+    """Return the service's URL.
+
+    Args:
+        service: The InferenceService.
+        internal: Whether the URL for callers within the cluster is wanted.
+
+    Returns:
+        The URL, or an empty string if the status has none that could be asked.
+    """
+    path = ("status", "address", "url") if internal else ("status", "url")
+    said = str(dig(service, *path) or "")
+    return said if re.match(r"https?://[^/]", said) else ""
+
+
+def predict_url(base: str, name: str, protocol: str) -> str:
+    """Return the exact URL that answers predictions.
+
+    Args:
+        base: The service's URL; older KServe puts a path into it.
+        name: The model's name.
+        protocol: `v1` or `v2`.
+    """
+    path = f"/v1/models/{name}:predict" if protocol == "v1" else f"/v2/models/{name}/infer"
+    parts = urlsplit(base)
+    return urlunsplit((parts.scheme, parts.netloc, path, "", ""))

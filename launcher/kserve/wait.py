@@ -1,0 +1,217 @@
+"""Waits until the new revision of an InferenceService serves, or says why it does not."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, POD, Kind
+from kfp_pytorch.launcher.errors import StepError
+from kfp_pytorch.launcher.kserve.advice import what_to_do
+from kfp_pytorch.launcher.kserve.deploy import DeployFailed, Pace, find, find_deployment
+from kfp_pytorch.launcher.kserve.evidence import Seen, clipped, crash_loop, explain, warnings
+from kfp_pytorch.launcher.kserve.manifest import HASH, POD_LABEL, ServiceInputs
+from kfp_pytorch.launcher.kserve.rollout import (
+    Rollout,
+    base_url,
+    created_revision,
+    mode_of,
+    rollout,
+)
+from kfp_pytorch.launcher.kubernetes import objects, pending, pod_status
+from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Forbidden, Unauthorized
+from kfp_pytorch.launcher.kubernetes.client import Kube
+from kfp_pytorch.launcher.kubernetes.objects import Object, dig
+from kfp_pytorch.launcher.kubernetes.pod_failures import TroubleWatch
+from kfp_pytorch.launcher.kubernetes.pod_status import (
+    container_statuses,
+    is_terminating,
+    pod_phase,
+    runs_or_ran,
+)
+from kfp_pytorch.launcher.kubernetes.transport import Patience
+from kfp_pytorch.launcher.runtime.printing import Progress, say
+
+REVISION = Kind("serving.knative.dev", "v1", "Revision", "revisions")
+
+
+@dataclass
+class Waiter:
+    """Waits until the new revision of one service serves.
+
+    Attributes:
+        kube: The cluster.
+        inputs: What was asked for.
+        pace: How often and how long to look.
+        uid: The uid of the service that was written.
+    """
+
+    kube: Kube
+    inputs: ServiceInputs
+    pace: Pace
+    uid: str
+
+    def __post_init__(self) -> None:
+        # Less than `Pace.away`: what only explains is not waited for.
+        self._brief = self.kube.sibling(Patience(blind=2.0, first_contact=2.0, connect=2, read=2))
+        self._unread = ""
+        self._troubles = TroubleWatch()
+        self._refused_since: float | None = None
+        self._failed_since: float | None = None
+        self._ready_since: float | None = None
+        self._service: Object = {}
+        self._workload: Object | None = None
+        self._state = Rollout(False)
+
+    def run(self) -> Object:
+        """Waits.
+
+        Returns:
+            The service, whose new revision serves and whose status has a URL.
+
+        Raises:
+            DeployFailed: It does not come to that; the message says why, with what serves now.
+        """
+        started, progress, in_a_row = time.monotonic(), Progress(120.0), 0
+        while True:
+            asked = time.monotonic()
+            state = self._state = self._look()
+            in_a_row = in_a_row + 1 if state.done else 0
+            self._ready_since = (self._ready_since or time.monotonic()) if state.done else None
+            if in_a_row >= self.pace.in_a_row and self._has_url():
+                return self._service
+            pods = [] if state.done else self._new_pods()
+            answered = time.monotonic() - asked
+            if answered > self.pace.away:
+                # The server was out of sight, for KServe too perhaps: that time counts for nothing.
+                started += answered
+                self._refused_since = self._failed_since = None
+                self._troubles.forgive()
+            waited = time.monotonic() - started
+            if not state.done:
+                self._judge(progress, state, pods, waited)
+            slow = self.pace.slow_poll if waited > 60 else self.pace.poll
+            time.sleep(self.pace.settle if state.done else slow)
+
+    def _judge(self, progress: Progress, state: Rollout, pods: list[Object], waited: float) -> None:
+        """Says what is waited for, or fails where that is in vain."""
+        # The scheduler's or the kubelet's own words.
+        why = pending.words(pods, [])
+        progress.tell(f"waiting for {state.waits_for}", why)
+        reason = self._hopeless(state, pods)
+        if not reason and waited > self.inputs.timeout:
+            why = pending.words(pods, self._events(pods))
+            reason = "; ".join(filter(None, (self._too_late(state), why)))
+        if reason:
+            raise self._failure(reason)
+
+    def _look(self) -> Rollout:
+        """How far it is; an answer that tells nothing of the service is waited out."""
+        try:
+            return self._rollout()
+        except (Forbidden, Unauthorized):
+            raise
+        except ApiError as error:
+            return Rollout(False, f"an answer of the cluster that can be read ({error.short})")
+
+    def _rollout(self) -> Rollout:
+        name = self.inputs.name
+        found = self._still_ours(find(self.kube, INFERENCE_SERVICE, name))
+        self._service = found
+        if mode_of(found) == "Knative":
+            created = created_revision(found)
+            self._workload = find(self.kube, REVISION, created) if created else None
+        else:
+            self._workload = find_deployment(self.kube, name)
+        return rollout(found, self._workload, self.inputs.spec_hash)
+
+    def _still_ours(self, found: Object | None) -> Object:
+        """The service, if it still is what this step wrote: waiting for another's is in vain."""
+        service = f"InferenceService {self.kube.namespace}/{self.inputs.name}"
+        metadata = (found or {}).get("metadata") or {}
+        if found is None or metadata.get("deletionTimestamp"):
+            raise DeployFailed(
+                f"{service} was deleted meanwhile, by a person or another program. Find out by "
+                "whom, then start the step again: it makes the service anew."
+            )
+        carried = dig(found, "spec", "predictor", "annotations", HASH)
+        if metadata.get("uid") != self.uid or carried != self.inputs.spec_hash:
+            raise DeployFailed(
+                f"{service} was changed by somebody else while it was waited for: it is to serve "
+                f"revision {carried or 'without a name'} now, and this step's is "
+                f"{self.inputs.spec_hash}. Two runs that deploy to one service_name undo each "
+                "other: give each its own, or run one after the other. It was left as it is."
+            )
+        return found
+
+    def _has_url(self) -> bool:
+        if base_url(self._service, internal=False):
+            return True
+        if time.monotonic() - (self._ready_since or 0.0) < self.pace.url_grace:
+            return False
+        if base_url(self._service, internal=True):
+            return True
+        raise self._failure(
+            f"it is Ready, but {self.pace.url_grace:.0f} s later its status has no URL"
+        )
+
+    def _too_late(self, state: Rollout) -> str:
+        return f"after {self.inputs.timeout} s (timeout) it still waits for {state.waits_for}"
+
+    def _hopeless(self, state: Rollout, pods: list[Object]) -> str:
+        """Why waiting longer cannot help, or an empty string."""
+        now = time.monotonic()
+        self._refused_since = (self._refused_since or now) if state.refusal else None
+        if self._refused_since and now - self._refused_since >= self.pace.refusal_grace:
+            return f"the cluster cannot serve this spec: {state.refusal}"
+        self._failed_since = (self._failed_since or now) if state.failed_load else None
+        if self._failed_since and now - self._failed_since >= self.pace.load_grace:
+            return f"its model did not load: {state.failed_load}"
+        stay = [pod for pod in pods if not _is_replaced(pod)]
+        trouble = self._troubles.fatal(stay, now)
+        if trouble:
+            return f"a container of the new revision does not start: {trouble}"
+        for pod in stay:
+            for status in container_statuses(pod):
+                end = crash_loop(status)
+                if end:
+                    return f"container {status.get('name')!r} of the new revision {end}"
+        return ""
+
+    def _new_pods(self) -> list[Object]:
+        """The new revision's pods; none where they cannot be read, for they only explain."""
+        try:
+            pods = self._brief.list(POD, labels=f"{POD_LABEL}={self.inputs.name}")
+        except StepError as error:
+            if not self._unread:
+                self._unread = f"The predictor's pods could not be read: {error.short}"
+                say(self._unread)
+            return []
+        ours = self.inputs.spec_hash
+        return [pod for pod in pods if dig(pod, "metadata", "annotations", HASH) == ours]
+
+    def _events(self, pods: list[Object]) -> list[Object]:
+        """What the cluster tells of the first pod that does not start; nothing if it may not say.
+
+        Its containers say only that they are being created, whatever they wait for.
+        """
+        stuck = [pod for pod in pod_status.in_order(pods) if not runs_or_ran(pod)]
+        try:
+            return warnings(self._brief, objects.name(stuck[0])) if stuck else []
+        except StepError:
+            return []
+
+    def _failure(self, reason: str) -> DeployFailed:
+        headline = (
+            f"InferenceService {self.kube.namespace}/{self.inputs.name} does not serve the new "
+            f"revision: {clipped(reason.rstrip('.'))}."
+        )
+        seen = Seen(self._service, self._workload, self._new_pods(), self._unread)
+        advice = f"What to do: {what_to_do(self._state, seen, reason)}"
+        told = explain(self._brief, self.inputs, seen)
+        return DeployFailed("\n".join([headline, advice, *told]), headline)
+
+
+def _is_replaced(pod: Object) -> bool:
+    """Whether another pod takes its place, as of one that was evicted or is deleted."""
+    return pod_phase(pod) == "Failed" or is_terminating(pod)

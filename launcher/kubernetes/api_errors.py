@@ -1,0 +1,273 @@
+"""What an API server's refusals mean, as typed errors. No I/O.
+
+`Status` objects: https://kubernetes.io/docs/reference/using-api/api-concepts/.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kfp_pytorch.launcher.errors import PermissionMissing, StepError, shortened
+from kfp_pytorch.launcher.kubernetes import admission
+from kfp_pytorch.launcher.kubernetes.objects import each
+
+RBAC_MANIFEST = "manifests/rbac.yaml"
+_ROLE = "kfp-pytorch-steps"
+_RBAC_WORDS = re.compile(r"cannot \S+ resource")
+_USER_WORDS = re.compile(r'User "([^"]+)"')
+# The words of a webhook or an admission policy, whatever code it gives them; and of a denial that
+# is about an object that changed meanwhile.
+_DENIED = re.compile(r"denied (?:the )?request")
+_STALE = "the object has been modified"
+# A server that starts, and a quota that is new, refuse until they have read what is there.
+_NOT_YET = re.compile(r"not yet ready to handle request|status unknown for quota")
+
+
+@dataclass(frozen=True)
+class Call:
+    """What was asked of the API server.
+
+    Attributes:
+        verb: The verb as RBAC names it: get, list, watch, create, update, patch or delete.
+        resource: The resource as RBAC names it, such as `pytorchjobs` or `pods/log`.
+        group: The API group; empty for the core group.
+        namespace: The namespace.
+        name: The object's name; empty for a collection.
+        account: Who asks, as far as the credentials tell.
+    """
+
+    verb: str
+    resource: str
+    group: str
+    namespace: str
+    name: str = ""
+    account: str = ""
+
+    def __str__(self) -> str:
+        target = f"{self.resource} {self.name!r}" if self.name else self.resource
+        group = f" ({self.group})" if self.group else ""
+        return f"{self.verb} {target}{group} in namespace {self.namespace!r}"
+
+
+class ApiError(StepError):
+    """The API server did not do what was asked.
+
+    Attributes:
+        call: What was asked.
+        status: The HTTP status; 0 where no answer came.
+        reason: The `reason` of the server's Status, such as `AlreadyExists`, or empty.
+        words: The server's own message; of a very long one, which quotes an object, both ends.
+        retry_after: Seconds that the server asks to wait, or 0.
+    """
+
+    def __init__(
+        self, call: Call, status: int, reason: str, words: str, retry_after: float = 0.0
+    ) -> None:
+        self.call = call
+        self.status = status
+        self.reason = reason
+        self.words = shortened(words)
+        self.retry_after = retry_after
+        super().__init__(self._say())
+
+    def _say(self) -> str:
+        return f"Could not {self.call}: {self.status} {self.reason or 'error'}: {self.words}"
+
+
+class NotFound(ApiError):
+    """Our object is not there: a well-formed NotFound that names it."""
+
+    def _say(self) -> str:
+        advice = "\nCreate the namespace, or correct the input that names it."
+        lacks = self.call.verb == "create" and "namespace" in self.words
+        return super()._say() + (advice if lacks else "")
+
+
+class KindAbsent(ApiError):
+    """The server does not know the resource type: its CRD is missing, or not yet registered."""
+
+    def _say(self) -> str:
+        kind = f"{self.call.resource}.{self.call.group or 'core'}"
+        return (
+            f"The cluster has no {kind}: the controller that owns this kind, or its "
+            f"CustomResourceDefinition, is not installed ({self.words})."
+        )
+
+
+class AlreadyExists(ApiError):
+    """An object of that name exists."""
+
+
+class Conflict(ApiError):
+    """The object changed, or is another one than the uid said."""
+
+
+class Expired(ApiError):
+    """410: the resource version or the continue token is too old; read afresh."""
+
+
+class Refused(ApiError):
+    """Validation, an admission webhook or a quota refused the object: retrying cannot help."""
+
+    def _say(self) -> str:
+        said = self.words.rstrip(".")
+        return f"The cluster refused to {self.call}: {said}.\n{admission.advice(self.words)}"
+
+
+class Unauthorized(ApiError):
+    """401 even with credentials read afresh."""
+
+    def _say(self) -> str:
+        account = self.call.account or "no account"
+        return (
+            f"The API server does not accept the credentials ({account}), "
+            f"read again from disk each time: could not {self.call}: {self.words}\n"
+            "Check that the step's service account still exists and its token is mounted; outside "
+            "of a cluster, log in again."
+        )
+
+
+class Forbidden(ApiError, PermissionMissing):
+    """403: the account lacks a permission."""
+
+    def _say(self) -> str:
+        said, call = _USER_WORDS.search(self.words), self.call
+        account = said.group(1) if said else call.account or "this step's service account"
+        return (
+            f"Missing permission: {account} may not {call}.\n"
+            f"An administrator grants it with `kubectl apply -n {call.namespace} -f "
+            f"{RBAC_MANIFEST}` and `kubectl create rolebinding {_ROLE} -n {call.namespace} "
+            f"--clusterrole={_ROLE} {_subject(account)}`.\n"
+            f"The server said: {self.words}"
+        )
+
+
+def _subject(account: str) -> str:
+    """The account as an option of `kubectl create rolebinding`."""
+    prefix, _, name = account.rpartition("system:serviceaccount:")
+    if name.count(":") == 1 and not prefix:
+        return f"--serviceaccount={name}"
+    return f"--user={account}" if " " not in account else "--serviceaccount=NAMESPACE:ACCOUNT"
+
+
+class Transient(ApiError):
+    """429, 5xx, a redirection or no answer: the same call may work in a moment."""
+
+
+class Unreachable(Transient):
+    """No whole answer came: refused, reset, timed out or cut off."""
+
+    def _say(self) -> str:
+        return f"No answer to {self.call}: {self.words}"
+
+
+class Silent(Unreachable):
+    """A stream that brought nothing for so long that it counts as dead."""
+
+
+def error_from(call: Call, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
+    """Turns an HTTP answer that is not a success into its error.
+
+    Args:
+        call: What was asked.
+        status: The HTTP status.
+        headers: The answer's headers.
+        body: The answer's body; a `Status` object when the API server itself answers.
+
+    Returns:
+        The error, of the class that says what to do about it.
+    """
+    said = _status_object(body)
+    reason = str(said.get("reason") or "")
+    words = _words(said, body)
+    cls = _class_for(call, status, reason, words, said)
+    if cls is KindAbsent and not call.group:
+        # Every API server has the core kinds: this one has only just started, or is a proxy. A log
+        # is not there where its pod is not.
+        cls = NotFound if call.resource == "pods/log" else Transient
+    return cls(call, status, reason, words, _retry_after(headers, said))
+
+
+def error_from_status(call: Call, said: Mapping[str, Any]) -> ApiError:
+    """Turns the `Status` object of a watch's ERROR event into its error.
+
+    Args:
+        call: The watch.
+        said: The event's object.
+
+    Returns:
+        The error; `Expired` for 410 in each of its forms; never a refusal of access.
+    """
+    code = said.get("code")
+    status = code if isinstance(code, int) else 500
+    reason, words = str(said.get("reason") or ""), str(said.get("message") or "no words")
+    if reason in ("Expired", "Gone"):
+        return Expired(call, 410, reason, words)
+    cls = _class_for(call, status, reason, words, said)
+    if issubclass(cls, Unauthorized | Forbidden):
+        # No answer to a request: the read that follows asks with fresh credentials, and tells.
+        cls = Transient
+    return cls(call, status, reason, words)
+
+
+def _status_object(body: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(body)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) and said.get("kind") == "Status" else {}
+
+
+def _words(said: Mapping[str, Any], body: bytes) -> str:
+    """The server's words; a Status without a message may still name causes, or a reason."""
+    causes = (f"{c.get('field')}: {c.get('message')}" for c in each(said, "details", "causes"))
+    told = said.get("message") or "; ".join(causes) or said.get("reason")
+    return str(told or body[:500].decode("utf-8", "replace").strip() or "no words")
+
+
+def _class_for(
+    call: Call, status: int, reason: str, words: str, said: Mapping[str, Any]
+) -> type[ApiError]:
+    if 400 <= status < 500 and status not in (408, 429) and _DENIED.search(words):
+        return Conflict if _STALE in words else Refused
+    if status == 404:
+        named = _missing(reason, said)
+        if call.name and named not in ("", call.name):
+            # A webhook's Service, or something else on the way there: no word of our object.
+            return Transient
+        return NotFound if named else KindAbsent
+    if status == 409:
+        return AlreadyExists if reason == "AlreadyExists" else Conflict
+    if status == 403 and _NOT_YET.search(words):
+        return Transient
+    if status == 403:
+        # Quotas and admission webhooks answer 403 as well; a role changes nothing about those.
+        return Forbidden if _RBAC_WORDS.search(words) or not said else Refused
+    # The API server redirects nobody; a proxy that does so does not let us through to it.
+    if status == 429 or status >= 500 or status == 408 or 300 <= status < 400:
+        return Transient
+    return {401: Unauthorized, 410: Expired, 400: Refused, 413: Refused, 422: Refused}.get(
+        status, ApiError
+    )
+
+
+def _missing(reason: str, said: Mapping[str, Any]) -> str:
+    """The name of the object that a 404 is about; without one it speaks of the resource type."""
+    details = said.get("details")
+    named = reason == "NotFound" and isinstance(details, dict) and details.get("name")
+    return str(named or "")
+
+
+def _retry_after(headers: Mapping[str, str], said: Mapping[str, Any]) -> float:
+    details = said.get("details")
+    asked = headers.get("Retry-After") or (
+        details.get("retryAfterSeconds") if isinstance(details, dict) else None
+    )
+    try:
+        return max(0.0, float(asked or 0))
+    except (TypeError, ValueError):
+        return 0.0

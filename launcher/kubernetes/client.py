@@ -1,0 +1,370 @@
+"""A small, typed face over the Kubernetes API. Every other module speaks to the cluster here.
+
+Objects are plain dictionaries in their JSON form, and errors are typed (`api_errors`). What a
+retry can mend is retried (`transport`), except for streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from kfp_pytorch.launcher.constants import POD, Kind
+from kfp_pytorch.launcher.kubernetes.api_errors import Call, Expired, Unreachable
+from kfp_pytorch.launcher.kubernetes.credentials import Credentials, load
+from kfp_pytorch.launcher.kubernetes.objects import Object, dig
+from kfp_pytorch.launcher.kubernetes.streams import LogStream, WatchStream
+from kfp_pytorch.launcher.kubernetes.transport import Patience, Transport, be_silent
+
+PAGE = 500
+# Of a log, counted from its beginning: more than a tail of a hundred lines, none of which a
+# container runtime makes longer than 16 KiB.
+_MOST_OF_A_LOG = 4 << 20
+Objects = list[Object]
+
+
+def connect(
+    namespace: str = "",
+    *,
+    patience: Patience | None = None,
+    notify: Callable[[str], None] = be_silent,
+    load_credentials: Callable[[], Credentials] = load,
+) -> Kube:
+    """Connects to the cluster that this process belongs to.
+
+    Args:
+        namespace: The namespace to work in; empty for the service account's, or the
+            kubeconfig context's, or `default`.
+        patience: How long to try for an answer; None for the usual.
+        notify: Is told, in words, when the server has been out of sight for a while.
+        load_credentials: Reads the credentials; called again whenever the server answers 401.
+
+    Returns:
+        The connection. No request has been made yet.
+
+    Raises:
+        NoCluster: There is neither a kubeconfig nor a service account.
+    """
+    return Kube(Transport(load_credentials, patience or Patience(), notify), namespace)
+
+
+class Kube:
+    """A connection to one API server, safe to use from several threads.
+
+    Every method raises `ApiError` or one of its subclasses when the server refuses, `Forbidden`
+    when a permission is missing, and `CannotObserve` when no answer came within the blind time.
+
+    Attributes:
+        namespace: The namespace used where a call names none.
+        home: The namespace that goes with the credentials: this step's own.
+    """
+
+    def __init__(self, transport: Transport, namespace: str = "") -> None:
+        self._transport = transport
+        self.home = transport.credentials.namespace
+        self.namespace = namespace or self.home
+
+    def sibling(self, patience: Patience) -> Kube:
+        """Another connection to the same server, with a patience of its own.
+
+        Args:
+            patience: Its patience.
+
+        Returns:
+            The connection; it shares no socket with this one.
+        """
+        return Kube(self._transport.sibling(patience), self.namespace)
+
+    def now(self) -> datetime:
+        """The time in UTC by the API server's clock, to the second."""
+        return datetime.now(UTC) + self._transport.clock_offset
+
+    def get(self, kind: Kind, name: str, namespace: str = "") -> Object:
+        """Reads one object.
+
+        Args:
+            kind: Its kind.
+            name: Its name.
+            namespace: Its namespace.
+
+        Returns:
+            The object.
+
+        Raises:
+            NotFound: It is not there.
+        """
+        return self._object(kind, "get", "GET", name, namespace)
+
+    def create(
+        self, kind: Kind, obj: Object, namespace: str = "", *, unknown_fields: str = ""
+    ) -> Object:
+        """Creates an object.
+
+        A try whose answer was lost may have worked; the next then meets `AlreadyExists`.
+
+        Args:
+            kind: Its kind.
+            obj: The object.
+            namespace: Its namespace.
+            unknown_fields: `Strict` has the server refuse fields that the kind does not have,
+                which it would else leave out without a word. Servers before 1.25 know nothing
+                of it.
+
+        Returns:
+            The object as it was made.
+
+        Raises:
+            AlreadyExists: There is one of its name.
+        """
+        query = {"fieldValidation": unknown_fields}
+        return self._object(kind, "create", "POST", "", namespace, query=query, body=obj)
+
+    def replace(self, kind: Kind, obj: Object, namespace: str = "") -> Object:
+        """Replaces an object.
+
+        Args:
+            kind: Its kind.
+            obj: The object, with the resourceVersion that it was read with.
+            namespace: Its namespace.
+
+        Returns:
+            The object as it is now.
+
+        Raises:
+            Conflict: Somebody else changed it since it was read.
+        """
+        return self._object(kind, "update", "PUT", obj["metadata"]["name"], namespace, body=obj)
+
+    def delete(
+        self,
+        kind: Kind,
+        name: str,
+        uid: str = "",
+        namespace: str = "",
+        propagation: str = "Foreground",
+    ) -> None:
+        """Asks for an object's deletion.
+
+        Args:
+            kind: Its kind.
+            name: Its name.
+            uid: Only if it still has this uid; empty for any. Raises `Conflict` otherwise.
+            namespace: Its namespace.
+            propagation: `Foreground`: it stays, with a deletionTimestamp, until its pods are gone.
+        """
+        options: Object = {"propagationPolicy": propagation}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        call = self._call("delete", kind.plural, kind, name, namespace)
+        path = self._path(kind, name, namespace)
+
+        def attempt() -> None:
+            # A proxy's page, or nothing at all, tells of no deletion.
+            self._transport.json(call, "DELETE", path, body=options)
+
+        self._transport.retried(attempt)
+
+    def list(
+        self, kind: Kind, *, labels: str = "", fields: str = "", namespace: str = ""
+    ) -> Objects:
+        """Reads all objects that match.
+
+        Args:
+            kind: Their kind.
+            labels: A label selector; empty for all.
+            fields: A field selector; empty for all.
+            namespace: The namespace.
+
+        Returns:
+            The objects.
+        """
+        return self.list_at(kind, labels=labels, fields=fields, namespace=namespace)[0]
+
+    def list_at(
+        self, kind: Kind, *, labels: str = "", fields: str = "", namespace: str = ""
+    ) -> tuple[Objects, str]:
+        """Reads all objects that match, in pages.
+
+        Args:
+            kind: Their kind.
+            labels: A label selector; empty for all.
+            fields: A field selector; empty for all.
+            namespace: The namespace.
+
+        Returns:
+            The objects, and the resourceVersion to watch from.
+        """
+        call = self._call("list", kind.plural, kind, "", namespace)
+        selectors = {"labelSelector": labels, "fieldSelector": fields, "limit": str(PAGE)}
+        path = self._path(kind, "", namespace)
+        items: Objects = []
+        token, expired = "", 0
+        while True:
+            try:
+                page = self._page(call, path, selectors | {"continue": token})
+            except Expired:
+                # The continue token outlived the server's history: start again, but not for ever.
+                items, token, expired = [], "", expired + 1
+                if expired > 3:
+                    raise
+                continue
+            items += [
+                i | {"kind": kind.kind, "apiVersion": kind.api_version} for i in page["items"]
+            ]
+            metadata = page.get("metadata") or {}
+            token = metadata.get("continue", "")
+            if not token:
+                return items, str(metadata.get("resourceVersion", ""))
+
+    def watch(
+        self,
+        kind: Kind,
+        *,
+        name: str = "",
+        labels: str = "",
+        resource_version: str = "",
+        namespace: str = "",
+        silence: float = 300.0,
+        lifetime: float = 1800.0,
+    ) -> WatchStream:
+        """Opens a watch. It is tried once: what to do after it breaks is the caller's to know.
+
+        Args:
+            kind: The kind to watch.
+            name: Only the object of this name; empty for all.
+            labels: A label selector; empty for all.
+            resource_version: Where to begin; empty: with what exists now, as ADDED events.
+            namespace: The namespace.
+            silence: Seconds without an event or bookmark after which the stream counts as dead.
+            lifetime: Seconds after which the server is asked to end it.
+
+        Returns:
+            The stream: an iterator of (type, object), bookmarks included.
+        """
+        call = self._call("watch", kind.plural, kind, name, namespace)
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "fieldSelector": f"metadata.name={name}" if name else "",
+            "labelSelector": labels,
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(max(1, int(lifetime))),
+        }
+        path = self._path(kind, "", namespace)
+        return WatchStream(
+            call, self._transport.send(call, "GET", path, query=query, silence=silence)
+        )
+
+    def read_log(
+        self,
+        pod: str,
+        container: str,
+        *,
+        previous: bool = False,
+        tail_lines: int = 0,
+        since: str = "",
+        timestamps: bool = False,
+        limit_bytes: int = _MOST_OF_A_LOG,
+        namespace: str = "",
+    ) -> str:
+        """Reads a container's log.
+
+        Args:
+            pod: The pod's name.
+            container: The container's name.
+            previous: The log of the container before its last restart.
+            tail_lines: Only so many of the last lines; 0 for all.
+            since: Only from this RFC 3339 time on, whole seconds; empty for all.
+            timestamps: Whether each line begins with its time.
+            limit_bytes: At most so many bytes.
+            namespace: The pod's namespace.
+
+        Returns:
+            The text; bytes that are not UTF-8 are replaced.
+        """
+        call = self._call("get", "pods/log", POD, pod, namespace)
+        query = _log_query(container, since, timestamps) | {
+            "previous": "true" if previous else "",
+            "tailLines": str(tail_lines or ""),
+            "limitBytes": str(limit_bytes),
+        }
+        path = self._path(POD, pod, namespace, "log")
+        answer = self._transport.retried(
+            lambda: self._transport.send(call, "GET", path, query=query)
+        )
+        return bytes(answer.data).decode("utf-8", "replace")
+
+    def follow_log(
+        self, pod: str, container: str, *, since: str = "", silence: float, namespace: str = ""
+    ) -> LogStream:
+        """Follows a container's log, each line with its time. It is tried once.
+
+        Args:
+            pod: The pod's name.
+            container: The container's name.
+            since: Only from this RFC 3339 time on, whole seconds; empty for all.
+            silence: Seconds without a line after which the stream counts as dead.
+            namespace: The pod's namespace.
+
+        Returns:
+            The stream: an iterator of lines.
+        """
+        call = self._call("get", "pods/log", POD, pod, namespace)
+        query = _log_query(container, since, timestamps=True) | {"follow": "true"}
+        path = self._path(POD, pod, namespace, "log")
+        return LogStream(
+            call, self._transport.send(call, "GET", path, query=query, silence=silence)
+        )
+
+    def _call(self, verb: str, resource: str, kind: Kind, name: str, namespace: str) -> Call:
+        where = namespace or self.namespace
+        return Call(verb, resource, kind.group, where, name, self._transport.credentials.account)
+
+    def _path(self, kind: Kind, name: str, namespace: str, sub: str = "") -> str:
+        root = f"/apis/{kind.group}" if kind.group else "/api"
+        path = f"{root}/{kind.version}/namespaces/{quote(namespace or self.namespace, safe='')}"
+        path += f"/{kind.plural}"
+        path += f"/{quote(name, safe='')}" if name else ""
+        return f"{path}/{sub}" if sub else path
+
+    def _object(
+        self,
+        kind: Kind,
+        verb: str,
+        method: str,
+        name: str,
+        namespace: str,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+    ) -> Object:
+        call = self._call(verb, kind.plural, kind, name, namespace)
+        path = self._path(kind, name, namespace)
+        sent = name or ((body or {}).get("metadata") or {}).get("name", "")
+
+        def attempt() -> Object:
+            answer = self._transport.json(call, method, path, query=query, body=body)
+            got = (answer.get("kind"), dig(answer, "metadata", "name"))
+            if got[0] != kind.kind or (sent and got[1] != sent):
+                raise Unreachable(call, 200, "", f"the answer is a {got[0]} named {got[1]!r}")
+            return answer
+
+        return self._transport.retried(attempt)
+
+    def _page(self, call: Call, path: str, query: Mapping[str, str]) -> Object:
+        def attempt() -> Object:
+            page = self._transport.json(call, "GET", path, query=query)
+            if page.get("items") is None and str(page.get("kind")).endswith("List"):
+                # How Go writes an empty list that nobody made.
+                page["items"] = []
+            items = page.get("items")
+            if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+                raise Unreachable(call, 200, "", f"the answer is a {page.get('kind')}, not a list")
+            return page
+
+        return self._transport.retried(attempt)
+
+
+def _log_query(container: str, since: str, timestamps: bool) -> dict[str, str]:
+    stamps = "true" if timestamps else ""
+    return {"container": container, "sinceTime": since, "timestamps": stamps}

@@ -1,0 +1,68 @@
+"""Why a job does not run yet, in the words of the scheduler, the queue or the autoscaler. No I/O.
+
+Kueue tells its reasons on the job's Workload, `pytorchjob-JOB-HASH` (pkg/controller/jobframework).
+Volcano makes a PodGroup of the job's own name, and no pod comes before that is let in. The cluster
+autoscaler tells on pods, with events of type Normal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kfp_pytorch.launcher.kubernetes import objects, pod_status
+from kfp_pytorch.launcher.kubernetes.events import autoscaler_words, event_words
+from kfp_pytorch.launcher.kubernetes.objects import Object
+from kfp_pytorch.launcher.kubernetes.pod_status import runs_or_ran, waiting_words
+
+WORKLOAD = "Workload"
+QUEUE_ADVICE = (
+    "Ask for less, choose another queue (label kueue.x-k8s.io/queue-name; kubectl get localqueues "
+    "lists them), or raise queue_timeout; 0 waits without a limit."
+)
+# The kubelet's words of a container that it has not come to: why, only events tell.
+_SAYS_NOTHING = ("ContainerCreating", "PodInitializing")
+# Normal events that say nothing of why something has to wait.
+_TELLING = frozenset({"Pending", "Preempted", "Suspended", "Stopped", "Inadmissible"})
+
+
+def is_workload_of(event: Object, job: str) -> bool:
+    """Whether an event is about the Workload that Kueue made of a job."""
+    about = event.get("involvedObject") or event.get("regarding") or {}
+    name = str(objects.dig(about, "name") or "")
+    return objects.dig(about, "kind") == WORKLOAD and name.startswith(f"pytorchjob-{job}-")
+
+
+def words(pods: Iterable[Object], events: list[Object]) -> str:
+    """Says why pods do not run yet, or are not there yet.
+
+    Args:
+        pods: The job's pods as last seen.
+        events: The events about it, oldest first.
+
+    Returns:
+        The cluster's own words with the name of the first pod that waits; or an empty string.
+    """
+    stuck = [pod for pod in pod_status.in_order(pods) if not runs_or_ran(pod)]
+    for pod in stuck:
+        said = waiting_words(pod)
+        if said in _SAYS_NOTHING:
+            said = next(filter(None, (_of(event, pod) for event in reversed(events))), said)
+        if said:
+            more = f" and {len(stuck) - 1} more" if len(stuck) > 1 else ""
+            scaling = autoscaler_words(events)
+            return f"{objects.name(pod)}{more}: {said}" + (f"; {scaling}" if scaling else "")
+    return autoscaler_words(events) or next(filter(None, map(_telling, reversed(events))), "")
+
+
+def _of(event: Object, pod: Object) -> str:
+    """What a warning tells of this pod, or an empty string."""
+    about = event.get("involvedObject") or event.get("regarding")
+    of_it = objects.dig(about, "name") == objects.name(pod)
+    return _telling(event) if of_it and event.get("type") != "Normal" else ""
+
+
+def _telling(event: Object) -> str:
+    reason = str(event.get("reason") or "")
+    if event.get("type") == "Normal" and reason not in _TELLING:
+        return ""
+    return f"{reason}: {event_words(event)}" if reason else event_words(event)

@@ -1,0 +1,187 @@
+"""What a pod's status tells: whether it runs, whether it crashed, whether it never will run.
+
+No I/O. Init containers count like any other: a worker's waits for the master's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from kfp_pytorch.launcher.kubernetes import objects
+from kfp_pytorch.launcher.kubernetes.objects import Object, dig
+from kfp_pytorch.launcher.kubernetes.pod_status import (
+    container_statuses,
+    is_sidecar,
+    is_terminating,
+    statuses,
+)
+
+# Nothing mends these but a change of the job.
+_AT_ONCE = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+# A registry may be slow or out of sight for a while.
+_PULL = frozenset(
+    {
+        *("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"),
+        "SignatureValidationFailed",
+    }
+)
+# A secret or config map may come a moment later than the pod.
+_CONFIG = frozenset(
+    {
+        *("CreateContainerConfigError", "CreateContainerError", "RunContainerError"),
+        *("PreCreateHookError", "PreStartHookError", "PostStartHookError", "CreatePodSandboxError"),
+    }
+)
+# The command does not exist or cannot be executed; a restart does not change that.
+_CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A container that does not come up.
+
+    Attributes:
+        pod: The pod's name.
+        container: The container's name.
+        reason: The kubelet's reason, such as `ImagePullBackOff`.
+        message: The kubelet's words.
+        image: The container's image.
+    """
+
+    pod: str
+    container: str
+    reason: str
+    message: str
+    image: str
+
+    def __str__(self) -> str:
+        words = f": {self.message}" if self.message else ""
+        where = f"container {self.container!r} of pod {self.pod!r}, image {self.image!r}"
+        return f"{self.reason} ({where}){words}"
+
+
+@dataclass(frozen=True, order=True)
+class Crash:
+    """One end of a container that was no success.
+
+    Attributes:
+        pod: The pod's name.
+        uid: The pod's uid.
+        container: The container's name.
+        number: How often the container had ended before.
+        restarted: Whether its successor has been started, so that its log is the previous one.
+        code: What it ended with; -1 if that is not known.
+        asked: Whether its pod was being deleted, so that it was told to end.
+    """
+
+    pod: str
+    uid: str
+    container: str
+    number: int
+    restarted: bool = field(default=False, compare=False)
+    code: int = field(default=-1, compare=False)
+    asked: bool = field(default=False, compare=False)
+
+
+def troubles(pod: Object) -> Iterator[Trouble]:
+    """Finds the containers of a pod that do not come up, init containers first.
+
+    Those of a pod that is being deleted, as one that a queue takes back, need not.
+    """
+    if is_terminating(pod):
+        return
+    images = {c.get("name"): c.get("image", "") for c in _containers(pod)}
+    for status in container_statuses(pod):
+        if dig(status, "state", "running") is not None:
+            # It has come up, whatever kept it from that before.
+            continue
+        waiting = dig(status, "state", "waiting") or {}
+        reason, message = str(waiting.get("reason") or ""), waiting.get("message", "")
+        last = dig(status, "state", "terminated") or dig(status, "lastState", "terminated") or {}
+        if reason not in _AT_ONCE | _PULL | _CONFIG and last.get("reason") in _CANNOT_START:
+            reason, message = str(last["reason"]), last.get("message", message)
+        if reason in _AT_ONCE | _PULL | _CONFIG | _CANNOT_START:
+            name = str(status.get("name"))
+            image = str(images.get(name) or status.get("image") or "")
+            yield Trouble(pod["metadata"]["name"], name, reason, str(message or ""), image)
+
+
+def crashes(pod: Object) -> Iterator[Crash]:
+    """Finds the ends of a pod's containers that were no success, as far as its status shows."""
+    metadata, over = pod["metadata"], _over(pod)
+    for status in container_statuses(pod):
+        restarts, name = int(status.get("restartCount") or 0), str(status.get("name"))
+        if over and is_sidecar(pod, name):
+            # The kubelet stops it when all others have ended.
+            continue
+        now = dig(status, "state", "terminated") or {}
+        last = dig(status, "lastState", "terminated") or {}
+        uid = str(metadata.get("uid", ""))
+        if now and now.get("exitCode") != 0:
+            yield Crash(
+                metadata["name"], uid, name, restarts, code=_code(now), asked=is_terminating(pod)
+            )
+        if last and last.get("exitCode") != 0:
+            started = dig(status, "state", "running") is not None or bool(now)
+            yield Crash(
+                metadata["name"], uid, name, restarts - 1, restarted=started, code=_code(last)
+            )
+
+
+def _over(pod: Object) -> bool:
+    main = statuses(pod)
+    return bool(main) and all(dig(status, "state", "terminated") for status in main)
+
+
+def _code(end: Object) -> int:
+    code = end.get("exitCode")
+    return code if isinstance(code, int) else -1
+
+
+def _containers(pod: Object) -> list[Object]:
+    return [*objects.each(pod, "spec", "initContainers"), *objects.each(pod, "spec", "containers")]
+
+
+@dataclass
+class TroubleWatch:
+    """Remembers since when each container has been in trouble: a pod's status does not say."""
+
+    pull_grace: float = 120.0
+    config_grace: float = 60.0
+    _since: dict[tuple[str, str, float], float] = field(default_factory=dict)
+
+    def fatal(self, pods: Iterable[Object], now: float) -> Trouble | None:
+        """Finds a trouble that has lasted longer than its grace.
+
+        Args:
+            pods: The job's pods as last seen.
+            now: The time, by the clock that all calls use.
+
+        Returns:
+            The trouble, or None.
+        """
+        current: dict[tuple[str, str, float], float] = {}
+        worst: Trouble | None = None
+        for pod in pods:
+            for trouble in troubles(pod):
+                grace = self._grace(trouble.reason)
+                key = (str(pod["metadata"].get("uid", "")), trouble.container, grace)
+                current[key] = self._since.get(key, now)
+                if now - current[key] >= grace and worst is None:
+                    worst = trouble
+        self._since = current
+        return worst
+
+    def forgive(self) -> None:
+        """Begins anew: nobody could tell that a trouble was over."""
+        self._since = {}
+
+    def next_deadline(self) -> float | None:
+        """The time at which a trouble that lasts would become fatal, or None."""
+        return min((since + key[2] for key, since in self._since.items()), default=None)
+
+    def _grace(self, reason: str) -> float:
+        if reason in _AT_ONCE:
+            return 0.0
+        return self.pull_grace if reason in _PULL else self.config_grace

@@ -1,0 +1,215 @@
+"""What a Pod object says, read without trusting that any field is there."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER
+from kfp_pytorch.launcher.kubernetes.objects import Object, condition, dig, each, moment, name
+from kfp_pytorch.launcher.text import some
+
+_REPLICA_TYPE = "training.kubeflow.org/replica-type"
+_REPLICA_INDEX = "training.kubeflow.org/replica-index"
+# What a node controller writes where it gives a reason.
+_NODE_LOST = ("NodeNotReady", "NodeStatusUnknown", "NodeLost")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """One end of a container.
+
+    Attributes:
+        pod: The pod's name.
+        container: The container's name.
+        exit_code: Its exit code.
+        reason: The kubelet's word, such as `Error` or `OOMKilled`.
+        message: The termination message; the log's end where the container wrote none.
+        finished_at: When it ended, as the kubelet wrote it; empty if it did not.
+        current: Whether the container is still so; False for the state before a restart.
+    """
+
+    pod: str
+    container: str
+    exit_code: int
+    reason: str
+    message: str
+    finished_at: str
+    current: bool
+
+
+def replica(pod: Object) -> tuple[str, int]:
+    """Return the pod's role, `master` or `worker`, and its index; for sorting and for people."""
+    index = str(dig(pod, "metadata", "labels", _REPLICA_INDEX) or "")
+    role = str(dig(pod, "metadata", "labels", _REPLICA_TYPE) or "")
+    return role, int(index) if index.isdecimal() else 0
+
+
+def nodes(job: Object) -> range:
+    """Return the numbers of a job's nodes: 0 for the master, or for worker 0 without one."""
+    counts = [
+        dig(job, "spec", "pytorchReplicaSpecs", role, "replicas") for role in ("Master", "Worker")
+    ]
+    return range(sum(count for count in counts if isinstance(count, int)))
+
+
+def in_order(pods: Iterable[Object]) -> list[Object]:
+    """Sort pods by rank: the master, then the workers by number."""
+    return sorted(pods, key=lambda pod: (*replica(pod), name(pod)))
+
+
+def statuses(pod: Object, *, init: bool = False) -> list[Object]:
+    """Return the statuses of a pod's containers, or of its init containers."""
+    return each(pod, "status", "initContainerStatuses" if init else "containerStatuses")
+
+
+def ends(pod: Object) -> Iterator[Ended]:
+    """Yield every end of the pod's containers that its status still knows, latest first."""
+    for status in [*statuses(pod), *statuses(pod, init=True)]:
+        for part in ("state", "lastState"):
+            end = dig(status, part, "terminated")
+            if isinstance(end, dict):
+                code = end.get("exitCode")
+                yield Ended(
+                    pod=name(pod),
+                    container=str(status.get("name") or ""),
+                    exit_code=code if isinstance(code, int) else -1,
+                    reason=str(end.get("reason") or ""),
+                    message=str(end.get("message") or ""),
+                    finished_at=str(end.get("finishedAt") or ""),
+                    current=part == "state",
+                )
+
+
+def trains(end: Ended) -> bool:
+    """Return whether an end is of the container that trains; one that is not named is."""
+    return end.container in (PYTORCH_CONTAINER, "")
+
+
+def is_sidecar(pod: Object, name: str) -> bool:
+    """Return whether an init container runs beside the others, as long as the pod does."""
+    named = (c for c in each(pod, "spec", "initContainers") if c.get("name") == name)
+    return any(c.get("restartPolicy") == "Always" for c in named)
+
+
+def failed_ends(pods: Iterable[Object]) -> list[Ended]:
+    """Return the ends that were failures, the first to fail first."""
+    failed = [end for pod in pods for end in ends(pod) if end.exit_code != 0]
+    return sorted(failed, key=lambda end: (end.finished_at == "", end.finished_at))
+
+
+def waiting(pod: Object) -> list[tuple[str, str, str]]:
+    """Return container, reason and the kubelet's words for each container that waits."""
+    found = []
+    for status in [*statuses(pod, init=True), *statuses(pod)]:
+        state = dig(status, "state", "waiting")
+        if isinstance(state, dict) and state.get("reason"):
+            words = str(state.get("message") or "")
+            found.append((str(status.get("name") or ""), str(state["reason"]), words))
+    return found
+
+
+def restarts(pod: Object) -> int:
+    """Return how often the pod's containers were restarted in place."""
+    counts = [status.get("restartCount") for status in statuses(pod)]
+    return sum(count for count in counts if isinstance(count, int))
+
+
+def lingering(pod: Object) -> str:
+    """Say which containers keep a pod alive that has trained to its end; empty if none does."""
+    done = any(
+        end.container == PYTORCH_CONTAINER and end.exit_code == 0 and end.current
+        for end in ends(pod)
+    )
+    alive = [str(s.get("name")) for s in statuses(pod) if dig(s, "state", "running") is not None]
+    if not done or not alive:
+        return ""
+    return (
+        f"{name(pod)} has trained to its end, but its container {some(alive)} runs on and keeps "
+        "the job running"
+    )
+
+
+def container(pod: Object, wanted: str = PYTORCH_CONTAINER) -> Object:
+    """Return a container's spec by name, or an empty object."""
+    found = [*each(pod, "spec", "containers"), *each(pod, "spec", "initContainers")]
+    return next((item for item in found if item.get("name") == wanted), {})
+
+
+def node_lost(pod: Object) -> bool:
+    """Return whether the pod's node is out of the control plane's sight.
+
+    Its node controller then sets Ready to False, mostly without a reason (Kubernetes
+    pkg/controller/util/node, MarkPodsNotReady); the kubelet always gives one.
+    """
+    ready, reason = condition(pod, "Ready"), dig(condition(pod, "Ready"), "reason")
+    unsaid = not reason and condition(pod, "ContainersReady").get("status") == "True"
+    return ready.get("status") in ("False", "Unknown") and (unsaid or reason in _NODE_LOST)
+
+
+def signal_name(code: int) -> str:
+    """Return the signal of an exit code, such as `SIGKILL` for 137; empty where it is none."""
+    try:
+        return signal.Signals(code - 128).name if code > 128 else ""
+    except ValueError:
+        return ""
+
+
+def exit_words(code: int) -> str:
+    """Say what an exit code means, such as `exit code 137 (SIGKILL)`."""
+    meaning = {126: "not executable", 127: "command not found"}.get(code) or signal_name(code)
+    return f"exit code {code} ({meaning})" if meaning else f"exit code {code}"
+
+
+def container_statuses(pod: Object) -> list[Object]:
+    """The statuses of a pod's containers, init containers first."""
+    return [*statuses(pod, init=True), *statuses(pod)]
+
+
+def container_status(pod: Object, name: str) -> Object:
+    """The status of one container, or an empty object."""
+    return next((s for s in container_statuses(pod) if s.get("name") == name), {})
+
+
+def pod_phase(pod: Object) -> str:
+    """The pod's phase, or `Unknown`."""
+    return str(dig(pod, "status", "phase") or "Unknown")
+
+
+def runs_or_ran(pod: Object) -> bool:
+    """Whether the pod runs, or has run to an end. One that is being deleted does not."""
+    phase = pod_phase(pod)
+    return phase in ("Succeeded", "Failed") or (phase == "Running" and not is_terminating(pod))
+
+
+def is_terminating(pod: Object) -> bool:
+    """Whether the pod is being deleted."""
+    return bool(dig(pod, "metadata", "deletionTimestamp"))
+
+
+def waiting_words(pod: Object) -> str:
+    """Why a pod does not run yet, in the scheduler's or the kubelet's words; or empty."""
+    scheduled = condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        return f"{scheduled.get('reason', 'not scheduled')}: {scheduled.get('message', '')}"
+    for _, reason, words in waiting(pod):
+        return f"{reason}: {words}" if words else reason
+    if is_terminating(pod):
+        node = dig(pod, "spec", "nodeName") or "its node"
+        return f"it is being deleted, and does not go while {node} cannot be reached"
+    return ""
+
+
+def belongs_to(pod: Object, job: Object) -> bool:
+    """Whether a pod is of this job, not of an earlier one of the same name.
+
+    A pod without an owner that is older than the job was left behind by another.
+    """
+    if not name(pod):
+        return False
+    owners = each(pod, "metadata", "ownerReferences")
+    if owners:
+        return any(owner.get("uid") == dig(job, "metadata", "uid") for owner in owners)
+    made = [moment(dig(obj, "metadata", "creationTimestamp")) for obj in (pod, job)]
+    return made[0] is None or made[1] is None or made[0] >= made[1]

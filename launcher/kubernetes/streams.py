@@ -1,0 +1,92 @@
+"""Answers of the API server that go on: watches and followed logs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import urllib3
+
+from kfp_pytorch.launcher.kubernetes.api_errors import Call, Silent, Unreachable, error_from_status
+from kfp_pytorch.launcher.kubernetes.objects import Object
+
+# A line of a log that is longer is not kept whole: it may be endless.
+LONGEST_LINE = 64 * 1024
+# An event is one line that holds a whole object, at most a few MB.
+_LONGEST_EVENT = 64 * 1024 * 1024
+
+
+class LogStream:
+    """The lines of an answer that goes on, as they come. Ends when the server ends it.
+
+    Iterating raises `Unreachable` when the stream breaks, `Silent` when nothing comes for
+    too long.
+    """
+
+    _longest = LONGEST_LINE
+
+    def __init__(self, call: Call, answer: urllib3.BaseHTTPResponse) -> None:
+        self._call = call
+        self._answer = answer
+        self._closed = False
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines():
+            yield line.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Ends the stream, also while another thread waits for its next line."""
+        self._closed = True
+        try:
+            self._answer.shutdown()
+        except (OSError, ValueError, RuntimeError):
+            # It is over already, or nothing reads it.
+            self._answer.close()
+
+    def _lines(self) -> Iterator[bytes]:
+        pending = b""
+        try:
+            for chunk in self._answer.stream(LONGEST_LINE, decode_content=False):
+                *whole, pending = (pending + chunk).split(b"\n")
+                yield from whole
+                if len(pending) > self._longest:
+                    yield pending[: self._longest]
+                    pending = b""
+            if pending:
+                yield pending
+        except urllib3.exceptions.ReadTimeoutError as error:
+            raise Silent(self._call, 0, "", "the stream is silent") from error
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            if not self._closed:
+                words = f"the stream broke: {type(error).__name__}: {error}"
+                raise Unreachable(self._call, 0, "", words) from error
+        finally:
+            self._answer.close()
+
+
+class WatchStream(LogStream):
+    """The events of a watch: an iterator of (type, object), bookmarks included.
+
+    An ERROR event is raised as its error (`Expired` for 410). What is no event, such as a line
+    that was cut off, is raised as `Unreachable`.
+    """
+
+    _longest = _LONGEST_EVENT
+
+    def __iter__(self) -> Iterator[tuple[str, Object]]:  # type: ignore[override]
+        for line in self._lines():
+            kind, obj = self._event(line)
+            if kind == "ERROR":
+                raise error_from_status(self._call, obj)
+            yield kind, obj
+
+    def _event(self, line: bytes) -> tuple[str, Object]:
+        try:
+            event: Any = json.loads(line)
+            kind, obj = event["type"], event["object"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise Unreachable(self._call, 0, "", f"not an event: {line[:80]!r}") from error
+        if not isinstance(obj, dict) or not isinstance(obj.get("metadata") or {}, dict):
+            raise Unreachable(self._call, 0, "", f"not an event's object: {line[:80]!r}")
+        return str(kind), obj

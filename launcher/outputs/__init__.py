@@ -1,0 +1,4 @@
+"""Writes what a successful step returns: artifacts, curves, report.
+
+May import `waiting.evidence`, `jobs`, `inputs`, the results of `diagnosis` and what is below them.
+"""

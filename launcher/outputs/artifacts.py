@@ -1,0 +1,189 @@
+"""What a step that succeeded hands on: Model, Metrics, curves and report.
+
+Metadata must be flat strings and finite numbers: on a cluster it goes through ML Metadata, which
+fails on null, wraps lists, and refuses a run whose numbers are not finite.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from kfp_pytorch.launcher.constants import (
+    MESSAGE_VERSION,
+    PYTORCH_CONTAINER,
+    TERMINATION_MESSAGE_LIMIT,
+)
+from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs import storage
+from kfp_pytorch.launcher.inputs.storage import Location
+from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs
+from kfp_pytorch.launcher.jobs.termination_messages import Outcome, Success
+from kfp_pytorch.launcher.kubernetes import objects, pod_status
+from kfp_pytorch.launcher.kubernetes.objects import Object
+from kfp_pytorch.launcher.outputs.curves import render as render_curves
+from kfp_pytorch.launcher.outputs.report import render as render_report
+from kfp_pytorch.launcher.runtime import printing
+from kfp_pytorch.launcher.waiting.evidence import Evidence
+
+
+class Artifact(Protocol):
+    """What this module needs of a KFP artifact."""
+
+    metadata: dict[str, Any]
+
+    @property
+    def path(self) -> str:
+        """Where its content is written."""
+
+
+class Places(NamedTuple):
+    """Where what the job made lies; the component's output parameters.
+
+    Attributes:
+        storage_uri: The export's folder, as KServe reads it; the job's where nothing was exported.
+        folder: The job's folder, where its checkpoints are: another job may resume from it.
+    """
+
+    storage_uri: str
+    folder: str
+
+
+def write_outputs(
+    *,
+    model: Artifact,
+    metrics: Artifact,
+    curves: Artifact,
+    report: Artifact,
+    evidence: Evidence,
+    inputs: PyTorchJobInputs,
+    manifest: Object,
+    outcome: Outcome,
+) -> Places:
+    """Write the four artifacts of a job that succeeded.
+
+    Args:
+        model: Gets the short form of `model.json` and the samples as one JSON file, and metadata.
+        metrics: Gets the finite metrics as metadata.
+        curves: Gets an HTML page.
+        report: Gets Markdown.
+        evidence: What was seen of the job; what could not be handed on is noted in it.
+        inputs: The checked inputs.
+        manifest: The job as submitted.
+        outcome: What the training containers said.
+
+    Returns:
+        Where the export and the job's folder are.
+    """
+    if outcome.success is None:
+        _warn_of_messages(evidence, inputs)
+    success = outcome.success or Success(pod="")
+    folder = inputs.folder(objects.name(manifest))
+    finite = finite_metrics(success.metrics)
+    _warn_of_metrics(evidence, success, finite)
+    storage_uri = _exported(folder, success, evidence).uri
+    model.metadata.update(_metadata(evidence.job or manifest, success, folder, storage_uri, finite))
+    metrics.metadata.update(finite)
+    content = {"model": _short_form(success), "samples": success.samples}
+    _write(model.path, json.dumps(json_safe(content), ensure_ascii=False))
+    _write(curves.path, render_curves(success.curves, f"Curves of {objects.name(manifest)}"))
+    _write(report.path, render_report(evidence, inputs, manifest, outcome))
+    return Places(storage_uri, folder.uri)
+
+
+def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Keep the metrics that are finite numbers and have a name that can be shown."""
+    return {
+        name: value
+        for name, value in metrics.items()
+        if name and name.isprintable() and math.isfinite(value)
+    }
+
+
+def _warn_of_messages(evidence: Evidence, inputs: PyTorchJobInputs) -> None:
+    ends = [end for pod in evidence.pods.values() for end in pod_status.ends(pod)]
+    trained = [end for end in ends if end.container == PYTORCH_CONTAINER and end.exit_code == 0]
+    if evidence.pods and not trained:
+        words = "What training said is not known: its pods were gone before their end was seen."
+        if inputs.clean_pod_policy == "All":
+            words += " With clean_pod_policy 'Running' those that succeed stay."
+        _warn(evidence, words)
+    for end in trained:
+        if end.message.strip():
+            _warn(
+                evidence,
+                f"The termination message of {end.pod} was not understood: it must be one JSON "
+                f'object with "version": {MESSAGE_VERSION}, "status" and "metrics", of at most '
+                f"{TERMINATION_MESSAGE_LIMIT:,} bytes, for a kubelet cuts off the start of a "
+                f"longer one. It begins {end.message.strip()[:40]!r}.",
+            )
+
+
+def _warn_of_metrics(evidence: Evidence, success: Success, kept: Mapping[str, float]) -> None:
+    for name in sorted(set(success.metrics) - set(kept)):
+        value, shown = success.metrics[name], name if name.isprintable() else repr(name)
+        if math.isfinite(value):
+            _warn(evidence, f"Metric {name!r} is left out: that name cannot be shown.")
+        else:
+            _warn(evidence, f"Metric {shown} ended as {value}: training diverged.")
+    for name in success.no_numbers:
+        _warn(evidence, f"Metric {name!r} is left out: its value is no number.")
+
+
+def _exported(folder: Location, success: Success, evidence: Evidence) -> Location:
+    if success.export is None:
+        _warn(evidence, "Training said nothing of an export; storage_uri is the job's folder.")
+        return folder
+    try:
+        return folder.under(storage.relative(success.export.path, "export.path"))
+    except InputError as error:
+        _warn(evidence, f"{error.message} storage_uri is the job's folder.")
+        return folder
+
+
+def _short_form(success: Success) -> dict[str, Any]:
+    return success.export.model if success.export else {}
+
+
+def _metadata(
+    job: Object,
+    success: Success,
+    folder: Location,
+    storage_uri: str,
+    finite: Mapping[str, float],
+) -> dict[str, Any]:
+    texts = {
+        "storage_uri": storage_uri,
+        "format": _short_form(success).get("format"),
+        "job": objects.name(job),
+        "namespace": objects.dig(job, "metadata", "namespace"),
+        "folder": folder.uri,
+        "sha256": success.export.sha256 if success.export else "",
+    }
+    flat = {k: v for k, v in texts.items() if isinstance(v, str) and v and v.isprintable()}
+    return flat | {f"metric_{name}": value for name, value in finite.items()}
+
+
+def json_safe(value: Any) -> Any:
+    """Copy JSON with null in the place of numbers that are not finite: strict JSON has none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: json_safe(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_safe(item) for item in value]
+    return value
+
+
+def _warn(evidence: Evidence, words: str) -> None:
+    evidence.notes.append(words)
+    printing.say(f"warning: {words}")
+
+
+def _write(path: str, content: str) -> None:
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(content.encode("utf-8", "replace"))

@@ -1,0 +1,228 @@
+"""The report of a run, in Markdown: what was submitted, what happened, where and with what."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kfp_pytorch.launcher import constants
+from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs
+from kfp_pytorch.launcher.jobs.termination_messages import Outcome
+from kfp_pytorch.launcher.kubernetes import objects, pod_status
+from kfp_pytorch.launcher.kubernetes.objects import Object
+from kfp_pytorch.launcher.runtime.printing import age
+from kfp_pytorch.launcher.waiting.evidence import Evidence
+
+# A job may have hundreds of pods; the first ones and those that had trouble are shown.
+_PODS_SHOWN = 40
+_SECRET_NAMES = re.compile(r"token|secret|passw|credential|api_?key|access_?key|private", re.I)
+# By its last word, so that --tokenizer and --max-tokens are still told.
+_SECRET_FLAG = re.compile(
+    r"(-[\w.-]*(?:token|secret|passw(?:or)?d|credentials?|(?:api|access|private)[_-]?key))(=.*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_LEFT_OUT = "(left out)"
+
+
+def render(
+    evidence: Evidence,
+    inputs: PyTorchJobInputs,
+    manifest: Object,
+    outcome: Outcome,
+    diagnosis: str = "",
+) -> str:
+    """Write the report.
+
+    Args:
+        evidence: What was seen of the job.
+        inputs: The checked inputs.
+        manifest: The job as submitted.
+        outcome: What the training containers said.
+        diagnosis: Why it failed, or an empty string.
+
+    Returns:
+        Markdown. Values of variables and flags whose names speak of secrets are left out.
+    """
+    sections = [
+        f"# PyTorchJob {_text(objects.name(manifest))}",
+        diagnosis and f"## Why it failed\n\n{_fenced(diagnosis)}",
+        _summary(evidence, inputs, manifest, outcome),
+        _metrics(outcome),
+        _timeline(evidence),
+        _nodes(evidence),
+        _notes(evidence),
+        f"## The job as submitted\n\n{_fenced(_json(redacted(manifest)), 'json')}",
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def redacted(manifest: Object) -> Object:
+    """Copy a manifest without values of variables and flags whose names speak of secrets."""
+    copied = copy.deepcopy(manifest)
+    for replica in (objects.dig(copied, "spec", "pytorchReplicaSpecs") or {}).values():
+        spec = objects.dig(replica, "template", "spec")
+        for container in [*objects.each(spec, "containers"), *objects.each(spec, "initContainers")]:
+            for variable in objects.each(container, "env"):
+                if "value" in variable and _SECRET_NAMES.search(str(variable.get("name"))):
+                    variable["value"] = _LEFT_OUT
+            for words in ("command", "args"):
+                if words in container:
+                    container[words] = _redacted_words(container[words])
+    return copied
+
+
+def _redacted_words(words: Sequence[str]) -> list[str]:
+    told: list[str] = []
+    awaited = False
+    for word in map(str, words):
+        flag = _SECRET_FLAG.fullmatch(word)
+        if flag is not None:
+            told.append(f"{flag[1]}={_LEFT_OUT}" if flag[2] else word)
+        else:
+            told.append(_LEFT_OUT if awaited else word)
+        awaited = flag is not None and not flag[2]
+    return told
+
+
+def _summary(
+    evidence: Evidence, inputs: PyTorchJobInputs, manifest: Object, outcome: Outcome
+) -> str:
+    success = outcome.success
+    attempt = objects.dig(manifest, "metadata", "annotations", constants.ATTEMPT_ANNOTATION)
+    rows = {
+        "Namespace": objects.dig(manifest, "metadata", "namespace"),
+        "Image": inputs.image,
+        "Nodes × processes": f"{inputs.num_nodes} × {inputs.nproc_per_node}",
+        "World size": success.world_size if success else None,
+        "GPUs a node": inputs.gpus or None,
+        "Folder": inputs.folder(objects.name(manifest)).uri,
+        "Resumed from": inputs.resume_from.uri if inputs.resume_from else None,
+        "Attempt": attempt,
+        "Restarts": sum(map(pod_status.restarts, evidence.pods.values())),
+        "Training took": _duration(evidence),
+    }
+    table = _table(("", ""), [(key, value) for key, value in rows.items() if value is not None])
+    if success is None and not outcome.failures:
+        table += (
+            "\n\nThe training container wrote no message of its own, so there are no metrics, "
+            "curves or description of the model. What follows is what the cluster said."
+        )
+    return table
+
+
+def _duration(evidence: Evidence) -> str | None:
+    started = [entry.time for entry in evidence.timeline if entry.what == "running"]
+    ended = [entry.time for entry in evidence.timeline if entry.what in ("succeeded", "failed")]
+    return age((ended[-1] - started[0]).total_seconds()) if started and ended else None
+
+
+def _metrics(outcome: Outcome) -> str:
+    if outcome.success is None or not outcome.success.metrics:
+        return ""
+    rows = [(name, f"{value:.6g}") for name, value in outcome.success.metrics.items()]
+    return f"## Metrics\n\n{_table(('Metric', 'Value'), rows)}"
+
+
+def _timeline(evidence: Evidence) -> str:
+    if not evidence.timeline:
+        return ""
+    # What happened before an adoption is learned later than the adoption itself.
+    entries = sorted(evidence.timeline, key=lambda entry: entry.time)
+    start = entries[0].time
+    rows = [
+        (
+            entry.time.strftime("%Y-%m-%d %H:%M:%S"),
+            f"+{age((entry.time - start).total_seconds())}",
+            entry.what,
+            entry.detail,
+        )
+        for entry in entries
+    ]
+    return f"## Timeline\n\n{_table(('Time (UTC)', 'After', 'What', 'Detail'), rows)}"
+
+
+def _nodes(evidence: Evidence) -> str:
+    seen = pod_status.in_order(evidence.pods.values())
+    if not seen:
+        return ""
+    shown = _worth_showing(seen)
+    rows = [
+        (
+            objects.name(pod),
+            objects.dig(pod, "spec", "nodeName") or "never scheduled",
+            _gpus(pod),
+            pod_status.restarts(pod),
+            _state(pod),
+        )
+        for pod in shown
+    ]
+    rest = len(seen) - len(shown)
+    more = f"\n\nAnd {rest} more pods with nothing to tell." if rest else ""
+    gone = len(evidence.past_pods)
+    more += f"\n\n{gone} earlier pods of the same names were replaced." if gone else ""
+    return f"## Nodes\n\n{_table(('Pod', 'Node', 'GPUs', 'Restarts', 'State'), rows)}{more}"
+
+
+def _worth_showing(seen: Sequence[Object]) -> list[Object]:
+    def trouble(pod: Object) -> bool:
+        return pod_status.restarts(pod) > 0 or any(
+            end.exit_code != 0 for end in pod_status.ends(pod)
+        )
+
+    if len(seen) <= _PODS_SHOWN:
+        return list(seen)
+    chosen = [objects.name(pod) for pod in sorted(seen, key=trouble, reverse=True)[:_PODS_SHOWN]]
+    return [pod for pod in seen if objects.name(pod) in chosen]
+
+
+def _gpus(pod: Object) -> str:
+    limits = objects.dig(pod_status.container(pod), "resources", "limits") or {}
+    found = [f"{amount} {name}" for name, amount in limits.items() if "/" in name]
+    return ", ".join(found) or "–"
+
+
+def _state(pod: Object) -> str:
+    phase = str(objects.dig(pod, "status", "phase") or "unknown")
+    first = {str(status.get("name") or "") for status in pod_status.statuses(pod, init=True)}
+    ends = [
+        f"{f'{end.container}: ' if end.container in first else ''}"
+        f"{end.reason} {pod_status.exit_words(end.exit_code)}"
+        for end in pod_status.ends(pod)
+        # An init container that did its work tells nothing.
+        if end.container not in first or end.exit_code != 0
+    ]
+    return "; ".join([phase, *ends])
+
+
+def _notes(evidence: Evidence) -> str:
+    lines = "\n".join(f"- {_text(note)}" for note in evidence.notes)
+    return f"## Notes\n\n{lines}" if lines else ""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [_row(head), _row(["---"] * len(head)), *(_row([*map(_text, row)]) for row in rows)]
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _text(value: Any) -> str:
+    """Make a value safe in a table: one line, and nothing in it is Markdown or HTML."""
+    line = " ".join(str(value).split())
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", line)
+
+
+def _fenced(content: str, language: str = "text") -> str:
+    """Put text into a code block that nothing in the text can end."""
+    longest = max((len(run) for run in re.findall(r"`+", content)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{content}\n{fence}"
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)

@@ -1,0 +1,63 @@
+"""Runs a step: what every component's body calls."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from kfp_pytorch.launcher.errors import StepError
+from kfp_pytorch.launcher.runtime import stopping
+from kfp_pytorch.launcher.runtime.printing import complain, leave_word
+
+
+def run_step(name: str, /, **inputs: Any) -> Any:
+    """Runs a step and ends the process in the way that shows a person why it failed.
+
+    KFP uploads no artifact of a failed step. What reaches a person is the end of stderr, and the
+    termination message, which Argo shows at the node.
+
+    Args:
+        name: The step, a module of `launcher.steps`.
+        **inputs: What the component got.
+
+    Returns:
+        What the step's `run` returns.
+
+    Raises:
+        SystemExit: With 1 after a `StepError`, whose message is then the last thing on stderr;
+            with 143 after a signal.
+    """
+    stopper = stopping.current()
+    stopper.install()
+    step = importlib.import_module(f"kfp_pytorch.launcher.steps.{name}")
+    if not getattr(step, "HAS_TARGET", False):
+        stopper.forget()
+        stopper.check()
+    try:
+        result = step.run(**inputs)
+    except StepError as error:
+        stopper.settle()
+        stopper.check()
+        report_failure(name, error)
+        # No `from`: a traceback would push the message off the last lines.
+        sys.exit(1)
+    except Exception as error:
+        # One of the launcher's own faults: its traceback is what is needed.
+        stopper.settle()
+        stopper.check()
+        leave_word(f"{name}: an unexpected {type(error).__name__}: {error}")
+        raise
+    stopper.check()
+    return result
+
+
+def report_failure(name: str, error: StepError) -> None:
+    """Writes an error to stderr, and in short to the step's own termination log.
+
+    Args:
+        name: The step's name.
+        error: What ended it.
+    """
+    leave_word(f"{name}: {error.short}")
+    complain(f"\n{name} failed.\n{error.message}")

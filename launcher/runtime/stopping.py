@@ -1,0 +1,282 @@
+"""What a signal does: the job's DELETE goes out before anything else, also before any print.
+
+On Terminate, Argo's emissary signals the process group and kills what is left 0 to 1 s later, and
+stdout is a broken pipe by then. So a thread of its own waits for signals, woken by Python's signal
+handler in C: it does not matter what the main thread is doing.
+
+A drained node sends the same SIGTERM, but the step's own pod then has a deletionTimestamp. The job
+is left alive there, for a retry of the step to adopt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType
+
+from kfp_pytorch.launcher.constants import EXIT_TERMINATED, POD, Kind
+from kfp_pytorch.launcher.errors import StepError
+from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Conflict, KindAbsent, NotFound
+from kfp_pytorch.launcher.kubernetes.client import Kube
+from kfp_pytorch.launcher.kubernetes.objects import Object
+from kfp_pytorch.launcher.kubernetes.transport import Patience
+from kfp_pytorch.launcher.runtime.printing import complain, leave_word
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# In seconds. Argo kills a second later at the earliest only where the pod's grace was not
+# lengthened.
+GRACE = 25.0
+# How long the DELETE waits to learn whether this is a drain, in seconds.
+_DRAIN_CHECK = 0.025
+# A server that starts may not know a kind for a moment, though its objects are there; others may
+# write an object at the moment of its deletion.
+_PAUSES = (0.1, 0.4, 1.0, 2.0)
+_URGENT = Patience(
+    blind=GRACE, first_contact=GRACE, pause=0.05, longest_pause=1.0, connect=2, read=3
+)
+
+
+@dataclass
+class Target:
+    """The object that must not outlive this step.
+
+    Attributes:
+        kube: The cluster.
+        kind: The object's kind.
+        name: The object's name.
+        owns: Tells whether an object of that name is this step's.
+        pod_name: The step's own pod; empty outside of one.
+        keep: Whether the object is left alive whatever happens.
+        uid: The object's uid, once known.
+        creating: Whether a create may be in flight, so that the object may yet come to be.
+    """
+
+    kube: Kube
+    kind: Kind
+    name: str
+    owns: Callable[[Object], bool]
+    pod_name: str = ""
+    keep: bool = False
+    uid: str = ""
+    creating: bool = False
+    _urgent: Kube = field(init=False)
+    _asking: Kube = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Made now: nothing should be read from disk when the signal comes.
+        self._urgent = self.kube.sibling(_URGENT)
+        self._asking = self.kube.sibling(Patience(blind=0.0, first_contact=0.0, connect=1, read=1))
+
+    def delete(self, deadline: float) -> bool:
+        """Deletes the object, also one whose create is still in flight.
+
+        Args:
+            deadline: The monotonic time to give up at.
+
+        Returns:
+            Whether there was one to delete.
+        """
+        while True:
+            creating = self.creating
+            try:
+                uid = self.uid or self._find()
+            except KindAbsent:
+                uid, creating = "", True
+            if uid:
+                return delete_quietly(self._urgent, self.kind, self.name, uid)
+            if not creating or time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+
+    def drained(self, within: float) -> bool:
+        """Whether the step's own pod is being deleted; False when that is not known in time."""
+        if not self.pod_name:
+            return False
+        deadline = time.monotonic() + within
+        answer: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        threading.Thread(target=lambda: answer.put(self._pod_goes()), daemon=True).start()
+        if not self.uid:
+            # The DELETE will want it: ask for both at once.
+            with contextlib.suppress(StepError):
+                found = self._find()
+                self.uid = self.uid or found
+        try:
+            return answer.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            return False
+
+    def _pod_goes(self) -> bool:
+        try:
+            pod = self._asking.get(POD, self.pod_name, namespace=self.kube.home)
+        except StepError:
+            return False
+        return bool(pod["metadata"].get("deletionTimestamp"))
+
+    def _find(self) -> str:
+        try:
+            found = self._urgent.get(self.kind, self.name)
+        except NotFound:
+            return ""
+        return str(found["metadata"]["uid"]) if self.owns(found) else ""
+
+
+def delete_quietly(kube: Kube, kind: Kind, name: str, uid: str) -> bool:
+    """Deletes an object if it still is the one with this uid.
+
+    Args:
+        kube: The cluster, whose patience decides how long transient errors are retried.
+        kind: The object's kind.
+        name: Its name.
+        uid: Its uid.
+
+    Returns:
+        Whether it was there.
+    """
+    for pause in _PAUSES:
+        try:
+            kube.delete(kind, name, uid)
+            return True
+        except NotFound:
+            return False
+        except Conflict:
+            if not _is_there(kube, kind, name, uid):
+                return False
+        except KindAbsent:
+            pass
+        time.sleep(pause)
+    kube.delete(kind, name, uid)
+    return True
+
+
+def _is_there(kube: Kube, kind: Kind, name: str, uid: str) -> bool:
+    """Whether the object of this name is this one, as far as the server tells.
+
+    A delete conflicts where it is another; or where somebody wrote at the same moment.
+    """
+    try:
+        return bool(kube.get(kind, name)["metadata"].get("uid") == uid)
+    except NotFound:
+        return False
+    except KindAbsent:
+        return True
+
+
+class Stopper:
+    """Waits for signals, and ends the process in an orderly way when one comes."""
+
+    def __init__(self, leave: Callable[[int], object] = os._exit, grace: float = GRACE) -> None:
+        self._leave = leave
+        self._grace = grace
+        self._target: Target | None = None
+        self._left = ""
+        self._told = threading.Event()
+        self._asked = False
+        self._done = threading.Event()
+        self._installed = False
+
+    def install(self) -> None:
+        """Takes over the signals, if this is the main thread; elsewhere Python allows it not."""
+        if self._installed or threading.current_thread() is not threading.main_thread():
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            return
+        self._installed = True
+        awake, wake = socket.socketpair()
+        wake.setblocking(False)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        for number in SIGNALS:
+            signal.signal(number, self._note)
+        # Kept alive by the thread: a closed socket would wake nobody.
+        threading.Thread(target=self._listen, args=(awake, wake), daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+    def expect(self, target: Target) -> None:
+        """From now on this object, once it is, must not outlive the step."""
+        self._target = target
+        self._told.set()
+
+    def forget(self) -> None:
+        """Nothing is to be deleted, or not any more."""
+        self._target = None
+        self._told.set()
+
+    def leaves(self, words: str) -> None:
+        """From now on a signal leaves something as it is: the end says so.
+
+        Args:
+            words: What is left, as a clause; empty for nothing.
+        """
+        self._left = words
+
+    def settle(self) -> None:
+        """The step has come to an end: nothing more is to be expected than what was."""
+        self._told.set()
+
+    def check(self) -> None:
+        """Goes no further once a signal came: waits for the end of what it caused.
+
+        Raises:
+            SystemExit: A signal came.
+        """
+        if self._asked:
+            if self._target is not None:
+                # Who creates is here: nothing is in flight, and nothing is to be waited for.
+                self._target.creating = False
+            self._done.wait(self._grace)
+            raise SystemExit(EXIT_TERMINATED)
+
+    def stop(self) -> None:
+        """Does what a signal does."""
+        self._asked = True
+        started, words = time.monotonic(), "Stopped by a signal"
+        # While a step is imported and reads its inputs: an earlier try's job may be alive.
+        self._told.wait(self._grace)
+        target = self._target
+        if target is not None:
+            words += f"; {self._end(target, started)}"
+        elif self._left:
+            words += f"; {self._left}"
+        leave_word(f"{words}.")
+        complain(f"{words}.")
+        # Only now: the main thread ends this process as soon as it is told.
+        self._done.set()
+        self._leave(EXIT_TERMINATED)
+
+    def _end(self, target: Target, started: float) -> str:
+        what = f"{target.kind.kind} {target.kube.namespace}/{target.name}"
+        if target.keep:
+            return f"{what} is left as it is, for cleanup is 'never'"
+        if target.drained(_DRAIN_CHECK):
+            return f"this pod is being deleted, so {what} is left for a retry of the step to adopt"
+        try:
+            found = target.delete(started + self._grace)
+        except ApiError as error:
+            return f"{what} could not be deleted: {error.message}"
+        except StepError as error:
+            return f"{what} could not be deleted, do it by hand: {error.message}"
+        return f"{what} deleted" if found else f"there was no {what} to delete"
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        """Lets the main thread, where Python calls this, go no further before the listener woke."""
+        self._asked = True
+
+    def _listen(self, awake: socket.socket, _wake: socket.socket) -> None:
+        while awake.recv(1)[0] not in SIGNALS:
+            continue
+        with contextlib.suppress(Exception):
+            self.stop()
+        self._leave(EXIT_TERMINATED)
+
+
+_current = Stopper()
+
+
+def current() -> Stopper:
+    """The process's own stopper."""
+    return _current

@@ -1,0 +1,52 @@
+"""What was seen of a job while it was waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from kfp_pytorch.launcher.kubernetes.objects import Object
+
+
+@dataclass(frozen=True)
+class TimelineEntry:
+    """One change of a job's state.
+
+    Attributes:
+        time: When it happened, in UTC; the cluster's time where it gives one.
+        what: A word such as `created`, `queued`, `admitted`, `scheduled`, `running`,
+            `restarted`, `ended` or `succeeded`.
+        detail: The reason or message that came with it, or an empty string.
+    """
+
+    time: datetime
+    what: str
+    detail: str = ""
+
+
+@dataclass
+class Evidence:
+    """All that a waiting launcher has seen of one job.
+
+    The operator may delete pods before it says Failed, so the last sight of each is kept.
+
+    Attributes:
+        job: The job's object as last seen.
+        pods: Each pod's object as last seen, by pod name, deleted pods included. A pod that was
+            recreated under the same name replaces the older one; the older is in `past_pods`.
+        living: The names of the pods that were there when last seen; None where nobody looked.
+        past_pods: Objects of pods that were replaced by a newer pod of the same name.
+        events: Event objects about the job and its pods, oldest first.
+        logs: The last lines of each pod's log, by pod name.
+        timeline: The changes of state, oldest first.
+        notes: Things that the launcher could not do, such as read logs that it may not read.
+    """
+
+    job: Object = field(default_factory=dict)
+    pods: dict[str, Object] = field(default_factory=dict)
+    living: set[str] | None = None
+    past_pods: list[Object] = field(default_factory=list)
+    events: list[Object] = field(default_factory=list)
+    logs: dict[str, str] = field(default_factory=dict)
+    timeline: list[TimelineEntry] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)

@@ -1,0 +1,313 @@
+"""Gathers the evidence of a job while it is waited for, and once more at its end.
+
+Whatever cannot be read is noted and never hides what ended the job.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from kfp_pytorch.launcher import text
+from kfp_pytorch.launcher.constants import (
+    EVENT,
+    EXIT_TERMINATED,
+    POD,
+    PYTORCH_CONTAINER,
+    PYTORCHJOB,
+)
+from kfp_pytorch.launcher.errors import CannotObserve, StepError
+from kfp_pytorch.launcher.jobs.state import JobState, Phase, job_state
+from kfp_pytorch.launcher.kubernetes import objects, pending, pod_status
+from kfp_pytorch.launcher.kubernetes.api_errors import Forbidden, NotFound
+from kfp_pytorch.launcher.kubernetes.client import Kube
+from kfp_pytorch.launcher.kubernetes.objects import Object
+from kfp_pytorch.launcher.kubernetes.pod_failures import Crash, crashes
+from kfp_pytorch.launcher.kubernetes.pod_status import belongs_to, runs_or_ran
+from kfp_pytorch.launcher.kubernetes.transport import Patience
+from kfp_pytorch.launcher.waiting.evidence import Evidence
+from kfp_pytorch.launcher.waiting.limits import Limits
+from kfp_pytorch.launcher.waiting.timeline import Timeline
+from kfp_pytorch.launcher.waiting.watches import history
+
+JOB_NAME_LABEL = "training.kubeflow.org/job-name"
+_TAIL_LINES = 100
+_TAIL_BYTES = 16 * 1024
+# The first ranks to fail say why; of a job with hundreds, the rest only say that others went.
+_PODS_WITH_LOGS = 8
+_READS_A_POD = 5
+_PODS_WITH_EVENTS = 5
+_MOST_EVENTS = 200
+_MOST_PAST_PODS = 50
+# The operator's restart policy `ExitCode` makes a pod anew whose container ended with this or more.
+RETRIED_FROM = 128
+
+
+class Gatherer:
+    """Fills an Evidence.
+
+    Attributes:
+        evidence: What was seen.
+        timeline: Enters what happened into the evidence.
+        unread_events: That events may not be read, as a clause; empty where they may.
+    """
+
+    def __init__(self, kube: Kube, job: Object, limits: Limits) -> None:
+        # A few seconds a call: the end of the job must not wait for its evidence.
+        brief = limits.gather / 5
+        patience = Patience(brief, brief, pause=brief / 10, connect=brief, read=brief)
+        self._kube = kube.sibling(patience)
+        self._name = str(job["metadata"]["name"])
+        self._limits = limits
+        self._crashes: set[Crash] = set()
+        self._reads: dict[str, int] = {}
+        self._own_logs: set[tuple[str, str]] = set()
+        self._buried: set[str] = set()
+        self.evidence = Evidence(job=job)
+        self.timeline = Timeline(self.evidence, self._kube.now)
+        self.evidence.living = self._living = set[str]()
+        self.unread_events = ""
+
+    @property
+    def retried(self) -> int:
+        """How many ends the policy `ExitCode` starts again, but for those that were asked for."""
+        own = [c for c in self._crashes if c.container == PYTORCH_CONTAINER and not c.asked]
+        return sum(c.code >= RETRIED_FROM and c.code != EXIT_TERMINATED for c in own)
+
+    @property
+    def crashed(self) -> int:
+        """How many ends of containers were no success."""
+        return len(self._crashes)
+
+    @property
+    def labels(self) -> str:
+        """The label selector of the job's pods."""
+        return f"{JOB_NAME_LABEL}={self._name}"
+
+    def saw_job(self, job: Object, state: JobState, previous: JobState | None) -> None:
+        """Keeps the job, and its change of state in the timeline."""
+        self.evidence.job = _lean(job)
+        self.timeline.saw_job(job, state, previous)
+        if state.warning:
+            self.note(state.warning)
+
+    def saw_pods(self, pods: Iterable[Object]) -> list[Crash]:
+        """Keeps what a list showed; pods that it lacks are gone, and kept as last seen.
+
+        Returns:
+            The crashes that were not known.
+        """
+        ours = [pod for pod in pods if belongs_to(pod, self.evidence.job)]
+        self._living.clear()
+        self._living.update(objects.name(pod) for pod in ours)
+        found = [crash for pod in ours for crash in self._keep(pod)]
+        self.timeline.saw_pods(ours)
+        return found
+
+    def saw_pod(self, kind: str, pod: Object) -> list[Crash]:
+        """Keeps what an event showed.
+
+        Returns:
+            The crashes that were not known.
+        """
+        if not belongs_to(pod, self.evidence.job):
+            return []
+        name = str(pod["metadata"]["name"])
+        known = self.evidence.pods.get(name)
+        if kind == "DELETED":
+            self._buried.add(_uid(pod))
+            # A newer pod of the same name may already have been seen.
+            if known is None or known["metadata"].get("uid") == pod["metadata"].get("uid"):
+                self._living.discard(name)
+                return self._keep(pod)
+            return []
+        self._living.add(name)
+        found = self._keep(pod)
+        if objects.dig(pod, "spec", "nodeName"):
+            self.timeline.saw_pods(self.pods())
+        return found
+
+    def pods(self) -> list[Object]:
+        """The pods that were there when last seen."""
+        return [pod for name, pod in self.evidence.pods.items() if name in self._living]
+
+    def pod(self, name: str) -> Object:
+        """The pod of this name, if it was there when last seen; else an empty object."""
+        return self.evidence.pods.get(name, {}) if name in self._living else {}
+
+    def running(self) -> int:
+        """How many pods run, or have run to an end."""
+        return sum(runs_or_ran(pod) for pod in self.pods())
+
+    def words(self) -> str:
+        """Why pods do not run yet, in the cluster's words; or empty."""
+        return pending.words(self.pods(), self.evidence.events)
+
+    def lost(self) -> str:
+        """Which pods' nodes are lost; or empty."""
+        lost = [pod for pod in pod_status.in_order(self.pods()) if pod_status.node_lost(pod)]
+        named = (f"{objects.name(pod)} on {objects.dig(pod, 'spec', 'nodeName')}" for pod in lost)
+        return f"node lost ({text.some(named)})" if lost else ""
+
+    def lingering(self) -> str:
+        """What keeps a pod alive whose training has ended; or empty."""
+        return next((pod_status.lingering(pod) for pod in pod_status.in_order(self.pods())), "")
+
+    def read_logs(self, found: Iterable[Crash]) -> None:
+        """Reads the ends of the logs of containers that crashed, while they are there."""
+        deadline = time.monotonic() + self._limits.gather
+        for crash in sorted(found, key=lambda c: c.container != PYTORCH_CONTAINER):
+            reads = self._reads.get(crash.pod, 0)
+            full = not reads and len(self._reads) >= _PODS_WITH_LOGS
+            if full or reads >= _READS_A_POD or time.monotonic() > deadline:
+                continue
+            self._reads[crash.pod] = reads + 1
+            self._read_log(crash)
+
+    def read_events(self) -> None:
+        """Reads the events about the job and about pods that do not run."""
+        stuck = [p for p in pod_status.in_order(self.pods()) if not runs_or_ran(p)]
+        names = [self._name, *(objects.name(p) for p in stuck[:_PODS_WITH_EVENTS])]
+        for name in names:
+            self._read_events(f"involvedObject.name={name}")
+        if job_state(self.evidence.job).phase is Phase.QUEUED:
+            self._read_events(f"involvedObject.kind={pending.WORKLOAD}")
+
+    def look_again(self, patient: Kube | None = None) -> None:
+        """Reads once more what the end of the job may have changed.
+
+        Args:
+            patient: Reads the pods for as long as a server may be out of sight; None for a brief
+                try, after which what was seen before has to do.
+
+        Raises:
+            CannotObserve: The patience was over, or the pods may not be read any more.
+        """
+        deadline = time.monotonic() + self._limits.gather
+        try:
+            fresh = self.saw_pods((patient or self._kube).list(POD, labels=self.labels))
+            if patient is not None:
+                fresh += self._recall()
+        except StepError as error:
+            if patient is not None:
+                raise CannotObserve(f"Could not read the pods: {error.message}") from error
+            self.note(f"The pods could not be read at the end: {error.short}")
+            fresh = []
+        if time.monotonic() < deadline:
+            self.read_logs(fresh)
+
+    def _recall(self) -> list[Crash]:
+        """Learns from the server's history how pods ended that went while nobody watched."""
+        gone = [pod for name, pod in self.evidence.pods.items() if name not in self._living]
+        left = {
+            _uid(pod): pod for pod in pod_status.in_order(gone) if _uid(pod) not in self._buried
+        }
+        if not left:
+            return []
+        found: list[Crash] = []
+        seen = str(objects.dig(next(iter(left.values())), "metadata", "resourceVersion") or "")
+        for kind, pod in history(self._kube, POD, labels=self.labels, version=seen):
+            found += self.saw_pod(kind, pod)
+            if not left.keys() - self._buried:
+                break
+        return found
+
+    def look_for_causes(self) -> None:
+        """Reads what a failure may be explained by: pods, logs, events."""
+        self.look_again()
+        missing = [crash for crash in sorted(self._crashes) if crash.pod not in self.evidence.logs]
+        self.read_logs(missing)
+        failed = [c.pod for c in sorted(self._crashes)][:_PODS_WITH_EVENTS]
+        self.read_events()
+        for name in dict.fromkeys(failed):
+            self._read_events(f"involvedObject.name={name}")
+
+    def note(self, words: str) -> None:
+        """Notes a thing once."""
+        if words and words not in self.evidence.notes:
+            self.evidence.notes.append(words)
+
+    def _keep(self, pod: Object) -> list[Crash]:
+        pods, name = self.evidence.pods, str(pod["metadata"]["name"])
+        known = pods.get(name)
+        if known is not None and known["metadata"].get("uid") != pod["metadata"].get("uid"):
+            self.evidence.past_pods = [*self.evidence.past_pods, known][-_MOST_PAST_PODS:]
+        pods[name] = _lean(pod)
+        if pod_status.node_lost(pod) and not pod_status.node_lost(known or {}):
+            self.timeline.saw_node_lost(pod)
+        fresh = [crash for crash in crashes(pod) if crash not in self._crashes]
+        self._crashes.update(fresh)
+        self.timeline.saw_crashes(pod, fresh)
+        return fresh
+
+    def _read_log(self, crash: Crash) -> None:
+        try:
+            text = self._kube.read_log(
+                crash.pod, crash.container, previous=crash.restarted, tail_lines=_TAIL_LINES
+            )
+        except Forbidden as error:
+            self.note(f"Logs could not be read: {error.message}")
+            return
+        except NotFound:
+            self.note(f"The log of {crash.pod} went with the pod.")
+            return
+        except StepError as error:
+            self.note(f"The log of {crash.pod} could not be read: {error.short}")
+            return
+        if not text.strip():
+            return
+        if crash.container == PYTORCH_CONTAINER:
+            self._own_logs.add((crash.pod, crash.uid))
+        elif (crash.pod, crash.uid) in self._own_logs:
+            # What runs beside training does not hide what training said.
+            return
+        self.evidence.logs[crash.pod] = text[-_TAIL_BYTES:]
+
+    def _read_events(self, fields: str) -> None:
+        if self.unread_events:
+            return
+        try:
+            found = self._kube.list(EVENT, fields=fields)
+        except Forbidden as error:
+            self.unread_events = "events, which may say why, may not be read by this step"
+            self.note(f"Events could not be read: {error.message}")
+            return
+        except StepError as error:
+            self.note(f"The events with {fields} could not be read: {error.short}")
+            return
+        if pending.WORKLOAD in fields:
+            # Those of other jobs in the namespace come with them.
+            found = [event for event in found if pending.is_workload_of(event, self._name)]
+        # They outlive what they are about, and an earlier try's job and pods had the same names.
+        found = [event for event in found if self._is_news(event)]
+        known = {objects.dig(e, "metadata", "uid"): e for e in self.evidence.events}
+        known |= {objects.dig(e, "metadata", "uid"): _lean(e) for e in found}
+        self.evidence.events = sorted(known.values(), key=_event_time)[-_MOST_EVENTS:]
+
+    def _is_news(self, event: Object) -> bool:
+        """Whether an event is about this job or its pods, not about earlier ones of their names."""
+        about = event.get("involvedObject") or event.get("regarding")
+        uid, evidence = objects.dig(about, "uid"), self.evidence
+        if not uid:
+            return True
+        if objects.dig(about, "kind") in (PYTORCHJOB.kind, POD.kind):
+            ours = [evidence.job, *evidence.pods.values(), *evidence.past_pods]
+            return any(objects.dig(obj, "metadata", "uid") == uid for obj in ours)
+        made = objects.moment(objects.dig(evidence.job, "metadata", "creationTimestamp"))
+        told = objects.moment(_event_time(event))
+        return made is None or told is None or told >= made
+
+
+def _uid(pod: Object) -> str:
+    return str(objects.dig(pod, "metadata", "uid") or "")
+
+
+def _event_time(event: Object) -> str:
+    stamp = event.get("lastTimestamp") or event.get("eventTime")
+    return str(stamp or objects.dig(event, "metadata", "creationTimestamp") or "")
+
+
+def _lean(obj: Object) -> Object:
+    """An object without what only the server needs, which is half of it."""
+    metadata = {k: v for k, v in (obj.get("metadata") or {}).items() if k != "managedFields"}
+    return obj | {"metadata": metadata}

@@ -1,0 +1,220 @@
+"""Streams the first node's log into the step's own, for a person to follow.
+
+It is not where results come from. The API has only the current file of a container, a followed
+log can go silent when the file is rotated, and a stream is resumed to the second only: so lines
+carry their times, and those that were shown are dropped by time and number.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+from kfp_pytorch.launcher.errors import StepError
+from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Forbidden, Silent
+from kfp_pytorch.launcher.kubernetes.client import Kube
+from kfp_pytorch.launcher.kubernetes.streams import LogStream
+from kfp_pytorch.launcher.runtime.printing import write
+from kfp_pytorch.launcher.waiting.limits import Limits
+
+Moment = tuple[int, int]
+"""Unix time in seconds, and nanoseconds."""
+TAIL = 100
+
+
+class Unseen:
+    """Drops the lines of a resumed log that were seen before.
+
+    Attributes:
+        last: The time of the newest line seen, or None.
+    """
+
+    def __init__(self) -> None:
+        self.last: Moment | None = None
+        self._at_last = 0
+
+    @property
+    def since(self) -> str:
+        """Where to resume, as the API wants it; empty for the beginning."""
+        if self.last is None:
+            return ""
+        return datetime.fromtimestamp(self.last[0], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def of(self, lines: Iterable[str]) -> Iterable[str]:
+        """Yields the texts of the lines that are new.
+
+        Args:
+            lines: The lines of one stream, each with its time and a blank before its text.
+        """
+        resumed, repeats = self.last, self._at_last
+        for line in lines:
+            stamp, _, text = line.partition(" ")
+            moment = read_moment(stamp)
+            if moment is None:
+                yield line
+                continue
+            if resumed is not None and moment <= resumed:
+                repeats -= moment == resumed
+                if moment < resumed or repeats >= 0:
+                    continue
+            self._note(moment)
+            yield text
+
+    def _note(self, moment: Moment) -> None:
+        if self.last is None or moment > self.last:
+            self.last, self._at_last = moment, 1
+        elif moment == self.last:
+            self._at_last += 1
+
+
+def read_moment(stamp: str) -> Moment | None:
+    """Reads an RFC 3339 time to the nanosecond, whatever its zone; None if it is none."""
+    whole, dot, rest = stamp.partition(".")
+    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))] if dot else ""
+    zone = rest[len(digits) :] if dot else ""
+    try:
+        moment = datetime.fromisoformat(whole + zone)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        return None
+    return int(moment.timestamp()), int(digits.ljust(9, "0")[:9] or 0)
+
+
+class LogFollower(threading.Thread):
+    """Follows one container's log over its restarts, until closed.
+
+    Attributes:
+        note: What it could not do, or empty.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        pod: str,
+        container: str,
+        limits: Limits,
+        ended: Callable[[], None],
+    ) -> None:
+        super().__init__(daemon=True, name=type(self).__name__)
+        self._kube = kube
+        self._pod = pod
+        self._container = container
+        self._limits = limits
+        self._ended = ended
+        self._unseen = Unseen()
+        self._tail: deque[str] = deque(maxlen=TAIL)
+        self._wake = threading.Event()
+        self._drained = threading.Event()
+        self._closed = False
+        self._stream: LogStream | None = None
+        self._run: tuple[str, int] | None = None
+        self._rest_of_previous = False
+        self.note = ""
+
+    def sees(self, uid: str, restarts: int) -> None:
+        """Is told that the container has been started.
+
+        Args:
+            uid: The pod's uid: a pod that was made anew counts its restarts anew.
+            restarts: How often the container had been restarted before.
+        """
+        if not self._run:
+            self._run = (uid, restarts)
+            self.start()
+        elif uid != self._run[0] or restarts > self._run[1]:
+            self._run, self._rest_of_previous = (uid, restarts), True
+            self._wake.set()
+
+    def tail(self) -> str:
+        """The last lines that were shown."""
+        return "\n".join(list(self._tail))
+
+    def finish(self, within: float) -> None:
+        """Shows what is left of the log of a container that has ended, then closes.
+
+        Args:
+            within: The seconds that this may take.
+        """
+        if self.is_alive():
+            self._wake.set()
+            self._drained.wait(within)
+        self.close()
+
+    def close(self) -> None:
+        """Ends it."""
+        self._closed = True
+        self._wake.set()
+        stream = self._stream
+        if stream is not None:
+            stream.close()
+
+    def run(self) -> None:
+        """Follows the log, again after each end of a stream."""
+        pause, silence = 1.0, self._limits.log_silence
+        while not self._closed:
+            self._wake.clear()
+            self._drained.clear()
+            shown = self._unseen.last
+            try:
+                self._previous()
+                self._follow(silence)
+                self._drained.set()
+                self._ended()
+            except Silent:
+                # A rotated file, or nothing to say: a new stream tells.
+                quiet = self._unseen.last == shown
+                longer = min(2 * silence, self._limits.pods_life)
+                silence = longer if quiet else self._limits.log_silence
+                continue
+            except Forbidden as error:
+                self.note = f"The log of {self._pod} could not be followed: {error.message}"
+                return
+            except StepError:
+                self._drained.set()
+            moved = self._unseen.last != shown
+            silence = self._limits.log_silence if moved else silence
+            pause = 1.0 if moved else min(2 * max(pause, 0.5), self._limits.slow_beat)
+            # Many launchers may have lost their streams at once.
+            self._wake.wait(pause * random.uniform(0.1, 2.0))  # noqa: S311
+
+    def _previous(self) -> None:
+        """Shows what the container before the last restart said after the stream broke."""
+        if not self._rest_of_previous:
+            return
+        self._rest_of_previous = False
+        try:
+            text = self._kube.read_log(
+                self._pod,
+                self._container,
+                previous=True,
+                since=self._unseen.since,
+                timestamps=True,
+            )
+            self._show(text.splitlines())
+        except ApiError:
+            # It is gone; the one that runs now matters more.
+            return
+        finally:
+            # Another container writes a new log, perhaps by another clock.
+            self._unseen = Unseen()
+
+    def _follow(self, silence: float) -> None:
+        self._stream = stream = self._kube.follow_log(
+            self._pod, self._container, since=self._unseen.since, silence=silence
+        )
+        try:
+            self._show(stream)
+        finally:
+            self._stream = None
+            stream.close()
+
+    def _show(self, lines: Iterable[str]) -> None:
+        for text in self._unseen.of(lines):
+            if self._closed:
+                return
+            self._tail.append(text)
+            write(f"{self._pod} | {text}\n")

@@ -1,0 +1,128 @@
+"""What became of a job, step by step, as its report tells it. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from kfp_pytorch.launcher import text
+from kfp_pytorch.launcher.jobs.state import JobState, Phase, expected_pods
+from kfp_pytorch.launcher.kubernetes import objects, pod_status
+from kfp_pytorch.launcher.kubernetes.objects import Object
+from kfp_pytorch.launcher.kubernetes.pod_failures import Crash
+from kfp_pytorch.launcher.waiting.evidence import Evidence, TimelineEntry
+
+# The first and the last entries tell most; a job may restart for days.
+_MOST_ENTRIES = 400
+# Restarts of many pods within so long are one entry: a rank that goes takes all others with it.
+_TOGETHER = timedelta(seconds=60)
+# What became of a container that crashed: it was started again, or its pod was over.
+_CRASHED = ("restarted", "ended")
+_WORDS = {
+    Phase.QUEUED: "queued",
+    Phase.RUNNING: "running",
+    Phase.RESTARTING: "restarted",
+    Phase.SUCCEEDED: "succeeded",
+    Phase.FAILED: "failed",
+}
+
+
+class Timeline:
+    """Enters what happened into the evidence, each thing once.
+
+    Args:
+        evidence: Where the entries go.
+        now: Tells the cluster's time, for what has no time of its own.
+    """
+
+    def __init__(self, evidence: Evidence, now: Callable[[], datetime]) -> None:
+        self._evidence = evidence
+        self._now = now
+        self._scheduled = False
+        self._restarts = 0
+
+    def saw_job(self, job: Object, state: JobState, previous: JobState | None) -> None:
+        """Enters the job's creation, and each change of its state."""
+        if previous is None:
+            created = objects.dig(job, "metadata", "creationTimestamp")
+            self.enter("created", "", objects.moment(created))
+        elif previous.phase is state.phase:
+            return
+        word = _WORDS.get(state.phase, "")
+        if state.phase is Phase.QUEUED:
+            self._scheduled = False
+        elif previous is not None and previous.phase is Phase.QUEUED:
+            word = word or "admitted"
+        if word:
+            detail = ": ".join(filter(None, (state.reason, state.message)))
+            self.enter(word, detail, objects.moment(state.since))
+
+    def saw_pods(self, pods: Iterable[Object]) -> None:
+        """Enters when the last of the job's pods got its node."""
+        expected = expected_pods(self._evidence.job)
+        if self._scheduled or not expected:
+            return
+        placed = [pod for pod in pods if objects.dig(pod, "spec", "nodeName")]
+        if len(placed) < expected:
+            return
+        self._scheduled = True
+        nodes = dict.fromkeys(str(objects.dig(pod, "spec", "nodeName")) for pod in placed)
+        conditions = (objects.condition(pod, "PodScheduled") for pod in placed)
+        times = [objects.moment(c.get("lastTransitionTime")) for c in conditions]
+        known = [time for time in times if time is not None]
+        words = f"{text.counted(len(placed), 'pod')} on {text.some(nodes)}"
+        self.enter("scheduled", words, max(known, default=None))
+
+    def saw_crashes(self, pod: Object, crashes: Iterable[Crash]) -> None:
+        """Enters the ends of containers that were no success; those of many at once together."""
+        ended = {end.container: end for end in reversed(list(pod_status.ends(pod)))}
+        for crash in crashes:
+            end = ended.get(crash.container)
+            if end is None:
+                continue
+            words = f"{crash.pod}: {end.reason} {pod_status.exit_words(end.exit_code)}"
+            over = objects.dig(pod, "status", "phase") in ("Failed", "Succeeded")
+            self._ended(_CRASHED[over], words, objects.moment(end.finished_at) or self._now())
+
+    def saw_node_lost(self, pod: Object) -> None:
+        """Enters that a pod's node is lost; of many pods at once together."""
+        at = objects.moment(objects.condition(pod, "Ready").get("lastTransitionTime"))
+        words = f"{objects.dig(pod, 'spec', 'nodeName')}, of {objects.name(pod)}"
+        self._ended("node lost", words, at or self._now())
+
+    def last_crash(self) -> str:
+        """Says what the last entry of crashes does; or an empty string."""
+        crashes = (e for e in reversed(self._evidence.timeline) if e.what in _CRASHED)
+        return next((f"{e.what}: {e.detail}" for e in crashes), "")
+
+    def _ended(self, what: str, words: str, when: datetime) -> None:
+        entries = self._evidence.timeline
+        last = entries[-1] if entries else None
+        when = _aware(when)
+        if last and last.what == what and abs(when - last.time) < _TOGETHER:
+            first = last.detail.partition(" (and ")[0]
+            self._restarts += 1
+            entries[-1] = replace(last, detail=f"{first} (and {self._restarts} more)")
+            return
+        self._restarts = 0
+        self.enter(what, words, when)
+
+    def enter(self, what: str, detail: str = "", when: datetime | None = None) -> None:
+        """Enters one thing.
+
+        Args:
+            what: A word or two.
+            detail: The reason or message that came with it.
+            when: Its time; None for now.
+        """
+        at = _aware(when or self._now())
+        entries = [*self._evidence.timeline, TimelineEntry(at, what, detail)]
+        if len(entries) > _MOST_ENTRIES:
+            half = _MOST_ENTRIES // 2
+            entries = [*entries[:half], *entries[-half:]]
+        self._evidence.timeline = entries
+
+
+def _aware(when: datetime) -> datetime:
+    return when if when.tzinfo else when.replace(tzinfo=UTC)

@@ -1,0 +1,396 @@
+"""Waits for the end of a job: the one place where all that is seen of it comes together.
+
+Threads read (`watching`, `logs`) and put what they see into a queue. The waiting thread takes it
+out, keeps the evidence, counts the limits and judges; so nothing here needs a lock.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from dataclasses import dataclass
+
+from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER, PYTORCHJOB
+from kfp_pytorch.launcher.errors import CannotObserve, StepError
+from kfp_pytorch.launcher.jobs.state import JobState, Phase, expected_pods, first_pod, job_state
+from kfp_pytorch.launcher.kubernetes.api_errors import Forbidden
+from kfp_pytorch.launcher.kubernetes.client import Kube
+from kfp_pytorch.launcher.kubernetes.objects import Object, dig, moment
+from kfp_pytorch.launcher.kubernetes.pod_failures import TroubleWatch
+from kfp_pytorch.launcher.kubernetes.pod_status import container_status, is_terminating, pod_phase
+from kfp_pytorch.launcher.runtime.printing import Progress, age, say
+from kfp_pytorch.launcher.waiting import refusals
+from kfp_pytorch.launcher.waiting.clocks import Clocks
+from kfp_pytorch.launcher.waiting.ensure import Ensured
+from kfp_pytorch.launcher.waiting.gather import Gatherer
+from kfp_pytorch.launcher.waiting.limits import Limits
+from kfp_pytorch.launcher.waiting.logs import LogFollower
+from kfp_pytorch.launcher.waiting.watches import (
+    Broken,
+    Change,
+    JobFollower,
+    PodsFollower,
+    Sight,
+    Snapshot,
+)
+
+# How long the log of a job that has ended may take to be shown to its end, in seconds.
+_LAST_LINES = 0.4
+# The phases of a pod that has ended.
+_OVER = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class End:
+    """How a wait ended.
+
+    Attributes:
+        state: The job's last known state.
+        cause: Why the step fails, in a sentence; empty when the job succeeded.
+        why: What that is, for a diagnosis: `failed`, `lost`, `trouble` or the limit's name.
+    """
+
+    state: JobState
+    cause: str = ""
+    why: str = "failed"
+
+
+class Wait:
+    """Waits for one job."""
+
+    def __init__(self, kube: Kube, ensured: Ensured, limits: Limits, gatherer: Gatherer) -> None:
+        self._kube = kube
+        self._limits = limits
+        self._gatherer = gatherer
+        self._name = str(ensured.job["metadata"]["name"])
+        self._uid = str(ensured.job["metadata"]["uid"])
+        self._sights: queue.SimpleQueue[tuple[str, Sight | None]] = queue.SimpleQueue()
+        self._jobs = JobFollower(kube, lambda s: self._sights.put(("job", s)), limits, ensured.job)
+        self._pods = PodsFollower(
+            kube, lambda s: self._sights.put(("pods", s)), limits, gatherer.labels
+        )
+        self._first_pod = first_pod(ensured.job)
+        self._log = LogFollower(kube, self._first_pod, PYTORCH_CONTAINER, limits, self._log_ended)
+        self._expected = expected_pods(ensured.job)
+        self._troubles = TroubleWatch(limits.pull_grace, limits.config_grace)
+        self._refusals = refusals.RefusalWatch(limits)
+        self._clocks = Clocks(limits, time.monotonic())
+        self._progress = Progress(limits.remind)
+        self._state: JobState | None = None
+        self._lost = ""
+        self._error: StepError | None = None
+        self._told_crashes, self._crashes_due = 0, 0.0
+        self._beat_at, self._beat = time.monotonic(), limits.quick_beat
+        self._asked: float | None = None
+        self._read_since: set[str] = set()
+        self._adopted = ensured.how == "adopted"
+        # A job that ran before this try is not given up for what this try may not do.
+        self._jobs.allowed = self._pods.allowed = self._adopted
+        self._saw_job(ensured.job)
+
+    def run(self) -> End:
+        """Waits.
+
+        Returns:
+            How it ended.
+
+        Raises:
+            CannotObserve: The API server was out of sight for too long.
+            PermissionMissing: The job or its pods may not be read.
+        """
+        self._jobs.start()
+        self._pods.start()
+        try:
+            while True:
+                end = self._judge()
+                if end is not None:
+                    self._log.finish(_LAST_LINES)
+                    return end
+                self._tell()
+                self._tell_crashes()
+                self._look_around()
+                self._take(self._next_deadline())
+        finally:
+            for follower in (self._jobs, self._pods, self._log):
+                follower.close()
+            self._gatherer.note(self._log.note)
+            if self._log.tail():
+                self._gatherer.evidence.logs.setdefault(self._first_pod, self._log.tail())
+
+    def _judge(self) -> End | None:
+        assert self._state is not None  # noqa: S101 - set by __init__
+        state, now = self._state, time.monotonic()
+        if state.phase.ended:
+            return End(state, self._cause_of(state))
+        if self._lost:
+            return End(state, self._lost, "lost")
+        if self._error is not None:
+            raise self._error
+        cause = self._verdict(now)
+        if not cause:
+            self._asked = None
+            return None
+        if not self._looked_twice(now):
+            return None
+        limit = self._clocks.exceeded() or "trouble"
+        if limit == "settle":
+            # What was trained may be whole: it is not for the launcher to call it a failure.
+            raise CannotObserve(f"{cause}. Check that the operator runs.")
+        return End(state, cause, limit)
+
+    def _verdict(self, now: float) -> str:
+        """Why the job is to be given up, by what was seen of it; or empty."""
+        trouble = self._troubles.fatal(self._gatherer.pods(), now)
+        if trouble is not None:
+            return str(trouble)
+        most, retried = self._limits.restarts, self._gatherer.retried
+        if 0 < most <= retried:
+            return (
+                f"the pods of PyTorchJob {self._name} failed and were started again {retried} "
+                f"times, which is backoff_limit ({most})"
+            )
+        self._clocks.count(now)
+        refused = self._refusals.fatal(self._gatherer.evidence, now)
+        if refused:
+            return f"PyTorchJob {self._name} gets no pods: {refused}"
+        limit = self._clocks.exceeded()
+        return self._cause_of_limit(limit) if limit else ""
+
+    def _looked_twice(self, now: float) -> bool:
+        """Whether job and pods were read since it came to the verdict.
+
+        A watch may be silent, or the server out of sight: a healthy job is not given up on an old
+        view of it. The job's reader gives up by itself; pods that cannot be read are not waited
+        for.
+        """
+        if self._asked is None:
+            self._asked, self._read_since = now, set()
+            self._jobs.look()
+            self._pods.look()
+        without_pods = now - self._asked > self._limits.gather
+        return "job" in self._read_since and ("pods" in self._read_since or without_pods)
+
+    def _cause_of(self, state: JobState) -> str:
+        if state.phase is Phase.SUCCEEDED:
+            if state.warning:
+                say(f"WARNING: {state.warning}")
+            return ""
+        words = ": ".join(filter(None, (state.reason, state.message)))
+        return f"PyTorchJob {self._name} failed: {words or 'the operator gave no reason'}"
+
+    def _cause_of_limit(self, limit: str) -> str:
+        job, limits, words = f"PyTorchJob {self._name}", self._limits, self._gatherer.words()
+        unread = self._gatherer.unread_events
+        ran = f"{self._gatherer.running()} of {self._expected} pods ran"
+        if limit == "start" and self._expected and not self._gatherer.pods():
+            ran = f"none of its {self._expected} pods was made"
+            words = words or unread or "nothing says why, so look at the Training Operator's log"
+        tail = f": {words}" if words else ""
+        return {
+            "acknowledge": f"{job} was not acknowledged by the Training Operator within "
+            f"{age(limits.acknowledge)}: it has neither a condition nor a pod"
+            + (f"; {unread}" if unread else ""),
+            "queue": f"{job} was still queued after {age(limits.queue)} (queue_timeout){tail}",
+            "start": f"{job} did not start within {age(limits.start)} (start_timeout); {ran}{tail}",
+            "run": f"{job} still ran after {age(limits.run)} (timeout){tail}",
+            "deletion": f"{job} was deleted while it ran, and has not gone for "
+            f"{age(limits.deletion)}{tail}",
+            "settle": f"{self._first_pod} ended {age(limits.settle)} ago, but the Training "
+            f"Operator has not said how {job} ended",
+        }[limit]
+
+    def _take(self, until: float) -> None:
+        """Takes what was seen, waiting for it until then at the longest."""
+        try:
+            source, sight = self._sights.get(timeout=max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            return
+        self._see(source, sight)
+        while not self._sights.empty():
+            self._see(*self._sights.get())
+
+    def _see(self, source: str, sight: Sight | None) -> None:
+        if isinstance(sight, Snapshot):
+            self._note_read(source, sight)
+        if isinstance(sight, Broken):
+            # Without the pods' states and messages there is no result: better to fail now.
+            if source == "job" or isinstance(sight.error, Forbidden):
+                self._error = sight.error
+            self._gatherer.note(f"The {source} could not be watched: {sight.error.short}")
+        elif source == "job":
+            self._see_job(sight)
+        elif source == "pods":
+            self._see_pods(sight)
+        elif not self._pods.streaming:
+            # A log that ends is the first sign of a container's end.
+            self._pods.look()
+
+    def _note_read(self, source: str, snapshot: Snapshot) -> None:
+        self._read_since.add(source)
+        if source == "job" and snapshot.took > self._limits.quick_beat:
+            # The server was out of sight, for the operator and the kubelets too perhaps.
+            self._clocks.forgive(time.monotonic())
+            self._troubles.forgive()
+            self._refusals.forgive()
+
+    def _see_job(self, sight: Sight | None) -> None:
+        if isinstance(sight, Snapshot):
+            if not sight.items:
+                self._lost = f"PyTorchJob {self._name} was deleted while it was waited for"
+            for job in sight.items:
+                self._saw_job(job)
+        elif isinstance(sight, Change):
+            metadata = sight.obj.get("metadata") or {}
+            if sight.obj.get("kind") != PYTORCHJOB.kind or metadata.get("name") != self._name:
+                return
+            if sight.kind == "DELETED" and metadata.get("uid") != self._uid:
+                return
+            self._saw_job(sight.obj)
+            if sight.kind == "DELETED":
+                self._lost = f"PyTorchJob {self._name} was deleted while it was waited for"
+
+    def _saw_job(self, job: Object) -> None:
+        if (job["metadata"].get("uid") or self._uid) != self._uid:
+            self._lost = (
+                f"PyTorchJob {self._name} was deleted, and another of its name was made that is "
+                "not this step's"
+            )
+            return
+        previous, self._state = self._state, job_state(job)
+        if previous is not None and previous.phase.ended:
+            # The end is final, whatever a stale read says afterwards.
+            self._state = previous
+            return
+        self._gatherer.saw_job(job, self._state, previous)
+        changed = previous is None or previous.phase is not self._state.phase
+        if changed and previous is not None:
+            self._quicken()
+            if not self._pods.streaming:
+                self._pods.look()
+        self._count()
+        if self._adopted and previous is None:
+            self._credit(job)
+
+    def _see_pods(self, sight: Sight | None) -> None:
+        if isinstance(sight, Snapshot):
+            fresh = self._gatherer.saw_pods(sight.items)
+        elif isinstance(sight, Change) and sight.obj.get("kind", "Pod") == "Pod":
+            fresh = self._gatherer.saw_pod(sight.kind, sight.obj)
+        else:
+            return
+        self._gatherer.read_logs(fresh)
+        self._count()
+        pod = self._gatherer.evidence.pods.get(self._first_pod, {})
+        status = container_status(pod, PYTORCH_CONTAINER)
+        if any(dig(status, "state", told) is not None for told in ("running", "terminated")):
+            uid = str(dig(pod, "metadata", "uid"))
+            self._log.sees(uid, int(status.get("restartCount") or 0))
+        if self._first_pod_over():
+            # The job's own last word should be near; an event of it may have been lost.
+            self._beat_at = min(self._beat_at, time.monotonic() + 1.0)
+
+    def _count(self) -> None:
+        assert self._state is not None  # noqa: S101 - set by __init__
+        whole = self._gatherer.running() >= self._expected
+        if self._clocks.whole and not whole:
+            self._quicken()
+        phase = self._state.phase
+        seen = self._gatherer.pods() or refusals.told(self._gatherer.evidence)
+        if phase is Phase.UNACKNOWLEDGED and seen:
+            # Whoever made the pods, or could not make them, has seen the job.
+            phase = Phase.STARTING
+        over = self._first_pod_over()
+        self._clocks.set(time.monotonic(), phase, whole, self._state.deleting, over)
+
+    def _first_pod_over(self) -> bool:
+        """Whether the first pod has ended; one that a queue takes away ends, too, but for now."""
+        pod = self._gatherer.pod(self._first_pod)
+        return pod_phase(pod) in _OVER and not is_terminating(pod)
+
+    def _quicken(self) -> None:
+        """Looks around soon, and often at first."""
+        self._beat_at, self._beat = time.monotonic(), self._limits.quick_beat
+
+    def _credit(self, job: Object) -> None:
+        """Counts what an adopted job has used of its limits, by the cluster's clock alone."""
+        assert self._state is not None  # noqa: S101 - set by __init__
+        created = moment(dig(job, "metadata", "creationTimestamp"))
+        since = moment(self._state.since) or moment(dig(job, "status", "startTime")) or created
+        if created is None or since is None:
+            return
+        passed = (self._kube.now() - max(since, created)).total_seconds()
+        self._clocks.credit(max(0.0, passed))
+
+    def _tell(self) -> None:
+        assert self._state is not None  # noqa: S101 - set by __init__
+        state, running = self._state, self._gatherer.running()
+        phase, whole = self._clocks.phase, running >= self._expected
+        pods = f"{running} of {self._expected} pods run"
+        words = self._gatherer.words() if phase is Phase.QUEUED or not whole else ""
+        where = ", ".join(filter(None, (phase.value, self._gatherer.lost())))
+        if state.deleting:
+            self._progress.tell("being deleted", pods)
+        elif phase in (Phase.RUNNING, Phase.RESTARTING):
+            about = "" if whole else "; ".join(filter(None, (pods, words)))
+            self._progress.tell(where, about or self._gatherer.lingering())
+        elif phase is Phase.UNACKNOWLEDGED:
+            # It takes a moment, which is no news.
+            if self._clocks.acknowledge > self._limits.quick_beat:
+                self._progress.tell("created", "the operator has not acknowledged it yet")
+        else:
+            about = words if phase is Phase.QUEUED else "; ".join(filter(None, (pods, words)))
+            self._progress.tell(where, about or state.message)
+
+    def _tell_crashes(self) -> None:
+        """Says that containers crashed: a job that only starts them again says Running all along.
+
+        Those of many pods come together, and again and again: they are told once in a while.
+        """
+        crashed, now = self._gatherer.crashed, time.monotonic()
+        if crashed > self._told_crashes and now >= self._crashes_due:
+            self._told_crashes, self._crashes_due = crashed, now + self._limits.remind / 5
+            say(self._gatherer.timeline.last_crash())
+
+    def _look_around(self) -> None:
+        """Reads what no watch brings, often at first and ever more seldom while nothing moves."""
+        if time.monotonic() < self._beat_at:
+            return
+        assert self._state is not None  # noqa: S101 - set by __init__
+        if self._first_pod_over():
+            self._jobs.look()
+        elif self._runs_whole():
+            self._beat_at = float("inf")
+            return
+        else:
+            self._gatherer.read_events()
+            self._count()
+            if not self._pods.streaming:
+                self._pods.look()
+        self._beat = min(2 * self._beat, self._limits.remind)
+        self._beat_at = time.monotonic() + self._beat
+
+    def _runs_whole(self) -> bool:
+        running = self._clocks.phase in (Phase.RUNNING, Phase.RESTARTING)
+        return running and self._clocks.whole
+
+    def _next_deadline(self) -> float:
+        due = [self._beat_at, self._progress.next_due()]
+        if self._asked is not None:
+            # What is due is over already.
+            return min(*due, time.monotonic() + min(1.0, self._limits.gather))
+        counts = (self._clocks, self._troubles, self._refusals)
+        return min([*due, *(at for count in counts if (at := count.next_deadline()) is not None)])
+
+    def _log_ended(self) -> None:
+        self._sights.put(("log", None))
+
+
+def announce(ensured: Ensured, namespace: str) -> None:
+    """Says which job is waited for, and how it came about."""
+    job = f"PyTorchJob {namespace}/{ensured.job['metadata']['name']}"
+    words = {
+        "created": f"created {job}",
+        "adopted": f"adopted {job}, which an earlier try of this step had made",
+        "finished": f"{job} of an earlier try of this step has succeeded; taking its result",
+    }[ensured.how]
+    say(words if ensured.attempt == 1 else f"{words} (attempt {ensured.attempt})")

@@ -1,0 +1,87 @@
+"""Pods that no node takes, or that their node does not start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from harness.evident import container, event, first_line, of, pod
+
+from kfp_pytorch.launcher.kubernetes import pending
+
+TAINT = "3 node(s) had untolerated taint {nvidia.com/gpu: present}"
+
+
+def unfit(words: str) -> dict[str, Any]:
+    scheduled = {"type": "PodScheduled", "status": "False", "message": words}
+    return pod(0, on="", phase="Pending", conditions=[scheduled])
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("Scheduling is blocked due to non-empty scheduling gates", ["spec.schedulingGates"]),
+        (f"0/3 nodes are available: {TAINT}.", ["Name the taint in tolerations"]),
+        (f"0/5 nodes are available: 2 Insufficient cpu, {TAINT}.", ["less cpu", "tolerations"]),
+        ("0/3: 3 node(s) didn't match Pod's node affinity/selector.", ["node_selector"]),
+        ("0/3 nodes are available: 3 Too many pods.", ["as many pods as they may"]),
+        ("0/3 nodes are available: 3 node(s) were unschedulable.", ["kubectl uncordon"]),
+        ('persistentvolumeclaim "c" is being deleted', ["create another"]),
+        ("1 node has pod using a claim with ReadWriteOncePod access mode", ["ReadWriteMany"]),
+        ("no words that are known", ["kubectl describe nodes"]),
+    ],
+)
+def test_each_reason_of_the_scheduler_comes_with_its_own_advice(
+    words: str, advice: list[str]
+) -> None:
+    what_to_do = of(unfit(words)).message.splitlines()[1]
+    assert all(part in what_to_do for part in advice)
+
+
+def test_what_preemption_would_do_is_no_reason_of_its_own() -> None:
+    words = f"0/3 nodes are available: {TAINT}. preemption: 0/3: 3 Insufficient cpu."
+    assert "less cpu" not in of(unfit(words)).message
+
+
+CREATING = container(state={"waiting": {"reason": "ContainerCreating"}})
+
+
+@pytest.mark.parametrize(
+    ("reason", "words", "headline", "advice"),
+    [
+        ("FailedMount", 'secret "t" not found', "A volume of j-master-0 is not there", "Secret"),
+        ("FailedCreatePodSandBox", 'plugin type="calico" failed', "The node of j-master-0 cannot "
+         "start pods", "network plugin"),
+    ],
+)  # fmt: skip
+def test_a_container_that_is_only_being_created_is_explained_by_its_pods_events(
+    reason: str, words: str, headline: str, advice: str
+) -> None:
+    stuck, events = pod(0, CREATING, phase="Pending"), [event("j-master-0", reason, words)]
+    assert pending.words([stuck], events) == f"j-master-0: {reason}: {words}"
+    found = of(stuck, events=events)
+    assert first_line(found) == f"{headline} ({reason}): {words}."
+    assert advice in found.message.splitlines()[1]
+    assert pending.words([stuck], [event("j-worker-0", reason, words)]) == (
+        "j-master-0: ContainerCreating"
+    )
+
+
+@pytest.mark.parametrize("state", ["terminated", "waiting"])
+def test_an_init_container_that_fails_is_told_with_what_it_waits_for(state: str) -> None:
+    failed = {"exitCode": 1, "reason": "Error"}
+    status = container("init-pytorch", 4, state={"terminated": failed})
+    if state == "waiting":
+        last = {"lastState": {"terminated": failed}}
+        status |= last | {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    found = of(pod(1, init=(status,), phase="Pending"))
+    assert (
+        first_line(found) == "j-worker-0: the init container 'init-pytorch' fails with exit code 1."
+    )
+    assert "first node's name" in found.message.splitlines()[1]
+
+
+def test_an_init_container_that_failed_once_explains_nothing() -> None:
+    failed = {"terminated": {"exitCode": 1, "reason": "Error"}}
+    status = container("init-pytorch", 1, state={"terminated": {"exitCode": 0}}, lastState=failed)
+    assert "init-pytorch' fails" not in of(pod(1, CREATING, init=(status,))).message

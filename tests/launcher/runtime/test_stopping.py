@@ -1,0 +1,301 @@
+"""Signals: what a step does that is told to end, as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
+from kfp_pytorch.launcher.runtime.stopping import Stopper, Target
+from kfp_pytorch.local.apiserver.faultactions import Answer, Delay, LostAnswer, Stall
+
+PROGRAM = """
+import json, sys
+from types import SimpleNamespace
+from kfp_pytorch.launcher import run_step
+given = json.loads(sys.argv[1])
+outputs = {
+    name: SimpleNamespace(path=f"{given['folder']}/{name}", uri=f"minio://b/{name}", metadata={})
+    for name in ("model", "metrics", "curves", "report")
+}
+run_step(given["step"], **outputs, **given["inputs"])
+"""
+# The signal is there as soon as one can come that is not simply deadly.
+SIGNALLED_BEFORE_ITS_IMPORTS = """
+import os, signal
+blocked = signal.pthread_sigmask
+def mask(how, numbers):
+    old = blocked(how, numbers)
+    if how == signal.SIG_BLOCK:
+        signal.pthread_sigmask = blocked
+        os.kill(os.getpid(), signal.SIGTERM)
+    return old
+signal.pthread_sigmask = mask
+"""
+# A busy machine answers late, and a drain that is not known in time is taken for Terminate.
+PATIENT = """
+from kfp_pytorch.launcher.runtime import stopping
+stopping._DRAIN_CHECK = 15.0
+"""
+
+
+class Step:
+    """The step as KFP runs it: a process whose output is piped."""
+
+    def __init__(
+        self,
+        hands: Any,
+        folder: Any,
+        environ: dict[str, str],
+        program: str = "",
+        name: str = "pytorch_job",
+        **inputs: Any,
+    ) -> None:
+        self.hands = hands
+        self._log = folder / "termination-log"
+        self._log.write_text("")
+        given = {"folder": str(folder), "step": name, "inputs": inputs}
+        settings = {
+            "KUBECONFIG": str(hands.server.kubeconfig),
+            "KFP_PYTORCH_TERMINATION_LOG": str(self._log),
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program + PROGRAM, json.dumps(given)],
+            env=os.environ | settings | environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    @property
+    def message(self) -> str:
+        """What the UI shows at the node."""
+        return self._log.read_text()
+
+    def signal(self, number: int = signal.SIGTERM) -> Step:
+        self.process.send_signal(number)
+        return self
+
+    def exit(self) -> tuple[int, str]:
+        """The exit code, and what it wrote to stderr."""
+        _, stderr = self.process.communicate(timeout=120)
+        return self.process.returncode, stderr
+
+    def job(self) -> Any:
+        """The one job, once it is there."""
+        return self.hands.until(lambda: next(iter(self.hands.jobs()), None))
+
+    def runs(self) -> Step:
+        """Lets the job run and waits until the step follows it."""
+        name = self.job()["metadata"]["name"]
+        self.hands.running(name)
+        self.hands.set_conditions(name, "Created", "Running")
+        self.hands.until(lambda: self.hands.count("get", "/log"))
+        return self
+
+
+@pytest.fixture
+def process(hands: Any, tmp_path: Any) -> Iterator[Callable[..., Step]]:
+    started: list[Step] = []
+
+    def start(environ: dict[str, str] | None = None, **inputs: Any) -> Step:
+        inputs = inputs if "name" in inputs else {"image": "train:1"} | inputs
+        started.append(Step(hands, tmp_path, environ or {}, **inputs))
+        return started[-1]
+
+    yield start
+    for step in started:
+        if step.process.poll() is None:
+            step.process.kill()
+            step.process.communicate()
+
+
+def own_pod(hands: Any) -> dict[str, str]:
+    """The pod of the step itself, held by a finalizer once it is being deleted."""
+    pod = {
+        "metadata": {"name": "step", "namespace": "default", "finalizers": ["test/hold"]},
+        "spec": {"containers": [{"name": "main", "image": "python"}]},
+    }
+    made = hands.server.call(hands.server.api.create, POD, pod)
+    return {"KFP_POD_NAME": "step", "KFP_POD_UID": made["metadata"]["uid"]}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_deletes_the_job_and_ends_in_143(
+    process: Any, hands: Any, number: signal.Signals
+) -> None:
+    code, stderr = process(own_pod(hands)).runs().signal(number).exit()
+    assert code == 143
+    assert "deleted" in stderr
+    hands.until(lambda: hands.jobs() == [])
+
+
+def test_it_works_with_nobody_left_to_read_the_output(process: Any, hands: Any) -> None:
+    step = process().runs()
+    step.process.stdout.close()
+    step.process.stderr.close()
+    step.signal()
+    assert step.process.wait(120) == 143
+    hands.until(lambda: hands.jobs() == [])
+
+
+def test_a_drained_node_leaves_the_job_to_be_adopted(process: Any, hands: Any) -> None:
+    environ = own_pod(hands)
+    step = process(environ, program=PATIENT).runs()
+    uid = step.job()["metadata"]["uid"]
+    hands.delete(POD, "step")
+    code, stderr = step.signal().exit()
+    assert code == 143
+    assert "adopt" in stderr
+    assert hands.count("delete", "pytorchjobs") == 0
+    hands.change_job(step.job()["metadata"]["name"], lambda _: None)
+    again = process()
+    hands.until(lambda: hands.count("create", "pytorchjobs") >= 2)
+    hands.success(step.job()["metadata"]["name"])
+    assert again.exit()[0] == 0
+    assert [job["metadata"]["uid"] for job in hands.jobs()] == [uid]
+
+
+def test_a_server_that_does_not_say_whether_it_is_a_drain_holds_up_no_delete(
+    process: Any, hands: Any
+) -> None:
+    step = process(own_pod(hands)).runs()
+    hands.fault(Stall(), "get", "*/pods/step", times=None)
+    assert step.signal().exit()[0] == 143
+    hands.until(lambda: hands.jobs() == [])
+
+
+@pytest.mark.parametrize(
+    "action", [LostAnswer(), Delay(0.7)], ids=["made already", "made only later"]
+)
+def test_a_create_in_flight_is_deleted_as_well(process: Any, hands: Any, action: Any) -> None:
+    hands.fault(action, "create")
+    step = process()
+    hands.until(lambda: hands.count("create", "pytorchjobs"))
+    time.sleep(0.1)
+    assert step.signal().exit()[0] == 143
+    hands.until(lambda: hands.count("delete", "pytorchjobs") and hands.jobs() == [])
+
+
+def test_nothing_is_created_after_a_signal(process: Any, hands: Any) -> None:
+    with hands.unanswered("get", "*/persistentvolumeclaims/*"):
+        step = process()
+        hands.until(lambda: hands.count("get", "persistentvolumeclaims"))
+        step.signal()
+        # Whoever waits for signals looks for the job.
+        hands.until(lambda: hands.count("get", "pytorchjobs"))
+    assert step.exit()[0] == 143
+    assert hands.count("create", "pytorchjobs") == 0
+
+
+def test_a_signal_right_before_a_create_waits_for_none(kube: Any, hands: Any) -> None:
+    left: list[int] = []
+    stopper = Stopper(leave=left.append, grace=60.0)
+    target = Target(kube, PYTORCHJOB, "not-there", lambda _: True, creating=True)
+    stopper.expect(target)
+    stopping = threading.Thread(target=stopper.stop)
+    stopping.start()
+    hands.until(lambda: hands.count("get", "pytorchjobs"))
+    with pytest.raises(SystemExit):
+        stopper.check()
+    stopping.join(60)
+    assert left == [143]
+
+
+@pytest.mark.parametrize("code", [500, 409])
+def test_a_delete_that_fails_at_first_is_tried_again_within_the_grace(
+    process: Any, hands: Any, code: int
+) -> None:
+    step = process().runs()
+    hands.fault(Answer(code), "delete", times=2)
+    assert step.signal().exit()[0] == 143
+    hands.until(lambda: hands.jobs() == [])
+
+
+def test_a_second_signal_changes_nothing(process: Any, hands: Any) -> None:
+    step = process().runs()
+    hands.fault(Answer(500), "delete", times=2)
+    assert step.signal().signal().signal(signal.SIGINT).exit()[0] == 143
+    hands.until(lambda: hands.jobs() == [])
+
+
+def test_cleanup_never_leaves_the_job(process: Any, hands: Any) -> None:
+    code, stderr = process(cleanup="never").runs().signal().exit()
+    assert code == 143
+    assert "never" in stderr
+    assert len(hands.jobs()) == 1
+
+
+def test_a_job_of_somebody_else_is_not_deleted_by_a_signal(process: Any, hands: Any) -> None:
+    step = process().runs()
+    job = step.job()
+    step.process.kill()
+    step.process.communicate()
+    hands.change_job(job["metadata"]["name"], lambda obj: obj["metadata"].pop("labels"))
+    with hands.unanswered("get", f"*/pytorchjobs/{job['metadata']['name']}", times=1):
+        other = process()
+        hands.until(lambda: hands.count("create", "pytorchjobs") >= 2)
+        assert other.signal().exit()[0] == 143
+    assert hands.find(PYTORCHJOB, job["metadata"]["name"]) is not None
+    assert hands.count("delete", "pytorchjobs") == 0
+
+
+def test_a_launcher_killed_and_restarted_adopts_its_job(process: Any, hands: Any) -> None:
+    first = process().runs()
+    uid = first.job()["metadata"]["uid"]
+    first.process.kill()
+    first.process.communicate()
+    second = process()
+    hands.until(lambda: hands.count("create", "pytorchjobs") >= 2)
+    hands.success(first.job()["metadata"]["name"])
+    assert second.exit()[0] == 0
+    assert [job["metadata"]["uid"] for job in hands.jobs()] == [uid]
+
+
+def test_a_signal_during_the_imports_deletes_the_job_of_an_earlier_try(
+    process: Any, hands: Any
+) -> None:
+    first = process().runs()
+    first.process.kill()
+    first.process.communicate()
+    again = process(program=SIGNALLED_BEFORE_ITS_IMPORTS)
+    code, stderr = again.exit()
+    assert code == 143
+    assert "deleted" in stderr
+    hands.until(lambda: hands.jobs() == [])
+
+
+def test_a_signal_during_the_imports_of_a_step_without_a_job_ends_it_at_once(process: Any) -> None:
+    code, stderr = process(program=SIGNALLED_BEFORE_ITS_IMPORTS, name="metric_gate").exit()
+    assert code == 143
+    assert stderr == "Stopped by a signal.\n"
+
+
+def test_a_signal_before_the_inputs_are_found_bad_still_ends_in_143(process: Any) -> None:
+    assert process(program=SIGNALLED_BEFORE_ITS_IMPORTS, num_nodes=-1).exit()[0] == 143
+
+
+def test_terminate_and_drain_are_told_apart_at_the_node_too(process: Any, hands: Any) -> None:
+    said = []
+    for drained in (False, True):
+        environ = own_pod(hands)
+        step = process(environ, program=PATIENT).runs()
+        if drained:
+            hands.delete(POD, "step")
+        step.signal().exit()
+        said.append(step.message)
+        hands.reset()
+    name = "PyTorchJob default/pytorch-job-"
+    assert said[0].startswith(f"Stopped by a signal; {name}")
+    assert said[0].endswith(" deleted.")
+    assert said[1].startswith(f"Stopped by a signal; this pod is being deleted, so {name}")
+    assert said[1].endswith(" is left for a retry of the step to adopt.")
