@@ -32,12 +32,14 @@ from pathlib import Path
 import torch
 
 from benchmarks.figures import show
-from kfp_pytorch.training import checkpoint, language, transformer
-from kfp_pytorch.training.config import parse
-from kfp_pytorch.training.distributed import World, joined
+from kfp_pytorch.training.arguments.config import parse
+from kfp_pytorch.training.checkpoint import catalog
+from kfp_pytorch.training.faults.peer_watch import watched_peers
+from kfp_pytorch.training.faults.stopping import StopRequest
+from kfp_pytorch.training.language import loop, transformer
 from kfp_pytorch.training.lifecycle import Start
-from kfp_pytorch.training.metrics import mean_loss
-from kfp_pytorch.training.stopping import StopRequest
+from kfp_pytorch.training.parallel.process_group import World, joined
+from kfp_pytorch.training.telemetry.metrics import mean_loss
 
 SHAPE = transformer.TransformerConfig(
     vocab=32000, dim=1536, layers=24, heads=12, hidden=4608, seq_len=2048
@@ -92,8 +94,8 @@ def run_rank(arguments: argparse.Namespace) -> None:
     given = ["--model=lm-tiny", "--parallelism=fsdp2"]
     given += [f"--output={arguments.output / 'job'}", f"--compile={arguments.compile}"]
     given += ["--batch-size=2", f"--max-steps={STEPS}", "--epochs=1000", "--keep=1"]
-    with joined(600, lambda _rank: os._exit(1)) as world:
-        job = language.set_up(Start(parse(given), world, StopRequest()))
+    with joined(600) as world, watched_peers(world, lambda _rank: os._exit(1)):
+        job = loop.set_up(Start(parse(given), world, StopRequest()))
         with job.telemetry:
             figures, losses = save(job) if arguments.rank == "save" else resume(job)
         if world.is_main:
@@ -101,7 +103,7 @@ def run_rank(arguments: argparse.Namespace) -> None:
             (arguments.output / f"{arguments.rank}.json").write_text(told)
 
 
-def save(job: language.Job) -> tuple[list[Figure], list[float]]:
+def save(job: loop.Job) -> tuple[list[Figure], list[float]]:
     """Trains, with checkpoints in between; also the losses of the steps after the last one."""
     for _ in range(WARM_UP):
         timed_step(job)
@@ -120,7 +122,7 @@ def save(job: language.Job) -> tuple[list[Figure], list[float]]:
         costs.append(stalls[-1] + sum(seconds - step for seconds, _loss in after))
         job.checkpoints.wait()
         writes.append(job.checkpoints.wrote)
-    newest = checkpoint.place(job.state.progress.step - BETWEEN - 1)
+    newest = catalog.place(job.state.progress.step - BETWEEN - 1)
     gigabytes = sum(job.folder.sizes(newest).values()) / 1e9
     against = (
         f"{job.world.size} × {device_name(job.world)}, {gigabytes:.2f} GB a job, "
@@ -136,7 +138,7 @@ def save(job: language.Job) -> tuple[list[Figure], list[float]]:
     return figures, [loss for _seconds, loss in (first, *after)][:COMPARED]
 
 
-def resume(job: language.Job) -> tuple[list[Figure], list[float]]:
+def resume(job: loop.Job) -> tuple[list[Figure], list[float]]:
     """Takes the steps after the newest checkpoint, and times the first; also their losses."""
     step = job.state.progress.step
     losses = [timed_step(job)[1]]
@@ -148,10 +150,10 @@ def resume(job: language.Job) -> tuple[list[Figure], list[float]]:
     return [("resume_to_first_step_s", seconds, "s", against)], losses
 
 
-def timed_step(job: language.Job) -> tuple[float, float]:
+def timed_step(job: loop.Job) -> tuple[float, float]:
     """The seconds of a step, to the end of its work on the device; and its loss."""
     clock = time.perf_counter()
-    language.train_step(job)
+    loop.train_step(job)
     if job.world.device.type == "cuda":
         torch.cuda.synchronize()
     seconds = time.perf_counter() - clock

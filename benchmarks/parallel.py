@@ -29,10 +29,10 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.figures import show
-from kfp_pytorch.training import flops
-from kfp_pytorch.training.parallel import StepOptions, Trainable, build
-from kfp_pytorch.training.plan import ParallelPlan
-from kfp_pytorch.training.transformer import TransformerConfig, preset
+from kfp_pytorch.training.language.trainable import StepOptions, Trainable, build
+from kfp_pytorch.training.language.transformer import TransformerConfig, preset
+from kfp_pytorch.training.parallel.plan import ParallelPlan
+from kfp_pytorch.training.telemetry import flops
 
 WARM_UP, REPEATS, STEPS = 6, 3, 8
 

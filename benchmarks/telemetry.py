@@ -19,15 +19,14 @@ from pathlib import Path
 
 import torch
 
-from kfp_pytorch.training.config import Config
-from kfp_pytorch.training.distributed import ALONE
-from kfp_pytorch.training.instruments import Instruments
-from kfp_pytorch.training.metrics import History, fetch
-from kfp_pytorch.training.models import small_cnn
-from kfp_pytorch.training.state import Progress
-from kfp_pytorch.training.storage import LocalFolder
-from kfp_pytorch.training.telemetry import Telemetry
-from kfp_pytorch.training.watchdog import Heartbeat
+from kfp_pytorch.training.arguments.config import Config
+from kfp_pytorch.training.faults.watchdog import Heartbeat
+from kfp_pytorch.training.image.models import small_cnn
+from kfp_pytorch.training.parallel.process_group import ALONE
+from kfp_pytorch.training.storage.job_folder import LocalFolder
+from kfp_pytorch.training.telemetry.metrics import History, Progress, fetch
+from kfp_pytorch.training.telemetry.reports import Telemetry
+from kfp_pytorch.training.telemetry.step_measurements import Instruments
 
 LOG_EVERY = 10
 ROUNDS, STEPS, REPORTS = 7, 10_000, 200

@@ -42,10 +42,10 @@ from benchmarks import jpegs
 from benchmarks.figures import show
 from benchmarks.program import free_port, scraped, training_rates, training_reports
 from benchmarks.waiting import until
-from kfp_pytorch.training import data, feed
-from kfp_pytorch.training.config import Config
-from kfp_pytorch.training.distributed import World
-from kfp_pytorch.training.sampler import DistributedBatchSampler
+from kfp_pytorch.training.arguments.config import Config
+from kfp_pytorch.training.data import datasets, device_loader
+from kfp_pytorch.training.data.sampler import DistributedBatchSampler
+from kfp_pytorch.training.parallel.process_group import World
 
 RESNET, VIT = "resnet50", "vit_b_16"
 # Images a GPU's batch, of each model.
@@ -257,18 +257,18 @@ class Bench:
 
     def machine(self) -> str:
         """The card and the cores beside it."""
-        from kfp_pytorch.training.launch import usable_cores
+        from kfp_pytorch.training.entry.torchrun import usable_cores
 
         return f"{self._card}, {usable_cores()} cores"
 
 
 def reading_rate(config: Config, world: World, batches: int) -> float:
     """Images a second that reach the device while nothing else uses it."""
-    images = data.load(config, world)
+    images = datasets.load(config, world)
     sampler = DistributedBatchSampler(
         len(images.train.labels), 0, 1, config.batch_size, seed=0, block=images.block
     )
-    with closing(feed.open_feed(config, world, images)) as source:
+    with closing(device_loader.open_feed(config, world, images)) as source:
         supply: Iterator[Any] = source.train(0, sampler)
         # What workers made ahead while they started would be counted as if it took no time.
         for _ in range(batches // 2):

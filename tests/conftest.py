@@ -40,10 +40,11 @@ settings.load_profile("ci")
 
 # The files whose processes are forked from a server that has imported torch, which takes seconds.
 FORKING = tuple(
-    f"tests/training/test_{name}.py"
-    for name in (
-        *("checkpoint", "entry_point", "input", "kills", "language"),
-        *("parallel", "rank_failures", "ranks", "speed"),
+    f"tests/training/{folder}/test_{name}.py"
+    for folder, name in (
+        *(("checkpoint", "checkpoint"), ("entry", "entry_point"), ("data", "input")),
+        *(("faults", "kills"), ("faults", "rank_failures"), ("language", "loop")),
+        *(("language", "parallel"), ("parallel", "ranks"), ("parallel", "compute_options")),
     )
 )
 # The folders whose tests compute, those with the longest first; others mostly wait.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -92,9 +93,19 @@ def test_no_file_outgrows_what_a_person_reads_in_one_go() -> None:
     assert not long
 
 
-def test_the_trainings_readme_lists_every_module() -> None:
-    listed = (
-        (ROOT / "training" / "README.md").read_text(encoding="utf-8").partition("## Modules")[2]
+SPLIT = ("training",)
+
+
+@pytest.mark.parametrize("folder", SPLIT)
+def test_no_folder_has_more_modules_than_a_person_can_overlook(folder: str) -> None:
+    modules = Counter(path.parent for path in files(folder) if path.name != "__init__.py")
+    assert not {str(path): count for path, count in modules.items() if count > 15}
+
+
+@pytest.mark.parametrize("folder", SPLIT)
+def test_each_package_says_what_it_is_for(folder: str) -> None:
+    packages = {path.parent for path in files(folder)}
+    assert all(
+        ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8")))
+        for package in packages
     )
-    missing = {path.stem for path in files("training") if f"`{path.stem}`" not in listed}
-    assert missing == {"__init__"}

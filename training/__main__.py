@@ -21,12 +21,18 @@ from pathlib import Path
 from types import FrameType
 
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
-from kfp_pytorch.training import config, outcome, places
+from kfp_pytorch.training.arguments import config
+from kfp_pytorch.training.data import location
+from kfp_pytorch.training.entry import rank_records
+from kfp_pytorch.training.entry.rank_records import EXIT_USAGE, Failure
+from kfp_pytorch.training.entry.termination_message import (
+    failure_message,
+    success_message,
+    write_message,
+)
+from kfp_pytorch.training.entry.torchrun import RANK_MODULE, agent_arguments, threads_per_process
 from kfp_pytorch.training.errors import ConfigError, TrainingError
-from kfp_pytorch.training.launch import RANK_MODULE, agent_arguments, threads_per_process
-from kfp_pytorch.training.outcome import EXIT_USAGE, Failure
-from kfp_pytorch.training.result import failure_message, success_message, write_message
-from kfp_pytorch.training.storage import open_folder
+from kfp_pytorch.training.storage.job_folder import open_folder
 
 _SHUTDOWN_SECONDS = 600
 
@@ -42,7 +48,7 @@ def main(arguments: list[str]) -> int:
     """
     try:
         settings = config.parse(arguments)
-        places.check_data(settings)
+        location.check_data(settings)
         open_folder(settings.output)
         if settings.resume_from:
             open_folder(settings.resume_from)
@@ -82,7 +88,7 @@ def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> tuple[in
     """
     # torchrun takes an empty value for one that it cannot read.
     environ = {k: v for k, v in os.environ.items() if v.strip() or not k.startswith("PET_")}
-    environ[outcome.FOLDER_ENV] = str(folder)
+    environ[rank_records.FOLDER_ENV] = str(folder)
     # How long a save may take is for the pod's grace period to say, not for torchrun's half minute.
     environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_SECONDS))
     environ.setdefault("OMP_NUM_THREADS", str(threads_per_process(os.environ)))
@@ -93,8 +99,13 @@ def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> tuple[in
         environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     # torchelastic removes this file before it writes, which a mounted one does not allow.
     environ.pop("TORCHELASTIC_ERROR_FILE", None)
-    command = [sys.executable, "-m", "kfp_pytorch.training.agent", *agent]
-    command += [f"--log-dir={folder / outcome.RANKS_FOLDER}", "--module", RANK_MODULE, *arguments]
+    command = [sys.executable, "-m", "kfp_pytorch.training.entry.agent", *agent]
+    command += [
+        f"--log-dir={folder / rank_records.RANKS_FOLDER}",
+        "--module",
+        RANK_MODULE,
+        *arguments,
+    ]
     received: list[int] = []
     started: list[subprocess.Popen[bytes]] = []
 
@@ -120,11 +131,11 @@ def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> tuple[in
 
 def _conclude(folder: Path, code: int, terminated: bool) -> int:
     """Writes the termination message by what ranks and agent left, and tells the exit code."""
-    result = outcome.read_result(folder)
+    result = rank_records.read_result(folder)
     if result is not None:
         write_message(success_message(result))
         return 0
-    failure = outcome.first_failure(folder) or _of_agent(code)
+    failure = rank_records.first_failure(folder) or _of_agent(code)
     if terminated or failure.exit_code in (EXIT_TERMINATED, -signal.SIGTERM):
         text = "asked to stop; a new start goes on from the newest checkpoint"
         write_message(failure_message(Failure(_node_rank(), time.time(), "Terminated", text)))

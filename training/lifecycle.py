@@ -7,21 +7,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
-from kfp_pytorch.training import storage
-from kfp_pytorch.training.checkpoints import Checkpoints
-from kfp_pytorch.training.config import Config
-from kfp_pytorch.training.distributed import World, on_main
+from kfp_pytorch.training.arguments.config import Config
+from kfp_pytorch.training.checkpoint.checkpoints import Checkpoints
+from kfp_pytorch.training.checkpoint.job_state import State
 from kfp_pytorch.training.errors import DivergedError, Stopped
-from kfp_pytorch.training.finite import Guard
-from kfp_pytorch.training.instruments import Instruments
-from kfp_pytorch.training.metrics import fetch, mean_loss
-from kfp_pytorch.training.plan import ParallelPlan
-from kfp_pytorch.training.rescue import Rescue
-from kfp_pytorch.training.state import State
-from kfp_pytorch.training.stopping import StopAgreement, StopRequest
-from kfp_pytorch.training.storage import Folder
-from kfp_pytorch.training.telemetry import Telemetry
-from kfp_pytorch.training.watchdog import Heartbeat
+from kfp_pytorch.training.faults.emergency_checkpoint import Rescue
+from kfp_pytorch.training.faults.nonfinite_steps import Guard
+from kfp_pytorch.training.faults.stopping import StopAgreement, StopRequest
+from kfp_pytorch.training.faults.watchdog import Heartbeat
+from kfp_pytorch.training.parallel.plan import ParallelPlan
+from kfp_pytorch.training.parallel.process_group import World, on_main
+from kfp_pytorch.training.storage import job_folder
+from kfp_pytorch.training.storage.job_folder import Folder
+from kfp_pytorch.training.telemetry.metrics import fetch, mean_loss
+from kfp_pytorch.training.telemetry.reports import Telemetry
+from kfp_pytorch.training.telemetry.step_measurements import Instruments
 
 LOG = logging.getLogger("kfp_pytorch.training")
 
@@ -94,8 +94,8 @@ def open_output(config: Config, world: World) -> Folder:
         StorageError: On all ranks, if the folder cannot be written to.
     """
     ParallelPlan.parse(config.parallelism, world.size)
-    folder = storage.open_folder(config.output)
-    on_main(world, lambda: storage.check_writable(folder))
+    folder = job_folder.open_folder(config.output)
+    on_main(world, lambda: job_folder.check_writable(folder))
     return folder
 
 

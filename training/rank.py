@@ -15,6 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
+from kfp_pytorch.training.entry.rank_records import (
+    EXIT_AGAIN,
+    EXIT_USAGE,
+    Failure,
+    failure_record,
+    leave,
+    write_result,
+)
 from kfp_pytorch.training.errors import (
     AwayError,
     ConfigError,
@@ -23,19 +31,11 @@ from kfp_pytorch.training.errors import (
     Stopped,
     TrainingError,
 )
-from kfp_pytorch.training.outcome import (
-    EXIT_AGAIN,
-    EXIT_USAGE,
-    Failure,
-    failure_record,
-    leave,
-    write_result,
-)
-from kfp_pytorch.training.rescue import Rescue
-from kfp_pytorch.training.stopping import StopRequest
+from kfp_pytorch.training.faults.emergency_checkpoint import Rescue
+from kfp_pytorch.training.faults.stopping import StopRequest
 
 if TYPE_CHECKING:
-    from kfp_pytorch.training.watchdog import Heartbeat
+    from kfp_pytorch.training.faults.watchdog import Heartbeat
 
 NODES_ENV = "PET_NNODES"
 _AGENT_SECONDS = 10.0
@@ -109,24 +109,29 @@ def _exit_code(error: TrainingError) -> int:
 
 def _train(arguments: list[str], request: StopRequest, rescue: Rescue) -> None:
     # These imports take seconds, so they come after the signal handler.
-    from kfp_pytorch.training import config, distributed
+    from kfp_pytorch.training.arguments import config
+    from kfp_pytorch.training.faults.peer_watch import watched_peers
+    from kfp_pytorch.training.faults.watchdog import Heartbeat, watched
     from kfp_pytorch.training.lifecycle import Start
-    from kfp_pytorch.training.watchdog import Heartbeat, watched
+    from kfp_pytorch.training.parallel import process_group
 
     sys.setswitchinterval(_TURN_SECONDS)
     settings = config.parse(arguments)
     if settings.is_language_model:
-        from kfp_pytorch.training.language import train
+        from kfp_pytorch.training.language.loop import train
     else:
-        from kfp_pytorch.training.train import train
+        from kfp_pytorch.training.image.loop import train
     heartbeat = Heartbeat()
     lost = functools.partial(_lost, rescue, heartbeat)
     joining = request.answered_within(_JOIN_SECONDS)
-    with distributed.joined(settings.collective_timeout, lost, joining) as world:
+    with (
+        process_group.joined(settings.collective_timeout, joining) as world,
+        watched_peers(world, lost),
+    ):
         with watched(heartbeat, world, settings.rank_timeout, _hung):
             result = train(Start(settings, world, request, heartbeat, rescue))
         # Every node's entry point writes the message: rank 0's pod may be gone when it is read.
-        result = distributed.from_main(world, result)
+        result = process_group.from_main(world, result)
         if world.local_rank == 0:
             write_result(result)
 

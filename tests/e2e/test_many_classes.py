@@ -16,7 +16,7 @@ from kfp_pytorch.local import client, lifecycle
 CLASSES = 1000
 # What training tells at its end, without the training.
 TELLS = """
-from kfp_pytorch.training.result import success_message, write_message
+from kfp_pytorch.training.entry.termination_message import success_message, write_message
 classes = [f"class number {n} with a name" for n in range(1000)]
 curves = {f"curve-{c}": [[s, 1 / (s + 1)] for s in range(5000)] for c in range(20)}
 model = {"format": "kfp-pytorch", "classes": classes, "versions": {"torch": "2.8.0"},

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from kfp_pytorch.training.stopping import StopRequest
+from kfp_pytorch.training.faults.stopping import StopRequest
 
 NEVER = 10**9
 

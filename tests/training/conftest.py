@@ -20,9 +20,13 @@ from harness.ports import free_port
 from torch.distributed import TCPStore
 
 # torch is imported once, in the server that ranks are forked from, and not by each rank.
-RANK_PROCESS = Path(__file__).with_name("rank_process.py")
+PROGRAMS = Path(__file__).with_name("programs")
+RANK_PROCESS = PROGRAMS / "rank_process.py"
 FORKS = multiprocessing.get_context("forkserver")
-_IMPORTED = ("train", "language", "rank", "tensorboard", "figures", "tracking", "watchdog")
+_IMPORTED = (
+    *("image.loop", "language.loop", "rank", "faults.watchdog"),
+    *("telemetry.tensorboard_events", "telemetry.confusion_matrix", "telemetry.mlflow_tracking"),
+)
 # What an export imports when it is written.
 _EXPORTING = ("torch._export.non_strict_utils", "torch.export.pt2_archive._package")
 FORKS.set_forkserver_preload(
@@ -90,7 +94,7 @@ def agents_environ(
 def start_ranks(tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
     """Starts the ranks of a job: `start_ranks(2, "--epochs=3", name="first")`.
 
-    `prepare` is a file beside this one that each rank runs before it trains. `apart`: each is on a
+    `prepare` is a file of `programs` that each rank runs before it trains. `apart`: each is on a
     node of its own, and not all on one.
     """
     started: list[Ranks] = []
@@ -117,7 +121,7 @@ def start_ranks(tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
                 "arguments": [*arguments, *each.get(f"rank{rank}", [])],
                 "environ": agents_environ(folder, rank, size, store.port, node, local_rank),
                 "output": str(folder / f"{rank}.out"),
-                "prepare": str(Path(__file__).with_name(prepare)) if prepare else "",
+                "prepare": str(PROGRAMS / prepare) if prepare else "",
             }
             process = FORKS.Process(
                 target=runpy.run_path, args=(str(RANK_PROCESS), names, "__main__")

@@ -1,0 +1,39 @@
+"""What a rank's process does, as if torchrun's agent had started it.
+
+Run by `runpy` in a process that has torch already, with these names given to it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import sys
+import threading
+from pathlib import Path
+
+import torch
+
+from kfp_pytorch.training import rank
+from kfp_pytorch.training.entry.rank_records import leave
+
+given = globals()
+os.environ.update(given["environ"])
+descriptor = os.open(given["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+os.dup2(descriptor, 1)
+os.dup2(descriptor, 2)
+sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+torch.set_num_threads(1)
+
+
+def follow(tests) -> None:
+    """Leaves as soon as the tests have gone, even if they were killed."""
+    tests.join()
+    leave(1)
+
+
+threading.Thread(target=follow, args=(multiprocessing.parent_process(),), daemon=True).start()
+runpy.run_path(str(Path(__file__).with_name("faults.py")))["install"]()
+if given.get("prepare"):
+    runpy.run_path(given["prepare"])
+leave(rank.main(given["arguments"]))

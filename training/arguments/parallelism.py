@@ -1,0 +1,41 @@
+"""The text of `--parallelism`: which ways of training in parallel, over how many ranks each."""
+
+from __future__ import annotations
+
+from kfp_pytorch.training.errors import ConfigError
+
+# From the outermost to the innermost: neighbouring ranks, which share a node's fast links, are in
+# the same tensor-parallel group; a pipeline's stages talk least and may be furthest apart.
+WAYS = ("pp", "ddp", "fsdp2", "tp")
+
+
+def read_sizes(text: str) -> dict[str, int | None]:
+    """Read `way` and `way=size` parts, before the number of ranks is known.
+
+    Args:
+        text: Ways and sizes; see `ParallelPlan.parse`.
+
+    Returns:
+        The size of each way; None is one that is left open.
+
+    Raises:
+        ConfigError: If the text cannot be read.
+    """
+    sizes: dict[str, int | None] = {}
+    for part in text.split(","):
+        way, has_size, size = (piece.strip() for piece in part.partition("="))
+        if way not in WAYS:
+            raise ConfigError(f"--parallelism {text!r}: {way!r} is none of {', '.join(WAYS)}")
+        if way in sizes:
+            raise ConfigError(f"--parallelism {text!r} names {way} twice")
+        if has_size and not (size.isdecimal() and int(size) >= 1):
+            raise ConfigError(
+                f"--parallelism {text!r}: the size of {way} is {size!r}, not a whole number ≥ 1"
+            )
+        sizes[way] = int(size) if has_size else None
+    openly = [way for way, size in sizes.items() if size is None]
+    if len(openly) > 1:
+        raise ConfigError(
+            f"--parallelism {text!r}: only one of {', '.join(openly)} can go without a size"
+        )
+    return sizes

@@ -1,0 +1,310 @@
+"""Checkpoints: complete or absent, whatever happens while one is written.
+
+    checkpoints/step-00000026/__0_0.distcp   what rank 0 wrote of the tensors; one such file a rank
+    checkpoints/step-00000026/.metadata      which tensor lies where
+    checkpoints/step-00000026/meta.json      written last: what was carried on beside the tensors,
+                                             and the size and sha256 of each file
+    checkpoints/latest                       the newest one's name, written after that
+    checkpoints/best                         the name of the one with the lowest held-out loss
+
+A folder with no `meta.json` is an attempt that was cut short.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kfp_pytorch.training.errors import CheckpointError, StorageError
+from kfp_pytorch.training.storage import job_folder
+from kfp_pytorch.training.storage.job_folder import Folder, LocalFolder
+
+LOG = logging.getLogger("kfp_pytorch.training")
+FORMAT = "kfp-pytorch-checkpoint"
+VERSION = 2
+FOLDER = "checkpoints"
+LATEST = "latest"
+BEST = "best"
+META = "meta.json"
+_PREFIX = "step-"
+_NAME = re.compile(_PREFIX + r"\d+", re.ASCII)
+# What an attempt that was cut short can have left.
+_ATTEMPT = re.compile(r"__\d+_\d+\.distcp|\..*")
+_HASHED_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that is there, complete and undamaged.
+
+    Attributes:
+        folder: The job's folder that it is in.
+        meta: What it says of itself: format, version, step, files, and what else was written.
+    """
+
+    folder: Folder
+    meta: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        """The number of steps that were done."""
+        return int(self.meta["step"])
+
+    @property
+    def place(self) -> str:
+        """Where in the job's folder its files lie."""
+        return place(self.step)
+
+    @property
+    def uri(self) -> str:
+        """Where it lies."""
+        return f"{self.folder.uri}/{self.place}"
+
+
+def place(step: int) -> str:
+    """Where in a job's folder the checkpoint of a step lies."""
+    return f"{FOLDER}/{_PREFIX}{step:08d}"
+
+
+def complete(
+    folder: Folder, step: int, about: dict[str, Any], files: dict[str, dict[str, Any]]
+) -> None:
+    """Makes a checkpoint of files that are all written, and lets `latest` point to it.
+
+    Args:
+        folder: The job's folder.
+        step: The number of steps that are done.
+        about: Finite, plain values: what a later run or a person needs beside the tensors.
+        files: Size and sha256 of each file at `place(step)`, by name.
+
+    Raises:
+        StorageError: If it cannot be written. Older checkpoints stay as they are.
+    """
+    meta = {**about, "format": FORMAT, "version": VERSION, "step": step, "files": files}
+    content = json.dumps(meta, indent=1, allow_nan=False).encode()
+    job_folder.write(folder, f"{place(step)}/{META}", content)
+    job_folder.write(folder, f"{FOLDER}/{LATEST}", Path(place(step)).name.encode())
+
+
+def is_complete(folder: Folder, step: int) -> bool:
+    """Whether there is a checkpoint of this step."""
+    return META in folder.names(place(step))
+
+
+def prune(folder: Folder, keep: int, losses: dict[int, float] | None = None) -> None:
+    """Deletes all but the newest checkpoints and the best, and what cut-short attempts left.
+
+    What is newer than the newest may be the last step, which a rank that misses another saves now.
+
+    Args:
+        folder: The job's folder.
+        keep: How many of the newest to keep.
+        losses: The loss on held-out samples, by step. The complete checkpoint of the lowest one
+            is kept too, and `best` names it.
+    """
+    names = _step_names(folder)
+    whole = [name for name in names if META in folder.names(f"{FOLDER}/{name}")]
+    judged = {name: losses[_step(name)] for name in whole if losses and _step(name) in losses}
+    best = sorted(judged, key=lambda name: judged[name])[:1]
+    if best:
+        job_folder.write(folder, f"{FOLDER}/{BEST}", best[0].encode())
+    older = names[: names.index(whole[-1])] if whole else names
+    for name in {*older} - {*whole[-keep:], *best}:
+        _delete(folder, name)
+
+
+def discard_after(folder: Folder, step: int) -> None:
+    """Deletes what lies after the checkpoint that a run goes on from: it could not be read."""
+    for name in _step_names(folder):
+        if _step(name) > step:
+            _delete(folder, name)
+
+
+def clear(folder: Folder) -> None:
+    """Deletes all checkpoints of a job's folder."""
+    folder.remove(FOLDER)
+
+
+def newest(folder: Folder, must_match: dict[str, Any]) -> Checkpoint | None:
+    """Finds the newest checkpoint that is complete and undamaged.
+
+    Args:
+        folder: A job's folder.
+        must_match: Names and values that the checkpoint's `meta` may not have otherwise, such as
+            the model.
+
+    Returns:
+        The checkpoint, or None if the folder has none and never had a complete one.
+
+    Raises:
+        CheckpointError: If a checkpoint is of another kind or another model, or if there are
+            some and none can be read.
+    """
+    names = _step_names(folder)
+    for name in names:
+        _check_cut_short(folder, f"{FOLDER}/{name}")
+        if f"{FOLDER}/{name}" != place(_step(name)):
+            raise CheckpointError(
+                f"{folder.uri}/{FOLDER}/{name} is no name that this program gives: rename it to "
+                f"{Path(place(_step(name))).name} if it wrote it, or move it away"
+            )
+    problems = []
+    for name in reversed(names):
+        try:
+            meta = _read_meta(folder, name)
+            if meta is None:
+                continue
+            _check_ours(meta, must_match, f"{folder.uri}/{FOLDER}/{name}")
+            _check_whole(folder, f"{FOLDER}/{name}", meta)
+            return Checkpoint(folder, {**meta, "step": _step(name)})
+        except _UnreadableError as error:
+            LOG.warning("the checkpoint %s cannot be read, an older one is tried: %s", name, error)
+            problems.append(f"{name}: {error}")
+    if problems:
+        raise CheckpointError(
+            f"none of the checkpoints in {folder.uri}/{FOLDER} can be read ({'; '.join(problems)});"
+            " to start anew and delete them, pass --resume never"
+        )
+    return None
+
+
+def newest_of_other(folder: Folder, must_match: dict[str, Any]) -> Checkpoint:
+    """Like `newest`, of a folder that was named to start from, where there must be one.
+
+    Raises:
+        CheckpointError: If it has none, or `newest` refuses what it has.
+    """
+    found = newest(folder, must_match)
+    if found is None:
+        there = ", ".join(folder.names(FOLDER) or folder.names()) or "nothing"
+        raise CheckpointError(
+            f"{folder.uri} was named to resume from and has no checkpoint of this program in "
+            f"{FOLDER}/; there is {there}. Name a job's folder, the output `folder` of its step"
+        )
+    return found
+
+
+class _UnreadableError(Exception):
+    """A checkpoint is there, and damaged."""
+
+
+def _step_names(folder: Folder) -> list[str]:
+    """The checkpoints' names, oldest first."""
+    return sorted(filter(_NAME.fullmatch, folder.names(FOLDER)), key=_step)
+
+
+def _step(name: str) -> int:
+    return int(name.removeprefix(_PREFIX))
+
+
+def _delete(folder: Folder, name: str) -> None:
+    # Without its description first, so that a half deleted one is not taken for whole.
+    folder.remove(f"{FOLDER}/{name}/{META}")
+    folder.remove(f"{FOLDER}/{name}")
+
+
+def _read_meta(folder: Folder, name: str) -> dict[str, Any] | None:
+    try:
+        content = folder.read(f"{FOLDER}/{name}/{META}")
+        meta = json.loads(content, parse_constant=_refuse_constant)
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError, StorageError) as error:
+        _raise_of_store(folder, error)
+        raise _UnreadableError(f"{META}: {error}") from error
+    if not isinstance(meta, dict):
+        raise _UnreadableError(f"{META} holds no object")
+    return meta
+
+
+def _refuse_constant(text: str) -> None:
+    """No number of a checkpoint is NaN or infinite: see `complete`."""
+    raise ValueError(f"{text} is no finite number")
+
+
+def _check_cut_short(folder: Folder, where: str) -> None:
+    """Refuses what another program wrote, which would be taken away as an attempt of this one."""
+    try:
+        names = folder.names(where)
+    except StorageError as error:
+        if not isinstance(error.__cause__, NotADirectoryError):
+            raise
+        raise CheckpointError(
+            f"{folder.uri}/{where} is a file, and a checkpoint of this program is a folder: move "
+            "it away, and the newest that can be read is taken"
+        ) from error
+    others = [name for name in names if not _ATTEMPT.fullmatch(name)]
+    if others and META not in names:
+        raise CheckpointError(
+            f"{folder.uri}/{where} is no checkpoint of this program: it has no {META}, and there "
+            f"is {others[0]}; move it away or use another folder"
+        )
+
+
+def _check_ours(meta: dict[str, Any], must_match: dict[str, Any], where: str) -> None:
+    if meta.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{where} is no checkpoint of this program: its format is {meta.get('format')!r}, "
+            f"not {FORMAT!r}; move it away or use another folder"
+        )
+    if meta.get("version") != VERSION:
+        raise CheckpointError(
+            f"{where} has version {meta.get('version')!r}, and this program reads {VERSION}; "
+            "use the release that wrote it"
+        )
+    # What an earlier release did not keep of the run is no reason to lose its steps.
+    for key, value in must_match.items():
+        if meta.get(key, value) != value:
+            raise CheckpointError(
+                f"{where} was made with {key} {meta[key]!r}, and this run has {value!r}; "
+                "use another folder, or pass --resume never to delete it and start anew"
+            )
+
+
+def _check_whole(folder: Folder, where: str, meta: dict[str, Any]) -> None:
+    """Makes sure that each file is there and is what was written.
+
+    An object store keeps checksums itself, so there the sizes are enough.
+    """
+    files = meta.get("files")
+    if not isinstance(files, dict) or not files:
+        raise _UnreadableError(f"{META} names no files")
+    try:
+        sizes = folder.sizes(where)
+        for name, facts in files.items():
+            if name not in sizes:
+                raise _UnreadableError(f"{name} is missing")
+            if sizes[name] != facts["bytes"]:
+                raise _UnreadableError(f"{name} has {sizes[name]} bytes, not {facts['bytes']}")
+        if isinstance(folder, LocalFolder):
+            _check_digests({folder.path / where / name: files[name]["sha256"] for name in files})
+    except (OSError, StorageError, KeyError, TypeError) as error:
+        _raise_of_store(folder, error)
+        raise _UnreadableError(str(error)) from error
+
+
+def _raise_of_store(folder: Folder, error: Exception) -> None:
+    """Raises what an object store answers: it damages nothing, so the error is one of the moment.
+
+    An older checkpoint in the place of the newest one would cost its steps, and the newest itself.
+    """
+    if isinstance(error, StorageError) and not isinstance(folder, LocalFolder):
+        raise error
+
+
+def _check_digests(expected: dict[Path, str]) -> None:
+    with ThreadPoolExecutor(_HASHED_AT_ONCE) as threads:
+        for path, found in zip(expected, threads.map(_digest, expected), strict=True):
+            if found != expected[path]:
+                raise _UnreadableError(f"{path.name} is not what was written: its sha256 differs")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

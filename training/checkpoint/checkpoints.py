@@ -1,0 +1,339 @@
+"""A job's checkpoints: copied aside, and written by a thread while training goes on."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from kfp_pytorch.training.arguments.config import Config
+from kfp_pytorch.training.checkpoint import catalog, job_state, staging, tensor_files
+from kfp_pytorch.training.checkpoint.catalog import Checkpoint
+from kfp_pytorch.training.checkpoint.job_state import State
+from kfp_pytorch.training.checkpoint.tensor_files import Files, Tensors
+from kfp_pytorch.training.entry import rank_records
+from kfp_pytorch.training.errors import DivergedError, StorageError
+from kfp_pytorch.training.learning_rate import peak_rate
+from kfp_pytorch.training.parallel.process_group import World, gather, on_main, share_buffers
+from kfp_pytorch.training.storage.job_folder import Folder, open_folder
+
+LOG = logging.getLogger("kfp_pytorch.training")
+# With another value of these a checkpoint's weights or position would mean something else.
+_IDENTITY = (
+    "dataset",
+    "model",
+    "image_size",
+    "max_train_samples",
+    "seed",
+    "shuffle_block",
+    "optimizer",
+)
+# A rank that has gone is noticed at once; one whose storage is slow may take its time.
+_WRITE_TIMEOUT = timedelta(hours=6)
+# How long a rank that is about to leave waits for what it writes already.
+_LAST_WRITE_SECONDS = 10.0
+# What another node wrote may be seen here only when a network file system looks again, this many
+# seconds later.
+_SEEN_AFTER = 90.0
+
+
+class Checkpoints:
+    """Writes a job's checkpoints, one at a time, and finds the one to go on from.
+
+    Attributes:
+        stalled: Seconds for which the last `save` kept training waiting. The first one also makes
+            the memory that the state is copied to, if `prepare` has not.
+        wrote: Seconds that the last complete one took to be written, in its thread.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        config: Config,
+        world: World,
+        state: State,
+        data: Mapping[str, int | str],
+        data_ranks: int = 0,
+    ) -> None:
+        """Gets ready; all ranks do so together.
+
+        Args:
+            folder: The job's folder.
+            config: What the run was told.
+            world: This rank.
+            state: What is kept, and put back.
+            data: What the data has to have in common with that of a checkpoint, by name.
+            data_ranks: How many parts a global batch has; by default there is one for each rank.
+        """
+        self._folder = folder
+        self._config = config
+        self._world = world
+        self._state = state
+        self._identity = {**{key: getattr(config, key) for key in _IDENTITY}, **data}
+        self._data_ranks = data_ranks or world.size
+        # A group of its own: what the thread exchanges must not meet what training exchanges.
+        self._group: dist.ProcessGroup | None = None
+        if world.size > 1:
+            self._group = dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT)  # type: ignore[assignment]
+        self._staging = staging.Staging(world.device, state.model, state.optimizer)
+        self._planner = tensor_files.Planner()
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._pending: Future[None] | None = None
+        self._newest_step: int | None = None
+        self._prepared = False
+        self.stalled = 0.0
+        self.wrote = 0.0
+
+    def resume(self) -> bool:
+        """Goes on from the job's newest checkpoint, or from that of the job named to start from.
+
+        All ranks call this together.
+
+        Returns:
+            Whether there was a checkpoint.
+
+        Raises:
+            CheckpointError: On all ranks, if what is there cannot be used.
+        """
+        # What torchrun starts again goes on, whatever its first start was told.
+        begun = any(gather(self._world, rank_records.has_begun()))
+        anew = self._config.resume == "never" and not begun
+        where = on_main(self._world, functools.partial(self._find, anew))
+        rank_records.note_begun()
+        if where is not None:
+            uri, meta = where
+            found = Checkpoint(open_folder(uri), meta)
+            job_state.restore(self._state, found, self._world, self._config.seed, self._group)
+            if uri == self._folder.uri:
+                self._newest_step = found.step
+            self._say_what_changed(found)
+        # A disk that is full has to have room for the next one: fewer may be kept by now, and one
+        # that was cut short is in its way.
+        self._prune()
+        return where is not None
+
+    def newest(self) -> Checkpoint | None:
+        """The job's newest checkpoint, for one rank to read all of it."""
+        return catalog.newest(self._folder, {})
+
+    def due(self, step: int) -> bool:
+        """Whether a checkpoint is to be written after this step, whatever the epoch."""
+        every = self._config.checkpoint_every_steps
+        return bool(every) and step % every == 0
+
+    def prepare(self) -> None:
+        """Lets a thread make the memory that the state is copied to, ahead of the first `save`.
+
+        All ranks call this after each step; but for the first time it does nothing.
+        """
+        # Before the optimizer has a state, there is more to come than is there.
+        if self._prepared or not self._state.optimizer.state:
+            return
+        self._prepared = True
+        tensors = job_state.tensors(self._state, self._world)
+        self._pending = self._thread.submit(self._staging.prepare, tensors)
+
+    def save(
+        self, before: Callable[[], None] = lambda: None, then: Callable[[], None] = lambda: None
+    ) -> None:
+        """Copies the state aside, and lets a thread write it; all ranks call this together.
+
+        It waits for a checkpoint that is still being written. The same step is not saved twice.
+
+        Args:
+            before: Called in the thread of rank 0 right before the checkpoint is complete.
+            then: Called in the thread when it is.
+
+        Raises:
+            StorageError: If that one could not be written.
+        """
+        step = self._state.progress.step
+        if step == self._newest_step:
+            # It may have been judged since it was written.
+            self.wait()
+            self._prune()
+            return
+        clock = time.perf_counter()
+        self._prepared = True
+        self.wait()
+        share_buffers(self._world, self._state.model)
+        position = job_state.position(self._state)
+        carried = job_state.plain(self._state, position, self._state.meter.state())
+        copied = self._staging.copy(job_state.tensors(self._state, self._world))
+        about = {**self._about(), "carried": carried}
+        losses = dict(self._state.history.curves.get("loss", []))
+        self.stalled = time.perf_counter() - clock
+        self._pending = self._thread.submit(self._write, step, copied, about, losses, before)
+        self._newest_step = step
+        self._pending.add_done_callback(lambda done: then() if not done.exception() else None)
+
+    def _prune(self) -> None:
+        losses = dict(self._state.history.curves.get("loss", []))
+        on_main(self._world, lambda: catalog.prune(self._folder, self._config.keep, losses))
+
+    def rescue(self, position: dict[str, Any]) -> None:
+        """Writes a checkpoint by this rank alone, which has all of the model.
+
+        Other ranks are gone or about to go, so there is none to exchange anything with, and the
+        device may stand still in an exchange.
+
+        Args:
+            position: Where the job was at the last step that the weights have taken.
+
+        Raises:
+            DivergedError: If the weights are no finite numbers, which nobody has noticed yet.
+            StorageError: If it cannot be written.
+        """
+        step = position["progress"]["step"]
+        pending = self._pending
+        if pending is not None:
+            failed = self._has_failed(pending, step)
+            self._newest_step = None if failed else self._newest_step
+        if step <= (self._newest_step or 0) or catalog.is_complete(self._folder, step):
+            return
+        with _aside(self._world.device):
+            tensors = job_state.tensors(self._state, self._world)
+            copied = {part: _on_cpu(values) for part, values in tensors.items()}
+            if not all(
+                weight.sum().isfinite() for _, weight in staging.local_parts(copied["model"])
+            ):
+                raise DivergedError(f"the weights of step {step} are no finite numbers")
+            carried = job_state.plain(self._state, position, self._state.meter.local())
+        self._write_alone(step, copied, {**self._about(), "carried": carried})
+        LOG.info("saved step %s from the memory of rank %s", step, self._world.rank)
+
+    def _has_failed(self, pending: Future[None], step: int) -> bool:
+        """Whether a checkpoint that is being written is none to count on beside one of `step`.
+
+        Raises:
+            TimeoutError: If it is of that very step, and still being written.
+        """
+        try:
+            # It fails at once where it misses the same rank.
+            return pending.exception(timeout=_LAST_WRITE_SECONDS) is not None
+        except TimeoutError:
+            # Of a step that the device will never end, the copy never comes.
+            if step == self._newest_step:
+                raise
+            return True
+
+    def _write_alone(self, step: int, tensors: Tensors, about: dict[str, Any]) -> None:
+        def commit(files: Files) -> None:
+            catalog.complete(self._folder, step, about, files)
+
+        tensor_files.write(self._folder, catalog.place(step), tensors, None, commit)
+
+    def check(self) -> None:
+        """Raises what went wrong with the last checkpoint, without waiting for it.
+
+        Raises:
+            StorageError: If it could not be written.
+        """
+        if self._pending is not None and self._pending.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Waits until the last checkpoint is complete.
+
+        Raises:
+            StorageError: If it could not be written.
+        """
+        if self._pending is not None:
+            self._pending.result()
+            # Not before, and not if it failed: `rescue` in its thread has to know of it.
+            self._pending = None
+
+    def close(self) -> None:
+        """Ends the thread when it is done with what it writes."""
+        self._thread.shutdown(wait=False)
+
+    def _write(
+        self,
+        step: int,
+        tensors: Tensors,
+        about: dict[str, Any],
+        losses: dict[int, float],
+        before: Callable[[], None],
+    ) -> None:
+        clock = time.perf_counter()
+        folder, place = self._folder, catalog.place(step)
+        self._staging.finish()
+
+        def commit(files: Files) -> None:
+            _await_files(folder, place, files)
+            before()
+            catalog.complete(folder, step, about, files)
+            catalog.prune(folder, self._config.keep, losses)
+
+        tensor_files.write(folder, place, tensors, self._group, commit, self._planner)
+        self.wrote = time.perf_counter() - clock
+        if self._world.is_main:
+            words = "wrote the checkpoint %s in %.2f s; training waited %.3f s to hand it over"
+            LOG.info(words, f"{folder.uri}/{place}", self.wrote, self.stalled)
+
+    def _find(self, anew: bool) -> tuple[str, dict[str, Any]] | None:
+        config, folder = self._config, self._folder
+        if anew:
+            catalog.clear(folder)
+        found = catalog.newest(folder, self._identity)
+        if found is not None:
+            catalog.discard_after(folder, found.step)
+        elif config.resume_from:
+            found = catalog.newest_of_other(open_folder(config.resume_from), self._identity)
+        return (found.folder.uri, found.meta) if found else None
+
+    def _about(self) -> dict[str, Any]:
+        """What a checkpoint says of the run that wrote it."""
+        config, world = self._config, self._world
+        return {
+            **self._identity,
+            "arguments": asdict(config),
+            "world_size": world.size,
+            "global_batch": config.batch_size * self._data_ranks,
+            "learning_rate": peak_rate(config, self._data_ranks),
+            "epoch": self._state.progress.epoch,
+            "versions": {"torch": torch.__version__},
+        }
+
+    def _say_what_changed(self, found: Checkpoint) -> None:
+        LOG.info("going on from %s, at step %s", found.uri, found.step)
+        here = self._about()
+        for name in ("global_batch", "learning_rate"):
+            if found.meta.get(name) != here[name]:
+                was, now = found.meta.get(name), here[name]
+                LOG.warning("%s was %s in the checkpoint, and is %s", name, was, now)
+
+
+def _aside(device: torch.device) -> AbstractContextManager[object]:
+    """A context in which a GPU is asked beside what it is at, which may never end."""
+    return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()  # type: ignore[no-untyped-call]
+
+
+def _on_cpu(tensors: Tensors) -> Tensors:
+    """Tensors in memory of the CPU, copies or not."""
+    return {
+        name: _on_cpu(value) if isinstance(value, dict) else value.detach().to("cpu")
+        for name, value in tensors.items()
+    }
+
+
+def _await_files(folder: Folder, place: str, files: Files) -> None:
+    """Makes sure that what all ranks wrote is in one place, and whole."""
+    wanted = {name: facts["bytes"] for name, facts in files.items()}
+    deadline = time.monotonic() + _SEEN_AFTER
+    while lacking := dict(wanted.items() - folder.sizes(place).items()):
+        if time.monotonic() > deadline:
+            raise StorageError(
+                f"{folder.uri}/{place} lacks what other ranks wrote ({', '.join(sorted(lacking))});"
+                " give a folder with --output that all nodes share"
+            )
+        time.sleep(1)

@@ -1,0 +1,197 @@
+"""What a job carries from one process to the next: taken for a checkpoint, and put back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_state_dict,
+)
+
+from kfp_pytorch.training.checkpoint import tensor_files
+from kfp_pytorch.training.checkpoint.catalog import Checkpoint
+from kfp_pytorch.training.checkpoint.tensor_files import Tensors
+from kfp_pytorch.training.errors import CheckpointError, some
+from kfp_pytorch.training.parallel.process_group import World, gather
+from kfp_pytorch.training.telemetry.metrics import History, LossMeter, Progress
+
+# Optimizer state under the weights' names, not their numbers, so that another plan can load it.
+_BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
+
+
+class Position(Protocol):
+    """Data that knows where it is."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is, in plain values; the same on all ranks."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from there."""
+
+
+@dataclass
+class State:
+    """What changes while a job trains, and so is kept in its checkpoints.
+
+    Attributes:
+        model: The model, or what this rank holds of it.
+        optimizer: Over the model's weights.
+        meter: The training loss since the last report.
+        progress: How far the job is.
+        history: What was reported.
+        data: Where the data is, if `progress` does not say it.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    meter: LossMeter
+    progress: Progress
+    history: History
+    data: Position | None = None
+
+
+def tensors(state: State, world: World) -> Tensors:
+    """What is kept in tensors: they change as training goes on.
+
+    The options of the optimizer are not among them: they are those that a run is told.
+
+    Args:
+        state: The state of a job.
+        world: This rank.
+    """
+    random = {str(world.rank): _random_state(world)}
+    if not state.optimizer.state:
+        # Asked for a state that is not there, as when the first step was skipped, torch would make
+        # the optimizer step.
+        model, _ = get_state_dict(state.model, ())
+        return {"model": model, "random": random}
+    model, optimizer = get_state_dict(state.model, state.optimizer, options=_BY_NAME)
+    return {"model": model, "optimizer": _only_tensors(optimizer), "random": random}
+
+
+def position(state: State) -> dict[str, Any]:
+    """Where a job is, as plain values that are the same on all ranks."""
+    return {
+        "progress": asdict(state.progress),
+        "data": state.data.state_dict() if state.data else None,
+    }
+
+
+def plain(state: State, position: dict[str, Any], meter: list[float]) -> dict[str, Any]:
+    """What is kept as plain values.
+
+    Args:
+        state: The state of a job.
+        position: Where it is, or was when its tensors were what they are.
+        meter: Sum and count of its meter.
+    """
+    # A copy: training goes on, and reports, while a thread writes.
+    history = {name: list(points) for name, points in state.history.curves.items()}
+    return {**position, "meter": meter, "history": history}
+
+
+def restore(
+    state: State, found: Checkpoint, world: World, seed: int, group: dist.ProcessGroup | None
+) -> None:
+    """Puts back what a checkpoint has; all ranks call this together.
+
+    Args:
+        state: What is overwritten.
+        found: The checkpoint.
+        world: This rank.
+        seed: The run's seed.
+        group: All ranks, or None for one process alone.
+
+    Raises:
+        CheckpointError: On all ranks, if the checkpoint is of another model, optimizer or data.
+        StorageError: On all ranks, if it cannot be read.
+    """
+    index = tensor_files.read_index(found.folder, found.place, found.meta["files"])
+    saved = frozenset(index.state_dict_metadata)
+    stepped = any(name.startswith("optimizer.") for name in saved)
+    model, optimizer = get_state_dict(
+        state.model, state.optimizer if stepped else (), options=_BY_NAME
+    )
+    wanted: Tensors = {"model": model}
+    if stepped:
+        wanted["optimizer"] = _only_tensors(optimizer)
+    _check_names(wanted, saved, world, found.uri)
+    random = _random_state(world)
+    same_ranks = found.meta.get("world_size") == world.size
+    same_ranks = same_ranks and all(f"random.{world.rank}.{device}" in saved for device in random)
+    if same_ranks:
+        wanted["random"] = {str(world.rank): random}
+    tensor_files.read(found.folder, found.place, index, wanted, group)
+    set_state_dict(
+        state.model,
+        state.optimizer if stepped else (),
+        model_state_dict=model,
+        optim_state_dict={**optimizer, **wanted.get("optimizer", {})},
+        options=_BY_NAME,
+    )
+    try:
+        _restore_plain(state, found.meta["carried"], found.step)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{found.uri} does not say where it was ({type(error).__name__}: {error}); its "
+            "meta.json was changed: delete it, and an older one is taken"
+        ) from error
+    if same_ranks:
+        _set_random_state(world, random)
+    else:
+        # There are other ranks now: what they draw has to differ from what was drawn before.
+        torch.manual_seed(seed * 1_000_003 + world.rank + state.progress.step)
+
+
+def _restore_plain(state: State, carried: dict[str, Any], step: int) -> None:
+    total, count = carried["meter"]
+    state.meter.restore([float(total), float(count)])
+    progress = {name: carried["progress"][name] for name in asdict(state.progress)}
+    wrong = any(type(value) is not int or value < 0 for value in progress.values())
+    if wrong or progress["step"] != step:
+        raise ValueError(f"the position {progress} after step {step}")
+    state.progress.__dict__.update(progress)
+    curves = carried["history"].items()
+    state.history.curves.update({name: [(s, v) for s, v in points] for name, points in curves})
+    if state.data is not None:
+        state.data.load_state_dict(carried["data"] or {})
+
+
+def _only_tensors(values: dict[str, Any]) -> Tensors:
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
+def _check_names(wanted: Tensors, saved: frozenset[str], world: World, where: str) -> None:
+    """Refuses a checkpoint whose tensors are not those of the model and the optimizer.
+
+    A stage of a pipeline wants only some of them: what counts is what all ranks want together.
+    """
+    ours = {f"{part}.{name}" for part, values in wanted.items() for name in values}
+    wanted_here = set().union(*gather(world, ours))
+    kept = {name for name in saved if not name.startswith("random.")}
+    missing, extra = sorted(wanted_here - kept), sorted(kept - wanted_here)
+    if missing or extra:
+        raise CheckpointError(
+            f"{where} does not fit the model and the optimizer: missing {some(missing)}; "
+            f"unknown {some(extra)}; go on with the arguments that it was made with, such as "
+            "--momentum, use another folder, or pass --resume never to delete it and start anew"
+        )
+
+
+def _random_state(world: World) -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if world.device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(world.device)
+    return states
+
+
+def _set_random_state(world: World, states: dict[str, Tensor]) -> None:
+    torch.set_rng_state(states["cpu"])
+    if world.device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"], world.device)

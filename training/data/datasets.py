@@ -1,0 +1,275 @@
+"""Data sets: real images in memory, in their own values."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kfp_pytorch.training.arguments.config import DATASETS, Config
+from kfp_pytorch.training.data.location import (
+    fashion_mnist_root,
+    named_place,
+    unreadable_fashion_mnist,
+)
+from kfp_pytorch.training.errors import DataError
+from kfp_pytorch.training.parallel.process_group import World, once_a_node
+
+HELD_OUT_SHARE = 0.2
+# The split is part of the data set, so it does not change with --seed.
+_SPLIT_SEED = 20_231
+# Characters of the names of classes that a checkpoint keeps as they are.
+_LONGEST_NAMES = 500
+
+
+@dataclass(frozen=True)
+class ImageSpec:
+    """What the images of a data set look like.
+
+    Attributes:
+        shape: Channels, height and width.
+        classes: The name of each class.
+        mean: The mean of each channel, in the data set's own values.
+        std: The standard deviation of each channel, in the same values.
+        values: The smallest and the largest value that occurs.
+        any_size: Whether images to predict can be of any size, and are cut and resized to this one.
+    """
+
+    shape: tuple[int, int, int]
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    values: tuple[float, float]
+    any_size: bool = False
+
+
+class Samples(Protocol):
+    """Labelled images: in memory, or in files that are decoded when they are needed."""
+
+    @property
+    def labels(self) -> Tensor:
+        """The class of each sample, on the CPU."""
+
+    def some(self, count: int) -> Samples:
+        """So many of these samples at most, always the same, of all classes that there are."""
+
+    def take(self, indices: Tensor, device: torch.device) -> Split:
+        """The samples of these indices, on a device, as a network is judged by them."""
+
+
+def split_evenly(samples: Split, parts: int) -> list[Split]:
+    """Samples in parts whose sizes differ by one at most."""
+    images, labels = samples.images.tensor_split(parts), samples.labels.tensor_split(parts)
+    return [Split(*each) for each in zip(images, labels, strict=True)]
+
+
+class Split(NamedTuple):
+    """Samples in memory: images of shape [samples, channels, height, width], and their classes."""
+
+    images: Tensor
+    labels: Tensor
+
+    def some(self, count: int) -> Split:
+        """See `Samples.some`: the first, as they lie in no order of classes."""
+        return Split(self.images[:count], self.labels[:count])
+
+    def take(self, indices: Tensor, device: torch.device) -> Split:
+        """See `Samples.take`."""
+        here = indices.to(self.images.device, non_blocking=True)
+        return Split(self.images[here].to(device), self.labels[here].to(device))
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """A data set.
+
+    Attributes:
+        spec: What its images look like.
+        train: What a model is trained on.
+        held_out: What it is judged by; no sample of it is ever trained on.
+        block: How many neighbours are cheaper to read together; see `DistributedBatchSampler`.
+    """
+
+    spec: ImageSpec
+    train: Samples
+    held_out: Samples
+    block: int = 1
+
+
+def names_in_short(classes: Sequence[str]) -> str:
+    """The names of all classes, or where they are long their beginning and a digest."""
+    text = ", ".join(classes)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return text if len(text) <= _LONGEST_NAMES else f"{text[:_LONGEST_NAMES]}… ({digest[:16]})"
+
+
+def load(config: Config, world: World) -> ImageData:
+    """Loads the data set that a run trains on.
+
+    Args:
+        config: Which one, where it lies and how much of it to train on.
+        world: The ranks; a download happens once on each node.
+
+    Returns:
+        The data set; of files only their list is read.
+
+    Raises:
+        ConfigError: If nobody said where it lies.
+        DataError: If it is not there, or has fewer samples than there are ranks.
+    """
+    if config.dataset == "fashion-mnist":
+        once_a_node(world, lambda: _find_fashion_mnist(config))
+    data = LOADERS[config.dataset](config, world)
+    if config.max_train_samples:
+        data = replace(data, train=data.train.some(config.max_train_samples))
+    if not len(data.held_out.labels):
+        raise DataError(
+            f"the data set {config.dataset} has no held-out samples to be judged by: no class has "
+            "enough for a fifth of it; give more, or a part of their own (val/ or val-….tar)"
+        )
+    if len(data.spec.classes) < 2:
+        raise DataError(
+            f"the data set {config.dataset} has one class alone, {data.spec.classes[0]!r}, and "
+            "there is nothing to learn; see that --data-dir is the folder right above the classes"
+        )
+    if len(data.train.labels) < world.size:
+        raise DataError(
+            f"the data set {config.dataset} has {len(data.train.labels)} samples to train on, "
+            f"fewer than the {world.size} processes; start fewer processes"
+        )
+    return data
+
+
+def _digits(_config: Config, _world: World) -> ImageData:
+    """The 1,797 digits of 8 x 8 pixels, from 0 to 16, that come with scikit-learn.
+
+    It reads the file that `sklearn.datasets.load_digits` reads: that function's imports take
+    longer than the training of an epoch.
+    """
+    package = importlib.util.find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
+        raise DataError("the data set digits needs scikit-learn: install kfp-pytorch[training]")
+    path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    with gzip.open(path, "rt", encoding="ascii") as file:
+        table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
+    every = Split(
+        torch.from_numpy(table[:, :-1].copy()).view(-1, 1, 8, 8),
+        torch.from_numpy(table[:, -1].astype(np.int64)),
+    )
+    train, held_out = stratified_split(every, HELD_OUT_SHARE)
+    return _described(train, held_out, tuple(str(digit) for digit in range(10)))
+
+
+def _fashion_mnist(config: Config, _world: World) -> ImageData:
+    """Zalando's 60,000 and 10,000 images of clothes, 28 x 28 pixels from 0 to 255."""
+    train, held_out = (_read_fashion_mnist(config, train=train) for train in (True, False))
+    splits = [Split(part.data.unsqueeze(1), part.targets) for part in (train, held_out)]
+    return _described(splits[0], splits[1], tuple(train.classes))
+
+
+# What only one data set needs is imported only for it.
+
+
+def _imagefolder(config: Config, world: World) -> ImageData:
+    """Image files in folders of classes; see `input_folder`."""
+    from kfp_pytorch.training.data import encoded_images, image_folder
+
+    return encoded_images.as_data(image_folder.find(named_place(config), world), config.image_size)
+
+
+def _shards(config: Config, world: World) -> ImageData:
+    """Tar files in the WebDataset layout; see `input_shards`."""
+    from kfp_pytorch.training.data import encoded_images, webdataset
+
+    found = webdataset.find(named_place(config), world, config.shuffle_block)
+    return encoded_images.as_data(found, config.image_size)
+
+
+def _synthetic(config: Config, _world: World) -> ImageData:
+    """Random images made on the device; see `synthetic`."""
+    from kfp_pytorch.training.data import synthetic
+
+    return synthetic.make(config)
+
+
+LOADERS: dict[str, Callable[[Config, World], ImageData]] = {
+    "digits": _digits,
+    "fashion-mnist": _fashion_mnist,
+    "imagefolder": _imagefolder,
+    "shards": _shards,
+    "synthetic": _synthetic,
+}
+assert set(LOADERS) == set(DATASETS)  # noqa: S101 - two lists of one thing
+
+
+def stratified_split(every: Split, share: float) -> tuple[Split, Split]:
+    """Splits a data set so that each class has the same share in both parts.
+
+    Args:
+        every: All samples.
+        share: The part of each class to hold out, between 0 and 1.
+
+    Returns:
+        What to train on, and what is held out. The same input always gives the same split.
+    """
+    held_out = held_out_mask(every.labels, share)
+    return (
+        Split(every.images[~held_out], every.labels[~held_out]),
+        Split(every.images[held_out], every.labels[held_out]),
+    )
+
+
+def held_out_mask(labels: Tensor, share: float) -> Tensor:
+    """Which samples to hold out, so that each class has the same share in both parts.
+
+    Args:
+        labels: The class of each sample.
+        share: The part of each class to hold out, between 0 and 1.
+
+    Returns:
+        Whether each is held out. The same input always gives the same answer.
+    """
+    generator = torch.Generator().manual_seed(_SPLIT_SEED)
+    held_out = torch.zeros(len(labels), dtype=torch.bool)
+    for label in sorted(set(labels.tolist())):
+        members = (labels == label).nonzero().flatten()
+        members = members[torch.randperm(len(members), generator=generator)]
+        held_out[members[: round(len(members) * share)]] = True
+    return held_out
+
+
+def _find_fashion_mnist(config: Config) -> None:
+    """Makes sure that the files are there, by a download if that was asked for."""
+    try:
+        for train in (True, False):
+            _read_fashion_mnist(config, train=train, download=config.download)
+    except Exception as error:
+        # torchvision meets damaged files with whatever its parsing stumbles over.
+        raise unreadable_fashion_mnist(config, f"{type(error).__name__} {error}") from error
+
+
+def _read_fashion_mnist(config: Config, train: bool, download: bool = False):  # type: ignore[no-untyped-def]
+    # torchvision takes seconds to import, and digits do not need it.
+    from torchvision.datasets import FashionMNIST
+
+    return FashionMNIST(str(fashion_mnist_root(config)), train=train, download=download)
+
+
+def _described(train: Split, held_out: Split, classes: tuple[str, ...]) -> ImageData:
+    values = train.images.float()
+    spec = ImageSpec(
+        shape=(train.images.shape[1], train.images.shape[2], train.images.shape[3]),
+        classes=classes,
+        mean=tuple(values.mean(dim=(0, 2, 3)).tolist()),
+        std=tuple(values.std(dim=(0, 2, 3)).tolist()),
+        values=(values.min().item(), values.max().item()),
+    )
+    return ImageData(spec, train, held_out)

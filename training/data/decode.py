@@ -1,0 +1,149 @@
+"""From the bytes of image files to a batch of equal squares, on the CPU or by the GPU's decoder.
+
+Both give the same views of the same images; their pixels differ by rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kfp_pytorch.training.data.augment import View, show, show_many
+
+# The label of an image that could not be decoded: the training loss leaves it out.
+LEFT_OUT = -100
+_JPEG, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
+# What may follow the end of a JPEG, such as padding by a camera.
+_TRAILER = 4096
+_NOTHING = torch.empty(0, dtype=torch.uint8)
+
+ViewOf = Callable[[int, int, int], View]
+"""The view of the image at a place in a batch, by its height and width."""
+
+
+class Decoded(NamedTuple):
+    """A batch.
+
+    Attributes:
+        images: uint8, [images, 3, size, size]; black where one could not be decoded.
+        failures: Place and reason of each that could not.
+    """
+
+    images: Tensor
+    failures: list[tuple[int, str]]
+
+
+def on_cpu(contents: Sequence[Tensor], view_of: ViewOf, size: int) -> Decoded:
+    """Decodes images in this process.
+
+    Args:
+        contents: The bytes of whole files: JPEG, PNG, WebP or GIF.
+        view_of: What is shown of each.
+        size: Height and width of the result in pixels.
+
+    Returns:
+        The batch, on the CPU, channels last in memory.
+    """
+    batch = _empty(len(contents), size, torch.device("cpu"))
+    failures = []
+    for place, content in enumerate(contents):
+        try:
+            image = _decode(content)
+        except (RuntimeError, ValueError) as error:
+            failures.append((place, _reason(error)))
+            batch[place].zero_()
+            continue
+        view = view_of(place, image.shape[1], image.shape[2])
+        batch[place].copy_(show(image, view, size))
+    return Decoded(batch, failures)
+
+
+def on_gpu(contents: Sequence[Tensor], view_of: ViewOf, size: int, device: torch.device) -> Decoded:
+    """Decodes images with a GPU's JPEG decoder; what that does not take, this process decodes.
+
+    Args:
+        contents: The bytes of whole files, on the CPU.
+        view_of: What is shown of each.
+        size: Height and width of the result in pixels.
+        device: The GPU.
+
+    Returns:
+        The batch, on the GPU.
+    """
+    usual = [place for place, content in enumerate(contents) if looks_whole(content)]
+    images = dict(zip(usual, _decode_jpegs([contents[p] for p in usual], device), strict=True))
+    rest = [place for place in range(len(contents)) if images.get(place) is None]
+    by_cpu = on_cpu([contents[p] for p in rest], lambda i, *hw: view_of(rest[i], *hw), size)
+    batch = _empty(len(contents), size, device)
+    done = [(place, image) for place, image in images.items() if image is not None]
+    if done:
+        views = [view_of(place, image.shape[1], image.shape[2]) for place, image in done]
+        shown = show_many([image for _, image in done], views, size)
+        batch[torch.tensor([place for place, _ in done]).to(device)] = shown
+    for row, place in enumerate(rest):
+        batch[place].copy_(by_cpu.images[row])
+    return Decoded(batch, [(rest[row], reason) for row, reason in by_cpu.failures])
+
+
+def looks_whole(content: Tensor) -> bool:
+    """Whether a file is a JPEG that was not cut short; the GPU would show half of one in grey."""
+    head, tail = content[: len(_JPEG)].numpy().tobytes(), content[-_TRAILER:].numpy().tobytes()
+    return head == _JPEG and _JPEG_END in tail
+
+
+def as_tensor(content: bytes) -> Tensor:
+    """The bytes of a file, for a decoder."""
+    # Of bytes that cannot be written to torch would warn.
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else _NOTHING
+
+
+def gpu_can_decode(device: torch.device) -> bool:
+    """Whether there is a GPU, and this torchvision was built to decode with it."""
+    if device.type != "cuda":
+        return False
+    from torchvision.io import encode_jpeg
+
+    probe = encode_jpeg(torch.zeros(3, 16, 16, dtype=torch.uint8))
+    return _decode_jpegs([probe], device)[0] is not None
+
+
+def _empty(images: int, size: int, device: torch.device) -> Tensor:
+    shape = (images, 3, size, size)
+    return torch.empty(shape, dtype=torch.uint8, device=device, memory_format=torch.channels_last)
+
+
+def _decode(content: Tensor) -> Tensor:
+    # torchvision takes seconds to import, and data sets in memory do not need it.
+    from torchvision.io import ImageReadMode, decode_image
+
+    if not len(content):
+        raise ValueError("the file is empty")
+    image: Tensor = decode_image(content, mode=ImageReadMode.RGB)
+    if image.dtype == torch.uint16:
+        # Of a PNG of 16 bits: a cast would keep the low byte, which is noise.
+        image = (image.to(torch.int32) >> 8).byte()
+    # Of an animation, the first picture.
+    return image[0] if image.dim() == 4 else image
+
+
+def _decode_jpegs(contents: Sequence[Tensor], device: torch.device) -> list[Tensor | None]:
+    """Decodes JPEGs on a GPU. None stands for one that its decoder does not take."""
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    if not contents:
+        return []
+    try:
+        return list(decode_jpeg(list(contents), mode=ImageReadMode.RGB, device=device))
+    except RuntimeError:
+        # One is enough to fail them all: halve until it is alone.
+        if len(contents) == 1:
+            return [None]
+        half = len(contents) // 2
+        return [*_decode_jpegs(contents[:half], device), *_decode_jpegs(contents[half:], device)]
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

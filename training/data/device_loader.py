@@ -1,0 +1,219 @@
+"""Batches on the device, whatever the data set, ready before the step needs them."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from kfp_pytorch.training.arguments.config import Config
+from kfp_pytorch.training.data import decode
+from kfp_pytorch.training.data.datasets import ImageData, Samples, Split
+from kfp_pytorch.training.data.encoded_images import EncodedSplit
+from kfp_pytorch.training.data.loader import (
+    PIECE,
+    Piece,
+    Pieces,
+    Request,
+    Workers,
+    view_of,
+    worker_count,
+)
+from kfp_pytorch.training.data.sampler import Batch
+from kfp_pytorch.training.errors import ConfigError, DataError
+from kfp_pytorch.training.parallel.process_group import World
+
+LOG = logging.getLogger("kfp_pytorch.training")
+# A data set in memory that is smaller than this, in bytes, is copied to the GPU once.
+_RESIDENT = 2**30
+# With fewer workers to a GPU its own decoder is the faster one: on an H100 a worker decodes some
+# 400 images a second, and training that the GPU decodes for got 3,760; see benchmarks/README.md.
+_CPU_IS_ENOUGH = 9
+
+
+class Feed(Protocol):
+    """Where the loop gets its batches from."""
+
+    def train(self, epoch: int, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Split]]:
+        """Batches to train on, each with its samples on the device."""
+
+    def held_out(self, batches: Sequence[Tensor]) -> Iterator[Split]:
+        """Held-out samples on the device, batch by batch; one may be empty."""
+
+    def close(self) -> None:
+        """Ends what works ahead."""
+
+
+def open_feed(config: Config, world: World, data: ImageData) -> Feed:
+    """The way of a data set to the device.
+
+    Args:
+        config: Workers, decoding and how many broken images are borne.
+        world: This rank.
+        data: The data set.
+
+    Returns:
+        The feed; nothing is started yet.
+
+    Raises:
+        ConfigError: If the GPU was told to decode and cannot.
+    """
+    train, held_out = data.train, data.held_out
+    if isinstance(train, EncodedSplit) and isinstance(held_out, EncodedSplit):
+        return LoaderFeed(config, world, train, held_out)
+    return MemoryFeed(world.device, train, held_out)
+
+
+class MemoryFeed:
+    """Samples that are in memory, or made on the device."""
+
+    def __init__(self, device: torch.device, train: Samples, held_out: Samples) -> None:
+        self._device = device
+        self._train, self._held_out = (_resident(each, device) for each in (train, held_out))
+
+    def train(self, epoch: int, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Split]]:  # noqa: ARG002
+        """See `Feed.train`."""
+        for batch in batches:
+            yield batch, self._train.take(batch.indices, self._device)
+
+    def held_out(self, batches: Sequence[Tensor]) -> Iterator[Split]:
+        """See `Feed.held_out`."""
+        for indices in batches:
+            yield self._held_out.take(indices, self._device)
+
+    def close(self) -> None:
+        """See `Feed.close`."""
+
+
+class LoaderFeed:
+    """Samples that workers read from files, and they or the GPU decode."""
+
+    def __init__(
+        self, config: Config, world: World, train: EncodedSplit, held_out: EncodedSplit
+    ) -> None:
+        self._device = world.device
+        self._splits = {True: train, False: held_out}
+        self._seed = config.seed
+        self._bearable = config.skip_corrupt
+        self._corrupt: set[tuple[bool, int]] = set()
+        self._by_gpu = decodes_on_gpu(config, world.device)
+        cuda = world.device.type == "cuda"
+        self._copies = torch.cuda.Stream(world.device) if cuda else None  # type: ignore[no-untyped-call]
+        pieces = Pieces(train, held_out, config.seed, raw=self._by_gpu)
+        # Pinning files that the GPU's decoder reads from the CPU anyway would gain nothing.
+        self._workers = Workers(pieces, config, pin=cuda and not self._by_gpu)
+
+    def train(self, epoch: int, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Split]]:
+        """See `Feed.train`."""
+        ahead, here = itertools.tee(batches)
+        supply = self._supply(True, epoch, (batch.indices for batch in ahead))
+        return zip(here, supply, strict=True)
+
+    def held_out(self, batches: Sequence[Tensor]) -> Iterator[Split]:
+        """See `Feed.held_out`."""
+        return self._supply(False, 0, batches)
+
+    def close(self) -> None:
+        """See `Feed.close`."""
+        self._workers.close()
+
+    def _supply(self, train: bool, epoch: int, batches: Iterable[Tensor]) -> Iterator[Split]:
+        """Samples on the device, batch by batch."""
+        ahead, here = itertools.tee(batches)
+        made = self._workers.make(
+            Request(train, epoch, part.tolist())
+            for indices in ahead
+            for part in torch.split(indices, PIECE)
+            if len(part)
+        )
+        for indices in here:
+            parts = list(itertools.islice(made, -(-len(indices) // PIECE)))
+            yield self._on_device(Request(train, epoch, indices.tolist()), parts)
+        # Lets the workers know that the epoch is over.
+        next(made, None)
+
+    def _on_device(self, request: Request, parts: list[Piece]) -> Split:
+        """Copies or decodes beside what the device is computing."""
+        with torch.cuda.stream(self._copies) if self._copies else nullcontext():
+            images, failures = self._images(request, parts)
+            labels = self._splits[request.train].labels[request.indices]
+            for place, reason in failures:
+                self._bear(request, place, reason)
+                labels[place] = decode.LEFT_OUT
+            if failures and not request.train:
+                # What is judged need not have the size of a batch.
+                images, labels = images[(labels >= 0).to(images.device)], labels[labels >= 0]
+            if self._copies is None:
+                return Split(images, labels)
+            labels = labels.pin_memory().to(self._device, non_blocking=True)
+        main = torch.cuda.current_stream(self._device)
+        main.wait_stream(self._copies)
+        for tensor in (images, labels):
+            tensor.record_stream(main)
+        return Split(images, labels)
+
+    def _images(self, request: Request, parts: list[Piece]) -> tuple[Tensor, list[tuple[int, str]]]:
+        size = self._splits[request.train].size
+        if self._by_gpu:
+            files = [file for part in parts for file in torch.split(part.content, part.sizes)]
+            return decode.on_gpu(files, view_of(request, self._seed), size, self._device)
+        failures = [
+            (number * PIECE + place, reason)
+            for number, part in enumerate(parts)
+            for place, reason in part.failures
+        ]
+        if not parts:
+            return torch.empty(0, 3, size, size, device=self._device), failures
+        copies = [part.content.to(self._device, non_blocking=True) for part in parts]
+        return torch.cat(copies) if len(copies) > 1 else copies[0], failures
+
+    def _bear(self, request: Request, place: int, reason: str) -> None:
+        """Leaves a broken image out, or stops where there are too many."""
+        index = request.indices[place]
+        name = self._splits[request.train].name(index)
+        if (request.train, index) in self._corrupt:
+            return
+        self._corrupt.add((request.train, index))
+        if len(self._corrupt) > self._bearable:
+            raise DataError(
+                f"the image {name} cannot be decoded: {reason}; replace or delete it, or pass "
+                f"--skip-corrupt N to leave out up to N images a process, now {self._bearable}"
+            )
+        LOG.warning("left out the image %s, which cannot be decoded: %s", name, reason)
+
+
+def decodes_on_gpu(config: Config, device: torch.device) -> bool:
+    """Whether the GPU decodes; what is decided is said in the log.
+
+    Raises:
+        ConfigError: If it was told to and cannot.
+    """
+    if config.decode == "cpu" or (config.decode == "auto" and device.type != "cuda"):
+        return False
+    able = decode.gpu_can_decode(device)
+    if config.decode == "gpu":
+        if not able:
+            raise ConfigError(
+                "--decode is gpu, and there is no GPU or torchvision cannot decode with it; "
+                "use --decode auto or cpu"
+            )
+        return True
+    workers = worker_count(config)
+    chosen = able and workers < _CPU_IS_ENOUGH
+    where = "the GPU decodes" if chosen else "worker processes decode"
+    LOG.info("%s: there are %s a GPU, and %s are enough", where, workers, _CPU_IS_ENOUGH)
+    return chosen
+
+
+def _resident(samples: Samples, device: torch.device) -> Samples:
+    """A small data set on the device itself."""
+    if device.type == "cpu" or not isinstance(samples, Split):
+        return samples
+    if samples.images.nbytes > _RESIDENT:
+        return samples
+    return Split(samples.images.to(device), samples.labels.to(device))

@@ -1,0 +1,122 @@
+"""Data sets of image files that are decoded when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kfp_pytorch.training.data import decode
+from kfp_pytorch.training.data.augment import View, centre_view
+from kfp_pytorch.training.data.datasets import (
+    HELD_OUT_SHARE,
+    ImageData,
+    ImageSpec,
+    Split,
+    held_out_mask,
+)
+from kfp_pytorch.training.data.sources import Source
+
+# Of ImageNet's training set, in values from 0 to 255, as torchvision's own weights expect them.
+MEAN = (123.675, 116.28, 103.53)
+STD = (58.395, 57.12, 57.375)
+DEFAULT_SIZE = 224
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """What was found where a data set lies.
+
+    Attributes:
+        source: Its images.
+        labels: The class of each.
+        held_out: Whether each is held out, or None to hold out a fixed share of each class.
+        classes: The name of each class.
+        block: How many neighbours are read together; see `sampler.DistributedBatchSampler`.
+    """
+
+    source: Source
+    labels: Tensor
+    held_out: Tensor | None
+    classes: tuple[str, ...]
+    block: int = 1
+
+
+@dataclass(frozen=True)
+class EncodedSplit:
+    """A part of a data set; see `data.Samples`.
+
+    Attributes:
+        source: Where its images are read.
+        rows: The number of each sample in the source.
+        labels: The class of each.
+        size: Height and width in pixels of what a network is shown.
+    """
+
+    source: Source
+    rows: Tensor
+    labels: Tensor
+    size: int
+
+    def some(self, count: int) -> EncodedSplit:
+        """See `Samples.some`: spread over all, as a folder is in the order of its classes."""
+        every = len(self.rows)
+        if count >= every:
+            return self
+        chosen = torch.arange(count) * every // count
+        return replace(self, rows=self.rows[chosen], labels=self.labels[chosen])
+
+    def take(self, indices: Tensor, device: torch.device) -> Split:
+        """See `Samples.take`: the middles of these images, decoded in this process."""
+        found = decode.on_cpu(self.contents(indices.tolist()), _centre, self.size)
+        return Split(found.images.to(device), self.labels[indices].to(device))
+
+    def contents(self, indices: Sequence[int]) -> list[Tensor]:
+        """The bytes of these samples' files.
+
+        Raises:
+            DataError: If one cannot be read.
+        """
+        return [
+            decode.as_tensor(each) for each in self.source.read(self.rows[list(indices)].tolist())
+        ]
+
+    def name(self, index: int) -> str:
+        """Where a sample lies, for a person."""
+        return self.source.name(int(self.rows[index]))
+
+
+def as_data(found: Labelled, image_size: int) -> ImageData:
+    """The data set that training works with.
+
+    Args:
+        found: What was found.
+        image_size: Height and width in pixels to show a network; 0 for the usual 224.
+
+    Returns:
+        Training and held-out samples, still encoded.
+    """
+    size = image_size or DEFAULT_SIZE
+    held_out = found.held_out
+    if held_out is None:
+        held_out = held_out_mask(found.labels, HELD_OUT_SHARE)
+
+    def part(mask: Tensor) -> EncodedSplit:
+        rows = mask.nonzero().flatten()
+        return EncodedSplit(found.source, rows, found.labels[rows], size)
+
+    spec = ImageSpec(
+        shape=(3, size, size),
+        classes=found.classes,
+        mean=MEAN,
+        std=STD,
+        values=(0.0, 255.0),
+        any_size=True,
+    )
+    return ImageData(spec, part(~held_out), part(held_out), found.block)
+
+
+def _centre(_place: int, height: int, width: int) -> View:
+    return centre_view(height, width)

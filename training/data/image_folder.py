@@ -1,0 +1,177 @@
+"""Images in folders named for their classes: `train/CLASS/x.jpg` and `val/CLASS/y.jpg`.
+
+Without those two the classes lie directly in the folder, and a fixed fifth of each is held out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from kfp_pytorch.training.data.encoded_images import Labelled
+from kfp_pytorch.training.data.sources import IMAGE_SUFFIXES, Files, NameTable, is_data
+from kfp_pytorch.training.entry.termination_message import printable
+from kfp_pytorch.training.errors import DataError
+from kfp_pytorch.training.parallel.process_group import World, on_main, once_a_node
+
+LOG = logging.getLogger("kfp_pytorch.training")
+TRAIN, HELD_OUT = "train", "val"
+# What others call the first of these two, in small letters.
+_TRAIN_NAMES = (TRAIN, "training")
+# Pictures that nothing here can decode.
+_OTHER_PICTURES = (
+    *(".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".tga"),
+    *(".heic", ".heif", ".avif", ".jp2", ".jxl"),
+)
+
+
+class FolderSource:
+    """Image files by number; see `sources.Source`."""
+
+    def __init__(self, files: Files, names: Sequence[str]) -> None:
+        self._files = files
+        self._names = NameTable(names)
+
+    def read(self, indices: Sequence[int]) -> list[bytes]:
+        """See `Source.read`."""
+        return self._files.read([(self._names[index], 0, None) for index in indices])
+
+    def name(self, index: int) -> str:
+        """See `Source.name`."""
+        return self._files.at(self._names[index])
+
+
+def find(uri: str, world: World) -> Labelled:
+    """Finds the images and classes of a folder.
+
+    Args:
+        uri: The folder, a path or an fsspec URI.
+        world: The ranks. Rank 0's list is everybody's: no two listings need agree in their order.
+
+    Returns:
+        All images with their classes.
+
+    Raises:
+        DataError: On all ranks, if there are no images, a class has none or is judged but never
+            trained on, or another node has other files there.
+    """
+    files = Files(uri)
+    names = on_main(world, lambda: _listed(files))
+    if files.local:
+        once_a_node(world, lambda: _check_same(files, names))
+    return _labelled(files, names)
+
+
+def _listed(files: Files) -> list[str]:
+    """The images, after a look at what else there is: no class may be lost in silence."""
+    every = list(files.sizes())
+    found = _images(files, every)
+    _tell_of_other_pictures(files, every, found)
+    if files.local and _is_split(found):
+        _check_no_class_is_empty(files, every)
+    return found
+
+
+def _tell_of_other_pictures(files: Files, every: Sequence[str], images: Sequence[str]) -> None:
+    """Says which pictures are passed over, and refuses a class that has no others."""
+    others = [name for name in every if name.lower().endswith(_OTHER_PICTURES)]
+    if not others:
+        return
+    lost = {*_class_folders(others, images)} - {*_class_folders(images, images)}
+    if lost:
+        raise DataError(
+            f"{files.at(min(lost))} holds pictures of kinds that cannot be decoded here, and no "
+            f"other ({', '.join(IMAGE_SUFFIXES)} can); convert them, or delete the folder"
+        )
+    words = "passed over %s pictures of kinds that cannot be decoded here, such as %s"
+    LOG.warning(words, len(others), files.at(others[0]))
+
+
+def _images(files: Files, names: Iterable[str]) -> list[str]:
+    found = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
+    if not found:
+        raise DataError(
+            f"{files.uri} holds no images ({', '.join(IMAGE_SUFFIXES)}); give the folder above "
+            "train/ and val/, or the one above the classes, with --data-dir"
+        )
+    return found
+
+
+def _class_folders(names: Iterable[str], images: Sequence[str]) -> list[str]:
+    """The folders right below which, by the layout of all images, classes lie."""
+    depth = 1 if _is_split(images) else 0
+    folders = ["/".join(name.split("/")[: depth + 1]) for name in names if name.count("/") > depth]
+    return [f for f in folders if not depth or f.startswith((f"{TRAIN}/", f"{HELD_OUT}/"))]
+
+
+def _is_split(images: Iterable[str]) -> bool:
+    """Whether there are folders of images to train on, and of those to be judged by."""
+    return {name.partition("/")[0] for name in images} >= {TRAIN, HELD_OUT}
+
+
+def _check_no_class_is_empty(files: Files, names: Iterable[str]) -> None:
+    """Refuses a class whose folder is there and empty, as no folder of an object store can be."""
+    below = Path(files.uri) / TRAIN
+    full = {name.split("/")[1] for name in names if name.startswith(f"{TRAIN}/")}
+    there = {path.name for path in below.iterdir() if path.is_dir() and is_data(path.name)}
+    if there - full:
+        raise DataError(
+            f"{below / min(there - full)} is empty, and its class has no images to train on; put "
+            "them there, or delete the folder"
+        )
+
+
+def _check_same(files: Files, names: list[str]) -> None:
+    """Finds out at the start that a node's own copy of the data is another one."""
+    here = set(_images(files, files.sizes()))
+    for word, differing in (("lacks", set(names) - here), ("also has", here - set(names))):
+        if differing:
+            raise DataError(
+                f"{files.uri} on this node {word} {len(differing)} images, such as "
+                f"{min(differing)}, compared with rank 0's; give all nodes the same data"
+            )
+
+
+def _check_classes_lie_here(files: Files, parts: list[list[str]]) -> None:
+    """Refuses to take a part of the data for a class, where the part to be judged by is lacking."""
+    below = [path for path in parts if path[0].lower() in _TRAIN_NAMES]
+    if below and all(len(path) > 2 for path in below):
+        there = ", ".join(sorted({f"{path[0]}/" for path in parts if len(path) > 1}))
+        trained = below[0][0]
+        raise DataError(
+            f"{files.uri} has classes below {trained}/ and no {HELD_OUT}/ beside it (there is "
+            f"{there}); name what it is trained on {TRAIN}/ and what it is judged by {HELD_OUT}/, "
+            f"or give {files.at(trained)} with --data-dir to have a fifth of it held out"
+        )
+
+
+def _labelled(files: Files, names: list[str]) -> Labelled:
+    parts = [name.split("/") for name in names]
+    split = _is_split(names)
+    if not split:
+        _check_classes_lie_here(files, parts)
+    depth = 1 if split else 0
+    # Files beside the classes, such as a picture of the data set, are no samples.
+    kept = [row for row, path in enumerate(parts) if len(path) > depth + 1]
+    if split:
+        kept = [row for row in kept if parts[row][0] in (TRAIN, HELD_OUT)]
+    trained = {parts[row][depth] for row in kept if not split or parts[row][0] == TRAIN}
+    unknown = {parts[row][depth] for row in kept} - trained
+    if unknown or not trained:
+        problem = (
+            f"{HELD_OUT}/{min(unknown)} has no {TRAIN}/{min(unknown)}"
+            if unknown
+            else ("its images lie in no folder that names their class")
+        )
+        raise DataError(f"{files.uri}: {problem}; each class needs a folder of images to train on")
+    folders = sorted(trained)
+    number = {name: row for row, name in enumerate(folders)}
+    return Labelled(
+        source=FolderSource(files, [names[row] for row in kept]),
+        labels=torch.tensor([number[parts[row][depth]] for row in kept]),
+        held_out=torch.tensor([parts[row][0] == HELD_OUT for row in kept]) if split else None,
+        classes=tuple(map(printable, folders)),
+    )

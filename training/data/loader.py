@@ -1,0 +1,247 @@
+"""Worker processes that read image files, and decode them unless the GPU does.
+
+A worker is asked for a piece of a batch, not for a batch: so the first batch is there as soon as
+all workers together have made it, and what waits in shared memory stays small.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.context import BaseContext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from kfp_pytorch.training.arguments.config import Config
+from kfp_pytorch.training.data import decode
+from kfp_pytorch.training.data.augment import View, centre_view, random_view
+from kfp_pytorch.training.data.encoded_images import EncodedSplit
+from kfp_pytorch.training.entry.torchrun import usable_cores
+from kfp_pytorch.training.errors import DataError
+
+# Images that a worker makes at a time: a tenth of a second of work.
+PIECE = 64
+_MAX_WORKERS = 32
+
+
+class Request(NamedTuple):
+    """A piece of a batch.
+
+    Attributes:
+        train: Whether its samples are trained on, or judged by.
+        epoch: The epoch.
+        indices: The samples.
+    """
+
+    train: bool
+    epoch: int
+    indices: list[int]
+
+
+class Piece(NamedTuple):
+    """What came of a request.
+
+    Attributes:
+        content: The images, or their files one after the other where the GPU decodes them.
+        sizes: The bytes of each file; nothing where they are decoded.
+        failures: Place and reason of each that could not be decoded.
+    """
+
+    content: Tensor
+    sizes: list[int]
+    failures: list[tuple[int, str]]
+
+
+class Pieces(Dataset[Piece | DataError]):
+    """Makes pieces; it travels to the workers."""
+
+    def __init__(self, train: EncodedSplit, held_out: EncodedSplit, seed: int, raw: bool) -> None:
+        """Says what pieces are made of.
+
+        Args:
+            train: What is trained on.
+            held_out: What it is judged by.
+            seed: The job's seed.
+            raw: Whether to leave decoding to the GPU.
+        """
+        self._train = train
+        self._held_out = held_out
+        self._seed = seed
+        self._raw = raw
+
+    def __getitem__(self, request: Request) -> Piece | DataError:
+        """The piece, or what is wrong with the data: raised here, it would lose its words."""
+        try:
+            return self._make(request)
+        except DataError as error:
+            return error
+        except Exception as error:
+            return DataError(
+                f"reading {self.first_of(request)} or one of the {len(request.indices) - 1} images "
+                f"after it failed with {type(error).__name__}: {error}"
+            )
+
+    def first_of(self, request: Request) -> str:
+        """Where the first sample of a request lies, for a person."""
+        return self._split(request).name(request.indices[0])
+
+    def _make(self, request: Request) -> Piece:
+        split = self._split(request)
+        contents = split.contents(request.indices)
+        if self._raw:
+            return Piece(torch.cat(contents), list(map(len, contents)), [])
+        views = view_of(request, self._seed)
+        images, failures = decode.on_cpu(contents, views, split.size)
+        return Piece(images, [], failures)
+
+    def _split(self, request: Request) -> EncodedSplit:
+        return self._train if request.train else self._held_out
+
+
+def view_of(request: Request, seed: int) -> decode.ViewOf:
+    """What is shown of each sample of a request."""
+
+    def view(place: int, height: int, width: int) -> View:
+        if not request.train:
+            return centre_view(height, width)
+        return random_view(height, width, seed, request.epoch, request.indices[place])
+
+    return view
+
+
+class Workers:
+    """The worker processes of a rank. They stay from epoch to epoch."""
+
+    def __init__(self, pieces: Pieces, config: Config, pin: bool) -> None:
+        """Starts nothing yet.
+
+        Args:
+            pieces: What they make.
+            config: How many they are and how far they work ahead.
+            pin: Whether what they make is put in memory that the GPU can copy from by itself.
+        """
+        self._pieces = pieces
+        self._requests: Iterable[Request] = ()
+        self._asked: deque[Request] = deque()
+        count = worker_count(config)
+        waiting = config.prefetch * math.ceil(config.batch_size / PIECE)
+        self._loader = DataLoader(
+            pieces,
+            batch_size=None,
+            sampler=_Sampler(self),
+            num_workers=count,
+            pin_memory=pin,
+            # Its own: the default one belongs to dropout, whose numbers a restart must not change.
+            generator=torch.Generator(),
+            multiprocessing_context=_context() if count else None,
+            worker_init_fn=_begin,
+            persistent_workers=count > 0,
+            prefetch_factor=max(2, math.ceil(waiting / count)) if count else None,
+            # With a limit to a wait, torch looks for workers that are gone only at its end. The
+            # watchdog finds one that hangs.
+            timeout=0,
+        )
+
+    def make(self, requests: Iterable[Request]) -> Iterator[Piece]:
+        """The pieces of these requests, in their order.
+
+        Raises:
+            DataError: If a file cannot be read, or a worker is killed.
+        """
+        self._requests = requests
+        self._asked.clear()
+        try:
+            for piece in self._loader:
+                self._asked.popleft()
+                if isinstance(piece, DataError):
+                    raise piece
+                yield piece
+        except (RuntimeError, OSError, EOFError) as error:
+            # What torch says, or what there is to see where it was killed while it handed over.
+            if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
+                raise
+            raise DataError(self._loss(error)) from error
+
+    def _loss(self, error: Exception) -> str:
+        """What it means that a worker has gone."""
+        hint = "give the pod more memory or a larger /dev/shm, or lower --workers or --prefetch"
+        if not self._asked:
+            words = "worker processes to read images with cannot be started"
+            return f"{words} ({type(error).__name__}: {error}); {hint}"
+        return (
+            "a worker process that reads images was killed, for want of memory as a rule, before "
+            f"{self._pieces.first_of(self._asked[0])} came, the next of "
+            f"{sum(len(each.indices) for each in self._asked)} images under way ({error}); {hint}"
+        )
+
+    def requests(self) -> Iterator[Request]:
+        """The requests of the current call of `make`, noted until they are answered."""
+        for request in self._requests:
+            self._asked.append(request)
+            yield request
+
+    def close(self) -> None:
+        """Ends the processes."""
+        # The loader has no other way than to let go of its iterator.
+        self._loader._iterator = None
+
+
+class _Sampler:
+    """What the loader asks for requests, each time that it starts over."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    def __iter__(self) -> Iterator[Request]:
+        return self._workers.requests()
+
+
+def worker_count(config: Config) -> int:
+    """How many workers a rank has: as told, or a core less than there are for each rank."""
+    if config.workers >= 0:
+        return config.workers
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return min(_MAX_WORKERS, max(0, usable_cores() // ranks - 1))
+
+
+def _context() -> BaseContext:
+    """Processes forked from a clean one: this one has threads, and maybe a GPU, in use."""
+    context = multiprocessing.get_context("forkserver")
+    # What takes seconds to import is imported once.
+    context.set_forkserver_preload([__name__, "torchvision.io", "torchvision.transforms.v2"])
+    # torchrun signals whole process groups. Whoever is forked here inherits what is blocked: if the
+    # server ended, its workers would, before the rank has come to where it stops.
+    # Python starts a tracker first, and lets signals through again when that runs.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return context
+
+
+def _begin(_number: int) -> None:
+    """Sets a new worker up."""
+    torch.set_num_threads(1)
+    # The rank decides what to do about a signal, and needs its workers until it has.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    rank = multiprocessing.parent_process()
+    if rank is not None:
+        threading.Thread(target=_follow, args=(rank,), daemon=True).start()
+
+
+def _follow(rank: multiprocessing.process.BaseProcess) -> None:
+    """Leaves as soon as the rank has gone, however it went."""
+    rank.join()
+    os._exit(0)

@@ -1,0 +1,244 @@
+"""What is where in tar files of the WebDataset layout, so that any sample can be read by itself.
+
+In that layout files of one name up to its first dot make a sample: `0001.jpg` and `0001.cls`, the
+number of its class in digits. Finding them takes a pass over all shards. On an object store that
+is a download, so make it once:
+
+    python -m kfp_pytorch.training.shard_index FOLDER_OR_URI > shards.index.json
+
+and put the result beside the shards.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import tarfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import IO, Any
+
+from kfp_pytorch.training.data.sources import IMAGE_SUFFIXES, Files
+from kfp_pytorch.training.errors import DataError
+from kfp_pytorch.training.storage.outages import is_outage
+
+LOG = logging.getLogger("kfp_pytorch.training")
+INDEX = "shards.index.json"
+HELD_OUT_WORDS = {"val", "valid", "validation"}
+_TRAIN_WORDS = {"train", "training"}
+_TEST_WORDS = {"test", "testing"}
+LABEL_SUFFIX = ".cls"
+# More classes than any known data set has; a number beyond is no class's.
+MOST_CLASSES = 1_000_000
+VERSION = 1
+# Shards that are read at a time by one process: their headers are far apart.
+_AT_A_TIME = 8
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One tar file.
+
+    Attributes:
+        name: Its path below the data set's place.
+        bytes: Its size.
+        keys: The name of each sample.
+        offsets: The first byte of each sample's image.
+        sizes: The bytes of each sample's image.
+        labels: The class of each sample.
+    """
+
+    name: str
+    bytes: int
+    keys: list[str]
+    offsets: list[int]
+    sizes: list[int]
+    labels: list[int]
+
+
+def read_index(files: Files) -> list[Shard] | None:
+    """The index that lies beside the shards, or None where there is none.
+
+    Raises:
+        DataError: If it is damaged, or is that of other shards.
+    """
+    sizes = files.sizes()
+    if INDEX not in sizes:
+        return None
+    try:
+        content = json.loads(files.read([(INDEX, 0, None)])[0])
+        if content["version"] != VERSION:
+            raise ValueError(f"version {content['version']}, and this program reads {VERSION}")
+        shards = [Shard(**each) for each in content["shards"]]
+        for shard in shards:
+            _check_entry(shard)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{files.at(INDEX)} cannot be used: {error!r}; make it anew") from error
+    there = _tars(sizes)
+    # One that was made with the shards of a test set in it is as good.
+    known = _to_learn_from({shard.name: shard.bytes for shard in shards})
+    if there != known:
+        differing = sorted(set(there.items()) ^ set(known.items()))
+        raise DataError(
+            f"{files.at(INDEX)} is not of these shards: {differing[0][0]} is another; make it anew"
+        )
+    return [shard for shard in shards if shard.name in known]
+
+
+def _check_entry(shard: Shard) -> None:
+    """Refuses an entry of an index that points out of its shard.
+
+    Raises:
+        TypeError: If what should be numbers is something else.
+        ValueError: If they cannot be right.
+    """
+    samples = zip(shard.offsets, shard.sizes, shard.labels, shard.keys, strict=True)
+    for offset, size, label, key in samples:
+        if not all(type(number) is int for number in (offset, size, label)):
+            raise TypeError(f"offset, size and class of {key} in {shard.name} are no whole numbers")
+        if offset < 0 or size < 0 or offset + size > shard.bytes:
+            raise ValueError(f"{key} does not lie within {shard.name}")
+        if not 0 <= label < MOST_CLASSES:
+            raise ValueError(f"{key} in {shard.name} is of class {label}")
+
+
+def shard_names(files: Files) -> dict[str, int]:
+    """The size of each shard by its name.
+
+    Raises:
+        DataError: If there are none.
+    """
+    sizes = files.sizes()
+    found = _tars(sizes)
+    if not found:
+        packed = [name for name in sizes if name.endswith((".tar.gz", ".tgz", ".tar.zst"))]
+        words = "is compressed, and such a one cannot be read in parts"
+        hint = f"; {packed[0]} {words}" if packed else ""
+        raise DataError(f"{files.uri} holds no .tar files{hint}; give their folder with --data-dir")
+    return found
+
+
+def _tars(sizes: dict[str, int]) -> dict[str, int]:
+    found = {name: size for name, size in sizes.items() if name.endswith(".tar")}
+    kept = _to_learn_from(found)
+    if test := sorted(found.keys() - kept.keys()):
+        LOG.info("left out %s shards of a test set, such as %s", len(test), test[0])
+    return kept
+
+
+def _to_learn_from(shards: dict[str, int]) -> dict[str, int]:
+    """The shards without those of a test set, if there are others."""
+    return {name: size for name, size in shards.items() if not _is_test(name)} or shards
+
+
+def _is_test(name: str) -> bool:
+    words = words_of(name)
+    return bool(words & _TEST_WORDS) and not words & (_TRAIN_WORDS | HELD_OUT_WORDS)
+
+
+def words_of(name: str) -> set[str]:
+    """The words of a shard's path, which tell what it is for."""
+    return set(re.split(r"[^a-z]+", name.lower()))
+
+
+def index_shards(files: Files, sizes: dict[str, int]) -> list[Shard]:
+    """Finds the samples of shards.
+
+    Args:
+        files: Where they lie.
+        sizes: The size of each by its name.
+
+    Returns:
+        The shards, in the order of `sizes`.
+
+    Raises:
+        DataError: If one is damaged, or a sample in it lacks its image or its class.
+    """
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        return list(pool.map(lambda each: _index(files, *each), sizes.items()))
+
+
+def _index(files: Files, name: str, size: int) -> Shard:
+    shard = Shard(name, size, [], [], [], [])
+    try:
+        with files.open(name) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
+            for key, image, label in _samples(tar):
+                if image is None or label is None:
+                    lacking = "a class (.cls)" if label is None else "an image"
+                    raise ValueError(f"the sample {key} lacks {lacking}")
+                shard.keys.append(key)
+                shard.offsets.append(image.offset_data)
+                shard.sizes.append(image.size)
+                shard.labels.append(label)
+            _check_end(stream, tar.offset)
+    except (tarfile.TarError, ValueError, OSError) as error:
+        if is_outage(error):
+            raise files.failed("read", name, error) from error
+        raise DataError(
+            f"the shard {files.at(name)} cannot be used: {error}; make it anew, in the layout of "
+            "WebDataset (KEY.jpg and KEY.cls side by side)"
+        ) from error
+    return shard
+
+
+def _check_end(stream: IO[bytes], end: int) -> None:
+    """Makes sure that a tar file ends where no more members were found.
+
+    tarfile takes a damaged header, and a file that was cut short between two members, for the end.
+
+    Raises:
+        ValueError: If it goes on there, or has no mark of an end.
+    """
+    stream.seek(end)
+    rest = stream.read(tarfile.RECORDSIZE)
+    if len(rest) < tarfile.BLOCKSIZE or rest.strip(b"\0"):
+        raise ValueError(f"it is damaged, cut short or one of several in a row at byte {end}")
+
+
+def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo | None, int | None]]:
+    """Each sample's name, image and class: neighbours with one name up to its first dot."""
+    key, image, label = "", None, None
+    for member in tar:
+        # The list of all that was met is of no use, and grows.
+        tar.members = []  # type: ignore[attr-defined]
+        if not member.isfile():
+            continue
+        folder, _, base = member.name.rpartition("/")
+        stem, dot, rest = base.partition(".")
+        if not stem:
+            # A hidden file, such as macOS puts beside each other one.
+            continue
+        found = f"{folder}/{stem}" if folder else stem
+        suffix = (dot + rest).lower()
+        if found != key:
+            if key:
+                yield key, image, label
+            key, image, label = found, None, None
+        if suffix in IMAGE_SUFFIXES:
+            if image is not None:
+                raise ValueError(f"the sample {key} comes twice, or has two images")
+            image = member
+        elif suffix == LABEL_SUFFIX:
+            if label is not None:
+                raise ValueError(f"the sample {key} comes twice, or has two classes")
+            label = _label(tar, member)
+    if key:
+        yield key, image, label
+
+
+def _label(tar: tarfile.TarFile, member: tarfile.TarInfo) -> int:
+    stream = tar.extractfile(member)
+    text = stream.read(32) if stream else b""
+    if not text.strip().isdigit():
+        raise ValueError(f"{member.name} holds {text!r}, which is no number of a class")
+    label = int(text)
+    if label >= MOST_CLASSES:
+        raise ValueError(f"{member.name} holds {label}; there can be {MOST_CLASSES} classes")
+    return label
+
+
+def as_json(shards: Sequence[Shard]) -> dict[str, Any]:
+    """The content of an index file."""
+    return {"version": VERSION, "shards": [asdict(shard) for shard in shards]}

@@ -1,0 +1,168 @@
+"""Images in tar files of the WebDataset layout, such as `train-0001.tar` and `val-0001.tar`.
+
+The library of that name streams shards, and by its own account cannot resume in the middle of an
+epoch, nor deal uneven shards out evenly. Here the samples are known by number, as those of a
+folder are, so every promise of the sampler holds. Neighbours in a shard are shuffled together and
+read with one request, for which shards are made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from kfp_pytorch.training.data.encoded_images import Labelled
+from kfp_pytorch.training.data.sources import Files, NameTable
+from kfp_pytorch.training.data.tar_index import (
+    HELD_OUT_WORDS,
+    Shard,
+    index_shards,
+    read_index,
+    shard_names,
+    words_of,
+)
+from kfp_pytorch.training.errors import DataError, TrainingError
+from kfp_pytorch.training.parallel.process_group import World, gather, on_main
+
+CLASSES = "classes.txt"
+# Between two neighbours lie a label and the headers of both: cheaper read than asked around.
+_GAP = 64 * 1024
+
+
+class _Range(NamedTuple):
+    shard: int
+    start: int
+    end: int
+
+
+class ShardSource:
+    """Images in shards by number; see `sources.Source`."""
+
+    def __init__(self, files: Files, shards: Sequence[Shard]) -> None:
+        self._files = files
+        self._shards = [shard.name for shard in shards]
+        counts = torch.tensor([len(shard.keys) for shard in shards])
+        self._shard = torch.arange(len(shards)).repeat_interleave(counts)
+        self._offset = torch.tensor([each for shard in shards for each in shard.offsets])
+        self._size = torch.tensor([each for shard in shards for each in shard.sizes])
+        self._keys = NameTable([key for shard in shards for key in shard.keys])
+
+    def read(self, indices: Sequence[int]) -> list[bytes]:
+        """See `Source.read`."""
+        wanted = [self._range(index) for index in indices]
+        together = _merged(wanted)
+        contents = self._files.read([(self._shards[n], start, end) for n, start, end in together])
+        return _cut(wanted, together, contents)
+
+    def name(self, index: int) -> str:
+        """See `Source.name`."""
+        return f"{self._files.at(self._shards[int(self._shard[index])])}: {self._keys[index]}"
+
+    def _range(self, index: int) -> _Range:
+        start = int(self._offset[index])
+        return _Range(int(self._shard[index]), start, start + int(self._size[index]))
+
+
+def find(uri: str, world: World, block: int) -> Labelled:
+    """Finds the samples of the shards in a folder.
+
+    Args:
+        uri: The folder, a path or an fsspec URI.
+        world: The ranks; each looks through its part of the shards where there is no index.
+        block: How many neighbours are shuffled and read together.
+
+    Returns:
+        All samples with their classes.
+
+    Raises:
+        DataError: On all ranks, if there are no shards or one cannot be used.
+    """
+    files = Files(uri)
+    shards = on_main(world, lambda: read_index(files)) or _index_together(files, world)
+    named = on_main(world, lambda: _class_names(files))
+    labels = torch.tensor([label for shard in shards for label in shard.labels])
+    if not len(labels):
+        raise DataError(f"the shards in {files.uri} hold no samples; make them anew")
+    classes = named or tuple(str(number) for number in range(int(labels.max()) + 1))
+    if int(labels.max()) >= len(classes):
+        raise DataError(
+            f"{files.at(CLASSES)} names {len(classes)} classes, and there is a sample of class "
+            f"{int(labels.max())}, counted from 0; name each class on a line of its own"
+        )
+    held_out = [_is_held_out(shard.name) for shard in shards for _ in shard.keys]
+    split = any(held_out) and not all(held_out)
+    return Labelled(
+        source=ShardSource(files, shards),
+        labels=labels,
+        held_out=torch.tensor(held_out) if split else None,
+        classes=classes,
+        block=block,
+    )
+
+
+def _index_together(files: Files, world: World) -> list[Shard]:
+    sizes = on_main(world, lambda: shard_names(files))
+    own = dict(list(sizes.items())[world.rank :: world.size])
+    found: list[Shard] | TrainingError
+    try:
+        found = index_shards(files, own)
+    except TrainingError as error:
+        found = error
+    parts = gather(world, found)
+    for part in parts:
+        if isinstance(part, TrainingError):
+            raise part
+    every = {shard.name: shard for part in parts if isinstance(part, list) for shard in part}
+    return [every[name] for name in sizes]
+
+
+def _class_names(files: Files) -> tuple[str, ...]:
+    if CLASSES not in files.sizes():
+        return ()
+    # Windows puts a mark before the first name, which is no part of it.
+    text = files.read([(CLASSES, 0, None)])[0].decode("utf-8-sig", errors="replace")
+    names = [line.strip() for line in re.split("\r\n|\r|\n", text.rstrip())]
+    if names == [""]:
+        return ()
+    if "" in names:
+        raise DataError(
+            f"{files.at(CLASSES)} names no class on line {names.index('') + 1}, and those after it "
+            "would be taken for others; name each class on a line of its own"
+        )
+    return tuple(names)
+
+
+def _is_held_out(name: str) -> bool:
+    return not HELD_OUT_WORDS.isdisjoint(words_of(name))
+
+
+def _merged(wanted: Sequence[_Range]) -> list[_Range]:
+    """What to read: neighbours in the order of `wanted` that are neighbours in a shard, too."""
+    together = [wanted[0]]
+    for each in wanted[1:]:
+        last = together[-1]
+        if each.shard == last.shard and 0 <= each.start - last.end <= _GAP:
+            together[-1] = _Range(last.shard, last.start, each.end)
+        else:
+            together.append(each)
+    return together
+
+
+def _cut(
+    wanted: Sequence[_Range], together: Sequence[_Range], contents: Sequence[bytes]
+) -> list[bytes]:
+    """The wanted parts of what was read; both are in the same order."""
+    cut, place = [], 0
+    for each in wanted:
+        while not _holds(together[place], each):
+            place += 1
+        start = each.start - together[place].start
+        cut.append(contents[place][start : start + each.end - each.start])
+    return cut
+
+
+def _holds(outer: _Range, inner: _Range) -> bool:
+    return outer.shard == inner.shard and outer.start <= inner.start and inner.end <= outer.end

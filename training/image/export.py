@@ -1,0 +1,181 @@
+"""The export: a program that serves without the class of the model.
+
+- `export/model.pt2`: the program. Raw images in, logits out, any batch size.
+- `export/samples.json`: held-out images with the program's own answers.
+- `export/model.json`: what these are; written last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import platform
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+from torch.nn import functional
+
+from kfp_pytorch import __version__
+from kfp_pytorch.launcher.constants import MODEL_FORMAT, MODEL_VERSION
+from kfp_pytorch.training.data.datasets import ImageSpec, Samples
+from kfp_pytorch.training.image.export_preprocessing import AnySize
+from kfp_pytorch.training.storage import job_folder
+from kfp_pytorch.training.storage.job_folder import Folder
+
+LOG = logging.getLogger("kfp_pytorch.training")
+FOLDER = "export"
+PROGRAM = "model.pt2"
+SAMPLES = "samples.json"
+MODEL = "model.json"
+# One of each class for a few classes, and few of many classes: they travel in a message.
+MAX_SAMPLES = 16
+_THUMBNAIL = 8
+
+
+def write_export(
+    folder: Folder, model: nn.Module, spec: ImageSpec, held_out: Samples
+) -> dict[str, Any]:
+    """Exports a model that is on the CPU and in evaluation mode.
+
+    Args:
+        folder: The job's folder.
+        model: The model with its preprocessing.
+        spec: The images that it takes.
+        held_out: Where samples are taken from.
+
+    Returns:
+        What the termination message says of it: `export`, with path, sha256 and the short form
+        of `model.json`, and `samples`.
+
+    Raises:
+        StorageError: If the folder cannot be written to.
+    """
+    return publish(
+        folder,
+        _trace(model, spec),
+        lambda program: _samples(program, held_out, spec),
+        _short_form(spec),
+        _preprocessing(spec, getattr(model, "image_size", 0)),
+    )
+
+
+def publish(
+    folder: Folder,
+    program: torch.export.ExportedProgram,
+    sample: Callable[[nn.Module], list[dict[str, Any]]],
+    short: dict[str, Any],
+    preprocessing: dict[str, Any],
+) -> dict[str, Any]:
+    """Writes a program with its samples and its description.
+
+    Args:
+        folder: The job's folder.
+        program: What will be served.
+        sample: Gives samples with the answers of the program, as it was read back.
+        short: The short form of `model.json`.
+        preprocessing: What the program does to its input.
+
+    Returns:
+        See `write_export`.
+
+    Raises:
+        StorageError: If the folder cannot be written to.
+    """
+    with tempfile.TemporaryDirectory(prefix="kfp-pytorch-export-") as scratch:
+        path = Path(scratch) / PROGRAM
+        torch.export.save(program, path)
+        content = path.read_bytes()
+    # A pointer to files that are about to change would be worse than none.
+    folder.remove(f"{FOLDER}/{MODEL}")
+    samples = sample(torch.export.load(io.BytesIO(content)).module())
+    samples_content = json.dumps(samples, separators=(",", ":")).encode()
+    job_folder.write(folder, f"{FOLDER}/{PROGRAM}", content)
+    job_folder.write(folder, f"{FOLDER}/{SAMPLES}", samples_content)
+    full = {
+        **short,
+        "version": MODEL_VERSION,
+        "program": PROGRAM,
+        "preprocessing": preprocessing,
+        "versions": {
+            **short["versions"],
+            "python": platform.python_version(),
+            "kfp-pytorch": __version__,
+        },
+        "files": {PROGRAM: _facts(content), SAMPLES: _facts(samples_content)},
+    }
+    model_content = json.dumps(full, indent=1, allow_nan=False).encode()
+    job_folder.write(folder, f"{FOLDER}/{MODEL}", model_content)
+    LOG.info("wrote the export %s/%s", folder.uri, FOLDER)
+    digest = _facts(model_content)["sha256"]
+    return {"export": {"path": FOLDER, "sha256": digest, "model": short}, "samples": samples}
+
+
+def _trace(model: nn.Module, spec: ImageSpec) -> torch.export.ExportedProgram:
+    """The program of a model, with what comes before it where images are of any size."""
+    _channels, height, width = spec.shape
+    # A batch of one traces like any other only if the compiler is told so.
+    sizes = {0: Dim("batch", min=1)}
+    if spec.any_size:
+        model = AnySize(model, height).eval()
+        sizes |= {2: Dim("height", min=1), 3: Dim("width", min=1)}
+        # An example that is no square, and not of the size that results: such would be special.
+        height, width = height + 8, width + 24
+    example = torch.zeros(2, spec.shape[0], height, width)
+    with torch.no_grad():
+        return torch.export.export(model, (example,), dynamic_shapes={"image": sizes})
+
+
+def _samples(program: nn.Module, held_out: Samples, spec: ImageSpec) -> list[dict[str, Any]]:
+    """Held-out images with what the exported program, not the model, answers."""
+    chosen = _one_of_each_class(held_out.labels, len(spec.classes))
+    images = held_out.take(chosen, torch.device("cpu")).images
+    if spec.any_size:
+        # Thumbnails: they have to travel in a message of two kilobytes.
+        images = functional.interpolate(images.float(), (_THUMBNAIL,) * 2, mode="area").byte()
+    with torch.no_grad():
+        predictions = program(images.float()).argmax(dim=1)
+    return [
+        {"instance": image.tolist(), "prediction": int(prediction)}
+        for image, prediction in zip(images, predictions, strict=True)
+    ]
+
+
+def _one_of_each_class(labels: Tensor, classes: int) -> Tensor:
+    firsts = [(labels == label).nonzero().flatten()[:1] for label in range(classes)]
+    return torch.cat(firsts)[:MAX_SAMPLES]
+
+
+def _short_form(spec: ImageSpec) -> dict[str, Any]:
+    shape = [-1, spec.shape[0], -1, -1] if spec.any_size else [-1, *spec.shape]
+    return {
+        "format": MODEL_FORMAT,
+        "inputs": [{"name": "image", "shape": shape, "datatype": "FP32"}],
+        "outputs": [{"name": "logits", "shape": [-1, len(spec.classes)], "datatype": "FP32"}],
+        "classes": list(spec.classes),
+        "versions": {"torch": torch.__version__},
+    }
+
+
+def _preprocessing(spec: ImageSpec, image_size: int) -> dict[str, Any]:
+    """What the program itself does to an image, in this order, for people and other runtimes."""
+    if spec.any_size:
+        image_size = spec.shape[-1]
+    return {
+        "in_program": True,
+        "crop": "the middle square, 7/8 of the shorter side" if spec.any_size else None,
+        "values": list(spec.values),
+        "mean": list(spec.mean),
+        "std": list(spec.std),
+        "resize": [image_size, image_size] if image_size else None,
+    }
+
+
+def _facts(content: bytes) -> dict[str, Any]:
+    return {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}

@@ -1,0 +1,45 @@
+"""The exported form of what held-out images go through: raw images of any size in.
+
+`torch.export` cannot cut a window whose place depends on the image's size without forbidding some
+sizes. A product with two matrices of weights can, and gives what `augment.centre_view` and
+`augment.show` give.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from kfp_pytorch.training.data.augment import resize_weights
+
+
+class AnySize(nn.Module):
+    """A classifier that takes images of any height and width, raw, and looks at their middle."""
+
+    def __init__(self, classifier: nn.Module, size: int) -> None:
+        """Puts the cut and the resize before a classifier.
+
+        Args:
+            classifier: Takes images of `size` by `size` pixels, in the data set's own values.
+            size: Height and width in pixels.
+        """
+        super().__init__()
+        self.classifier = classifier
+        self.size = size
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Logits of a batch of images of one size."""
+        height, width = image.shape[-2:]
+        short = torch.sym_min(height, width)
+        side = (short * 7 + 7) // 8
+        rows = self._weights(height, side, image)
+        columns = self._weights(width, side, image)
+        # Where training decodes, values are rounded to whole numbers, too.
+        shown = (rows @ image.float() @ columns.T).round()
+        logits: Tensor = self.classifier(shown)
+        return logits
+
+    def _weights(self, pixels: int, side: int | torch.SymInt, image: Tensor) -> Tensor:
+        start = torch.full((1,), (pixels - side) // 2, dtype=torch.float32, device=image.device)
+        length = torch.full((1,), side, dtype=torch.float32, device=image.device)
+        return resize_weights(pixels, start, length, self.size)[0]

@@ -1,0 +1,327 @@
+"""Build a model for a plan, and train it a step at a time with the same few lines for every plan.
+
+trainable = build(preset("1.4b"), ParallelPlan.parse("fsdp2=2,tp=2", world), device)
+for batch in batches:
+    loss = trainable.step(batch)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.parallel import DistributedDataParallel
+
+from kfp_pytorch.training.arguments.config import RECOMPUTE, Recompute
+from kfp_pytorch.training.errors import ConfigError
+from kfp_pytorch.training.faults import nonfinite_steps
+from kfp_pytorch.training.language import tensor_parallel
+from kfp_pytorch.training.language.transformer import Transformer, TransformerConfig
+from kfp_pytorch.training.parallel import compute_options
+from kfp_pytorch.training.parallel.pipeline import Pipeline, stage_layers
+from kfp_pytorch.training.parallel.plan import ParallelPlan
+
+# The first that can do the job is taken.
+_ATTENTION = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """How a step computes; what it computes is the model's and the plan's business.
+
+    Attributes:
+        learning_rate: Of AdamW. Schedulers change it in `Trainable.optimizer`.
+        weight_decay: On matrices; norms have none.
+        clip_norm: The largest global norm of the gradients; 0 for no limit.
+        microbatches: Parts that a rank's batch is split into: gradients are accumulated over them,
+            and a pipeline overlaps them.
+        bf16: Whether to compute in bf16, keeping weights and sums in float32.
+        compile: Whether to compile the blocks and the loss.
+        fused: Whether a GPU updates all weights in one kernel.
+        static_graph: Whether replicas rely on the same weights being used in every step.
+        recompute: What backward computes again rather than keep: `none`, `selective`, `full`.
+        seed: Of the weights.
+    """
+
+    learning_rate: float = 3e-4
+    weight_decay: float = 0.1
+    clip_norm: float = 1.0
+    microbatches: int = 1
+    bf16: bool = True
+    compile: bool = False
+    fused: bool = True
+    static_graph: bool = True
+    recompute: Recompute = "none"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.recompute not in RECOMPUTE:
+            raise ConfigError(f"recompute is {self.recompute!r}; it is one of {RECOMPUTE}")
+        for name in ("learning_rate", "weight_decay", "clip_norm"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+
+
+class _Runner(Protocol):
+    """Forward and backward of a batch, whatever it takes."""
+
+    def train(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Return the batch's mean loss, with gradients in the parameters."""
+
+    def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Return the batch's mean loss."""
+
+
+class _Accumulator:
+    """Runs microbatches one after the other; ranks exchange gradients in the last one alone."""
+
+    def __init__(self, model: nn.Module, microbatches: int) -> None:
+        self._model = model
+        self._microbatches = microbatches
+
+    def train(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        count = self._microbatches
+        losses = []
+        pieces = zip(tokens.chunk(count), targets.chunk(count), strict=True)
+        for i, (piece, wanted) in enumerate(pieces):
+            with self._exchange(i == count - 1):
+                loss = self._model(piece, wanted)
+                (loss / count).backward()
+            losses.append(loss.detach())
+        return torch.stack(losses).mean()
+
+    @torch.no_grad()
+    def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        count = self._microbatches
+        pieces = zip(tokens.chunk(count), targets.chunk(count), strict=True)
+        return torch.stack([self._model(piece, wanted) for piece, wanted in pieces]).mean()
+
+    def _exchange(self, wanted: bool) -> contextlib.AbstractContextManager[object]:
+        if isinstance(self._model, FSDPModule):
+            self._model.set_requires_gradient_sync(wanted)
+        return compute_options.exchange(self._model, wanted)
+
+
+class Trainable:
+    """A model with its optimizer, that trains by the step. Made by `build`.
+
+    What it keeps in a checkpoint, and how one of another plan is loaded, is in `state`.
+
+    Attributes:
+        model: What this rank holds of the model, wrapped.
+        optimizer: Over this rank's parameters.
+        plan: How the ranks are used.
+        options: How a step computes.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        runner: _Runner,
+        plan: ParallelPlan,
+        mesh: DeviceMesh | None,
+        options: StepOptions,
+        device: torch.device,
+    ) -> None:
+        self.model = model
+        self.plan = plan
+        self.options = options
+        self.optimizer = _adamw(model, options, fused=options.fused and device.type == "cuda")
+        self._runner = runner
+        self._mesh = mesh
+        self._device = device
+
+    def step(self, batch: Tensor) -> Tensor:
+        """Train on this rank's part of a global batch; nothing waits for the device.
+
+        Args:
+            batch: Tokens, batch by one more than the sequence: each token is the target of the one
+                before.
+
+        Returns:
+            The loss on this rank, a scalar on the device; 0 on all but the last stage of a
+            pipeline.
+        """
+        loss = self.forward_backward(batch)
+        self.clip_and_step()
+        return loss
+
+    def forward_backward(self, batch: Tensor) -> Tensor:
+        """Compute the loss and the gradients, as the first half of `step`."""
+        with self._computing():
+            return self._runner.train(*self._inputs_and_targets(batch))
+
+    def evaluate(self, batch: Tensor) -> Tensor:
+        """Return the loss on this rank's part of a batch, as `step` does, without training."""
+        with self._computing():
+            return self._runner.evaluate(*self._inputs_and_targets(batch))
+
+    def clip_and_step(self) -> Tensor:
+        """Limit the gradients' global norm, update the weights and drop the gradients.
+
+        Returns:
+            The norm before it was limited, the same on every rank; a scalar on the device.
+        """
+        norm = self.clip()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def clip(self) -> Tensor:
+        """Limit the gradients' global norm, and return what it was before, as all ranks know it."""
+        norm = nonfinite_steps.gradient_norm(self.model)
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
+        if self.plan.pp > 1 and self._mesh is not None:
+            squared = norm**2
+            dist.all_reduce(squared, group=self._mesh.get_group("pp"))
+            norm = squared.sqrt()
+        if self.plan.tp > 1:
+            # Sums over two dimensions of a mesh may differ in their last bit from rank to rank, and
+            # what ranks hold in common would drift apart.
+            dist.all_reduce(norm, op=dist.ReduceOp.MAX)
+        if self.options.clip_norm:
+            torch.nn.utils.clip_grads_with_norm_(
+                self.model.parameters(), self.options.clip_norm, norm
+            )
+        return norm
+
+    def _inputs_and_targets(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        if batch.shape[0] % self.options.microbatches:
+            raise ConfigError(
+                f"a batch of {batch.shape[0]} cannot be split into "
+                f"{self.options.microbatches} microbatches of one size"
+            )
+        # A pipeline refuses microbatches whose strides are not those of a tensor of their own.
+        return batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
+
+    @contextlib.contextmanager
+    def _computing(self) -> Iterator[None]:
+        # FSDP casts by its own policy.
+        autocast = self.options.bf16 and not self.plan.sharded
+        kind = self._device.type
+        with (
+            torch.autocast(kind, torch.bfloat16, enabled=autocast),
+            sdpa_kernel(_ATTENTION, set_priority=True),
+        ):
+            yield
+
+
+def build(
+    config: TransformerConfig,
+    plan: ParallelPlan,
+    device: torch.device,
+    options: StepOptions | None = None,
+) -> Trainable:
+    """Make a model, split and wrapped as a plan says. Every rank of the job calls it.
+
+    It is laid out on the meta device first and filled when each rank knows its part, so that no
+    rank ever holds a whole model that it will not keep.
+
+    Args:
+        config: The shape of the model.
+        plan: How to use the ranks.
+        device: This rank's device.
+        options: How a step computes.
+
+    Raises:
+        ConfigError: If the model cannot be split so, or the plan is not for this number of ranks.
+    """
+    options = options or StepOptions()
+    plan.check(config, options.microbatches)
+    mesh = _mesh(plan, device)
+    stage = mesh.get_local_rank("pp") if mesh else 0
+    with torch.device("meta"):
+        model = Transformer(config, stage_layers(config.layers, plan.pp, stage))
+    model.set_recompute(options.recompute)
+    if mesh and plan.tp > 1:
+        tensor_parallel.apply(model, mesh["tp"])
+    if options.compile:
+        model.compile_blocks()
+    if mesh and plan.sharded:
+        _shard(model, mesh["fsdp2"] if plan.ddp == 1 else mesh["ddp", "fsdp2"], options, plan)
+    model.to_empty(device=device)
+    model.init_weights(options.seed)
+    wrapped: nn.Module = model
+    if mesh and plan.ddp > 1 and not plan.sharded:
+        static = options.static_graph and options.microbatches == 1
+        wrapped = _replicate(model, mesh["ddp"], device, static)
+    if mesh and plan.pp > 1:
+        runner: _Runner = Pipeline(wrapped, options.microbatches, mesh.get_group("pp"), device)
+    else:
+        runner = _Accumulator(wrapped, options.microbatches)
+    return Trainable(wrapped, runner, plan, mesh, options, device)
+
+
+def _mesh(plan: ParallelPlan, device: torch.device) -> DeviceMesh | None:
+    """Return the plan's mesh; None where one process needs none."""
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    if plan.world_size != world:
+        raise ConfigError(f"plan {plan} is for {plan.world_size} ranks; the job has {world}")
+    if not dist.is_initialized():
+        if plan.sharded:
+            raise ConfigError(
+                f"plan {plan}: fsdp2 needs a process group, be it of one; use torchrun"
+            )
+        return None
+    return plan.mesh(device.type)
+
+
+def _shard(model: Transformer, mesh: DeviceMesh, options: StepOptions, plan: ParallelPlan) -> None:
+    """Shard block by block, so that one is gathered while another computes."""
+    # A pipeline's stage keeps what it gathered: it needs it again for the next microbatch.
+    reshard = plan.pp == 1
+    # Inputs are not cast: the residual stream is bf16 by then, and positions stay float32.
+    dtype = torch.bfloat16 if options.bf16 else torch.float32
+    policy = MixedPrecisionPolicy(dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for block in model.blocks.values():
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    if model.norm is not None and model.head is not None:
+        # Backward starts with them: to drop them after forward would be to gather them twice.
+        last: list[nn.Module] = [model.norm, model.head]
+        fully_shard(last, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+
+
+def _replicate(
+    model: nn.Module, mesh: DeviceMesh, device: torch.device, static: bool
+) -> DistributedDataParallel:
+    return DistributedDataParallel(
+        model,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        process_group=mesh.get_group(),
+        gradient_as_bucket_view=True,
+        # A static graph wants one backward for each forward, with an exchange in the first one.
+        static_graph=static,
+        # Weights come from the seed alone: there is nothing to send round.
+        init_sync=False,
+    )
+
+
+def _adamw(model: nn.Module, options: StepOptions, fused: bool) -> torch.optim.AdamW:
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim <= 1]
+    groups = [
+        {"params": matrices, "weight_decay": options.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=options.learning_rate,
+        betas=(0.9, 0.95),
+        fused=fused or None,
+    )

@@ -1,0 +1,145 @@
+"""Which ranks do what: a plan such as `fsdp2=2,tp=2`, checked against the ranks and the model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from kfp_pytorch.training.arguments.parallelism import WAYS, read_sizes
+from kfp_pytorch.training.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+class Shape(Protocol):
+    """The sizes of a model that a plan splits: see `TransformerConfig`.
+
+    Attributes:
+        layers: Blocks, split into the stages of a pipeline.
+        heads: Attention heads a block; this and the following are split by tensor parallelism.
+        hidden: Width of the feed-forward part.
+        vocab: Words that the model knows.
+        seq_len: The longest sequence, in tokens.
+    """
+
+    @property
+    def layers(self) -> int: ...  # noqa: D102
+    @property
+    def heads(self) -> int: ...  # noqa: D102
+    @property
+    def hidden(self) -> int: ...  # noqa: D102
+    @property
+    def vocab(self) -> int: ...  # noqa: D102
+    @property
+    def seq_len(self) -> int: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class ParallelPlan:
+    """How many ranks each way of training in parallel spans; their product is the world size.
+
+    Attributes:
+        pp: Stages of the pipeline.
+        ddp: Replicas of the model. With FSDP, replicas of the group that shards it.
+        fsdp2: Ranks that a model's parameters, gradients and optimizer state are sharded over.
+        tp: Ranks that each matrix, and between matrices each sequence, is split over.
+        sharded: Whether FSDP wraps the model, be it over one rank. It also replicates one, where
+            `ddp` goes together with another way.
+    """
+
+    pp: int = 1
+    ddp: int = 1
+    fsdp2: int = 1
+    tp: int = 1
+    sharded: bool = False
+
+    @classmethod
+    def parse(cls, text: str, world_size: int) -> ParallelPlan:
+        """Read a plan.
+
+        Args:
+            text: Ways and sizes, such as `ddp`, `fsdp2=2,tp=2` or `pp=2,fsdp2`. One way may come
+                without a size; it takes the ranks that the others leave.
+            world_size: Ranks that there are.
+
+        Raises:
+            ConfigError: If the text cannot be read, names ways that do not go together, or does not
+                fit the number of ranks.
+        """
+        sizes = read_sizes(text)
+        known = math.prod(size for size in sizes.values() if size is not None)
+        openly = None in sizes.values()
+        if world_size % known or (not openly and known != world_size):
+            raise ConfigError(
+                f"--parallelism {text!r} needs {'a multiple of ' if openly else ''}{known} ranks; "
+                f"there are {world_size}. Change a size, or leave one away to take the ranks that "
+                "are left"
+            )
+        full = {way: size or world_size // known for way, size in sizes.items()}
+        # DDP itself knows neither stages nor split matrices; FSDP over one rank replicates them.
+        replicas = "ddp" in full and len(full) > 1
+        return cls(**full, sharded="fsdp2" in full or replicas)
+
+    def __str__(self) -> str:
+        shown = [
+            f"{way}={getattr(self, way)}"
+            for way in WAYS
+            if getattr(self, way) > 1 or (way == "fsdp2" and self.sharded)
+        ]
+        return ",".join(shown) or "ddp=1"
+
+    @property
+    def world_size(self) -> int:
+        """The ranks that the plan takes."""
+        return self.pp * self.ddp * self.fsdp2 * self.tp
+
+    @property
+    def data_ranks(self) -> int:
+        """How many parts a global batch is split into."""
+        return self.ddp * self.fsdp2
+
+    def data_rank(self, rank: int) -> int:
+        """Return which part of a global batch a rank works on.
+
+        Ranks of one tensor-parallel group or of one pipeline work on the same part.
+        """
+        return rank // self.tp % self.data_ranks
+
+    def mesh(self, device_type: str) -> DeviceMesh:
+        """Make the mesh of all four ways, sizes of one included.
+
+        Every rank calls it: it makes process groups.
+        """
+        from torch.distributed.device_mesh import init_device_mesh
+
+        shape = tuple(getattr(self, way) for way in WAYS)
+        return init_device_mesh(device_type, shape, mesh_dim_names=WAYS)
+
+    def check(self, config: Shape, microbatches: int) -> None:
+        """Refuse a model or a number of microbatches that cannot be split as planned.
+
+        Raises:
+            ConfigError: With the value, the limit and what to change.
+        """
+        for name in ("heads", "hidden", "vocab", "seq_len"):
+            value = getattr(config, name)
+            if value % self.tp:
+                raise ConfigError(
+                    f"{name}={value} cannot be split over tp={self.tp} ranks; "
+                    f"choose a tp that divides {value}"
+                )
+        if config.layers < self.pp:
+            raise ConfigError(
+                f"{config.layers} layers cannot be split into pp={self.pp} stages; "
+                f"choose pp of at most {config.layers}"
+            )
+        if microbatches < 1:
+            raise ConfigError(f"microbatches is {microbatches}; it must be at least 1")
+        if self.pp > 1 and microbatches < self.pp:
+            raise ConfigError(
+                f"a pipeline of pp={self.pp} stages needs at least {self.pp} microbatches a step; "
+                f"there are {microbatches}, as --accumulate says. With few of them the stages "
+                "mostly wait: 4 × pp is a good start"
+            )

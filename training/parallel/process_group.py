@@ -1,0 +1,217 @@
+"""The ranks of a job: who they are, and what they do together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from kfp_pytorch.training.entry.torchrun import LOOPBACK
+from kfp_pytorch.training.errors import ConfigError, Stopped, TrainingError
+
+T = TypeVar("T")
+_AGENT_STORE_ENV = "TORCHELASTIC_USE_AGENT_STORE"
+_STORE_TIMEOUT = timedelta(seconds=5)
+
+
+@dataclass(frozen=True)
+class World:
+    """This rank and how many there are.
+
+    Attributes:
+        rank: This process among all, from 0.
+        local_rank: This process among those of its node, from 0.
+        size: The number of processes.
+        device: Where this process computes.
+    """
+
+    rank: int
+    local_rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the one rank that writes."""
+        return self.rank == 0
+
+
+ALONE = World(rank=0, local_rank=0, size=1, device=torch.device("cpu"))
+
+
+def pick_device(local_rank: int) -> torch.device:
+    """The device of a rank: the GPU of its *local* rank, or the CPU where there is none.
+
+    Args:
+        local_rank: The rank within the node. A rank in the whole job counts other nodes' GPUs.
+
+    Returns:
+        The device.
+
+    Raises:
+        ConfigError: If there are GPUs, but fewer than processes on this node.
+    """
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise ConfigError(
+            f"local rank {local_rank} has no GPU: this node shows {count}; "
+            "start as many processes as there are GPUs (nproc_per_node)"
+        )
+    return torch.device("cuda", local_rank)
+
+
+@contextmanager
+def joined(timeout: float, joining: AbstractContextManager[None] | None = None) -> Iterator[World]:
+    """Joins the other ranks, by torchrun's environment, and leaves them at the end.
+
+    Args:
+        timeout: Seconds that a rank waits for the others in one exchange.
+        joining: A context for as long as this rank waits for the others to join.
+
+    Yields:
+        This rank's place. Without torchrun it is alone.
+    """
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    world = World(
+        rank=int(os.environ.get("RANK", "0")),
+        local_rank=local_rank,
+        size=int(os.environ.get("WORLD_SIZE", "1")),
+        device=pick_device(local_rank),
+    )
+    if world.device.type == "cuda":
+        torch.cuda.set_device(world.device)
+    if world.size == 1:
+        yield world
+        return
+    _stay_on_loopback()
+    # Flags and Python objects travel over gloo, so that they never wait for the GPU.
+    backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
+    with joining or nullcontext():
+        again = _meeting_again(world, timedelta(seconds=timeout))
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **again)
+    try:
+        yield world
+    except Stopped:
+        # All ranks stop together.
+        dist.destroy_process_group()
+        raise
+    # Not after an error: the process ends without waiting for the other ranks.
+    dist.destroy_process_group()
+
+
+def sum_over_ranks(world: World, values: torch.Tensor) -> torch.Tensor:
+    """The sum of each rank's tensor, in place; it is the same on all ranks."""
+    if world.size > 1:
+        dist.all_reduce(values)
+    return values
+
+
+def from_main(world: World, value: T) -> T:
+    """Rank 0's value, on all ranks."""
+    if world.size == 1:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def gather(world: World, value: T) -> list[T]:
+    """Every rank's value in the order of ranks, on all ranks."""
+    if world.size == 1:
+        return [value]
+    values: list[Any] = [None] * world.size
+    dist.all_gather_object(values, value)
+    return values
+
+
+def on_main(world: World, action: Callable[[], T]) -> T:
+    """Does something on rank 0 alone, while the others wait for what comes of it.
+
+    Args:
+        world: This rank.
+        action: What rank 0 does. It must not talk to other ranks.
+
+    Returns:
+        What the action returned, on all ranks.
+
+    Raises:
+        TrainingError: On all ranks, if the action raised it on rank 0: nobody waits in vain.
+    """
+    value, error = from_main(world, _attempt(action) if world.is_main else (None, None))
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]
+
+
+def once_a_node(world: World, action: Callable[[], T]) -> None:
+    """Does something on the first rank of each node, while the others wait until all are done.
+
+    Args:
+        world: This rank.
+        action: What is done. It must not talk to other ranks.
+
+    Raises:
+        TrainingError: On all ranks, if the action raised it on one.
+    """
+    error = _attempt(action)[1] if world.local_rank == 0 else None
+    for failed in gather(world, error):
+        if failed is not None:
+            raise failed
+
+
+def own_store(world: World) -> TCPStore | None:
+    """A connection of a thread's own to the store that the ranks met at; None for one rank.
+
+    Under torchrun it is in an agent, and so outlives the ranks.
+    """
+    if world.size == 1:
+        return None
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=_STORE_TIMEOUT)
+
+
+def share_buffers(world: World, module: torch.nn.Module) -> None:
+    """Gives all ranks rank 0's buffers, such as batch norm's, so that all evaluate one model."""
+    if world.size > 1:
+        for buffer in module.buffers():
+            dist.broadcast(buffer, src=0)
+
+
+def _meeting_again(world: World, timeout: timedelta) -> dict[str, Any]:
+    """Where ranks meet that torchrun has started again, if it keeps one store for all starts.
+
+    It still has what the ranks before them left there, who are gone.
+    """
+    starts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if starts == "0" or os.environ.get(_AGENT_STORE_ENV) != str(True):
+        return {}
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(address, port, is_master=False, timeout=timeout)
+    return {
+        "store": PrefixStore(f"start_{starts}", store),
+        "rank": world.rank,
+        "world_size": world.size,
+    }
+
+
+def _attempt(action: Callable[[], T]) -> tuple[T | None, TrainingError | None]:
+    try:
+        return action(), None
+    except TrainingError as error:
+        return None, error
+
+
+def _stay_on_loopback() -> None:
+    """Binds gloo to the loopback device if all ranks are on this machine."""
+    local = os.environ.get("MASTER_ADDR", "") in LOOPBACK
+    if local and os.path.isdir("/sys/class/net/lo"):  # noqa: PTH112
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

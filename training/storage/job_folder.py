@@ -1,0 +1,343 @@
+"""A job's folder: a plain folder where it is a path, an object store through fsspec where not.
+
+A file appears under its name whole or not at all, whatever ends the process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import IO, Protocol
+
+from kfp_pytorch.launcher.constants import BUCKET_PATTERNS
+from kfp_pytorch.training.errors import StorageError, StoreAwayError
+from kfp_pytorch.training.storage import outages
+
+_HINTS = {
+    "minio": "write it as s3://BUCKET/KEY and set AWS_ENDPOINT_URL to the MinIO server",
+    "pvc": "a claim is mounted by the launcher: give the path where it is mounted",
+    "http": "a web server cannot be written to: give a path, s3:// or gs://",
+    "https": "a web server cannot be written to: give a path, s3:// or gs://",
+}
+_FOLDER_HINT = (
+    "see that the folder exists, is writable for this user and has room, or give another with "
+    "--output"
+)
+_S3_HINT = (
+    "see that the bucket exists, and that AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, where the "
+    "server is not Amazon's, AWS_ENDPOINT_URL are those of its owner"
+)
+_GCS_HINT = (
+    "see that the bucket exists, and that the service account or GOOGLE_APPLICATION_CREDENTIALS "
+    "may read and write it"
+)
+_BUCKET_HINTS = {"s3": _S3_HINT, "s3a": _S3_HINT, "gs": _GCS_HINT, "gcs": _GCS_HINT}
+# What a path is not meant to begin with: a folder of that name in this container would be lost.
+_ONE_SLASH = re.compile(r"[a-z][a-z0-9]+:/(?!/)")
+# Whose errors those of an object store are: fsspec's clients hand on what theirs raise.
+_STORE_PACKAGES = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google")
+_STORE_SIGNS = ("endpoint", "Bad Request")
+
+
+class Folder(Protocol):
+    """What training needs of a folder. Names are relative and use `/`."""
+
+    uri: str
+
+    def read(self, name: str) -> bytes:
+        """The content of a file.
+
+        Raises:
+            FileNotFoundError: If there is none of that name.
+            StorageError: If it cannot be read.
+        """
+
+    def names(self, name: str = "") -> list[str]:
+        """What lies in a folder below this one, sorted; nothing if the folder is not there.
+
+        Raises:
+            StorageError: If it cannot be listed.
+        """
+
+    def sizes(self, name: str) -> dict[str, int]:
+        """The size in bytes of each file that lies in a folder below this one.
+
+        Raises:
+            StorageError: If they cannot be listed.
+        """
+
+    def make(self, name: str) -> None:
+        """Makes a folder below this one, where the store has such.
+
+        Raises:
+            StorageError: If it cannot be made.
+        """
+
+    def explained(self, action: str, name: str) -> AbstractContextManager[None]:
+        """A context that turns what a file system raises into an error that says what to do.
+
+        Args:
+            action: What is tried: `read`, `write`, `list` or `remove`.
+            name: With which file.
+        """
+
+    def writer(self, name: str) -> AbstractContextManager[IO[bytes]]:
+        """A context that gives a binary file; its content appears under `name` at the end.
+
+        Raises:
+            StorageError: If it cannot be written. What was there before stays as it was.
+        """
+
+    def remove(self, name: str) -> None:
+        """Deletes a file, or a folder with all in it; nothing happens if it is not there.
+
+        Raises:
+            StorageError: If it cannot be deleted.
+        """
+
+
+def open_folder(uri: str) -> Folder:
+    """The folder that a path or URI names. Nothing is made or looked up yet.
+
+    Args:
+        uri: A path, `file://…`, `s3://…`, `gs://…` or another URI that fsspec knows.
+
+    Returns:
+        The folder.
+
+    Raises:
+        StorageError: If nothing here can write to such a URI.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        if _ONE_SLASH.match(uri):
+            raise StorageError(
+                f"the folder {uri!r} is no URI: write two slashes, as in s3://BUCKET/KEY"
+            )
+        return LocalFolder(Path(uri))
+    if scheme == "file":
+        if not rest.startswith("/"):
+            raise StorageError(
+                f"the folder {uri!r} names a host or a relative path: write three slashes, "
+                "as in file:///PATH"
+            )
+        return LocalFolder(Path(rest))
+    if scheme in _HINTS:
+        raise StorageError(f"the folder {uri!r} cannot be used: {_HINTS[scheme]}")
+    if scheme in _BUCKET_HINTS and not rest.strip("/"):
+        raise StorageError(f"the folder {uri!r} names no bucket; write {scheme}://BUCKET/KEY")
+    if BUCKET_PATTERNS & set(rest):
+        raise StorageError(
+            f"the folder {uri!r} cannot be used: *, ? and [ are patterns to the clients of object "
+            "stores, which would delete what others wrote; give one without"
+        )
+    return RemoteFolder(uri)
+
+
+def write(folder: Folder, name: str, content: bytes) -> None:
+    """Writes a whole file.
+
+    Args:
+        folder: Where.
+        name: The file's name in it.
+        content: What the file will hold.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    with folder.writer(name) as file:
+        file.write(content)
+
+
+def check_writable(folder: Folder) -> None:
+    """Finds out at the start, not after an epoch, that a folder cannot be written to.
+
+    Raises:
+        StorageError: If it cannot.
+    """
+    probe = f".writable-{os.getpid()}"
+    write(folder, probe, b"")
+    folder.remove(probe)
+
+
+class LocalFolder:
+    """A folder in a file system of this machine, a mounted volume included."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.uri = str(path)
+
+    def read(self, name: str) -> bytes:
+        """See `Folder.read`."""
+        with _explained("read", str(self.path / name)):
+            return (self.path / name).read_bytes()
+
+    def names(self, name: str = "") -> list[str]:
+        """See `Folder.names`."""
+        with _explained("list", str(self.path / name)):
+            try:
+                return sorted(entry.name for entry in (self.path / name).iterdir())
+            except FileNotFoundError:
+                return []
+
+    def sizes(self, name: str) -> dict[str, int]:
+        """See `Folder.sizes`."""
+        with _explained("list", str(self.path / name)):
+            return {entry.name: entry.stat().st_size for entry in (self.path / name).iterdir()}
+
+    def make(self, name: str) -> None:
+        """See `Folder.make`."""
+        with _explained("write", str(self.path / name)):
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+
+    def explained(self, action: str, name: str) -> AbstractContextManager[None]:
+        """See `Folder.explained`."""
+        return _explained(action, str(self.path / name))
+
+    @contextmanager
+    def writer(self, name: str) -> Iterator[IO[bytes]]:
+        """See `Folder.writer`: a temporary file, synced, then renamed."""
+        target = self.path / name
+        temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
+        with _explained("write", str(target)):
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with temporary.open("wb") as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.replace(target)
+                _sync_folder(target.parent)
+            except BaseException:
+                # Where even the folder could not be made there is nothing to take away.
+                if temporary.parent.is_dir():
+                    temporary.unlink(missing_ok=True)
+                raise
+
+    def remove(self, name: str) -> None:
+        """See `Folder.remove`."""
+        path = self.path / name
+        with _explained("remove", str(path)):
+            if path.is_symlink() and path.is_dir():
+                # The link stays: somebody wants what comes next to lie there, too.
+                for entry in path.iterdir():
+                    self.remove(f"{name}/{entry.name}")
+            elif path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+class RemoteFolder:
+    """A folder in an object store, where a file appears when its upload is complete."""
+
+    def __init__(self, uri: str) -> None:
+        # fsspec is not needed where the folder is a path.
+        import fsspec
+
+        self.uri = uri.rstrip("/")
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(self.uri)
+        except (ImportError, OSError, ValueError) as error:
+            raise StorageError(
+                f"the folder {uri!r} cannot be used: {error}; "
+                "paths, s3:// and gs:// can (install kfp-pytorch[s3] or kfp-pytorch[gcs])"
+            ) from error
+        self._bucket_hint = _BUCKET_HINTS.get(uri.partition("://")[0])
+
+    def _at(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else str(self._root)
+
+    def explained(self, action: str, name: str) -> AbstractContextManager[None]:
+        """See `Folder.explained`."""
+        return _explained(action, f"{self.uri}/{name}", self._bucket_hint or _FOLDER_HINT)
+
+    def sizes(self, name: str) -> dict[str, int]:
+        """See `Folder.sizes`."""
+        root = self._at(name).rstrip("/") + "/"
+        with self.explained("list", name):
+            self._files.invalidate_cache()
+            found = self._files.find(root, detail=True)
+        return {str(path)[len(root) :]: int(facts["size"]) for path, facts in found.items()}
+
+    def make(self, name: str) -> None:
+        """See `Folder.make`: a bucket has no folders, and s3fs would make the bucket itself."""
+        if self._bucket_hint is None:
+            with self.explained("write", name):
+                self._files.makedirs(self._at(name), exist_ok=True)
+
+    def read(self, name: str) -> bytes:
+        """See `Folder.read`."""
+        with self.explained("read", name):
+            self._files.invalidate_cache()
+            content: bytes = self._files.cat_file(self._at(name))
+            return content
+
+    def names(self, name: str = "") -> list[str]:
+        """See `Folder.names`."""
+        root = self._at(name).rstrip("/") + "/"
+        with self.explained("list", name):
+            self._files.invalidate_cache()
+            # By files, not by folders: SeaweedFS for one goes on listing folders that are empty.
+            found = self._files.find(root)
+        return sorted({str(each)[len(root) :].partition("/")[0] for each in found} - {""})
+
+    @contextmanager
+    def writer(self, name: str) -> Iterator[IO[bytes]]:
+        """See `Folder.writer`: a temporary file, then one upload.
+
+        fsspec's own open files are no use here: they upload what they have on an error, too.
+        """
+        with (
+            self.explained("write", name),
+            tempfile.NamedTemporaryFile(prefix="kfp-pytorch-") as file,
+        ):
+            yield file
+            file.flush()
+            self.make(name.rpartition("/")[0])
+            self._files.put_file(file.name, self._at(name))
+
+    def remove(self, name: str) -> None:
+        """See `Folder.remove`."""
+        with self.explained("remove", name):
+            self._files.invalidate_cache()
+            if self._files.exists(self._at(name)):
+                self._files.rm(self._at(name), recursive=True)
+
+
+@contextmanager
+def _explained(action: str, where: str, hint: str = _FOLDER_HINT) -> Iterator[None]:
+    """Turns what a file system raises into one error that names the place and the way out."""
+    try:
+        yield
+    except OSError as error:
+        if action == "read" and isinstance(error, FileNotFoundError):
+            raise
+        raise _failed(f"cannot {action} {where}: {error.strerror or error}", hint, error) from error
+    except Exception as error:
+        # The clients of object stores have errors of their own that share no base class, and
+        # raise ValueError for an address that is none (s3fs) or a request (gcsfs).
+        package = type(error).__module__.partition(".")[0]
+        if package in _STORE_PACKAGES or any(sign in str(error) for sign in _STORE_SIGNS):
+            raise _failed(f"cannot {action} {where}: {error}", hint, error) from error
+        raise
+
+
+def _failed(words: str, hint: str, error: Exception) -> StorageError:
+    if outages.is_outage(error):
+        return StoreAwayError(f"{words}; {outages.AWAY} {hint}")
+    return StorageError(f"{words}; {hint}")
+
+
+def _sync_folder(path: Path) -> None:
+    """Makes a rename outlive a crash of the machine."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,191 @@
+"""What is measured while a model is trained: losses, accuracies, and their history."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kfp_pytorch.training.errors import DataError
+from kfp_pytorch.training.parallel.process_group import World, sum_over_ranks
+
+Curves = dict[str, list[tuple[int, float]]]
+"""Points of step and value, by the name of what was measured."""
+
+_MOST_CONFUSED = 1000
+# Of a curve: it is a part of each checkpoint, which would take ever longer to write.
+_MOST_POINTS = 10_000
+
+
+class LossMeter:
+    """The mean training loss since the last report, kept on the device until one is due."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._sums = torch.zeros(2, dtype=torch.float64, device=world.device)
+
+    def add(self, loss: Tensor, count: int) -> None:
+        """Adds a step. A loss that is not finite is left out.
+
+        Args:
+            loss: The mean loss of this rank's samples, on the device.
+            count: The number of these samples.
+        """
+        if not count:
+            return
+        value = loss.detach().double()
+        both = torch.stack([value * count, torch.full_like(value, count)])
+        self._sums += torch.where(torch.isfinite(value), both, 0.0)
+
+    def state(self) -> list[float]:
+        """Sum and count over all ranks, to be kept in a checkpoint."""
+        totals: list[float] = self._totals().tolist()
+        return totals
+
+    def local(self) -> list[float]:
+        """Sum and count of this rank alone."""
+        sums: list[float] = self._sums.tolist()
+        return sums
+
+    def restore(self, state: list[float]) -> None:
+        """Takes up a sum and count that were kept."""
+        kept = state if self._world.is_main else [0.0, 0.0]
+        self._sums = torch.tensor(kept, dtype=torch.float64, device=self._world.device)
+
+    def take(self) -> Tensor:
+        """Sum and count over all ranks since the last call, for `mean_loss`; on the device."""
+        totals = self._totals()
+        self._sums.zero_()
+        return totals
+
+    def _totals(self) -> Tensor:
+        return sum_over_ranks(self._world, self._sums.clone())
+
+
+def mean_loss(totals: Sequence[float]) -> float | None:
+    """The mean of what `LossMeter.take` gives; None if there was no step."""
+    total, count = totals
+    return total / count if count else None
+
+
+def fetch(device: torch.device, *tensors: Tensor) -> list[list[float]]:
+    """The numbers of several tensors, for all of which the device is waited for once.
+
+    Args:
+        device: What computes them.
+        *tensors: Small ones, of any shape and kind of number.
+
+    Returns:
+        The numbers of each, as precise as 64 bits of floating point are.
+    """
+    flat = [tensor.detach().reshape(-1).to(device, torch.float64) for tensor in tensors]
+    numbers = iter(torch.cat(flat).tolist())
+    return [list(itertools.islice(numbers, len(values))) for values in flat]
+
+
+class Evaluation:
+    """Loss and accuracy over all ranks, each sample counted once."""
+
+    def __init__(self, world: World, classes: int) -> None:
+        """Starts with no sample.
+
+        Args:
+            world: This rank.
+            classes: How many classes there are.
+        """
+        self._world = world
+        self._classes = classes
+        # Its size is the square of the number of classes.
+        size = classes**2 if classes <= _MOST_CONFUSED else 0
+        self._confused = torch.zeros(size, dtype=torch.int64, device=world.device)
+        self._sums = torch.zeros(3, dtype=torch.float64, device=world.device)
+
+    def add(self, logits: Tensor, labels: Tensor) -> None:
+        """Adds the answers to a batch; it may be empty."""
+        loss = functional.cross_entropy(logits.float(), labels, reduction="sum")
+        predicted = logits.argmax(dim=1)
+        correct = (predicted == labels).sum()
+        count = torch.full_like(loss, len(labels))
+        self._sums += torch.stack([loss.double(), correct.double(), count.double()])
+        if len(self._confused):
+            # Not bincount, which waits for the device.
+            place = labels * self._classes + predicted
+            self._confused.scatter_add_(0, place, torch.ones_like(place))
+
+    def confusion(self) -> Tensor | None:
+        """How many samples of each class, by row, were taken for each; None for many classes."""
+        if not len(self._confused):
+            return None
+        total = sum_over_ranks(self._world, self._confused)
+        return total.view(self._classes, self._classes)
+
+    def result(self) -> dict[str, float]:
+        """`loss` and `accuracy` over all ranks.
+
+        Raises:
+            DataError: If there was no sample, as where all were left out.
+        """
+        loss, correct, count = sum_over_ranks(self._world, self._sums).tolist()
+        if not count:
+            raise DataError(
+                "no held-out image can be decoded, and there is nothing to be judged by"
+            )
+        return {"loss": loss / count, "accuracy": correct / count}
+
+
+@dataclass
+class Progress:
+    """How far a job is.
+
+    Attributes:
+        epoch: Epochs that are done, their evaluation included.
+        samples: Samples of the current epoch that are done, over all ranks.
+        step: Steps that are done since the job's first.
+    """
+
+    epoch: int = 0
+    samples: int = 0
+    step: int = 0
+
+
+@dataclass
+class History:
+    """The curves of a job since its first step, over all restarts.
+
+    Attributes:
+        curves: The points of each curve, by rising step.
+    """
+
+    curves: Curves = field(default_factory=dict)
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Adds a point to each curve. A value that is not finite is left out.
+
+        Of a curve that gets too long every other point is dropped.
+        """
+        for name, value in values.items():
+            if math.isfinite(value):
+                points = self.curves.setdefault(name, [])
+                points.append((step, value))
+                if len(points) > _MOST_POINTS:
+                    del points[1:-1:2]
+
+
+def line(values: Mapping[str, float | int]) -> str:
+    """One report as `name=value` pairs, as Katib's collector and a person read them.
+
+    Args:
+        values: Values by name. Names have word characters, `|` and `-` only.
+
+    Returns:
+        The line.
+    """
+    return " ".join(
+        f"{name}={value}" if isinstance(value, int) else f"{name}={value:.6g}"
+        for name, value in values.items()
+    )

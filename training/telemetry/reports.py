@@ -1,0 +1,196 @@
+"""What a job tells of itself while it runs, and to whom.
+
+| who | what | where |
+| --- | --- | --- |
+| rank 0 | reports | stdout, one line each |
+| rank 0 | reports with their details, images, tables | TensorBoard |
+| rank 0 | curves since the job's first step | `metrics.json` |
+| rank 0 | reports with their details | MLflow, where MLFLOW_TRACKING_URI is set |
+| the first rank of each node | the last report, the step, the checkpoint's age | Prometheus |
+
+All ranks call all of it: what has nowhere to go costs nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from kfp_pytorch.training.arguments.config import Config
+from kfp_pytorch.training.entry.termination_message import printable
+from kfp_pytorch.training.errors import StorageError
+from kfp_pytorch.training.parallel.process_group import World, on_main
+from kfp_pytorch.training.storage import job_folder
+from kfp_pytorch.training.storage.job_folder import Folder
+from kfp_pytorch.training.telemetry.metrics import History, line
+
+if TYPE_CHECKING:
+    from kfp_pytorch.training.telemetry.metrics import Progress
+    from kfp_pytorch.training.telemetry.mlflow_tracking import Tracker
+    from kfp_pytorch.training.telemetry.prometheus import Exporter
+    from kfp_pytorch.training.telemetry.tensorboard_events import TensorBoardWriter
+
+LOG = logging.getLogger("kfp_pytorch.training")
+METRICS_FILE = "metrics.json"
+BOARD_FOLDER = "tensorboard"
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Config)}
+
+
+class Telemetry:
+    """Where reports go; see the module.
+
+    Attributes:
+        history: The curves since the job's first step; the same object is kept in checkpoints.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        world: World,
+        folder: Folder,
+        history: History,
+        progress: Progress,
+    ) -> None:
+        """Opens what is told to; all ranks do so together.
+
+        Args:
+            config: What the run was told.
+            world: This rank.
+            folder: The job's folder.
+            history: The curves that are gone on with.
+            progress: How far the job is; looked at whenever Prometheus asks.
+        """
+        self.history = history
+        self._folder = folder
+        self._board: TensorBoardWriter | None = None
+        self._tracker: Tracker | None = None
+        self._exporter: Exporter | None = None
+        starts = on_main(world, lambda: len(folder.names(BOARD_FOLDER)))
+        # What a rank does not need it does not import.
+        if world.is_main:
+            from kfp_pytorch.training.telemetry.mlflow_tracking import open_tracker
+            from kfp_pytorch.training.telemetry.tensorboard_events import TensorBoardWriter
+
+            self._board = TensorBoardWriter(folder, progress.step)
+            self._tracker = open_tracker(folder, config.resume == "never" and not progress.step)
+        if config.metrics_port and world.local_rank == 0:
+            from kfp_pytorch.training.telemetry.prometheus import Exporter
+
+            self._exporter = Exporter(
+                config.metrics_port, lambda: (progress.epoch, progress.step), starts
+            )
+
+    def report(
+        self,
+        epoch: int,
+        step: int,
+        values: Mapping[str, float],
+        details: Mapping[str, float] | None = None,
+    ) -> None:
+        """Reports what was measured after a step.
+
+        Args:
+            epoch: The epoch, from 1.
+            step: The steps that are done.
+            values: Points of the job's curves.
+            details: What is too much for the log and for the curves in checkpoints.
+        """
+        self.history.add(step, values)
+        every = {**values, **(details or {})}
+        if self._exporter is not None:
+            self._exporter.report(every)
+        if self._board is not None:
+            print(line({"epoch": epoch, "step": step, **values}), flush=True)
+            self._board.scalars(step, every)
+        if self._tracker is not None:
+            self._tracker.metrics(step, every)
+
+    def note(self, name: str, values: Mapping[str, Any], results: Sequence[str] = ()) -> None:
+        """Says once what does not change, such as the arguments.
+
+        Args:
+            name: What the values are.
+            values: Them by name.
+            results: Curves that the values are to be compared by.
+        """
+        values = {k: printable(v) if isinstance(v, str) else v for k, v in values.items()}
+        if self._board is not None:
+            numbers = {k: v for k, v in values.items() if type(v) in (int, float)}
+            # Who left an argument as it is knows it; all are in TensorBoard.
+            told = {k: v for k, v in numbers.items() if _DEFAULTS.get(k) != v}
+            print(line(told), flush=True)
+            rows = "\n".join(f"| {key} | `{value}` |" for key, value in values.items())
+            self._board.text(name, f"| name | value |\n| --- | --- |\n{rows}")
+            self._board.hyperparameters(printable(self._folder.uri), values, results)
+        if self._tracker is not None:
+            self._tracker.parameters(values)
+
+    def images(self, name: str, step: int, images: Tensor, limits: tuple[float, float]) -> None:
+        """Shows a batch of images."""
+        if self._board is not None:
+            self._board.images(name, step, images, limits)
+
+    def confusion(self, step: int, counts: Tensor | None, classes: Sequence[str]) -> None:
+        """Shows which classes were taken for which, of the held-out samples."""
+        if self._board is not None and counts is not None:
+            from kfp_pytorch.training.telemetry.confusion_matrix import confusion_matrix
+
+            self._board.picture("confusion", step, confusion_matrix(counts, classes))
+
+    def keep(self) -> None:
+        """Makes reports readable to others, before a checkpoint that a new start goes on from.
+
+        Raises:
+            StorageError: If the job's folder cannot be written to.
+        """
+        if self._board is not None:
+            self._board.flush()
+
+    def saved(self) -> None:
+        """Says that a checkpoint is complete."""
+        if self._exporter is not None:
+            self._exporter.saved()
+
+    def flush(self, **about: Any) -> None:
+        """Makes reports readable to others, and writes `metrics.json`.
+
+        Args:
+            **about: What `metrics.json` says beside the curves.
+
+        Raises:
+            StorageError: If the job's folder cannot be written to.
+        """
+        if self._board is not None:
+            self._board.flush()
+            content = {**about, "curves": self.history.curves}
+            text = json.dumps(content, indent=1, allow_nan=False)
+            job_folder.write(self._folder, METRICS_FILE, text.encode())
+
+    def finished(self) -> None:
+        """Says that training is done, and what was reported last is its result."""
+        if self._board is not None:
+            self._board.end()
+        if self._tracker is not None:
+            self._tracker.finished()
+
+    def __enter__(self) -> Telemetry:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
+        """Flushes and closes; whatever ends the job, what was reported stays."""
+        if self._tracker is not None:
+            self._tracker.close(kind)
+        if self._board is None:
+            return
+        try:
+            self._board.close()
+        except StorageError as error:
+            if kind is None:
+                raise
+            # What ended the job is what has to be told.
+            LOG.warning("the last reports are lost: %s", error)
