@@ -33,7 +33,10 @@ _MOST_INTERVAL = 10.0
 _EXCHANGES = (
     "torch.distributed",
     "torch.autograd",
-    *(f"kfp_pytorch.training.{name}" for name in ("stopping", "distributed", "metrics", "finite")),
+    "kfp_pytorch.training.faults.nonfinite_steps",
+    "kfp_pytorch.training.faults.stopping",
+    "kfp_pytorch.training.parallel.process_group",
+    "kfp_pytorch.training.telemetry.metrics",
 )
 _WAITS = ", which waits there for the others: one that is frozen cannot say so"
 WAITING_FOR_DATA, COMPUTING, EVALUATING = range(3)
