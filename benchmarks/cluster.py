@@ -20,18 +20,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from harness import played
+from harness.api_server import ThreadedServer, start_in_thread, write_kubeconfig
+from harness.faults.plan import Request
+
 from kfp_pytorch.launcher.constants import CLAIM, POD, PYTORCHJOB, WORKFLOW
 from kfp_pytorch.local.apiserver.errors import ApiError
-from kfp_pytorch.local.apiserver.faults import Request
-from kfp_pytorch.local.apiserver.http.server import (
-    ThreadedServer,
-    kubeconfig,
-    start_in_thread,
-    write_kubeconfig,
-)
+from kfp_pytorch.local.apiserver.http.server import kubeconfig
 from kfp_pytorch.local.apiserver.registry import NAMESPACE
 from kfp_pytorch.local.apiserver.store.api import ADDED, DELETED
-from tests.harness import played
 
 T = TypeVar("T")
 Object = dict[str, Any]

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from harness.faults.actions import Action, Answer
+from harness.faults.plan import Fault
+from harness.faults.watches import EndWatch, SilentWatch
+
 from benchmarks.cluster import Cluster, Play
 from benchmarks.figures import machine, percentile, show
 from benchmarks.steps import scaled
 from benchmarks.worker import Order
-from kfp_pytorch.local.apiserver.faultactions import Action, Answer
-from kfp_pytorch.local.apiserver.faults import Fault
-from kfp_pytorch.local.apiserver.watchfaults import EndWatch, SilentWatch
 from kfp_pytorch.local.processes import guarded
 
 JOBS = 200

@@ -17,9 +17,8 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from harness.api_server import ThreadedServer
     from harness.s3 import S3
-
-    from kfp_pytorch.local.apiserver.http.server import ThreadedServer
 
 # Before torch is imported, here and by what tests start: tests share the cores, and threads that
 # spin while they wait for each other take them from the other tests.
@@ -116,7 +115,7 @@ def api_server(tmp_path: Path) -> Iterator[ThreadedServer]:
     acts on its objects, `.run(coroutine)` runs a controller in its loop, `.faults.add(Fault(…))`
     breaks it, `.requests` is what it was asked.
     """
-    from kfp_pytorch.local.apiserver.http.server import start_in_thread
+    from harness.api_server import start_in_thread
 
     server = start_in_thread(tmp_path)
     yield server

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.faults.plan import Request
+
 from benchmarks.cluster import FOREVER, Cluster, Play
 from benchmarks.steps import cpu_s
 from benchmarks.waiting import until
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB, TRAINJOB
-from kfp_pytorch.local.apiserver.faults import Request
 from kfp_pytorch.local.apiserver.registry import CLUSTER_TRAINING_RUNTIME
 from kfp_pytorch.local.processes import guard, guarded
 

@@ -102,6 +102,11 @@ def bad_request(message: str) -> ApiError:
     return ApiError(400, "BadRequest", message)
 
 
+def unauthorized() -> ApiError:
+    """401: the request has no credentials that count."""
+    return ApiError(401, "Unauthorized", "Unauthorized")
+
+
 def forbidden(kind: Kind, name: str, why: str, causes: Iterable[Cause] = ()) -> ApiError:
     """403: the request is understood and refused."""
     details = _details(kind, name)

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from harness.disks import mounted
+from harness.faults.actions import Forbidden
+from harness.faults.plan import Fault
 from harness.hands import until
 from harness.steps import Try, drive
 
@@ -19,8 +21,6 @@ from kfp_pytorch.cli import main, packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher.constants import CLAIM, POD, PYTORCHJOB
 from kfp_pytorch.local import client, lifecycle
-from kfp_pytorch.local.apiserver.faultactions import Forbidden
-from kfp_pytorch.local.apiserver.faults import Fault
 
 PIPELINE = f"{Path(__file__).with_name('training_pipelines.py')}:anything"
 COMMAND = [sys.executable, "-m", "kfp_pytorch.cli", "run", PIPELINE]

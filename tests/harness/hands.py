@@ -10,6 +10,9 @@ from dataclasses import replace
 from typing import Any, cast
 
 from harness import played
+from harness.api_server import ThreadedServer
+from harness.faults.actions import Action
+from harness.faults.plan import Fault
 from harness.held import unanswered
 from harness.played import container, end
 
@@ -26,9 +29,6 @@ from kfp_pytorch.launcher.kubernetes.client import Kube, connect
 from kfp_pytorch.launcher.kubernetes.credentials import Credentials
 from kfp_pytorch.launcher.kubernetes.transport import Patience
 from kfp_pytorch.local.apiserver.errors import ApiError as Gone
-from kfp_pytorch.local.apiserver.faultactions import Action
-from kfp_pytorch.local.apiserver.faults import Fault
-from kfp_pytorch.local.apiserver.http.server import ThreadedServer
 from kfp_pytorch.local.apiserver.store.api import DELETED, Api
 
 NAMESPACE = "default"

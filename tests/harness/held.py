@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from harness.api_server import ThreadedServer
+from harness.faults.actions import Call
+from harness.faults.plan import Fault
 from starlette.types import Message
-
-from kfp_pytorch.local.apiserver.faultactions import Call
-from kfp_pytorch.local.apiserver.faults import Fault
-from kfp_pytorch.local.apiserver.http.server import ThreadedServer
 
 
 class _Held:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.api_server import ThreadedServer, start_in_thread
 from harness.forked import Forker
 from harness.hands import HASTY, IMPATIENT, Hands, bury, connected
 from harness.held import Clock
@@ -24,7 +25,6 @@ from kfp_pytorch.launcher.runtime.identity import job_name
 from kfp_pytorch.launcher.runtime.stopping import Stopper
 from kfp_pytorch.launcher.steps.pytorch_job import Artifacts, train
 from kfp_pytorch.launcher.waiting.limits import Limits
-from kfp_pytorch.local.apiserver.http.server import ThreadedServer, start_in_thread
 
 MODEL_URI = "minio://mlpipeline/v2/artifacts/train/run-1/pytorch-job/abc/model"
 # A wait, scaled down so that a test sees its end. What must not pass in a test that is not about

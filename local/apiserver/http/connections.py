@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -62,16 +62,15 @@ class Connections:
     def _closed(self, transport: asyncio.Transport) -> None:
         self._open.pop(_peer(transport), None)
 
-    def reset(self, peer: Peer) -> None:
-        """Breaks a client's connection off with a TCP reset."""
-        transport = self._open.get(peer)
-        if transport is not None:
-            _reset(transport)
+    def transport(self, peer: Peer) -> asyncio.Transport | None:
+        """A client's connection, if it is open."""
+        return self._open.get(peer)
 
-    def reset_all(self) -> None:
-        """Breaks every connection off."""
-        for transport in list(self._open.values()):
-            _reset(transport)
+    def reset_all(self, keep: Collection[Peer] = ()) -> None:
+        """Resets every connection but those of the clients that are to be kept."""
+        for peer, transport in list(self._open.items()):
+            if peer not in keep:
+                reset(transport)
 
 
 def _peer(transport: asyncio.Transport) -> Peer:
@@ -79,7 +78,8 @@ def _peer(transport: asyncio.Transport) -> Peer:
     return str(address[0]), int(address[1])
 
 
-def _reset(transport: asyncio.Transport) -> None:
+def reset(transport: asyncio.Transport) -> None:
+    """Breaks a connection off with a TCP reset."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.played import container, end
-
-from kfp_pytorch.launcher.constants import POD
-from kfp_pytorch.launcher.errors import CannotObserve, JobFailed
-from kfp_pytorch.launcher.kubernetes.pod_status import node_lost
-from kfp_pytorch.local.apiserver.faultactions import Answer, Forbidden, Reset, Stall
-from kfp_pytorch.local.apiserver.watchfaults import (
+from harness.faults.actions import Answer, Forbidden, Reset, Stall
+from harness.faults.watches import (
     EndWatch,
     InsertEvent,
     SilentWatch,
     expired_watch,
 )
+from harness.played import container, end
+
+from kfp_pytorch.launcher.constants import POD
+from kfp_pytorch.launcher.errors import CannotObserve, JobFailed
+from kfp_pytorch.launcher.kubernetes.pod_status import node_lost
 
 PODS = "*/pods"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.api_server import ThreadedServer, start_in_thread
 from harness.hands import until as until_so
 from harness.held import Clock, unanswered
 
@@ -26,7 +27,6 @@ from kfp_pytorch.launcher.kserve.manifest import parse_inputs
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.runtime.stopping import Stopper
 from kfp_pytorch.launcher.steps.kserve_deploy import Outputs, deploy
-from kfp_pytorch.local.apiserver.http.server import ThreadedServer, start_in_thread
 from kfp_pytorch.local.apiserver.store.api import Api
 
 NAMESPACE = "default"

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from harness.faults.actions import Call
+from harness.faults.plan import Fault
 from harness.held import unanswered
 
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, SPEC_HASH_LABEL
 from kfp_pytorch.launcher.kserve.deploy import Pace
 from kfp_pytorch.launcher.kubernetes.api_errors import Refused
 from kfp_pytorch.local.apiserver.errors import conflict, denied
-from kfp_pytorch.local.apiserver.faultactions import Call
-from kfp_pytorch.local.apiserver.faults import Fault
 from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.controllers.kserve.controller import check
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from harness.faults.actions import Forbidden
+from harness.faults.plan import Fault
 
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, POD
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.kserve.deploy import Pace
-from kfp_pytorch.local.apiserver.faultactions import Forbidden
-from kfp_pytorch.local.apiserver.faults import Fault
 
 NAMESPACE = "default"
 NAME = "digits"

@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from harness.faults.actions import Answer, Forbidden, LostAnswer, Reset, Stall
+from harness.faults.plan import Fault
 from harness.hands import HASTY, IMPATIENT, connected
 
 from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, SPEC_HASH_LABEL
 from kfp_pytorch.launcher.errors import CannotObserve, PermissionMissing
 from kfp_pytorch.launcher.kserve.deploy import DeployFailed, Pace
 from kfp_pytorch.launcher.kubernetes.api_errors import NotFound, Refused
-from kfp_pytorch.local.apiserver.faultactions import Answer, Forbidden, LostAnswer, Reset, Stall
-from kfp_pytorch.local.apiserver.faults import Fault
 
 SERVICES = "*/inferenceservices*"
 DEPLOYMENTS = "*/deployments/*"

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness.faults.actions import Stall
+from harness.faults.plan import Fault
+
 from kfp_pytorch.launcher.constants import SPEC_HASH_LABEL
-from kfp_pytorch.local.apiserver.faultactions import Stall
-from kfp_pytorch.local.apiserver.faults import Fault
 
 PROGRAM = """
 from types import SimpleNamespace

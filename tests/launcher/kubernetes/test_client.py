@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.api_server import write_kubeconfig
+from harness.faults.actions import Answer, Delay, Refuse, TokenExpired
+from harness.faults.watches import InsertEvent
 
 from kfp_pytorch.launcher.constants import CLAIM, POD, PYTORCHJOB, Kind
 from kfp_pytorch.launcher.errors import CannotObserve
@@ -25,9 +28,7 @@ from kfp_pytorch.launcher.kubernetes.api_errors import (
 from kfp_pytorch.launcher.kubernetes.client import connect
 from kfp_pytorch.launcher.kubernetes.credentials import Credentials, load
 from kfp_pytorch.launcher.kubernetes.transport import Patience
-from kfp_pytorch.local.apiserver.faultactions import Answer, Delay, Refuse, TokenExpired
-from kfp_pytorch.local.apiserver.http.server import kubeconfig, write_kubeconfig
-from kfp_pytorch.local.apiserver.watchfaults import InsertEvent
+from kfp_pytorch.local.apiserver.http.server import kubeconfig
 
 CLAIMS = "*/persistentvolumeclaims*"
 TEMPLATE = {"spec": {"containers": [{"name": "pytorch", "image": "a"}]}}

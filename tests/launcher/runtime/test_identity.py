@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+from harness.faults.actions import Forbidden
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from kfp_pytorch.launcher.constants import (
 )
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.runtime.identity import identify, job_name, label_value, whoami
-from kfp_pytorch.local.apiserver.faultactions import Forbidden
 
 URI = "minio://mlpipeline/v2/artifacts/run/model"
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")

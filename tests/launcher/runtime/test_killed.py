@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.faults.actions import LostAnswer, Stall
 from harness.forked import Ended, Forker, Process
 from harness.scripted import Operator, Record
 
 from kfp_pytorch.launcher.constants import PYTORCHJOB
-from kfp_pytorch.local.apiserver.faultactions import LostAnswer, Stall
 
 # Every request that a try makes is among the first so many; a test counts them. On a busy
 # machine a watch ends and begins again more often: 21 were seen where an idle one makes 16.

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from harness.faults.actions import Answer, Delay, LostAnswer, Stall
 
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
 from kfp_pytorch.launcher.runtime.stopping import Stopper, Target
-from kfp_pytorch.local.apiserver.faultactions import Answer, Delay, LostAnswer, Stall
 
 PROGRAM = """
 import json, sys

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from harness import played
+from harness.faults.actions import Answer
 
 from kfp_pytorch.launcher.errors import JobFailed
-from kfp_pytorch.local.apiserver.faultactions import Answer
 
 
 def an_hour_old(step: Any, hands: Any) -> Any:

@@ -9,15 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.scripted import Record
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from kfp_pytorch.launcher.constants import POD, PYTORCHJOB, STEP_ID_LABEL
-from kfp_pytorch.launcher.errors import CannotObserve
-from kfp_pytorch.local.apiserver.errors import ApiError
-from kfp_pytorch.local.apiserver.faultactions import Answer, LostAnswer, Reset
-from kfp_pytorch.local.apiserver.watchfaults import (
+from harness.faults.actions import Answer, LostAnswer, Reset
+from harness.faults.watches import (
     DuplicateEvents,
     EndWatch,
     ReorderEvents,
@@ -25,6 +18,13 @@ from kfp_pytorch.local.apiserver.watchfaults import (
     WithholdLast,
     expired_watch,
 )
+from harness.scripted import Record
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kfp_pytorch.launcher.constants import POD, PYTORCHJOB, STEP_ID_LABEL
+from kfp_pytorch.launcher.errors import CannotObserve
+from kfp_pytorch.local.apiserver.errors import ApiError
 
 # A sequence that broke a rule is left here; REPLAY=FILE runs it again. Those worth keeping are in
 # the folder, and always run.

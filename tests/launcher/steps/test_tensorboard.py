@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.faults.actions import Answer, Forbidden, LostAnswer, Refuse
+from harness.faults.plan import Fault
 from kfp import dsl
 
 from kfp_pytorch.launcher.constants import CLAIM, POD, TENSORBOARD, TRAINING_IMAGE, WORKFLOW
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.steps import tensorboard
-from kfp_pytorch.local.apiserver.faultactions import Answer, Forbidden, LostAnswer, Refuse
-from kfp_pytorch.local.apiserver.faults import Fault
 
 if TYPE_CHECKING:
-    from kfp_pytorch.local.apiserver.http.server import ThreadedServer
+    from harness.api_server import ThreadedServer
 
 BOARDS = "*/tensorboards*"
 UNKNOWN = Answer(404, body="404 page not found")

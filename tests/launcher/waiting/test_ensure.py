@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.api_server import start_in_thread
+from harness.faults.actions import Answer, Forbidden, LostAnswer
 from harness.hands import connected
 
 from kfp_pytorch.launcher.constants import (
@@ -23,8 +25,6 @@ from kfp_pytorch.launcher.errors import (
     PermissionMissing,
 )
 from kfp_pytorch.launcher.kubernetes.api_errors import Refused
-from kfp_pytorch.local.apiserver.faultactions import Answer, Forbidden, LostAnswer
-from kfp_pytorch.local.apiserver.http.server import start_in_thread
 from kfp_pytorch.local.apiserver.registry import Registry, read_definitions
 from kfp_pytorch.local.apiserver.store.api import Api
 

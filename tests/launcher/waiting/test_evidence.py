@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.faults.actions import Forbidden
 from harness.forked import Forker, Process
-
-from kfp_pytorch.local.apiserver.faultactions import Forbidden
 
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    main()\n'

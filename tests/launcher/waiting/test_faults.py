@@ -6,14 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from kfp_pytorch.launcher.constants import PYTORCHJOB
-from kfp_pytorch.launcher.errors import CannotObserve, JobFailed, PermissionMissing
-from kfp_pytorch.launcher.kubernetes.api_errors import Unauthorized
-from kfp_pytorch.launcher.kubernetes.client import connect
-from kfp_pytorch.launcher.kubernetes.credentials import Credentials
-from kfp_pytorch.launcher.kubernetes.transport import Patience
-from kfp_pytorch.local.apiserver.faultactions import (
+from harness.faults.actions import (
     Answer,
     Forbidden,
     LostAnswer,
@@ -21,7 +14,7 @@ from kfp_pytorch.local.apiserver.faultactions import (
     Stall,
     status,
 )
-from kfp_pytorch.local.apiserver.watchfaults import (
+from harness.faults.watches import (
     DuplicateEvents,
     EndWatch,
     InsertEvent,
@@ -30,6 +23,13 @@ from kfp_pytorch.local.apiserver.watchfaults import (
     WithholdLast,
     expired_watch,
 )
+
+from kfp_pytorch.launcher.constants import PYTORCHJOB
+from kfp_pytorch.launcher.errors import CannotObserve, JobFailed, PermissionMissing
+from kfp_pytorch.launcher.kubernetes.api_errors import Unauthorized
+from kfp_pytorch.launcher.kubernetes.client import connect
+from kfp_pytorch.launcher.kubernetes.credentials import Credentials
+from kfp_pytorch.launcher.kubernetes.transport import Patience
 
 CRD_GONE = "the server could not find the requested resource"
 WEBHOOK_GONE = (

@@ -6,9 +6,9 @@ import time
 from typing import Any
 
 import pytest
+from harness.faults.actions import Reset
 
 from kfp_pytorch.launcher.constants import POD
-from kfp_pytorch.local.apiserver.faultactions import Reset
 
 Shown = Any
 

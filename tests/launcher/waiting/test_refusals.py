@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from harness.evident import event, first_line, job, of
+from harness.faults.actions import Answer, Forbidden
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import JobFailed, StepError
@@ -15,7 +16,6 @@ from kfp_pytorch.launcher.waiting import refusals
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 from kfp_pytorch.launcher.waiting.limits import Limits
 from kfp_pytorch.local.apiserver.errors import STALE
-from kfp_pytorch.local.apiserver.faultactions import Answer, Forbidden
 
 
 def test_pods_that_the_cluster_refuses_for_good_fail_soon_and_the_operator_is_not_blamed(

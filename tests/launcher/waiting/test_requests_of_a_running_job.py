@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.api_server import start_in_thread
 from harness.hands import Hands, connected
 
 from kfp_pytorch.launcher.waiting.limits import Limits
-from kfp_pytorch.local.apiserver.http.server import start_in_thread
 
 # An hour of the launcher's own limits takes so many seconds here.
 HOUR = 3.6

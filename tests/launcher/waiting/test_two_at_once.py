@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.faults.watches import SilentWatch
+
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
 from kfp_pytorch.launcher.errors import JobFailed
 from kfp_pytorch.local.apiserver.store.api import Api
-from kfp_pytorch.local.apiserver.watchfaults import SilentWatch
 
 
 def replace(api: Api, name: str) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.faults.actions import LostAnswer
+from harness.faults.watches import SilentWatch
 from harness.hands import container, end
 
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
 from kfp_pytorch.launcher.errors import JobFailed
 from kfp_pytorch.launcher.waiting.gather import Gatherer
 from kfp_pytorch.launcher.waiting.limits import Limits
-from kfp_pytorch.local.apiserver.faultactions import LostAnswer
-from kfp_pytorch.local.apiserver.watchfaults import SilentWatch
 
 PODS = "*/namespaces/default/pods"
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
+from harness.api_server import ThreadedServer
 from kubernetes import client as kubernetes
 from kubernetes import config, watch
 from kubernetes.client.exceptions import ApiException
 
 from kfp_pytorch.launcher.constants import POD
-from kfp_pytorch.local.apiserver.http.server import ThreadedServer
 from kfp_pytorch.local.apiserver.registry import CONFIG_MAP
 
 JOBS = ("kubeflow.org", "v1", "default", "pytorchjobs")
@@ -264,7 +264,7 @@ def test_native_fields_that_there_are_not_warn_or_are_refused(
 def test_a_watch_of_another_clients_changes_gets_bookmarks_meanwhile(
     core: kubernetes.CoreV1Api, tmp_path: Any
 ) -> None:
-    from kfp_pytorch.local.apiserver.http.server import start_in_thread
+    from harness.api_server import start_in_thread
 
     server = start_in_thread(tmp_path, bookmark_every_s=0.05)
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.api_server import ThreadedServer, start_in_thread
 
 from kfp_pytorch.launcher.constants import (
     DEPLOYMENT,
@@ -21,7 +22,6 @@ from kfp_pytorch.launcher.constants import (
     PYTORCHJOB,
     SERVICE,
 )
-from kfp_pytorch.local.apiserver.http.server import ThreadedServer, start_in_thread
 from kfp_pytorch.local.apiserver.registry import CONFIG_MAP, NAMESPACE
 
 KUBECTL = shutil.which("kubectl")

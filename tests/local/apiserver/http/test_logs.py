@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
+from harness.api_server import ThreadedServer
 
 from kfp_pytorch.launcher.constants import POD
-from kfp_pytorch.local.apiserver.http.server import ThreadedServer
 
 Object = dict[str, Any]
 URL = "/api/v1/namespaces/default/pods/p/log"

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from harness.api_server import ThreadedServer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +26,6 @@ from kfp_pytorch.launcher.constants import (
     Kind,
 )
 from kfp_pytorch.local.apiserver.http import app
-from kfp_pytorch.local.apiserver.http.server import ThreadedServer
 from kfp_pytorch.local.apiserver.registry import CONFIG_MAP, NAMESPACE, SECRET
 from kfp_pytorch.local.apiserver.store import patches
 from kfp_pytorch.local.apiserver.store.api import Api, ApiError
@@ -169,7 +169,7 @@ def test_no_answer_waits_for_the_client_to_acknowledge_its_beginning(
 ) -> None:
     with httpx.Client(base_url=api_server.url) as client:
         assert client.get("/api/v1/namespaces").status_code == 200
-        open_now = api_server._server.connections._open
+        open_now = api_server.server.connections._open
         (transport,) = api_server.call(lambda: list(open_now.values()))
         sock = transport.get_extra_info("socket")
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

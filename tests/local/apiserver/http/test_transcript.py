@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
+from harness.api_server import ThreadedServer, start_in_thread
 
-from kfp_pytorch.local.apiserver.http.server import ThreadedServer, start_in_thread
 from kfp_pytorch.local.apiserver.registry import Registry, read_definitions
 from kfp_pytorch.local.apiserver.store.api import Api
 

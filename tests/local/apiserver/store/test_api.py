@@ -48,10 +48,10 @@ def api() -> Api:
 
 def test_a_started_server_has_imported_nothing_that_is_slow() -> None:
     code = (
-        "import sys, asyncio, pathlib\n"
-        "from kfp_pytorch.local.apiserver.http.server import start_in_thread\n"
-        "import tempfile\n"
-        "start_in_thread(pathlib.Path(tempfile.mkdtemp())).stop()\n"
+        "import asyncio, pathlib, sys, tempfile\n"
+        "from kfp_pytorch.local.apiserver.http.server import Server\n"
+        "from kfp_pytorch.local.apiserver.store.api import Api\n"
+        "asyncio.run(Server(Api(), pathlib.Path(tempfile.mkdtemp())).start())\n"
         "print([m for m in ('kubernetes', 'jsonschema_rs', 'torch', 'kfp') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,9 +13,8 @@ from typing import Any
 import httpcore
 import httpx
 import pytest
-from harness.held import Clock
-
-from kfp_pytorch.local.apiserver.faultactions import (
+from harness.api_server import ThreadedServer
+from harness.faults.actions import (
     Action,
     Answer,
     Delay,
@@ -26,10 +25,8 @@ from kfp_pytorch.local.apiserver.faultactions import (
     Stall,
     TokenExpired,
 )
-from kfp_pytorch.local.apiserver.faults import Fault
-from kfp_pytorch.local.apiserver.http.server import ThreadedServer
-from kfp_pytorch.local.apiserver.registry import CONFIG_MAP
-from kfp_pytorch.local.apiserver.watchfaults import (
+from harness.faults.plan import Fault
+from harness.faults.watches import (
     DuplicateEvents,
     EndWatch,
     InsertEvent,
@@ -38,6 +35,9 @@ from kfp_pytorch.local.apiserver.watchfaults import (
     WithholdLast,
     expired_watch,
 )
+from harness.held import Clock
+
+from kfp_pytorch.local.apiserver.registry import CONFIG_MAP
 
 # No test of this file takes so many seconds.
 SLOW = 60.0
@@ -137,7 +137,7 @@ def test_a_fault_begins_and_ends_at_its_time(
     api_server: ThreadedServer, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("kfp_pytorch.local.apiserver.faults.time", clock)
+    monkeypatch.setattr("harness.faults.plan.time", clock)
     api_server.faults.add(Fault(Answer(500), times=None, after_s=100.0, for_s=200.0))
     found = []
     for clock.ahead in (0.0, 99.0 - SLOW, 100.0, 299.0 - SLOW, 300.0):

@@ -5,19 +5,20 @@ A plan is a list of faults. Each names the requests that it strikes and what bec
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from urllib.parse import parse_qs
 
+from harness.faults.actions import Action, Call, Connection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kfp_pytorch.local.apiserver import faultactions
 from kfp_pytorch.local.apiserver.errors import Object
-from kfp_pytorch.local.apiserver.faultactions import Action, Call
 from kfp_pytorch.local.apiserver.http import paths
+from kfp_pytorch.local.apiserver.http.connections import Peer
 
 _REQUESTS_KEPT = 200_000
 
@@ -86,16 +87,27 @@ class _Active:
 
 
 class Faults:
-    """The faults of one server, and the requests that it saw."""
+    """The faults of one server, and the requests that it saw.
 
-    def __init__(self) -> None:
+    Args:
+        find_connection: Gives the connection that a request came by.
+    """
+
+    def __init__(self, find_connection: Callable[[Scope], Connection]) -> None:
+        self._find_connection = find_connection
         self._active: list[_Active] = []
+        self._unfinished: dict[Peer, asyncio.Task[None]] = {}
+        self._ended: set[Peer] = set()
         self.requests: deque[Request] = deque(maxlen=_REQUESTS_KEPT)
 
     def add(self, *faults: Fault) -> None:
         """Adds faults; of those that fit a request the first that was added strikes."""
         now = time.monotonic()
         self._active.extend(_Active(fault, now) for fault in faults)
+
+    def add_first(self, fault: Fault) -> None:
+        """Adds a fault that strikes before all others."""
+        self._active.insert(0, _Active(fault, time.monotonic()))
 
     def clear(self) -> None:
         """Takes all faults away; requests that were struck stay so."""
@@ -105,40 +117,65 @@ class Faults:
         """How many requests the present faults have struck."""
         return sum(active.struck for active in self._active)
 
-    def wrap(self, app: ASGIApp, find: Callable[[Scope], faultactions.Connection]) -> ASGIApp:
-        """The application with the faults before it.
+    def unfinished(self) -> list[Peer]:
+        """The clients whose requests are being answered, such as those that watch."""
+        return list(self._unfinished)
 
-        Args:
-            app: The application.
-            find: Gives the connection that a request came by.
-        """
+    def end(self, clients: Collection[Peer]) -> None:
+        """Ends the answers that these clients still read, and closes their connections."""
+        for each in clients:
+            if task := self._unfinished.get(each):
+                self._ended.add(each)
+                task.cancel()
+
+    def wrap(self, app: ASGIApp) -> ASGIApp:
+        """The application with the faults before it."""
 
         async def faulty(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http":
-                await app(scope, receive, send)
-                return
-            request = _request(scope)
-            self.requests.append(request)
-
-            async def recorded(message: Message) -> None:
-                if message["type"] == "http.response.start":
-                    request.status = message["status"]
-                await send(message)
-
-            active = self._striking(request)
-            if active is None:
-                await app(scope, receive, recorded)
-            else:
-                call = Call(app, scope, receive, recorded, find(scope), request.verb, active.state)
-                await active.fault.action.strike(call)
+            task = asyncio.current_task()
+            assert task is not None
+            self._unfinished[client(scope)] = task
+            try:
+                await self._answer(app, scope, receive, send)
+            except asyncio.CancelledError:
+                if client(scope) not in self._ended:
+                    raise
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                self._find_connection(scope).close()
+            finally:
+                self._unfinished.pop(client(scope), None)
+                self._ended.discard(client(scope))
 
         return faulty
+
+    async def _answer(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        request = _request(scope)
+        self.requests.append(request)
+
+        async def recorded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                request.status = message["status"]
+            await send(message)
+
+        active = self._striking(request)
+        if active is None:
+            await app(scope, receive, recorded)
+            return
+        connection = self._find_connection(scope)
+        call = Call(app, scope, receive, recorded, connection, request.verb, active.state)
+        await active.fault.action.strike(call)
 
     def _striking(self, request: Request) -> _Active | None:
         for active in list(self._active):
             if active.strikes(request.verb, request.path, request.time):
                 return active
         return None
+
+
+def client(scope: Scope) -> Peer:
+    """The address of the client that a request came from."""
+    host, port = scope.get("client") or ("", 0)
+    return str(host), int(port)
 
 
 def _request(scope: Scope) -> Request:

@@ -21,6 +21,9 @@ class Connection(Protocol):
     def reset(self) -> None:
         """Breaks the connection off with a TCP reset."""
 
+    def close(self) -> None:
+        """Closes the connection when what was sent has been delivered."""
+
     def refuse(self, seconds: float) -> None:
         """Breaks every connection off and refuses new ones for some seconds."""
 
@@ -127,9 +130,11 @@ class Forbidden:
 
     Attributes:
         user: Who may not.
+        role_not_found: A ClusterRole that the server says it does not find; empty for none.
     """
 
     user: str = "system:serviceaccount:kubeflow:pipeline-runner"
+    role_not_found: str = ""
 
     async def strike(self, call: Call) -> None:
         """Answers."""
@@ -148,6 +153,9 @@ class Forbidden:
         subject += f' "{name}"' if name else ""
         why = f'User "{self.user}" cannot {call.verb} resource "{resource}" in API group "{group}"'
         message = f"{subject} is forbidden: {why}{where}"
+        if self.role_not_found:
+            role = f'clusterrole.rbac.authorization.k8s.io "{self.role_not_found}"'
+            message += f": RBAC: {role} not found"
         await Answer(403, "Forbidden", message).strike(call)
 
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from harness.faults.actions import Call, EnoughError, status, until_enough
 from starlette.types import Message
 
 from kfp_pytorch.local.apiserver.errors import Object
-from kfp_pytorch.local.apiserver.faultactions import Call, EnoughError, status, until_enough
 from kfp_pytorch.local.apiserver.http.streaming import disconnected
 
 
