@@ -20,6 +20,8 @@ from typing import Any
 import click
 import yaml
 
+from kfp_pytorch.cli import signatures
+
 SHIPPED = "kfp_pytorch.pipelines"
 # A package's YAML documents.
 _DOCUMENTS = ("the pipeline", "the platform's part")
@@ -261,7 +263,11 @@ def _of_file(path: Path) -> dict[str, Any]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with warnings.catch_warnings(), _neighbours_first(path.resolve().parent):
+        with (
+            warnings.catch_warnings(),
+            _neighbours_first(path.resolve().parent),
+            signatures.evaluated(),
+        ):
             warnings.simplefilter("ignore", FutureWarning)
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:

@@ -127,3 +127,27 @@ def test_files_may_have_the_names_of_modules_and_their_neighbours_may_be_called_
         result = cli("compile", file, "--output", tmp_path / "package.yaml")
         assert result.exit_code == 0, result.output
         assert f"name: the-{file.stem}\n" in (tmp_path / "package.yaml").read_text()
+
+
+def test_annotations_may_be_text(tmp_path, cli):
+    path = tmp_path / "postponed.py"
+    path.write_text(
+        "from __future__ import annotations\n"
+        "from kfp import dsl\n"
+        "from kfp.dsl import Input, Model, Output\n"
+        "@dsl.component\n"
+        "def make(model: Output[Model], names: list[str], count: int = 2) -> float:\n"
+        "    open(model.path, 'w').write(' '.join(names))\n"
+        "    return count / 4\n"
+        "@dsl.component\n"
+        "def show(model: Input[Model], number: float):\n"
+        "    print(open(model.path).read(), number)\n"
+        "@dsl.pipeline\n"
+        "def postponed(names: list[str], count: int = 3):\n"
+        "    made = make(names=names, count=count)\n"
+        "    show(model=made.outputs['model'], number=made.outputs['Output'])\n"
+    )
+    names = ("-p", 'names=["a", "b"]')
+    result = cli("run", path, "--local", *names, "--root", tmp_path / "home")
+    assert result.exit_code == 0, result.output
+    assert "a b 0.75" in result.output
