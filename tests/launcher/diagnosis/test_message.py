@@ -320,6 +320,33 @@ def test_with_no_evidence_the_cause_itself_is_the_message() -> None:
     assert found.short == "The job was deleted while it ran"
 
 
+CRASHED = container(state={"running": {}}, lastState=end(1), restarts=1)
+UNFIT = {
+    "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1: 1 Insufficient c"}],
+    "phase": "Pending",
+}
+LIMIT = "It did not run within 600 s"
+
+
+@pytest.mark.parametrize(
+    ("why", "pods", "order"),
+    [
+        ("failed", [pod(0, CRASHED), pod(1, on="", **UNFIT)], ["No node takes", "exit code 1"]),
+        ("start", [pod(0, CRASHED), pod(1, on="", **UNFIT)], ["No node takes", LIMIT, "exit code"]),
+        ("start", [pod(0, CRASHED)], [LIMIT, "exit code 1"]),
+        ("lost", [pod(0, CRASHED), pod(1, on="", **UNFIT)], [LIMIT, "No node takes", "exit code"]),
+    ],
+)
+def test_the_end_of_the_wait_comes_first_unless_something_that_is_so_now_explains_it(
+    why: str, pods: list[dict[str, Any]], order: list[str]
+) -> None:
+    evidence = Evidence(job=job(), pods={p["metadata"]["name"]: p for p in pods})
+    message = diagnose(evidence, LIMIT, why).message
+    places = [message.find(part) for part in order]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
 def test_a_list_of_names_is_short() -> None:
     assert some(["a"]) == "a"
     assert some(["a", "b"]) == "a and b"

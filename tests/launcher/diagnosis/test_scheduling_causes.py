@@ -43,6 +43,22 @@ def test_what_preemption_would_do_is_no_reason_of_its_own() -> None:
     assert "less cpu" not in of(unfit(words)).message
 
 
+@pytest.mark.parametrize(
+    "preemption",
+    [
+        " preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.",
+        # Kubernetes 1.34
+        " no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption "
+        "victims found for incoming pod.",
+    ],
+)
+def test_the_schedulers_reasons_end_where_its_words_on_preemption_begin(preemption: str) -> None:
+    reasons = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu"
+    found = of(unfit(f"{reasons}.{preemption}"))
+    assert first_line(found).endswith(f"The scheduler says: {reasons}.")
+    assert "less nvidia.com/gpu" in found.message
+
+
 CREATING = container(state={"waiting": {"reason": "ContainerCreating"}})
 
 

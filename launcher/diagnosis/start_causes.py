@@ -1,21 +1,21 @@
-"""What the kubelet says of containers that do not start, and what to do about it. No I/O."""
+"""Causes: a container does not start, in the kubelet's words. Pure functions of the facts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kfp_pytorch.launcher import patterns
 from kfp_pytorch.launcher.constants import INIT_CONTAINER
-from kfp_pytorch.launcher.diagnosis.pod_causes import CANNOT_START, START_ERRORS, Finding
+from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts
 from kfp_pytorch.launcher.kubernetes import objects, pod_status
-from kfp_pytorch.launcher.waiting.evidence import Evidence
+
+START_ERRORS = ("StartError", "ContainerCannotRun")
 
 
 @dataclass(frozen=True)
 class Reason:
-    """What a word of the kubelet's means for a person."""
+    """What one of the kubelet's reasons means for a person."""
 
     words: str
     advice: str
@@ -140,36 +140,34 @@ _INIT_ADVICE = (
 )
 
 
-def find(evidence: Evidence) -> Iterator[Finding]:
-    """Yield why a container does not start: the first that waits, and the first that could not.
-
-    Args:
-        evidence: What was seen of the job.
-    """
-    pods = [*pod_status.in_order(evidence.pods.values()), *evidence.past_pods]
-    for pod in pods:
+def container_waits(facts: Facts) -> Cause | None:
+    """The kubelet cannot start a container: its image, its configuration, its command."""
+    for pod in facts.all_pods:
         waits = [found for found in pod_status.waiting(pod) if found[1] in _WAITING]
-        if waits:
-            name, reason, words = waits[0]
-            image = pod_status.container(pod, name).get("image", "")
-            inits = [c.get("name") for c in objects.each(pod, "spec", "initContainers")]
-            which = f"the init container {name!r}" if name in inits else f"container {name!r}"
-            yield Finding(
-                CANNOT_START,
-                f"{objects.name(pod)}: {which} {_WAITING[reason].words}, {reason}, image "
-                f"{image!r}: {_shortened(words)}",
-                _INIT_ADVICE if name == INIT_CONTAINER else advice(reason, words),
-            )
-            break
-    for end in pod_status.failed_ends(pods):
-        if end.reason in START_ERRORS:
-            words = _without_runtime(end.message)
-            yield Finding(
-                CANNOT_START,
-                f"{end.pod}: container {end.container!r} cannot be started ({end.reason}): {words}",
-                advice("RunContainerError", words),
-            )
-            return
+        if not waits:
+            continue
+        name, reason, words = waits[0]
+        image = pod_status.container(pod, name).get("image", "")
+        inits = [c.get("name") for c in objects.each(pod, "spec", "initContainers")]
+        which = f"the init container {name!r}" if name in inits else f"container {name!r}"
+        return Cause(
+            f"{objects.name(pod)}: {which} {_WAITING[reason].words}, {reason}, image "
+            f"{image!r}: {_shortened(words)}",
+            _INIT_ADVICE if name == INIT_CONTAINER else advice(reason, words),
+        )
+    return None
+
+
+def start_failed(facts: Facts) -> Cause | None:
+    """A container's command could not be executed."""
+    end = next((end for end in facts.failed_ends if end.reason in START_ERRORS), None)
+    if end is None:
+        return None
+    words = _without_runtime(end.message)
+    return Cause(
+        f"{end.pod}: container {end.container!r} cannot be started ({end.reason}): {words}",
+        advice("RunContainerError", words),
+    )
 
 
 def advice(reason: str, words: str) -> str:

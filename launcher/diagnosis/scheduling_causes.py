@@ -1,17 +1,17 @@
-"""What the scheduler says of pods that no node takes, and what to do about it. No I/O."""
+"""Causes: no node takes a pod, in the scheduler's words. Pure functions of the facts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from kfp_pytorch.launcher import patterns
-from kfp_pytorch.launcher.diagnosis.pod_causes import UNSCHEDULABLE, VOLUME, Finding
-from kfp_pytorch.launcher.kubernetes import objects, pod_status
+from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts
+from kfp_pytorch.launcher.kubernetes import objects
 from kfp_pytorch.launcher.kubernetes.events import autoscaler_words
 from kfp_pytorch.launcher.text import some
-from kfp_pytorch.launcher.waiting.evidence import Evidence
 
+_PREEMPTION = re.compile(r"(?:\. [^.]*| )\bpreemption: ?")
+_CLAIM = re.compile(r"persistentvolumeclaim|unbound|volume", re.IGNORECASE)
 GANG = re.compile(r"in gang|pod ?group", re.IGNORECASE)
 GANG_ADVICE = (
     "The gang scheduler starts all pods together or none: ask for less, use fewer nodes, or wait "
@@ -31,7 +31,7 @@ _ALONE = (
     ),
     (
         re.compile(r"persistentvolumeclaim .* is being deleted"),
-        "The claim goes as soon as nothing uses it any more: create another, and name it in "
+        "The claim is deleted as soon as nothing uses it any more: create another, and name it in "
         "output_uri.",
     ),
     (
@@ -74,30 +74,45 @@ _OTHER = (
 )
 
 
-def find(evidence: Evidence) -> Iterator[Finding]:
-    """Yield what the scheduler says, once for pods that it says the same of.
+def unusable_claim(facts: Facts) -> Cause | None:
+    """A pod's claim does not exist, is not bound, or can be used on another node only."""
+    return _unscheduled(facts, about_claims=True)
 
-    Args:
-        evidence: What was seen of the job.
-    """
-    pods = [*pod_status.in_order(evidence.pods.values()), *evidence.past_pods]
-    found: dict[str, list[str]] = {}
-    for pod in pods:
+
+def unschedulable(facts: Facts) -> Cause | None:
+    """No node has room for a pod, or may take it."""
+    return _unscheduled(facts, about_claims=False)
+
+
+def _unscheduled(facts: Facts, *, about_claims: bool) -> Cause | None:
+    """Return what the scheduler says, once for pods that it says the same of."""
+    pods_by_words: dict[str, list[str]] = {}
+    for pod in facts.all_pods:
         scheduled = objects.condition(pod, "PodScheduled")
         if scheduled.get("status") == "False":
-            words = str(scheduled.get("message") or scheduled.get("reason") or "")
-            found.setdefault(words, []).append(objects.name(pod))
-    for whole, names in found.items():
-        # What preemption would do is no reason of its own.
-        words = whole.partition(" preemption:")[0]
-        claim = re.search(r"persistentvolumeclaim|unbound|volume", words, re.IGNORECASE)
-        scaling = autoscaler_words(evidence.events)
-        yield Finding(
-            VOLUME + 3 if claim else UNSCHEDULABLE,
-            f"No node takes {some(names)} ({len(names)} of {len(pods)} pods). The scheduler says: "
-            f"{words.rstrip('.')}" + (f"; {scaling}" if scaling else ""),
-            advice(words),
-        )
+            whole = str(scheduled.get("message") or scheduled.get("reason") or "")
+            words = _without_preemption(whole)
+            if bool(_CLAIM.search(words)) == about_claims:
+                pods_by_words.setdefault(words, []).append(objects.name(pod))
+    if not pods_by_words:
+        return None
+    scaling = autoscaler_words(facts.evidence.events)
+    headline = ". ".join(
+        f"No node takes {some(names)} ({len(names)} of {len(facts.all_pods)} pods). The scheduler "
+        f"says: {words}"
+        for words, names in pods_by_words.items()
+    )
+    more = f"; {scaling}" if scaling else ""
+    return Cause(f"{headline}{more}", advice(" ".join(pods_by_words)))
+
+
+def _without_preemption(words: str) -> str:
+    """Leave out what preemption would do: it is no reason of its own.
+
+    Kubernetes 1.34 writes `REASONS. no new claims to deallocate, preemption: OUTCOME`, older ones
+    `REASONS. preemption: OUTCOME`.
+    """
+    return _PREEMPTION.split(words, maxsplit=1)[0].rstrip(".")
 
 
 def advice(words: str) -> str:

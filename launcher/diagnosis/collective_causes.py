@@ -1,0 +1,141 @@
+"""Causes: ranks lost or waited for each other, in torch's words. Pure functions of the facts."""
+
+from __future__ import annotations
+
+import re
+
+from kfp_pytorch.launcher.diagnosis import tracebacks
+from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts
+from kfp_pytorch.launcher.diagnosis.program_errors import LOST_PEERS, OWN_FAULT, Error
+from kfp_pytorch.launcher.kubernetes import objects, pod_status
+from kfp_pytorch.launcher.kubernetes.objects import Object
+from kfp_pytorch.launcher.kubernetes.pod_status import pod_phase
+from kfp_pytorch.launcher.text import some
+from kfp_pytorch.launcher.waiting.evidence import Evidence
+
+_OPERATION = re.compile(r"OpType=(\w+).{0,300}?ran for (\d+) milliseconds", re.DOTALL)
+_GLOO = re.compile(r"Timed out waiting (\d+)ms for (\w+) operation")
+_WAITED = re.compile(r"[\[ ][Rr]ank ?(\d+)\][^\n]{0,200}?(?:Watchdog caught|[Tt]ime[d ]*out)")
+_AT = re.compile(r"[\[ ]Rank (\d+)\] Watchdog caught[^\n]{0,80}?SeqNum=(\d+)")
+_PEER = re.compile(r"(?:(?:closed|reset) by (?:remote )?peer |remote=)\[?([\da-f.:]+)\]?")
+_BARRIER = re.compile(r"monitoredBarrier(?: in (\d+) ?ms)?")
+_MISSING = re.compile(
+    r"[Rr]anks? \[?([\d, ]+?)\]? failed to pass monitoredBarrier"
+    r"|missing ranks?:? \[?([\d, ]+)|rank ([\d]+) has gone"
+)
+_JOINED = re.compile(r"(\d+)/(\d+) (?:clients|workers) joined")
+_ADDRESS = re.compile(
+    r"(?:host not found|not known|failed to connect|connect\(\) timed out|Connection refused)"
+    r"[^\n]{0,120}?\[?([a-z0-9][\w.-]*)[\],: ]+(\d{4,5})"
+)
+
+
+def peers_lost(facts: Facts) -> Cause | None:
+    """Ranks lost their connection to others, or waited for some that did not come."""
+    errors, text = facts.errors, facts.words
+    own = bool(errors) and bool(OWN_FAULT.search(str(errors[0])))
+    lost = LOST_PEERS.search(text) or _ADDRESS.search(text)
+    if not lost or (own and not errors[-1].lost_peers):
+        return None
+    evidence = facts.evidence
+    missing, absent = missing_ranks(evidence.job, errors, text), _not_started(evidence)
+    what = _interruption(text, _peer(evidence, text))
+    if missing:
+        pods = some(dict.fromkeys(_pod_of(evidence.job, rank) for rank in missing))
+        ranks = some(map(str, missing), 8)
+        what += f"; missing: rank{'s' if len(missing) > 1 else ''} {ranks} ({pods})"
+    elif absent:
+        what += f"; not started: {some(absent)}"
+    return Cause(
+        what,
+        "Look at the missing ranks first: one that crashed, hung or never started makes all others "
+        "wait. If none did, the pods cannot reach each other: check network policies and a mesh.",
+    )
+
+
+def _interruption(text: str, peer: str) -> str:
+    """Say what ended the ranks' exchange, as precisely as their words do."""
+    if said := _OPERATION.search(text):
+        return f"NCCL {said[1]} timed out after {int(said[2]) // 1000} s"
+    if said := _GLOO.search(text):
+        return f"Gloo {said[2]} timed out after {int(said[1]) // 1000} s"
+    if said := _JOINED.search(text):
+        return f"Only {said[1]} of {said[2]} processes came to the rendezvous"
+    if peer:
+        return f"A rank lost the connection to {peer}"
+    if said := _ADDRESS.search(text):
+        return f"The rendezvous at {said[1]}:{said[2]} could not be reached"
+    if "watchdog hang" in text:
+        return "NCCL's watchdog hung: an operation on a GPU did not come to an end"
+    if nccl := tracebacks.nccl_words(text):
+        return f"NCCL says: {nccl}"
+    if "Rendezvous" in text and "ClosedError" in text:
+        return "The rendezvous was closed before every process had come"
+    if said := _BARRIER.search(text):
+        return "Not every rank came to a barrier" + (
+            f" within {int(said[1]) // 1000} s" if said[1] else ""
+        )
+    return "A rank lost the connection to another one"
+
+
+def missing_ranks(job: Object, found: list[Error], text: str) -> list[int]:
+    """Return the ranks that others waited for, as far as the words tell.
+
+    Args:
+        job: The PyTorchJob, which says how many ranks there are.
+        found: The programs' errors.
+        text: All logs and messages.
+
+    Returns:
+        Ranks, ascending; empty where nothing tells.
+    """
+    named = [match[1] or match[2] or match[3] for match in _MISSING.finditer(text)]
+    if named:
+        return sorted({int(rank) for part in named for rank in re.findall(r"\d+", part)})
+    waited = {int(rank) for rank in _WAITED.findall(text)}
+    waited |= {error.rank for error in found if error.lost_peers and error.rank is not None}
+    everyone = set(range(_world_size(job)))
+    missing = everyone - waited
+    if waited and not missing:
+        return _behind(text)
+    return sorted(missing) if waited and len(missing) < len(everyone) / 2 + 1 else []
+
+
+def _behind(text: str) -> list[int]:
+    """Return the ranks that were at an earlier operation than others when all had waited."""
+    at: dict[int, int] = {}
+    for rank, number in _AT.findall(text):
+        at[int(rank)] = min(int(number), at.get(int(rank), int(number)))
+    first, last = min(at.values(), default=0), max(at.values(), default=0)
+    return sorted(rank for rank, number in at.items() if number == first) if first < last else []
+
+
+def _peer(evidence: Evidence, text: str) -> str:
+    """Return the pod whose address a message about a lost peer names, or an empty string."""
+    pods = {str(objects.dig(p, "status", "podIP")): p for p in evidence.pods.values()}
+    found = (pods.get(address) for address in _PEER.findall(text))
+    return next((objects.name(pod) for pod in found if pod), "")
+
+
+def _not_started(evidence: Evidence) -> list[str]:
+    """Return the pods of the job that were not made, or have not run yet."""
+    made = {name for name, pod in evidence.pods.items() if pod_phase(pod) != "Pending"}
+    names = (_pod_at(evidence.job, node) for node in pod_status.nodes(evidence.job))
+    return [name for name in names if made and name not in made]
+
+
+def _world_size(job: Object) -> int:
+    return len(pod_status.nodes(job)) * _nproc(job)
+
+
+def _nproc(job: Object) -> int:
+    written = str(objects.dig(job, "spec", "nprocPerNode") or "")
+    return int(written) if written.isdecimal() else 0
+
+
+def _pod_of(job: Object, rank: int) -> str:
+    return _pod_at(job, rank // max(1, _nproc(job)))
+
+
+def _pod_at(job: Object, node: int) -> str:
+    return f"{objects.name(job)}-{f'worker-{node - 1}' if node else 'master-0'}"

@@ -1,0 +1,74 @@
+"""What the causes are derived from: the evidence, and what is read from it once. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kfp_pytorch.launcher.diagnosis import program_errors
+from kfp_pytorch.launcher.diagnosis.program_errors import Error
+from kfp_pytorch.launcher.jobs.termination_messages import read_messages
+from kfp_pytorch.launcher.kubernetes import pod_status
+from kfp_pytorch.launcher.kubernetes.objects import Object
+from kfp_pytorch.launcher.kubernetes.pod_status import Ended
+from kfp_pytorch.launcher.waiting.evidence import Evidence
+
+# Else the job, its pods and their logs are deleted once the step has failed.
+KEEP_THE_PODS = (
+    "To look at the pods yourself, start the step again with cleanup 'never' and clean_pod_policy "
+    "'Keep'."
+)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Something that may be why a job failed.
+
+    Attributes:
+        headline: What it is, as one sentence without its full stop.
+        advice: What to do about it, as sentences.
+    """
+
+    headline: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The evidence of one job, and what several causes read from it.
+
+    Attributes:
+        evidence: What was seen of the job.
+        pods: Its pods as last seen, by rank.
+        all_pods: These, and after them those that were replaced.
+        failed_ends: The ends of their containers that were failures, the first to fail first.
+        logs: The last lines of each pod's log.
+        errors: The errors of the training programs; those about lost peers come last.
+    """
+
+    evidence: Evidence
+    pods: list[Object]
+    all_pods: list[Object]
+    failed_ends: list[Ended]
+    logs: Mapping[str, str]
+    errors: list[Error]
+
+    @property
+    def words(self) -> str:
+        """All that the training programs wrote."""
+        return "\n".join([*self.logs.values(), *map(str, self.errors)])
+
+
+def facts_of(evidence: Evidence) -> Facts:
+    """Read the facts from the evidence."""
+    pods = pod_status.in_order(evidence.pods.values())
+    all_pods = [*pods, *evidence.past_pods]
+    logs = program_errors.readable_logs(evidence)
+    return Facts(
+        evidence=evidence,
+        pods=pods,
+        all_pods=all_pods,
+        failed_ends=pod_status.failed_ends(all_pods),
+        logs=logs,
+        errors=program_errors.errors(evidence, read_messages(all_pods), logs),
+    )
