@@ -39,7 +39,7 @@ from kfp_pytorch.local.controllers.kubernetes import claims, node, pod_admission
 from kfp_pytorch.local.controllers.kubernetes.deployment import DeploymentController
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 from kfp_pytorch.local.controllers.kubernetes.scheduler import Scheduler
-from kfp_pytorch.local.controllers.pytorchjob.controller import Operator
+from kfp_pytorch.local.controllers.pytorchjob.controller import PyTorchJobController
 
 Object = dict[str, Any]
 
@@ -87,7 +87,7 @@ class Cluster:
             claims.run(self.api, self._root),
             Scheduler(self.api).run(),
             self._kubelet.run(),
-            Operator(self.api).run(),
+            PyTorchJobController(self.api).run(),
             DeploymentController(self.api).run(),
             KServe(self.api, self._ports).run(),
         ]

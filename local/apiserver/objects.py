@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from kfp_pytorch.launcher.constants import Kind
 from kfp_pytorch.local.apiserver.errors import Object
 
 Clock = Callable[[], datetime]
@@ -66,6 +67,29 @@ def finalizers(obj: Object) -> list[str]:
 def owners(obj: Object) -> list[Object]:
     """The object's owner references."""
     return list(metadata(obj).get("ownerReferences") or [])
+
+
+def owner_reference(owner: Object, kind: Kind) -> Object:
+    """The reference to an object that controls another.
+
+    Args:
+        owner: The object that controls.
+        kind: Its kind, which objects of a list do not state.
+    """
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "name": name(owner),
+        "uid": metadata(owner)["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def is_controlled_by(obj: Object, owner: Object) -> bool:
+    """Whether an object has a controller reference to another."""
+    uid = metadata(owner)["uid"]
+    return any(each.get("controller") and each["uid"] == uid for each in owners(obj))
 
 
 def deleting(obj: Object) -> bool:

@@ -6,7 +6,6 @@ Source: kserve v0.20, `pkg/controller/v1beta1/inferenceservice` and
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -38,10 +37,10 @@ from kfp_pytorch.local.controllers.kserve.predictor import (
     select_runtime,
     storage_variables,
 )
-from kfp_pytorch.local.controllers.kubernetes.deployment import ready
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
 from kfp_pytorch.local.controllers.kubernetes.node import LOOPBACK
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
+from kfp_pytorch.local.controllers.kubernetes.status import is_ready
 from kfp_pytorch.local.controllers.kubernetes.workqueue import Key, WorkQueue
 
 Object = dict[str, Any]
@@ -173,18 +172,18 @@ def _dated(condition: Object, known: Object, now: datetime) -> Object:
     return {**condition, "lastTransitionTime": since or objects.timestamp(now)}
 
 
-def _model_status(before: Object, seen: Seen, is_ready: str) -> Object:
+def _model_status(before: Object, seen: Seen, overall: str) -> Object:
     """`modelStatus`: what the newest pod's containers say of the model."""
     states = dict(before.get("states") or {"activeModelState": ""})
     found = dict(before)
-    copies = sum(map(ready, seen.pods))
+    copies = sum(map(is_ready, seen.pods))
     found["copies"] = {"failedCopies": 0, **({"totalCopies": copies} if copies else {})}
     failure = None
     if seen.refusal:
         target, transition = "FailedToLoad", "InvalidSpec"
         failure = {"reason": seen.refusal.reason, "message": seen.refusal.message}
     else:
-        target, failure = _target_state(seen.pods, is_ready)
+        target, failure = _target_state(seen.pods, overall)
         transition = {"Loaded": "UpToDate", "FailedToLoad": "BlockedByFailedLoad"}.get(
             target, "InProgress"
         )
@@ -194,7 +193,7 @@ def _model_status(before: Object, seen: Seen, is_ready: str) -> Object:
     return found | ({"lastFailureInfo": failure} if failure else {})
 
 
-def _target_state(pods: tuple[Object, ...], is_ready: str) -> tuple[str, Object | None]:
+def _target_state(pods: tuple[Object, ...], overall: str) -> tuple[str, Object | None]:
     if not pods:
         return "Pending", None
     pod = pods[0].get("status") or {}
@@ -204,7 +203,7 @@ def _target_state(pods: tuple[Object, ...], is_ready: str) -> tuple[str, Object 
         return "FailedToLoad", ended
     if "running" in initial:
         return "Loading", None
-    if is_ready == "True":
+    if overall == "True":
         return "Loaded", None
     ended = _failure(_state(pod.get("containerStatuses"), CONTAINER))
     return ("FailedToLoad", ended) if ended else ("Pending", None)
@@ -252,13 +251,14 @@ class KServe:
     async def run(self) -> None:
         """Work until cancelled."""
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._queue.run())
-                group.create_task(self._watch_services())
-                for kind in (DEPLOYMENT, POD):
-                    group.create_task(self._watch_dependents(kind))
-                for kind in (SERVING_RUNTIME, CLUSTER_SERVING_RUNTIME):
-                    group.create_task(self._watch_runtimes(kind))
+            await self._queue.run(
+                self._watch_services(),
+                *(self._watch_dependents(kind) for kind in (DEPLOYMENT, POD)),
+                *(
+                    self._watch_runtimes(kind)
+                    for kind in (SERVING_RUNTIME, CLUSTER_SERVING_RUNTIME)
+                ),
+            )
         finally:
             self._doors.close_all()
 
@@ -267,7 +267,7 @@ class KServe:
             if change == DELETED:
                 self._doors.close(objects.metadata(service)["uid"])
             else:
-                self._queue.add((objects.namespace(service), objects.name(service)))
+                self._queue.add(service)
 
     async def _watch_dependents(self, kind: Kind) -> None:
         async for change, each in self._api.watch(kind):
@@ -275,12 +275,12 @@ class KServe:
                 self._written.pop(objects.metadata(each)["uid"], None)
             name = objects.labels(each).get(POD_LABEL)
             if name:
-                self._queue.add((objects.namespace(each), name))
+                self._queue.add_key((objects.namespace(each), name))
 
     async def _watch_runtimes(self, kind: Kind) -> None:
         async for _, _runtime in self._api.watch(kind):
             for service in self._api.snapshot(INFERENCE_SERVICE):
-                self._queue.add((objects.namespace(service), objects.name(service)))
+                self._queue.add(service)
 
     def reconcile(self, key: Key) -> None:
         """Bring one InferenceService closer to what its object asks for.
@@ -364,7 +364,7 @@ class KServe:
         return tuple(sorted(found, key=_age, reverse=True))
 
     def _backends(self, pods: tuple[Object, ...]) -> Iterator[int]:
-        for pod in filter(ready, pods):
+        for pod in filter(is_ready, pods):
             ports = pod["spec"]["containers"][0].get("ports") or [{"containerPort": DEFAULT_PORT}]
             yield self._ports.of(pod, int(ports[0]["containerPort"]))
 

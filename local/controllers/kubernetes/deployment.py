@@ -1,25 +1,25 @@
-"""The Deployment controller: keeps pods of the newest template running, old ones until then.
+"""The Deployment controller: rolls pods from the old template to the new one.
 
-There are no ReplicaSets: a pod's owner is the Deployment, and its label `pod-template-hash` says
-of which template it is. Source: kubernetes `pkg/controller/deployment/{rolling,progress,sync}.go`.
+There are no ReplicaSet objects: a pod's owner is the Deployment, and its label `pod-template-hash`
+names the ReplicaSet that it would be in. Source: kubernetes
+`pkg/controller/deployment/{rolling,recreate,progress,sync}.go`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 from kfp_pytorch.launcher.constants import DEPLOYMENT, POD
 from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.store.api import Api, ApiError
+from kfp_pytorch.local.controllers.kubernetes import status
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
+from kfp_pytorch.local.controllers.kubernetes.status import ENDED_PHASES, is_ready, phase
 from kfp_pytorch.local.controllers.kubernetes.workqueue import Key, WorkQueue
-
-Object = dict[str, Any]
 
 HASH_LABEL = "pod-template-hash"
 PROGRESS_DEADLINE_S = 600
@@ -29,26 +29,19 @@ _QUARTER = 4
 
 @dataclass
 class Plan:
-    """What is to be done about one Deployment.
+    """What a reconciliation does.
 
     Attributes:
         create: Pods to create.
         delete: Names of pods to delete.
         status: The Deployment's status.
-        wake_at: When to look again though nothing changed, or None.
+        requeue_at: When to reconcile again though nothing has changed, or None.
     """
 
     create: list[Object] = field(default_factory=list)
     delete: list[str] = field(default_factory=list)
     status: Object = field(default_factory=dict)
-    wake_at: datetime | None = None
-
-
-def ready(pod: Object) -> bool:
-    """Whether a pod takes requests: its condition Ready is True and it is not being deleted."""
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    said = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-    return said and not objects.deleting(pod)
+    requeue_at: datetime | None = None
 
 
 def template_hash(deployment: Object) -> str:
@@ -66,160 +59,161 @@ def reconcile(deployment: Object, pods: list[Object], now: datetime) -> Plan:
         now: The time, in UTC.
 
     Returns:
-        What to do.
+        The plan. The first one for a new template only records its ReplicaSet in the status.
     """
-    wanted = int(deployment["spec"].get("replicas", 1))
-    digest = template_hash(deployment)
-    active = [pod for pod in pods if not objects.deleting(pod) and not _ended(pod)]
-    new = [pod for pod in active if objects.labels(pod).get(HASH_LABEL) == digest]
-    old = [pod for pod in active if objects.labels(pod).get(HASH_LABEL) != digest]
-    recreate = (deployment["spec"].get("strategy") or {}).get("type") == "Recreate"
-    surge = 0 if recreate else -(-wanted // _QUARTER)
-    least = 0 if recreate else wanted - wanted // _QUARTER
-    room = wanted + surge - len(old) - len(new)
-    if recreate and any(objects.labels(p).get(HASH_LABEL) != digest for p in pods):
-        room = 0  # the old ones, those that are still stopping too, go first
-    plan = Plan(create=[_pod(deployment, digest)] * max(0, min(wanted - len(new), room)))
-    plan.delete = [objects.name(pod) for pod in [*_spare(new, wanted), *_old(old, new, least)]]
-    plan.status, plan.wake_at = _status(deployment, new, old, least, now)
-    return plan
+    return _Reconciliation(deployment, pods, now).run()
 
 
-def _ended(pod: Object) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
+class _Reconciliation:
+    """The state of one pass over one Deployment."""
+
+    def __init__(self, deployment: Object, pods: list[Object], now: datetime) -> None:
+        self.deployment, self.pods, self.now = deployment, pods, now
+        self.wanted = int(deployment["spec"].get("replicas", 1))
+        self.digest = template_hash(deployment)
+        active = [p for p in pods if not objects.deleting(p) and phase(p) not in ENDED_PHASES]
+        self.new = [pod for pod in active if self._is_new(pod)]
+        self.old = [pod for pod in active if not self._is_new(pod)]
+        self.recreate = (deployment["spec"].get("strategy") or {}).get("type") == "Recreate"
+        self.status: Object = objects.copy(deployment.get("status") or {})
+
+    def _is_new(self, pod: Object) -> bool:
+        return objects.labels(pod).get(HASH_LABEL) == self.digest
+
+    def run(self) -> Plan:
+        replica_set = f"{objects.name(self.deployment)}-{self.digest}"
+        progressing = status.condition({"status": self.status}, "Progressing")
+        if f'"{replica_set}"' not in progressing.get("message", ""):
+            message = f'Created new replica set "{replica_set}"'
+            self._set("Progressing", "True", "NewReplicaSetCreated", message)
+            return Plan(status=self.status)
+        create = [self._pod()] * self._missing()
+        delete = [objects.name(pod) for pod in [*self._surplus(), *self._old_to_delete()]]
+        requeue_at = self._update_status(f'ReplicaSet "{replica_set}"', len(create))
+        return Plan(create, delete, self.status, requeue_at)
+
+    # Pods.
+
+    def _missing(self) -> int:
+        if self.recreate and not all(map(self._is_new, self.pods)):
+            return 0  # the old pods, terminating ones included, must be gone first
+        surge = 0 if self.recreate else -(-self.wanted // _QUARTER)
+        room = self.wanted + surge - len(self.old) - len(self.new)
+        return max(0, min(self.wanted - len(self.new), room))
+
+    def _surplus(self) -> list[Object]:
+        """New pods beyond the wanted number, the unready first."""
+        return sorted(self.new, key=is_ready)[: max(0, len(self.new) - self.wanted)]
+
+    def _old_to_delete(self) -> list[Object]:
+        """The old pods that are not ready, and others while enough pods are available."""
+        least = 0 if self.recreate else self.wanted - self.wanted // _QUARTER
+        spare = sum(map(is_ready, [*self.old, *self.new])) - least
+        ready = [pod for pod in self.old if is_ready(pod)]
+        return [*(pod for pod in self.old if not is_ready(pod)), *ready[: max(0, spare)]]
+
+    def _pod(self) -> Object:
+        template = objects.copy(self.deployment["spec"]["template"])
+        metadata = template.get("metadata") or {}
+        return {
+            "metadata": {
+                "generateName": f"{objects.name(self.deployment)}-{self.digest}-",
+                "namespace": objects.namespace(self.deployment),
+                "labels": {**(metadata.get("labels") or {}), HASH_LABEL: self.digest},
+                "annotations": metadata.get("annotations") or {},
+                "ownerReferences": [objects.owner_reference(self.deployment, DEPLOYMENT)],
+            },
+            "spec": template["spec"],
+        }
+
+    # The status.
+
+    def _update_status(self, replica_set: str, created: int) -> datetime | None:
+        """Update counts and conditions; returns when the progress deadline passes, if it runs."""
+        before = self.deployment.get("status") or {}
+        available = sum(map(is_ready, [*self.new, *self.old]))
+        total = len(self.new) + len(self.old)
+        counts = {
+            "replicas": total,
+            "updatedReplicas": len(self.new),
+            "readyReplicas": available,
+            "availableReplicas": available,
+            "unavailableReplicas": max(0, total + created - available),
+        }
+        self.status = {key: value for key, value in self.status.items() if key not in counts}
+        self.status |= {name: count for name, count in counts.items() if count}
+        self.status["observedGeneration"] = objects.metadata(self.deployment).get("generation", 1)
+        least = self.wanted if self.recreate else self.wanted - self.wanted // _QUARTER
+        if available >= least:
+            message = "Deployment has minimum availability."
+            self._set("Available", "True", "MinimumReplicasAvailable", message)
+        else:
+            message = "Deployment does not have minimum availability."
+            self._set("Available", "False", "MinimumReplicasUnavailable", message)
+        return self._update_progress(before, counts, replica_set)
+
+    def _update_progress(
+        self, before: Object, counts: dict[str, int], replica_set: str
+    ) -> datetime | None:
+        if (
+            counts["replicas"]
+            == counts["updatedReplicas"]
+            == self.wanted
+            <= counts["readyReplicas"]
+        ):
+            message = f"{replica_set} has successfully progressed."
+            self._set("Progressing", "True", "NewReplicaSetAvailable", message)
+            return None
+        known = status.condition({"status": self.status}, "Progressing")
+        complete = known["reason"] == "NewReplicaSetAvailable"
+        if complete and counts["replicas"] == counts["updatedReplicas"]:
+            return None  # a pod that is not ready any more starts no rollout
+        if _has_progressed(before, counts):
+            known["reason"] = ""  # so that it is written again, with a new lastUpdateTime
+            message = f"{replica_set} is progressing."
+            self._set("Progressing", "True", "ReplicaSetUpdated", message)
+            known = status.condition({"status": self.status}, "Progressing")
+        limit = self.deployment["spec"].get("progressDeadlineSeconds", PROGRESS_DEADLINE_S)
+        deadline = datetime.fromisoformat(known["lastUpdateTime"]) + timedelta(seconds=limit)
+        if self.now < deadline:
+            return deadline
+        message = f"{replica_set} has timed out progressing."
+        self._set("Progressing", "False", "ProgressDeadlineExceeded", message)
+        return None
+
+    def _set(self, type_: str, value: str, reason: str, message: str) -> None:
+        new = {"type": type_, "status": value, "reason": reason, "message": message}
+        set_condition(self.status, new, self.now)
 
 
-def _spare(new: list[Object], wanted: int) -> list[Object]:
-    """Those that are too many, the ones that are not ready first."""
-    return sorted(new, key=ready)[: max(0, len(new) - wanted)]
-
-
-def _old(old: list[Object], new: list[Object], least: int) -> list[Object]:
-    """Old pods that may go: the unready at once, others while enough are left."""
-    available = sum(map(ready, [*old, *new]))
-    going = []
-    for pod in sorted(old, key=ready):
-        if ready(pod):
-            if available <= least:
-                break
-            available -= 1
-        going.append(pod)
-    return going
-
-
-def _pod(deployment: Object, digest: str) -> Object:
-    template = objects.copy(deployment["spec"]["template"])
-    metadata = template.get("metadata") or {}
-    name = objects.name(deployment)
-    owner = {
-        "apiVersion": DEPLOYMENT.api_version,
-        "kind": DEPLOYMENT.kind,
-        "name": name,
-        "uid": objects.metadata(deployment)["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-    return {
-        "metadata": {
-            "generateName": f"{name}-{digest}-",
-            "namespace": objects.namespace(deployment),
-            "labels": {**(metadata.get("labels") or {}), HASH_LABEL: digest},
-            "annotations": metadata.get("annotations") or {},
-            "ownerReferences": [owner],
-        },
-        "spec": template["spec"],
-    }
-
-
-def _status(
-    deployment: Object, new: list[Object], old: list[Object], least: int, now: datetime
-) -> tuple[Object, datetime | None]:
-    wanted = int(deployment["spec"].get("replicas", 1))
-    available = sum(map(ready, [*new, *old]))
-    counts = {
-        "replicas": len(new) + len(old),
-        "updatedReplicas": len(new),
-        "readyReplicas": available,
-        "availableReplicas": available,
-        "unavailableReplicas": max(0, wanted - available),
-    }
-    before = deployment.get("status") or {}
-    progressing, wake_at = _progressing(deployment, counts, now)
-    conditions = [_available(available >= least), progressing]
-    known = {each["type"]: each for each in before.get("conditions") or []}
-    return {
-        "observedGeneration": objects.metadata(deployment).get("generation", 1),
-        **{name: count for name, count in counts.items() if count},
-        "conditions": [_dated(each, known.get(each["type"], {}), now) for each in conditions],
-    }, wake_at
-
-
-def _available(enough: bool) -> Object:
-    if enough:
-        reason, words = "MinimumReplicasAvailable", "Deployment has minimum availability."
-    else:
-        reason = "MinimumReplicasUnavailable"
-        words = "Deployment does not have minimum availability."
-    return {"type": "Available", "status": str(enough), "reason": reason, "message": words}
-
-
-def _progressing(
-    deployment: Object, counts: Object, now: datetime
-) -> tuple[Object, datetime | None]:
-    name, before = objects.name(deployment), deployment.get("status") or {}
-    wanted = int(deployment["spec"].get("replicas", 1))
-    whole = ("replicas", "updatedReplicas", "availableReplicas")
-    if all(counts[each] == wanted for each in whole):
-        words = f'Deployment "{name}" has successfully progressed.'
-        return _progress("True", "NewReplicaSetAvailable", words, now), None
-    conditions: list[Object] = before.get("conditions") or []
-    known = next((c for c in conditions if c["type"] == "Progressing"), {})
-    generation = objects.metadata(deployment).get("generation", 1)
-    moved = before.get("observedGeneration") != generation or any(
-        before.get(each, 0) != count for each, count in counts.items()
+def _has_progressed(before: Object, counts: dict[str, int]) -> bool:
+    """Whether there are more new or ready pods, or fewer old ones, than before."""
+    old: int = before.get("replicas", 0) - before.get("updatedReplicas", 0)
+    return (
+        any(counts[key] > before.get(key, 0) for key in ("updatedReplicas", "readyReplicas"))
+        or counts["replicas"] - counts["updatedReplicas"] < old
     )
-    since = now if moved or not known else datetime.fromisoformat(known["lastUpdateTime"])
-    limit = deployment["spec"].get("progressDeadlineSeconds", PROGRESS_DEADLINE_S)
-    deadline = since + timedelta(seconds=limit)
-    if now >= deadline:
-        words = f'Deployment "{name}" has timed out progressing.'
-        return _progress("False", "ProgressDeadlineExceeded", words, since), None
-    words = f'Deployment "{name}" is progressing.'
-    return _progress("True", "ReplicaSetUpdated", words, since), deadline
 
 
-def _progress(status: str, reason: str, words: str, since: datetime) -> Object:
-    condition = {"type": "Progressing", "status": status, "reason": reason, "message": words}
-    return {**condition, "lastUpdateTime": objects.timestamp(since)}
-
-
-def replica_failure(deployment: Object, words: str, now: datetime) -> Object:
-    """The condition of a Deployment whose pods the cluster refuses.
+def set_condition(status_: Object, new: Object, now: datetime) -> None:
+    """Put a condition last, unless its status and reason are what they were.
 
     Args:
-        deployment: The Deployment, with its status until now.
-        words: Why a pod was refused.
+        status_: The Deployment's status, which is changed.
+        new: The condition.
         now: The time, in UTC.
     """
-    failed = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
-    conditions = (deployment.get("status") or {}).get("conditions") or []
-    known: Object = next((each for each in conditions if each["type"] == "ReplicaFailure"), {})
-    same = known.get("message") == words
-    updated = known["lastUpdateTime"] if same else objects.timestamp(now)
-    return _dated({**failed, "message": words, "lastUpdateTime": updated}, known, now)
+    known = status.condition({"status": status_}, new["type"])
+    if all(known.get(key) == new[key] for key in ("status", "reason")):
+        return
+    new = {**new, "lastUpdateTime": objects.timestamp(now)}
+    _remove_condition(status_, new["type"])
+    status_["conditions"].append(status.dated(new, known, now))
 
 
-def _dated(condition: Object, known: Object, now: datetime) -> Object:
-    """Keep the times of a condition that says what it said."""
-    stamp = objects.timestamp(now)
-    same = {key: known.get(key) for key in ("status", "reason")} == {
-        key: condition[key] for key in ("status", "reason")
-    }
-    done = condition.get("reason") == "NewReplicaSetAvailable"
-    if same and (done or "lastUpdateTime" not in condition):
-        return {**condition, **{k: v for k, v in known.items() if k.endswith("Time")}}
-    since = known.get("lastTransitionTime") if known.get("status") == condition["status"] else None
-    return {"lastUpdateTime": stamp, **condition, "lastTransitionTime": since or stamp}
+def _remove_condition(status_: Object, type_: str) -> None:
+    conditions = status_.get("conditions") or []
+    status_["conditions"] = [each for each in conditions if each["type"] != type_]
 
 
 class DeploymentController:
@@ -236,46 +230,33 @@ class DeploymentController:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._queue.run())
-            group.create_task(self._watch_deployments())
-            group.create_task(self._watch_pods())
-
-    async def _watch_deployments(self) -> None:
-        async for _, deployment in self._api.watch(DEPLOYMENT):
-            self._queue.add((objects.namespace(deployment), objects.name(deployment)))
-
-    async def _watch_pods(self) -> None:
-        async for _, pod in self._api.watch(POD):
-            self._queue.add_controller(pod, DEPLOYMENT)
+        queue = self._queue
+        await queue.run(queue.watch(DEPLOYMENT), queue.watch_owned(POD, DEPLOYMENT))
 
     def reconcile(self, key: Key) -> None:
-        """Bring one Deployment closer to what its object asks for.
+        """Bring one Deployment closer to its spec.
 
         Raises:
-            ApiError: The API refused something; it is to be tried again.
+            ApiError: The API refused something; the reconciliation is to be retried.
         """
         deployment = self._api.find(DEPLOYMENT, *key)
         if deployment is None or objects.deleting(deployment):
             return
-        uid = objects.metadata(deployment)["uid"]
-        pods = [
-            pod
-            for pod in self._api.snapshot(POD, key[0])
-            if any(owner.get("uid") == uid for owner in objects.owners(pod))
-        ]
-        plan = reconcile(deployment, pods, self._api.clock())
+        found = self._api.snapshot(POD, key[0])
+        pods = [pod for pod in found if objects.is_controlled_by(pod, deployment)]
+        now = self._api.clock()
+        plan = reconcile(deployment, pods, now)
         for name in plan.delete:
             self._api.delete(POD, key[0], name)
         refusal = self._create(plan.create, deployment)
-        if refusal:
-            failed = replica_failure(deployment, str(refusal), self._api.clock())
-            plan.status["conditions"].append(failed)
-        if plan.status != (deployment.get("status") or {}):
-            changed = {**objects.copy(deployment), "status": plan.status}
-            self._api.update(DEPLOYMENT, changed, subresource="status")
-        if plan.wake_at is not None:
-            self._queue.add_at(key, plan.wake_at)
+        if refusal is None:
+            _remove_condition(plan.status, "ReplicaFailure")
+        else:
+            failed = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
+            set_condition(plan.status, {**failed, "message": str(refusal)}, now)
+        status.write(self._api, DEPLOYMENT, deployment, plan.status)
+        if plan.requeue_at is not None:
+            self._queue.add_at(key, plan.requeue_at)
         if refusal:
             raise refusal
 
@@ -285,7 +266,7 @@ class DeploymentController:
             try:
                 self._api.create(POD, pod)
             except ApiError as error:
-                words = f"Error creating: {error}"
-                self._recorder.event(deployment, "Warning", "FailedCreate", words)
+                message = f"Error creating: {error}"
+                self._recorder.event(deployment, "Warning", "FailedCreate", message)
                 return error
         return None

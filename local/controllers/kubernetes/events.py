@@ -1,17 +1,15 @@
-"""Events about objects, counted rather than repeated."""
+"""Events about objects; one that is repeated is counted."""
 
 from __future__ import annotations
 
 import logging
 import secrets
 from collections import OrderedDict
-from typing import Any
 
 from kfp_pytorch.launcher.constants import EVENT
 from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.store.api import Api, ApiError
-
-Object = dict[str, Any]
 
 _REMEMBERED = 4096
 _LOG = logging.getLogger(__name__)
@@ -21,36 +19,36 @@ class Recorder:
     """Records events as one component of a cluster, such as `kubelet`.
 
     Args:
-        api: Where the events go.
-        component: Who reports them.
+        api: Where the events are stored.
+        component: The component that reports them.
         host: The node that the component runs on, for a kubelet.
     """
 
     def __init__(self, api: Api, component: str, host: str = "") -> None:
         self._api = api
-        self._source = {"component": component, **({"host": host} if host else {})}
-        # What was said → the name of the event that says it.
-        self._said: OrderedDict[tuple[str, ...], str] = OrderedDict()
+        self._component, self._host = component, host
+        # What an event is about and says → its name.
+        self._recorded: OrderedDict[tuple[str, ...], str] = OrderedDict()
 
     def event(
         self, about: Object, type_: str, reason: str, message: str, field_path: str = ""
     ) -> None:
-        """Record an event, or count it once more if the same was said before.
+        """Record an event, or count it once more if the same was recorded before.
 
-        An event that the API refuses, as in a namespace that goes away, is lost: events are for
-        people, and no controller stops for one.
+        An event that the API refuses, as in a terminating namespace, is dropped: no controller
+        fails for one.
 
         Args:
             about: The object that it is about.
             type_: `Normal` or `Warning`.
             reason: Such as `FailedScheduling`.
-            message: The words for a person.
+            message: The text for a person.
             field_path: The part of the object, such as `spec.containers{pytorch}`.
         """
         key = (objects.metadata(about)["uid"], type_, reason, message, field_path)
         namespace = objects.namespace(about) or "default"
         try:
-            known = self._said.get(key)
+            known = self._recorded.get(key)
             if known and self._api.find(EVENT, namespace, known):
                 self._api.mutate(EVENT, namespace, known, self._count)
             else:
@@ -59,19 +57,14 @@ class Recorder:
         except ApiError as error:
             _LOG.debug("event %s about %s was refused: %s", reason, objects.name(about), error)
 
-    def _count(self, event: Object) -> None:
-        event["count"] = event.get("count", 1) + 1
-        event["lastTimestamp"] = objects.timestamp(self._api.clock())
-
     def _remember(self, key: tuple[str, ...], name: str) -> None:
-        self._said[key] = name
-        if len(self._said) > _REMEMBERED:
-            self._said.popitem(last=False)
+        self._recorded[key] = name
+        if len(self._recorded) > _REMEMBERED:
+            self._recorded.popitem(last=False)
 
     def _new(
         self, about: Object, namespace: str, type_: str, reason: str, message: str, field_path: str
     ) -> Object:
-        now = objects.timestamp(self._api.clock())
         meta = objects.metadata(about)
         involved = {
             "apiVersion": about["apiVersion"],
@@ -93,10 +86,41 @@ class Recorder:
             "type": type_,
             "reason": reason,
             "message": message,
-            "source": self._source,
-            "reportingComponent": self._source["component"],
-            "reportingInstance": self._source.get("host", ""),
+            "reportingComponent": self._component,
+            **self._first(reason),
+        }
+
+    def _first(self, _reason: str) -> Object:
+        """The fields that say when an event was first recorded, and by whom."""
+        now = objects.timestamp(self._api.clock())
+        host = {"host": self._host} if self._host else {}
+        return {
+            "source": {"component": self._component, **host},
+            "reportingInstance": self._host,
             "firstTimestamp": now,
             "lastTimestamp": now,
             "count": 1,
         }
+
+    def _count(self, event: Object) -> None:
+        event["count"] = event.get("count", 1) + 1
+        event["lastTimestamp"] = objects.timestamp(self._api.clock())
+
+
+class SchedulerRecorder(Recorder):
+    """Records events as `events.k8s.io` has them: with neither a count nor a lastTimestamp."""
+
+    def _now(self) -> str:
+        return self._api.clock().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    def _first(self, reason: str) -> Object:
+        return {
+            "source": {},
+            "reportingInstance": f"{self._component}-{self._host}",
+            "eventTime": self._now(),
+            "action": "Binding" if reason == "Scheduled" else "Scheduling",
+        }
+
+    def _count(self, event: Object) -> None:
+        count = (event.get("series") or {}).get("count", 1) + 1
+        event["series"] = {"count": count, "lastObservedTime": self._now()}

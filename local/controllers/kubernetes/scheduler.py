@@ -1,26 +1,23 @@
-"""The scheduler: binds pods to this machine, or says why they do not fit."""
+"""The scheduler: binds pods to this machine, or reports why they do not fit."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from kfp_pytorch.launcher.constants import CLAIM, POD
 from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.registry import NODE
 from kfp_pytorch.local.apiserver.store.api import DELETED, Api
-from kfp_pytorch.local.controllers.kubernetes.events import Recorder
+from kfp_pytorch.local.controllers.kubernetes import status
+from kfp_pytorch.local.controllers.kubernetes.events import SchedulerRecorder
 from kfp_pytorch.local.controllers.kubernetes.node import NODE_NAME, requests
 from kfp_pytorch.local.controllers.kubernetes.workqueue import Key, WorkQueue
 from kfp_pytorch.local.quantities import quantity
 
-Object = dict[str, Any]
-
 SCHEDULER = "default-scheduler"
-_HELPLESS = "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
-_NO_VICTIMS = "preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
-_ENDED = ("Succeeded", "Failed")
+_NOT_HELPFUL = "Preemption is not helpful for scheduling."
+_NO_VICTIMS = "No preemption victims found for incoming pod."
 # Source: kubernetes pkg/registry/core/pod/util.go.
 _GATED = {
     "reason": "SchedulingGated",
@@ -38,20 +35,28 @@ def misfit(pod: Object, node: Object, others: Iterable[Object], claims: Iterable
         claims: The names of the claims in the pod's namespace.
 
     Returns:
-        The scheduler's words, or an empty string for a pod that fits.
+        The scheduler's message, or an empty string for a pod that fits.
     """
     missing = [claim for claim in _claims(pod) if claim not in set(claims)]
     if missing:
-        why = f'persistentvolumeclaim "{missing[0]}" not found'
-        return f"0/1 nodes are available: {why}. {_HELPLESS}"
+        return _message(f'persistentvolumeclaim "{missing[0]}" not found', _NOT_HELPFUL)
     if not _selected(pod, objects.labels(node)):
-        why = "1 node(s) didn't match Pod's node affinity/selector"
-        return f"0/1 nodes are available: {why}. {_HELPLESS}"
-    lacking = _lacking(requests(pod), node["status"]["allocatable"], others)
+        return _message("1 node(s) didn't match Pod's node affinity/selector", _NOT_HELPFUL)
+    asked, allocatable = requests(pod), node["status"]["allocatable"]
+    lacking = _lacking(asked, allocatable, others)
     if lacking:
-        why = ", ".join(f"1 {each}" for each in lacking)
-        return f"0/1 nodes are available: {why}. {_NO_VICTIMS}"
+        # Where the whole node is too small, no pod's preemption would help.
+        why = _NOT_HELPFUL if _lacking(asked, allocatable, ()) else _NO_VICTIMS
+        return _message(", ".join(f"1 {each}" for each in lacking), why)
     return ""
+
+
+def _message(reasons: str, preemption: str) -> str:
+    """The message as Kubernetes 1.34 words it."""
+    return (
+        f"0/1 nodes are available: {reasons}. no new claims to deallocate, preemption: "
+        f"0/1 nodes are available: 1 {preemption}"
+    )
 
 
 def _claims(pod: Object) -> list[str]:
@@ -105,40 +110,36 @@ class Scheduler:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._recorder = Recorder(api, SCHEDULER)
+        self._recorder = SchedulerRecorder(api, SCHEDULER, NODE_NAME)
         self._queue = WorkQueue(api, self.schedule)
-        self._waiting: dict[Key, None] = {}
+        self._unschedulable: dict[Key, None] = {}
 
     async def run(self) -> None:
         """Work until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._queue.run())
-            group.create_task(self._watch_pods())
-            group.create_task(self._watch_claims())
+        await self._queue.run(self._watch_pods(), self._watch_claims())
 
     async def _watch_pods(self) -> None:
         async for change, pod in self._api.watch(POD):
-            ended = (pod.get("status") or {}).get("phase") in _ENDED
-            if change == DELETED or ended:
-                self._try_again()
+            if change == DELETED or status.phase(pod) in status.ENDED_PHASES:
+                self._retry()
             elif not pod["spec"].get("nodeName"):
-                self._queue.add((objects.namespace(pod), objects.name(pod)))
+                self._queue.add(pod)
 
     async def _watch_claims(self) -> None:
         async for _ in self._api.watch(CLAIM):
-            self._try_again()
+            self._retry()
 
-    def _try_again(self) -> None:
-        for key in self._waiting:
-            self._queue.add(key)
+    def _retry(self) -> None:
+        for key in self._unschedulable:
+            self._queue.add_key(key)
 
     def schedule(self, key: Key) -> None:
-        """Bind one pod, or say why not.
+        """Bind one pod, or report why it does not fit.
 
         Raises:
-            ApiError: The API refused it; it is to be tried again.
+            ApiError: The API refused it; it is to be retried.
         """
-        self._waiting.pop(key, None)
+        self._unschedulable.pop(key, None)
         pod = self._api.find(POD, *key)
         if pod is None or pod["spec"].get("nodeName") or objects.deleting(pod):
             return
@@ -150,8 +151,10 @@ class Scheduler:
             return
         why = self._misfit(pod)
         if why:
-            self._waiting[key] = None
-            self._refuse(pod, why)
+            self._unschedulable[key] = None
+            condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+            self._condition(pod, {**condition, "message": why})
+            self._recorder.event(pod, "Warning", "FailedScheduling", why)
         else:
             self._bind(pod)
 
@@ -163,7 +166,7 @@ class Scheduler:
             each
             for each in self._api.snapshot(POD)
             if each["spec"].get("nodeName") == NODE_NAME
-            and (each.get("status") or {}).get("phase") not in _ENDED
+            and status.phase(each) not in status.ENDED_PHASES
         ]
         claims = map(objects.name, self._api.snapshot(CLAIM, objects.namespace(pod)))
         return misfit(pod, node, others, claims)
@@ -175,25 +178,14 @@ class Scheduler:
         namespace, name = objects.namespace(pod), objects.name(pod)
         pod = self._api.mutate(POD, namespace, name, bound)
         self._condition(pod, {"type": "PodScheduled", "status": "True"})
-        said = f"Successfully assigned {namespace}/{name} to {NODE_NAME}"
-        self._recorder.event(pod, "Normal", "Scheduled", said)
-
-    def _refuse(self, pod: Object, why: str) -> None:
-        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        self._condition(pod, {**condition, "message": why})
-        self._recorder.event(pod, "Warning", "FailedScheduling", why)
+        message = f"Successfully assigned {namespace}/{name} to {NODE_NAME}"
+        self._recorder.event(pod, "Normal", "Scheduled", message)
 
     def _condition(self, pod: Object, condition: Object) -> None:
-        now = objects.timestamp(self._api.clock())
-
         def changed(fresh: Object) -> None:
-            status = fresh.setdefault("status", {})
-            known = status.get("conditions") or []
-            old: Object = next((each for each in known if each["type"] == condition["type"]), {})
-            same = old.get("status") == condition["status"]
-            since = old["lastTransitionTime"] if same else now
-            dated = {**condition, "lastProbeTime": None, "lastTransitionTime": since}
-            others = [each for each in known if each["type"] != condition["type"]]
-            status["conditions"] = [*others, dated]
+            old = status.condition(fresh, condition["type"])
+            new = status.dated({**condition, "lastProbeTime": None}, old, self._api.clock())
+            conditions = fresh.setdefault("status", {}).get("conditions") or []
+            fresh["status"]["conditions"] = [*(each for each in conditions if each != old), new]
 
         self._api.mutate(POD, objects.namespace(pod), objects.name(pod), changed, "status")

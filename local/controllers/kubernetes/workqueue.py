@@ -1,11 +1,12 @@
-"""A queue of objects to look at again, as every controller has one."""
+"""A queue of objects to reconcile, as every controller has one."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import datetime
+from typing import Any
 
 from kfp_pytorch.launcher.constants import Kind
 from kfp_pytorch.local.apiserver import objects
@@ -24,54 +25,69 @@ _LOG = logging.getLogger(__name__)
 class WorkQueue:
     """Calls one function for each object that was added, once however often it was added.
 
-    A call that raises `ApiError` is made again, later and later.
+    A call that raises `ApiError` is retried with exponential backoff.
 
     Args:
-        api: Tells the time.
-        work: What to do about one object.
+        api: The cluster's objects and its clock.
+        reconcile: Reconciles one object.
     """
 
-    def __init__(self, api: Api, work: Callable[[Key], None]) -> None:
+    def __init__(self, api: Api, reconcile: Callable[[Key], None]) -> None:
         self._api = api
-        self._work = work
+        self._reconcile = reconcile
         self._due: dict[Key, None] = {}
         self._added = asyncio.Event()
         self._timers: dict[Key, tuple[datetime, asyncio.TimerHandle]] = {}
         self._failures: dict[Key, int] = {}
 
-    def add(self, key: Key) -> None:
-        """Look at an object as soon as possible."""
+    def add(self, obj: Object) -> None:
+        """Reconcile an object as soon as possible."""
+        self.add_key((objects.namespace(obj), objects.name(obj)))
+
+    def add_key(self, key: Key) -> None:
+        """Reconcile the object of this key as soon as possible."""
         self._due[key] = None
         self._added.set()
 
-    def add_controller(self, obj: Object, kind: Kind) -> None:
-        """Look at the object that controls another as soon as possible.
-
-        Args:
-            obj: What is controlled, such as a pod.
-            kind: The kind of controller that is meant; those of other kinds are left alone.
-        """
-        for owner in objects.owners(obj):
-            if owner.get("controller") and owner["kind"] == kind.kind:
-                self.add((objects.namespace(obj), owner["name"]))
-
     def add_at(self, key: Key, time: datetime) -> None:
-        """Look at an object at a time, besides whenever it is added."""
+        """Reconcile an object at a time, besides whenever it is added."""
         known = self._timers.get(key)
         if known and known[0] <= time and not known[1].cancelled():
             return
         if known:
             known[1].cancel()
         delay = max(0.0, (time - self._api.clock()).total_seconds())
-        handle = asyncio.get_running_loop().call_later(delay, self._ring, key)
+        handle = asyncio.get_running_loop().call_later(delay, self._add_due, key)
         self._timers[key] = (time, handle)
 
-    def _ring(self, key: Key) -> None:
+    def _add_due(self, key: Key) -> None:
         self._timers.pop(key, None)
-        self.add(key)
+        self.add_key(key)
 
-    async def run(self) -> None:
-        """Work until cancelled."""
+    async def watch(self, kind: Kind) -> None:
+        """Add every object of a kind that is there or changes, until cancelled."""
+        async for _, obj in self._api.watch(kind):
+            self.add(obj)
+
+    async def watch_owned(self, kind: Kind, owner: Kind) -> None:
+        """Add the controller of every object of a kind that is there or changes.
+
+        Args:
+            kind: What is watched, such as pods.
+            owner: The kind of controller that is added; those of other kinds are left alone.
+        """
+        async for _, obj in self._api.watch(kind):
+            for reference in objects.owners(obj):
+                if reference.get("controller") and reference["kind"] == owner.kind:
+                    self.add_key((objects.namespace(obj), reference["name"]))
+
+    async def run(self, *watches: Coroutine[Any, Any, None]) -> None:
+        """Work, and run the watches that add objects, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for each in (self._work(), *watches):
+                group.create_task(each)
+
+    async def _work(self) -> None:
         try:
             while True:
                 await self._added.wait()
@@ -80,7 +96,7 @@ class WorkQueue:
                     key = next(iter(self._due))
                     del self._due[key]
                     self._try(key)
-                    # Requests get their turn between two objects.
+                    # Requests are served between two objects.
                     await asyncio.sleep(0)
         finally:
             for _, handle in self._timers.values():
@@ -88,11 +104,11 @@ class WorkQueue:
 
     def _try(self, key: Key) -> None:
         try:
-            self._work(key)
+            self._reconcile(key)
         except ApiError as error:
             _LOG.debug("%s/%s: %s", *key, error)
             self._retry(key)
-        except Exception:  # a controller outlives what it did not foresee
+        except Exception:  # an unforeseen error ends no controller
             _LOG.exception("%s/%s", *key)
             self._retry(key)
         else:
@@ -101,4 +117,4 @@ class WorkQueue:
     def _retry(self, key: Key) -> None:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         delay = min(_FIRST_RETRY_S * 2 ** min(failures - 1, 40), _LONGEST_RETRY_S)
-        asyncio.get_running_loop().call_later(delay, self.add, key)
+        asyncio.get_running_loop().call_later(delay, self.add_key, key)

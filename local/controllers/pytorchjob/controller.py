@@ -1,20 +1,19 @@
-"""The PyTorchJob operator: watches jobs, pods and services, and does what `reconcile` decides."""
+"""The PyTorchJob controller: watches jobs, pods and services, and carries out their plans."""
 
 from __future__ import annotations
 
-import asyncio
-
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB, SERVICE, Kind
 from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.store.api import Api, ApiError
+from kfp_pytorch.local.controllers.kubernetes import status
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
 from kfp_pytorch.local.controllers.kubernetes.workqueue import Key, WorkQueue
 from kfp_pytorch.local.controllers.pytorchjob import pods, webhook
-from kfp_pytorch.local.controllers.pytorchjob.pods import Object
 from kfp_pytorch.local.controllers.pytorchjob.reconcile import Plan, reconcile
 
 
-class Operator:
+class PyTorchJobController:
     """Runs the PyTorchJobs of one cluster.
 
     Args:
@@ -29,35 +28,27 @@ class Operator:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._queue.run())
-            group.create_task(self._watch_jobs())
-            for kind in (POD, SERVICE):
-                group.create_task(self._watch_dependents(kind))
-
-    async def _watch_jobs(self) -> None:
-        async for _, job in self._api.watch(PYTORCHJOB):
-            self._queue.add((objects.namespace(job), objects.name(job)))
-
-    async def _watch_dependents(self, kind: Kind) -> None:
-        async for _, each in self._api.watch(kind):
-            self._queue.add_controller(each, PYTORCHJOB)
+        queue = self._queue
+        await queue.run(
+            queue.watch(PYTORCHJOB),
+            queue.watch_owned(POD, PYTORCHJOB),
+            queue.watch_owned(SERVICE, PYTORCHJOB),
+        )
 
     def reconcile(self, key: Key) -> None:
-        """Bring one job closer to what its object asks for.
+        """Bring one job closer to its spec.
 
         Raises:
-            ApiError: The API refused something; it is to be tried again.
+            ApiError: The API refused something; the reconciliation is to be retried.
         """
         job = self._api.find(PYTORCHJOB, *key)
         if job is None:
             return
-        owned = [each for each in self._dependents(POD, job) if _controlled(each, job)]
-        services = self._dependents(SERVICE, job)
-        plan = reconcile(job, owned, services, self._api.clock())
+        owned = [each for each in self._dependents(POD, job) if objects.is_controlled_by(each, job)]
+        plan = reconcile(job, owned, self._dependents(SERVICE, job), self._api.clock())
         self._carry_out(plan, job)
-        if plan.wake_at is not None:
-            self._queue.add_at(key, plan.wake_at)
+        if plan.requeue_at is not None:
+            self._queue.add_at(key, plan.requeue_at)
 
     def _dependents(self, kind: Kind, job: Object) -> list[Object]:
         wanted = pods.labels(job).items()
@@ -72,40 +63,31 @@ class Operator:
         if plan.delete_job:
             uid = objects.metadata(job)["uid"]
             self._api.delete(PYTORCHJOB, objects.namespace(job), objects.name(job), uid=uid)
-            self._say(job, "SuccessfulDeletePod", f"Deleted job: {objects.name(job)}")
+            self._event(job, "SuccessfulDeletePod", f"Deleted job: {objects.name(job)}")
             return
         for each in plan.create:
             self._create(each, job)
-        for note in plan.notes:
-            self._recorder.event(job, note.type, note.reason, note.message)
-        self._write_status(plan, job)
+        for event in plan.events:
+            self._recorder.event(job, event.type, event.reason, event.message)
+        status.write(self._api, PYTORCHJOB, job, plan.status)
 
-    def _write_status(self, plan: Plan, job: Object) -> None:
-        if plan.status != (job.get("status") or {}):
-            changed = {**objects.copy(job), "status": plan.status}
-            self._api.update(PYTORCHJOB, changed, subresource="status")
-
-    def _say(self, job: Object, reason: str, message: str) -> None:
+    def _event(self, job: Object, reason: str, message: str) -> None:
         self._recorder.event(job, "Normal", reason, message)
 
     def _delete(self, kind: Kind, name: str, job: Object) -> None:
         namespace = objects.namespace(job)
         if self._api.find(kind, namespace, name) is not None:
             self._api.delete(kind, namespace, name)
-            self._say(job, f"SuccessfulDelete{kind.kind}", f"Deleted {kind.kind.lower()}: {name}")
+            self._event(job, f"SuccessfulDelete{kind.kind}", f"Deleted {kind.kind.lower()}: {name}")
 
     def _create(self, each: Object, job: Object) -> None:
         kind = POD if each["kind"] == POD.kind else SERVICE
         try:
             self._api.create(kind, each)
         except ApiError as error:
-            reason = f"FailedCreate{kind.kind}"
-            self._recorder.event(job, "Warning", reason, f"Error creating: {error}")
+            # The status is not written then, whatever the other pods do.
+            message = f"Error creating: {error}"
+            self._recorder.event(job, "Warning", f"FailedCreate{kind.kind}", message)
             raise
-        name = objects.name(each)
-        self._say(job, f"SuccessfulCreate{kind.kind}", f"Created {kind.kind.lower()}: {name}")
-
-
-def _controlled(each: Object, job: Object) -> bool:
-    uid = objects.metadata(job)["uid"]
-    return any(owner.get("controller") and owner["uid"] == uid for owner in objects.owners(each))
+        message = f"Created {kind.kind.lower()}: {objects.name(each)}"
+        self._event(job, f"SuccessfulCreate{kind.kind}", message)

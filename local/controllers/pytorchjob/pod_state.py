@@ -1,4 +1,4 @@
-"""What the PyTorchJob operator sees in a job's pods.
+"""What the Training Operator reads from a job's pods.
 
 Source: kubeflow/trainer v1.9.3, `pkg/core` and `pkg/util/k8sutil`.
 """
@@ -7,26 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER
 from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object
+from kfp_pytorch.local.controllers.kubernetes.status import ENDED_PHASES, phase
 from kfp_pytorch.local.controllers.pytorchjob.pods import REPLICA_INDEX_LABEL
-
-Object = dict[str, Any]
 
 NO_EXIT_CODE = 0xBEEF
 """What the operator takes for the exit code of a container that has not ended."""
 
 
 @dataclass(frozen=True)
-class Note:
+class JobEvent:
     """An event to record about the job.
 
     Attributes:
         type: `Normal` or `Warning`.
         reason: Such as `SuccessfulCreatePod`.
-        message: The words for a person.
+        message: The text for a person.
     """
 
     type: str
@@ -34,38 +33,32 @@ class Note:
     message: str
 
 
-def abnormalities(each: Object) -> Iterator[Note]:
-    """What is wrong with an active pod: its containers' words, or its newest condition's."""
-    name, status = objects.name(each), each.get("status") or {}
+def abnormal_pod_events(pod: Object) -> Iterator[JobEvent]:
+    """Events about an active pod: its containers' failures, or its newest condition."""
+    name, status = objects.name(pod), pod.get("status") or {}
     statuses = status.get("containerStatuses") or status.get("initContainerStatuses")
     for container in statuses or []:
         state = container.get("state") or {}
         ended, waiting = state.get("terminated") or {}, state.get("waiting") or {}
         where = f"Error pod {name} container {container['name']}"
         if ended.get("exitCode"):
-            message = (
-                f"exitCode: {ended['exitCode']} terminated message: {ended.get('message', '')}"
-            )
-            yield Note("Warning", ended.get("reason", ""), f"{where} {message}")
+            code, message = ended["exitCode"], ended.get("message", "")
+            text = f"{where} exitCode: {code} terminated message: {message}"
+            yield JobEvent("Warning", ended.get("reason", ""), text)
         if waiting.get("message"):
-            message = f"waiting message: {waiting['message']}"
-            yield Note("Warning", waiting.get("reason", ""), f"{where} {message}")
+            text = f"{where} waiting message: {waiting['message']}"
+            yield JobEvent("Warning", waiting.get("reason", ""), text)
     conditions = status.get("conditions")
     if not statuses and conditions:
         newest = max(conditions, key=lambda condition: condition.get("lastTransitionTime") or "")
         if newest["status"] != "True":
-            message = f"Error pod {name} condition message: {newest.get('message', '')}"
-            yield Note("Warning", newest.get("reason", ""), message)
+            text = f"Error pod {name} condition message: {newest.get('message', '')}"
+            yield JobEvent("Warning", newest.get("reason", ""), text)
 
 
-def phase(each: Object) -> str:
-    """The pod's phase; empty while it has none."""
-    return str((each.get("status") or {}).get("phase") or "")
-
-
-def active(each: Object) -> bool:
+def is_active(pod: Object) -> bool:
     """Whether the pod neither has ended nor is being deleted."""
-    return phase(each) not in ("Succeeded", "Failed") and not objects.deleting(each)
+    return phase(pod) not in ENDED_PHASES and not objects.deleting(pod)
 
 
 def by_index(found: list[Object]) -> dict[int, Object]:
@@ -78,19 +71,19 @@ def by_index(found: list[Object]) -> dict[int, Object]:
     return first
 
 
-def exit_code(each: Object) -> int:
+def exit_code(pod: Object) -> int:
     """The exit code of the pod's `pytorch` container, or `NO_EXIT_CODE`."""
-    for container in (each.get("status") or {}).get("containerStatuses") or []:
+    for container in (pod.get("status") or {}).get("containerStatuses") or []:
         ended = (container.get("state") or {}).get("terminated")
         if container["name"] == PYTORCH_CONTAINER and ended:
             return int(ended["exitCode"])
     return NO_EXIT_CODE
 
 
-def count(counts: Object, each: Object) -> None:
-    """Add a pod to the counts of its replica type."""
-    key = {"Succeeded": "succeeded", "Failed": "failed", "Running": "active"}.get(phase(each))
-    if key == "active" and objects.deleting(each):
+def count(counts: Object, pod: Object) -> None:
+    """Add a pod to the counts of its replica type; one that is deleted while it runs has failed."""
+    key = {"Succeeded": "succeeded", "Failed": "failed", "Running": "active"}.get(phase(pod))
+    if key == "active" and objects.deleting(pod):
         key = "failed"
     if key:
         counts[key] = counts.get(key, 0) + 1

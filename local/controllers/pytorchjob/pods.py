@@ -6,15 +6,12 @@ Source: kubeflow/trainer v1.9.3, `pkg/controller.v1/pytorch/{envvar,master,elast
 
 from __future__ import annotations
 
-from typing import Any
-
 from kfp_pytorch.launcher.constants import INIT_CONTAINER, PYTORCH_CONTAINER, PYTORCHJOB
 from kfp_pytorch.local.apiserver import objects
-
-Object = dict[str, Any]
+from kfp_pytorch.local.apiserver.errors import Object
 
 MASTER, WORKER = "Master", "Worker"
-# A stand-in for Go's random order over a map: the master first.
+# In place of the random order of a Go map: the master first.
 REPLICA_TYPES = (MASTER, WORKER)
 
 CONTROLLER_NAME = "pytorchjob-controller"
@@ -117,7 +114,7 @@ def pod(job: Object, replica_type: str, index: int) -> Object:
         "name": replica_name(job, replica_type, index),
         "namespace": objects.namespace(job),
         "labels": {**(meta.get("labels") or {}), **named},
-        "ownerReferences": [_owner(job)],
+        "ownerReferences": [objects.owner_reference(job, PYTORCHJOB)],
     }
     for field in ("annotations", "finalizers"):
         if meta.get(field):
@@ -140,20 +137,9 @@ def service(job: Object, replica_type: str, index: int) -> Object:
             "name": replica_name(job, replica_type, index),
             "namespace": objects.namespace(job),
             "labels": named,
-            "ownerReferences": [_owner(job)],
+            "ownerReferences": [objects.owner_reference(job, PYTORCHJOB)],
         },
         "spec": {"clusterIP": "None", "selector": named, "ports": ports},
-    }
-
-
-def _owner(job: Object) -> Object:
-    return {
-        "apiVersion": PYTORCHJOB.api_version,
-        "kind": PYTORCHJOB.kind,
-        "name": objects.name(job),
-        "uid": objects.metadata(job)["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
     }
 
 

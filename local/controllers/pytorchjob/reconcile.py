@@ -1,9 +1,9 @@
 """One reconciliation of a PyTorchJob, as a pure function, after the Training Operator v1.9.
 
 Source: kubeflow/trainer v1.9.3, `pkg/controller.v1/common/{job,pod}`, `pkg/core`,
-`pkg/util/status` and `pkg/controller.v1/pytorch/pytorchjob_controller`. Where the operator leaves
-an order to chance (it walks over a Go map), the master comes first here. And where it forgets to
-look again at a job's deadline until something else happens, this one looks in time.
+`pkg/util/status` and `pkg/controller.v1/pytorch/pytorchjob_controller`. Where the operator's order
+is random (it iterates over a Go map), the master comes first here. As in the operator, the deadline
+of a job is checked only when something else causes a reconciliation.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object
+from kfp_pytorch.local.controllers.kubernetes.status import phase
 from kfp_pytorch.local.controllers.pytorchjob import pod_state
-from kfp_pytorch.local.controllers.pytorchjob.pod_state import Note
+from kfp_pytorch.local.controllers.pytorchjob.pod_state import JobEvent
 from kfp_pytorch.local.controllers.pytorchjob.pods import (
     MASTER,
     REPLICA_TYPE_LABEL,
     REPLICA_TYPES,
     WORKER,
-    Object,
     defaulted,
     labels,
     pod,
@@ -36,16 +37,16 @@ _RESTARTED_BY_KUBELET = ("OnFailure", "Always")
 
 @dataclass
 class Plan:
-    """What one reconciliation wants done, in this order.
+    """What a reconciliation does, in this order.
 
     Attributes:
         delete_pods: Names of pods to delete.
         delete_services: Names of services to delete.
         delete_job: Whether the job itself has outlived its TTL.
         create: Pods and services to create, in order.
-        notes: Events to record.
+        events: Events to record.
         status: The job's status afterwards.
-        wake_at: When to reconcile again though nothing has changed, or None.
+        requeue_at: When to reconcile again though nothing has changed, or None.
     """
 
     status: Object
@@ -53,8 +54,8 @@ class Plan:
     delete_services: list[str] = field(default_factory=list)
     delete_job: bool = False
     create: list[Object] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
-    wake_at: datetime | None = None
+    events: list[JobEvent] = field(default_factory=list)
+    requeue_at: datetime | None = None
 
 
 def reconcile(job: Object, pods: list[Object], services: list[Object], now: datetime) -> Plan:
@@ -67,14 +68,14 @@ def reconcile(job: Object, pods: list[Object], services: list[Object], now: date
         now: The time, in UTC.
 
     Returns:
-        What is to be done. Nothing for a job that is being deleted or that another manages.
+        The plan; an empty one for a job that is being deleted or that another manager runs.
     """
-    if objects.deleting(job) or _managed_elsewhere(job):
+    if objects.deleting(job) or _has_other_manager(job):
         return Plan(job.get("status") or {})
     return _Reconciliation(defaulted(job), pods, services, now).run()
 
 
-def _managed_elsewhere(job: Object) -> bool:
+def _has_other_manager(job: Object) -> bool:
     manager = (job["spec"].get("runPolicy") or {}).get("managedBy")
     return manager is not None and manager != _MANAGER
 
@@ -102,11 +103,11 @@ class _Reconciliation:
         elif self.policy.get("suspend"):
             self._suspend()
         else:
-            self._keep_going()
+            self._reconcile_replicas()
         return self.plan
 
-    def _note(self, type_: str, reason: str, message: str) -> None:
-        self.plan.notes.append(Note(type_, reason, message))
+    def _event(self, type_: str, reason: str, message: str) -> None:
+        self.plan.events.append(JobEvent(type_, reason, message))
 
     def _clean_up_finished(self) -> None:
         policy = self.policy["cleanPodPolicy"]
@@ -114,33 +115,34 @@ class _Reconciliation:
             self._delete(self.pods)
         elif policy == "Running":
             # A pending pod would run as soon as it can be scheduled.
-            self._delete(p for p in self.pods if pod_state.phase(p) in ("Running", "Pending"))
+            self._delete(p for p in self.pods if phase(p) in ("Running", "Pending"))
         self._expire()
         if self.status.is_true("Succeeded"):
-            for counts in (self.status.object.get("replicaStatuses") or {}).values():
+            for counts in self.status.replicas():
                 active = counts.pop("active", 0)
                 if active:
                     counts["succeeded"] = counts.get("succeeded", 0) + active
 
     def _suspend(self) -> None:
         self._delete(self.pods)
-        for counts in (self.status.object.get("replicaStatuses") or {}).values():
+        for counts in self.status.replicas():
             counts.pop("active", None)
         message = f"PyTorchJob {self.name} is suspended."
         if self.status.is_true("Running"):
             self.status.set("Running", "Suspended", message, "False")
-        if not self.status.is_true("Suspended"):
-            self.status.set("Suspended", "Suspended", message)
-            self._note("Normal", "PyTorchJobSuspended", message)
+        self.status.set("Suspended", "Suspended", message)
+        # At every reconciliation of a suspended job.
+        self._event("Normal", "PyTorchJobSuspended", message)
 
-    def _keep_going(self) -> None:
+    def _reconcile_replicas(self) -> None:
         if self.status.is_true("Suspended"):
             message = f"PyTorchJob {self.name} is resumed."
             self.status.set("Suspended", "Resumed", message, "False")
             self.status.start(again=True)
-            self._note("Normal", "PyTorchJobResumed", message)
-        self._note_abnormal_pods()
-        failure = self._limit_exceeded()
+            self._event("Normal", "PyTorchJobResumed", message)
+        for each in filter(pod_state.is_active, self.pods):
+            self.plan.events += pod_state.abnormal_pod_events(each)
+        failure = self._exceeded_limit()
         if failure:
             self._fail_at_limit(failure)
             return
@@ -149,33 +151,30 @@ class _Reconciliation:
             self._reconcile_pods(replica_type)
             self._reconcile_services(replica_type)
         self.status.start()
-        self._judge()
-        deadline = self._deadline()
-        if deadline is not None and not self.status.finished:
-            self.plan.wake_at = deadline
+        self._update_conditions()
 
     def _types(self) -> list[str]:
         return [each for each in REPLICA_TYPES if each in self.specs]
 
     # Limits.
 
-    def _limit_exceeded(self) -> str:
-        """The message of the limit that the job has run into, or an empty string."""
+    def _exceeded_limit(self) -> str:
+        """The message about the limit that the job exceeds, or an empty string."""
         limit = self.policy.get("backoffLimit")
         if limit is not None and (self._new_failure(limit) or self._restarts() >= max(limit, 1)):
             return f"Job {self.name} has failed because it has reached the specified backoff limit"
-        deadline = self._deadline()
-        if deadline is not None and self.now >= deadline:
+        seconds = self.policy.get("activeDeadlineSeconds")
+        start = self.status.object.get("startTime")
+        if start and seconds is not None and self.now >= _after(start, seconds):
             return (
                 f"Job {self.name} has failed because it was active longer than specified deadline"
             )
         return ""
 
     def _new_failure(self, limit: int) -> bool:
-        failed = sum(pod_state.phase(p) == "Failed" for p in self.pods)
-        counts = (self.status.object.get("replicaStatuses") or {}).values()
-        known = sum(each.get("failed", 0) for each in counts)
-        active = sum(map(pod_state.active, self.pods))
+        failed = sum(phase(p) == "Failed" for p in self.pods)
+        known = sum(each.get("failed", 0) for each in self.status.replicas())
+        active = sum(map(pod_state.is_active, self.pods))
         total = sum(replicas(self.job, each) for each in self._types())
         # The operator's count of its own retries is always 0, so this is for a limit of 0 alone.
         return failed > known and active != total and limit < 1
@@ -185,46 +184,33 @@ class _Reconciliation:
             container.get("restartCount", 0)
             for replica_type in self._types()
             if self.specs[replica_type]["restartPolicy"] != "Never"
-            for each in self._pods_of(replica_type)
-            if pod_state.phase(each) == "Running"
+            for each in _of_type(replica_type, self.pods)
+            if phase(each) == "Running"
             for statuses in ("initContainerStatuses", "containerStatuses")
             for container in each["status"].get(statuses) or []
         )
 
-    def _deadline(self) -> datetime | None:
-        seconds, start = self.policy.get("activeDeadlineSeconds"), "startTime"
-        if seconds is None or start not in self.status.object:
-            return None
-        return _time(self.status.object[start]) + timedelta(seconds=seconds)
-
     def _fail_at_limit(self, message: str) -> None:
         self.status.complete()
-        # Up to v1.9.3: before it is Failed, so whatever cleanPodPolicy says.
+        # Up to v1.9.3: before it is Failed, whatever cleanPodPolicy says.
         self._delete(self.pods)
         self._expire()
-        self._note("Normal", "PyTorchJobFailed", message)
+        self._event("Normal", "PyTorchJobFailed", message)
         self.status.set("Failed", "Failed", message)
 
     def _expire(self) -> None:
         seconds = self.policy.get("ttlSecondsAfterFinished")
         completed = self.status.object.get("completionTime")
-        # Some failures never set a completion time; such a job stays.
+        # Some failures never set a completion time; such a job is not deleted.
         if seconds is None or completed is None:
             return
-        expiry = _time(completed) + timedelta(seconds=seconds)
+        expiry = _after(completed, seconds)
         if self.now >= expiry:
             self.plan.delete_job = True
         else:
-            self.plan.wake_at = expiry
+            self.plan.requeue_at = expiry
 
     # Pods and services.
-
-    def _pods_of(self, replica_type: str) -> list[Object]:
-        return [
-            each
-            for each in self.pods
-            if objects.labels(each).get(REPLICA_TYPE_LABEL) == replica_type.lower()
-        ]
 
     def _delete(self, pods: Iterable[Object]) -> None:
         for each in pods:
@@ -239,7 +225,7 @@ class _Reconciliation:
         counts: Object = {}
         self.status.object["replicaStatuses"][replica_type] = counts
         wanted = replicas(self.job, replica_type)
-        by_index = pod_state.by_index(self._pods_of(replica_type))
+        by_index = pod_state.by_index(_of_type(replica_type, self.pods))
         for index in range(max([wanted, *(each + 1 for each in by_index)])):
             if index not in by_index:
                 self._create_pod(replica_type, index)
@@ -247,46 +233,42 @@ class _Reconciliation:
             each = by_index[index]
             if index >= wanted:
                 self._delete_pod(each)
-            self._react(replica_type, each)
+            self._handle_exit(replica_type, each)
             pod_state.count(counts, each)
 
     def _create_pod(self, replica_type: str, index: int) -> None:
         self.plan.create.append(pod(self.job, replica_type, index))
         if self.specs[replica_type]["template"]["spec"].get("restartPolicy"):
-            self._note(
+            self._event(
                 "Warning",
                 "SetPodTemplateRestartPolicy",
                 "Restart policy in pod template will be overwritten by restart policy in replica "
                 "spec",
             )
 
-    def _react(self, replica_type: str, each: Object) -> None:
+    def _handle_exit(self, replica_type: str, each: Object) -> None:
         """Restart a failed pod, or fail the job, by the replica's restart policy."""
         code = pod_state.exit_code(each)
         if code != pod_state.NO_EXIT_CODE:
             where = f"{objects.namespace(each)}.{objects.name(each)}"
-            self._note("Normal", "ExitedWithCode", f"Pod: {where} exited with code {code}")
-        if pod_state.phase(each) != "Failed":
+            self._event("Normal", "ExitedWithCode", f"Pod: {where} exited with code {code}")
+        if phase(each) != "Failed":
             return
         policy = self.specs[replica_type]["restartPolicy"]
         by_code = policy == "ExitCode"
         if policy in _RESTARTED_BY_KUBELET or (by_code and code >= _RETRYABLE):
             self._delete_pod(each)
             message = f"job {self.name} is restarting because {replica_type} replica(s) failed."
-            self._note("Warning", "PyTorchJobRestarting", message)
+            self._event("Warning", "PyTorchJobRestarting", message)
             self.status.set("Restarting", "Restarting", message)
         elif by_code:
             message = f'job "{self.name}" is failing because "{replica_type}" replica(s) failed.'
-            self._note("Warning", "PyTorchJobFailed", message)
+            self._event("Warning", "PyTorchJobFailed", message)
             self.status.set("Failed", "Failed", message)
 
     def _reconcile_services(self, replica_type: str) -> None:
-        mine = [
-            each
-            for each in self.services
-            if objects.labels(each).get(REPLICA_TYPE_LABEL) == replica_type.lower()
-        ]
-        wanted, by_index = replicas(self.job, replica_type), pod_state.by_index(mine)
+        wanted = replicas(self.job, replica_type)
+        by_index = pod_state.by_index(_of_type(replica_type, self.services))
         for index in range(wanted):
             if index not in by_index:
                 self.plan.create.append(service(self.job, replica_type, index))
@@ -294,21 +276,19 @@ class _Reconciliation:
             if index >= wanted:
                 self.plan.delete_services.append(objects.name(each))
 
-    # The job's state.
+    # Conditions.
 
-    def _judge(self) -> None:
+    def _update_conditions(self) -> None:
         """Derive the job's conditions from the counts of its pods."""
         for replica_type in self._types():
-            selector = labels(self.job, replica_type)
-            counts = self.status.object["replicaStatuses"][replica_type]
-            counts["selector"] = ",".join(f"{key}={selector[key]}" for key in sorted(selector))
-        for replica_type in self._types():
-            if self._judge_replicas(replica_type):
-                return
+            if self._update_from_replicas(replica_type):
+                return  # the workers' counts get no selector
 
-    def _judge_replicas(self, replica_type: str) -> bool:
-        """Judge the pods of one type; returns whether that settles the job."""
+    def _update_from_replicas(self, replica_type: str) -> bool:
+        """Derive conditions from the pods of one type; returns whether the master succeeded."""
         counts = self.status.object["replicaStatuses"][replica_type]
+        selector = labels(self.job, replica_type)
+        counts["selector"] = ",".join(f"{key}={selector[key]}" for key in sorted(selector))
         succeeded, running = counts.get("succeeded", 0), counts.get("active", 0)
         failed, wanted = counts.get("failed", 0), replicas(self.job, replica_type)
         if replica_type == MASTER:
@@ -332,7 +312,7 @@ class _Reconciliation:
         self.status.set("Running", "Running", f"PyTorchJob {who} is running.")
 
     def _succeeded(self, message: str) -> None:
-        self._note("Normal", "PyTorchJobSucceeded", message)
+        self._event("Normal", "PyTorchJobSucceeded", message)
         self.status.complete()
         self.status.set("Succeeded", "Succeeded", message)
 
@@ -340,18 +320,19 @@ class _Reconciliation:
         because = f"because {failed} {replica_type} replica(s) failed."
         if self.specs[replica_type]["restartPolicy"] != "Never":
             message = f"PyTorchJob {self.name} is restarting {because}"
-            self._note("Warning", "PyTorchJobRestarting", message)
+            self._event("Warning", "PyTorchJobRestarting", message)
             self.status.set("Restarting", "Restarting", message)
         else:
             message = f"PyTorchJob {self.name} is failed {because}"
-            self._note("Normal", "PyTorchJobFailed", message)
+            self._event("Normal", "PyTorchJobFailed", message)
             self.status.complete()
             self.status.set("Failed", "Failed", message)
 
-    def _note_abnormal_pods(self) -> None:
-        for each in filter(pod_state.active, self.pods):
-            self.plan.notes += pod_state.abnormalities(each)
+
+def _of_type(replica_type: str, found: list[Object]) -> list[Object]:
+    label = replica_type.lower()
+    return [each for each in found if objects.labels(each).get(REPLICA_TYPE_LABEL) == label]
 
 
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+def _after(time: str, seconds: int) -> datetime:
+    return datetime.fromisoformat(time) + timedelta(seconds=seconds)

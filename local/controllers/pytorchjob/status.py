@@ -5,18 +5,17 @@ Source: kubeflow/trainer v1.9.3, `pkg/util/status`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any
 
 from kfp_pytorch.launcher.constants import PYTORCHJOB
 from kfp_pytorch.local.apiserver import objects
-
-Object = dict[str, Any]
+from kfp_pytorch.local.apiserver.errors import Object
+from kfp_pytorch.local.controllers.kubernetes.status import condition as find
 
 
 class Status:
-    """The status of a job while it is being worked on, with the operator's rules for conditions."""
+    """The status of a job during a reconciliation."""
 
     def __init__(self, status: Object, now: datetime) -> None:
         self.object = objects.copy(status)
@@ -24,15 +23,16 @@ class Status:
 
     def is_true(self, condition: str) -> bool:
         """Whether the job has a condition of this type and it is True."""
-        return any(
-            each["type"] == condition and each["status"] == "True"
-            for each in self.object.get("conditions") or []
-        )
+        return bool(find({"status": self.object}, condition).get("status") == "True")
 
     @property
     def finished(self) -> bool:
         """Whether the job has succeeded or failed."""
         return self.is_true("Succeeded") or self.is_true("Failed")
+
+    def replicas(self) -> Iterable[Object]:
+        """The counts of each replica type."""
+        return (self.object.get("replicaStatuses") or {}).values()
 
     def set(self, condition: str, reason: str, message: str, value: str = "True") -> None:
         """Set a condition; does nothing once the job has failed."""
@@ -47,19 +47,19 @@ class Status:
             "lastUpdateTime": self._now,
             "lastTransitionTime": self._now,
         }
-        current = next((each for each in conditions if each["type"] == condition), None)
-        if current and current["status"] == value:
+        current = find({"status": self.object}, condition)
+        if current.get("status") == value:
             if current["reason"] == new["reason"]:
                 return
             new["lastTransitionTime"] = current["lastTransitionTime"]
         self.object["conditions"] = [*_without(conditions, condition), new]
 
     def complete(self) -> None:
-        """Note when the job finished, unless that is known."""
+        """Set the completion time, unless it is set."""
         self.object.setdefault("completionTime", self._now)
 
     def start(self, *, again: bool = False) -> None:
-        """Note when the job started, unless that is known or it starts again."""
+        """Set the start time, unless it is set and the job does not start again."""
         if again or "startTime" not in self.object:
             self.object["startTime"] = self._now
 

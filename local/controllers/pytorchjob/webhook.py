@@ -1,21 +1,19 @@
 """What the operator's admission webhook refuses in a PyTorchJob.
 
 Source: kubeflow/trainer v1.9.3, `pkg/webhooks/pytorch` and `pkg/common/util/webhooks.go`. The
-names that the operator makes of the job's own are not checked: a job whose name is too long for
-them is accepted, and never runs.
+names of pods and services are not checked: a job whose name is too long for them is accepted, and
+never runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER
 from kfp_pytorch.local.apiserver import errors, objects
+from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.validation import fields
 from kfp_pytorch.local.controllers.pytorchjob.pods import MASTER, REPLICA_TYPES, WORKER
-
-Object = dict[str, Any]
 
 WEBHOOK = "validator.pytorchjob.training-operator.kubeflow.org"
 _LABEL_1035 = "[a-z]([-a-z0-9]*[a-z0-9])?"
@@ -24,7 +22,7 @@ _REPLICA_SPECS = "spec.pytorchReplicaSpecs"
 
 
 def check(job: Object) -> None:
-    """Refuse a PyTorchJob that the operator would not take.
+    """Refuse an invalid PyTorchJob.
 
     Raises:
         errors.ApiError: 403, with everything that is wrong.

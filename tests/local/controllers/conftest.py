@@ -18,7 +18,7 @@ from kfp_pytorch.local.controllers.kubelet.kubelet import Kubelet
 from kfp_pytorch.local.controllers.kubernetes import claims, node, pod_admission
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 from kfp_pytorch.local.controllers.kubernetes.scheduler import Scheduler
-from kfp_pytorch.local.controllers.pytorchjob.controller import Operator
+from kfp_pytorch.local.controllers.pytorchjob.controller import PyTorchJobController
 from kfp_pytorch.local.processes import guard
 
 Object = dict[str, Any]
@@ -69,7 +69,7 @@ class Controllers:
     def coroutines(self) -> list[Any]:
         return [
             self.kubelet.run(),
-            Operator(self.api).run(),
+            PyTorchJobController(self.api).run(),
             Scheduler(self.api).run(),
             Collector(self.api).run(),
             claims.run(self.api, self.root),

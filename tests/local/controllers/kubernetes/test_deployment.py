@@ -27,7 +27,9 @@ def running(digest: str, name: str, up: bool = True) -> Object:
 def a_deployment(replicas: int = 1, **spec: Any) -> Object:
     template = {"metadata": {"labels": {"app": "d"}}, "spec": {"containers": []}}
     metadata = {"name": "d", "namespace": NAMESPACE, "uid": "u", "generation": 1}
-    return {"metadata": metadata, "spec": {"replicas": replicas, "template": template, **spec}}
+    made = {"metadata": metadata, "spec": {"replicas": replicas, "template": template, **spec}}
+    # The first reconciliation records the ReplicaSet of the template.
+    return {**made, "status": deployment.reconcile(made, [], NOW).status}
 
 
 def test_a_rolling_update_keeps_the_old_pod_until_the_new_one_is_ready() -> None:
@@ -42,7 +44,38 @@ def test_a_rolling_update_keeps_the_old_pod_until_the_new_one_is_ready() -> None
     plan = deployment.reconcile(wanted, [old, running(digest, "new-1")], NOW)
     assert (plan.create, plan.delete) == ([], ["old-1"])
     plan = deployment.reconcile(wanted, [running(digest, "new-1")], NOW)
-    assert plan.status["conditions"][1]["reason"] == "NewReplicaSetAvailable"
+    assert reasons(plan) == ["MinimumReplicasAvailable", "NewReplicaSetAvailable"]
+
+
+def reasons(plan: deployment.Plan) -> list[str]:
+    return [each["reason"] for each in plan.status["conditions"]]
+
+
+def test_the_conditions_of_a_rollout_come_in_the_order_of_a_real_one() -> None:
+    wanted = a_deployment()
+    assert wanted["status"]["conditions"][0]["reason"] == "NewReplicaSetCreated"
+    assert "observedGeneration" not in wanted["status"]
+    seen = []
+    for pods in ([], [up := running(deployment.template_hash(wanted), "new-1", up=False)], [up]):
+        plan = deployment.reconcile(wanted, pods, NOW)
+        wanted["status"] = plan.status
+        seen.append(reasons(plan))
+        up["status"]["conditions"][0]["status"] = str(len(seen) > 1)
+    assert seen == [
+        ["NewReplicaSetCreated", "MinimumReplicasUnavailable"],
+        ["MinimumReplicasUnavailable", "ReplicaSetUpdated"],
+        ["MinimumReplicasAvailable", "NewReplicaSetAvailable"],
+    ]
+
+
+def test_a_pod_that_is_not_ready_any_more_starts_no_rollout() -> None:
+    wanted = a_deployment()
+    pod = running(deployment.template_hash(wanted), "new-1")
+    wanted["status"] = deployment.reconcile(wanted, [pod], NOW).status
+    pod["status"]["conditions"][0]["status"] = "False"
+    plan = deployment.reconcile(wanted, [pod], NOW)
+    assert reasons(plan) == ["NewReplicaSetAvailable", "MinimumReplicasUnavailable"]
+    assert plan.requeue_at is None
 
 
 def test_four_replicas_roll_one_more_and_one_less_at_a_time() -> None:
@@ -74,6 +107,6 @@ def test_a_rollout_without_progress_is_said_to_have_timed_out() -> None:
     wanted["status"] = deployment.reconcile(wanted, pods, NOW).status
     plan = deployment.reconcile(wanted, pods, NOW + timedelta(seconds=30))
     assert plan.status == wanted["status"]
-    assert plan.wake_at == NOW + timedelta(seconds=60)
+    assert plan.requeue_at == NOW + timedelta(seconds=60)
     plan = deployment.reconcile(wanted, pods, NOW + timedelta(seconds=61))
-    assert plan.status["conditions"][1]["reason"] == "ProgressDeadlineExceeded"
+    assert reasons(plan)[-1] == "ProgressDeadlineExceeded"

@@ -222,6 +222,7 @@ def test_a_deployment_says_why_it_gets_no_pods_until_it_gets_them() -> None:
         return {each["type"]: each for each in found}
 
     async def story() -> None:
+        controller.reconcile(("default", "d"))  # records the ReplicaSet
         versions = []
         for _ in range(2):
             with pytest.raises(ApiError):

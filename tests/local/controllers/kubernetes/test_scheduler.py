@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kfp_pytorch.launcher.constants import POD
+from kfp_pytorch.launcher.constants import EVENT, POD
 from kfp_pytorch.local.apiserver.store.api import ApiError
 from kfp_pytorch.local.controllers.kubernetes.scheduler import misfit
 
@@ -41,8 +41,24 @@ def test_a_pod_fits_where_what_it_requests_is_left(
     requests: Object, taken: list[Object], lacking: str
 ) -> None:
     words = misfit(make_pod(requests), NODE, map(make_pod, taken), [])
-    assert words.partition(". preemption")[0] == (
+    assert words.partition(". no new claims")[0] == (
         f"0/1 nodes are available: {lacking}" if lacking else ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "why"),
+    [
+        ("0", "Preemption is not helpful for scheduling."),
+        ("1", "No preemption victims found for incoming pod."),
+    ],
+)
+def test_the_message_says_whether_preemption_could_help(gpus: str, why: str) -> None:
+    node = {**NODE, "status": {"allocatable": {"nvidia.com/gpu": gpus, "pods": "9"}}}
+    asks = {"nvidia.com/gpu": "1"}
+    assert misfit(make_pod(asks), node, [make_pod(asks)], []) == (
+        "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. no new claims to deallocate, "
+        f"preemption: 0/1 nodes are available: 1 {why}"
     )
 
 
@@ -90,6 +106,23 @@ def test_sidecars_count_beside_what_comes_after_them() -> None:
     ):
         verdict = misfit(make_pod({"cpu": "2"}, initContainers=initial), NODE, [], [])
         assert (words in verdict) if words else not verdict
+
+
+def test_the_schedulers_events_have_a_series_and_no_count(
+    on_controllers: Callable[..., None],
+) -> None:
+    async def story(local: Any) -> None:
+        gpu = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+        local.create_pod("p", local.python("pass"), **gpu)
+        first = await local.event("p", "FailedScheduling")
+        assert first["eventTime"]
+        assert not {"count", "lastTimestamp", "series"} & set(first)
+        local.create_pod("other", local.python("pass"))
+        await local.phase("other", "Succeeded")  # the scheduler tries the first one again
+        again = await local.until(EVENT, first["metadata"]["name"], lambda event: "series" in event)
+        assert again["series"]["count"] == 2
+
+    on_controllers(story)
 
 
 def test_a_pod_behind_gates_waits_until_they_are_gone(on_controllers: Callable[..., None]) -> None:

@@ -187,9 +187,11 @@ def test_a_job_and_all_of_its_objects_go_at_the_end_of_its_ttl(on_controllers: R
     on_controllers(story)
 
 
-def test_a_job_past_its_deadline_loses_its_pods_and_fails(on_controllers: Run) -> None:
+def test_a_job_past_its_deadline_fails_when_its_pod_ends(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
-        local.create_job("j", {"Master": replica(SLEEP)}, runPolicy={"activeDeadlineSeconds": 1})
+        # The operator checks the deadline when a pod changes, not when it has passed.
+        code = "import time; time.sleep(1.5)"
+        local.create_job("j", {"Master": replica(code)}, runPolicy={"activeDeadlineSeconds": 1})
         job = await local.condition("j", "Failed")
         assert "longer than specified deadline" in job["status"]["conditions"][-1]["message"]
         async with asyncio.timeout(120):
@@ -240,6 +242,21 @@ def test_a_name_that_is_too_long_with_its_suffix_is_accepted_and_never_runs(
         event = await local.event(name, "FailedCreateService")
         assert "must be no more than 63 characters" in event["message"]
         assert "status" not in local.api.get(PYTORCHJOB, "default", name)
+
+    on_controllers(story)
+
+
+def test_a_job_with_a_refused_worker_has_no_condition_when_its_master_ends(
+    on_controllers: Run,
+) -> None:
+    async def story(local: Any) -> None:
+        worker = replica("pass")
+        worker["template"]["spec"]["serviceAccountName"] = "nonsuch"
+        local.create_job("j", {"Master": replica("pass"), "Worker": worker})
+        event = await local.event("j", "FailedCreatePod")
+        assert 'serviceaccount "nonsuch" not found' in event["message"]
+        await local.phase("j-master-0", "Succeeded")
+        assert "status" not in local.api.get(PYTORCHJOB, "default", "j")
 
     on_controllers(story)
 

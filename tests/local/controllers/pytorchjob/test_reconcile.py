@@ -185,12 +185,16 @@ def test_only_running_pods_count_and_none_that_is_never_restarted(make_job: Make
     assert "Failed" not in conditions(reconcile(job, [make_pod(job, restarts=5)], [], NOW))
 
 
-def test_the_deadline_is_looked_at_in_time(make_job: Make) -> None:
+def test_a_job_is_not_requeued_for_its_deadline(make_job: Make) -> None:
     job = make_job(activeDeadlineSeconds=60)
-    plan = reconcile(job, [], [], NOW)
-    assert plan.wake_at == NOW + timedelta(seconds=60)
-    job = with_status(job, plan)
-    plan = reconcile(job, [make_pod(job)], [], NOW + timedelta(seconds=60))
+    assert reconcile(job, [], [], NOW).requeue_at is None
+
+
+def test_a_job_past_its_deadline_fails_though_its_pod_has_ended_well(make_job: Make) -> None:
+    job = make_job(activeDeadlineSeconds=60)
+    job = with_status(job, reconcile(job, [], [], NOW))
+    ended = make_pod(job, phase="Succeeded", code=0)
+    plan = reconcile(job, [ended], [], NOW + timedelta(seconds=60))
     assert conditions(plan)["Failed"] == "True"
     assert plan.delete_pods == ["j-master-0"]
     assert plan.status["conditions"][-1]["message"] == (
@@ -227,8 +231,14 @@ def test_after_a_success_what_still_runs_counts_as_succeeded(make_job: Make) -> 
     pods = [make_pod(job, phase="Succeeded"), make_pod(job, WORKER)]
     job = with_status(job, reconcile(job, pods, [], NOW))
     counts = reconcile(job, pods, [], NOW).status["replicaStatuses"][WORKER]
-    assert counts["succeeded"] == 1
-    assert "active" not in counts
+    assert counts == {"succeeded": 1}
+
+
+def test_a_pod_that_is_deleted_while_it_runs_counts_as_failed(make_job: Make) -> None:
+    job = make_job(policy="Never")
+    plan = reconcile(job, [make_pod(job, deleting=True), make_pod(job, WORKER)], [], NOW)
+    assert plan.status["replicaStatuses"][MASTER]["failed"] == 1
+    assert conditions(plan)["Failed"] == "True"
 
 
 def test_a_finished_job_is_deleted_when_its_time_is_over(make_job: Make) -> None:
@@ -237,7 +247,7 @@ def test_a_finished_job_is_deleted_when_its_time_is_over(make_job: Make) -> None
     job = with_status(job, reconcile(job, pods, [], NOW))
     plan = reconcile(job, pods, [], NOW)
     assert not plan.delete_job
-    assert plan.wake_at == NOW + timedelta(seconds=10)
+    assert plan.requeue_at == NOW + timedelta(seconds=10)
     assert reconcile(job, pods, [], NOW + timedelta(seconds=10)).delete_job
 
 
@@ -292,6 +302,15 @@ def test_pods_beyond_the_wanted_number_are_deleted(make_job: Make) -> None:
     job = make_job(master=0, workers=1)
     pods = [make_pod(job, WORKER, index) for index in range(3)]
     assert reconcile(job, pods, [], NOW).delete_pods == ["j-worker-1", "j-worker-2"]
+
+
+def test_a_suspended_job_has_an_event_at_every_reconciliation(make_job: Make) -> None:
+    job = make_job(suspend=True)
+    first = reconcile(job, [], [], NOW)
+    second = reconcile(with_status(job, first), [], [], NOW)
+    assert second.status == first.status
+    for plan in (first, second):
+        assert [event.reason for event in plan.events] == ["PyTorchJobSuspended"]
 
 
 def test_a_second_look_at_a_settled_job_changes_nothing(make_job: Make) -> None:

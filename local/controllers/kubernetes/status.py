@@ -1,0 +1,50 @@
+"""Statuses and their conditions, as controllers write them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from kfp_pytorch.launcher.constants import Kind
+from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object
+from kfp_pytorch.local.apiserver.store.api import Api
+
+ENDED_PHASES = ("Succeeded", "Failed")
+
+
+def phase(pod: Object) -> str:
+    """The pod's phase; empty while it has none."""
+    return str((pod.get("status") or {}).get("phase") or "")
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether a pod takes requests: its condition Ready is True and it is not being deleted."""
+    return condition(pod, "Ready").get("status") == "True" and not objects.deleting(pod)
+
+
+def condition(obj: Object, type_: str) -> Object:
+    """An object's condition of a type; empty where it has none."""
+    conditions = (obj.get("status") or {}).get("conditions") or []
+    return next((each for each in conditions if each["type"] == type_), {})
+
+
+def dated(new: Object, old: Object, now: datetime) -> Object:
+    """A condition with its lastTransitionTime, which stays while its status does.
+
+    Args:
+        new: The condition.
+        old: The condition of that type until now; empty if there was none.
+        now: The time, in UTC.
+    """
+    since = old.get("lastTransitionTime") if old.get("status") == new["status"] else None
+    return {**new, "lastTransitionTime": since or objects.timestamp(now)}
+
+
+def write(api: Api, kind: Kind, obj: Object, status: Object) -> None:
+    """Write an object's status if it differs from the one that it has.
+
+    Raises:
+        ApiError: The object was changed or deleted meanwhile.
+    """
+    if status != (obj.get("status") or {}):
+        api.update(kind, {**objects.copy(obj), "status": status}, subresource="status")
