@@ -97,7 +97,6 @@ _UNKNOWN_URI = "s3://unknown/model"
 _UNKNOWN_URL = "http://unknown/v1/models/unknown:predict"
 _ANY_NAME = "x"
 _TRAINING = "kfp_pytorch.training"
-_NO_THRESHOLD = 1e308
 # What KFP can read an input artifact from: backend/src/v2/objectstore/config.go.
 _KFP_SCHEMES = ("gs", "s3", "minio", "mem", "oci")
 
@@ -169,25 +168,23 @@ def _imported(task: KnownTask) -> tuple[str, dict[str, Any]]:
 
 
 def _kserve_predict(task: KnownTask) -> None:
-    from kfp_pytorch.launcher.kserve.predict import parse_requests, parse_server
+    from kfp_pytorch.launcher.kserve.predict_inputs import parse_predict_inputs
 
-    parse_requests(task.inputs.get("requests"))
-    parse_server({"url": _UNKNOWN_URL, **task.inputs})
+    parse_predict_inputs(**{"url": _UNKNOWN_URL, **task.inputs})
 
 
 def _metric_gate(task: KnownTask) -> None:
     from kfp_pytorch.launcher.errors import InputError
-    from kfp_pytorch.launcher.steps.metric_gate import metric_name, thresholds
+    from kfp_pytorch.launcher.steps.metric_gate import NO_MAXIMUM, parse_inputs
 
-    if "metric" in task.inputs:
-        metric_name(task.inputs["metric"])
-    if task.unknown & {"minimum", "maximum"}:
-        return
-    found = thresholds(task.inputs.get("minimum"), task.inputs.get("maximum"))
+    # A threshold that only the run knows is one that leaves something to pass and to refuse.
+    unknown = {name: 0.0 for name in ("minimum", "maximum") if name in task.unknown}
+    inputs = parse_inputs(**task.inputs, **unknown)
     if not _is_share(task):
         return
-    for name, value in zip(("minimum", "maximum"), found, strict=True):
-        if not (0 <= value <= 1 or abs(value) >= _NO_THRESHOLD):
+    for name in {"minimum", "maximum"} - task.unknown:
+        value = getattr(inputs, name)
+        if not (0 <= value <= 1 or abs(value) >= NO_MAXIMUM):
             raise InputError(
                 f"{name} is {value:g}, but accuracy is a share, from 0 to 1; 97 % is 0.97."
             )

@@ -19,7 +19,7 @@ from kfp_pytorch.cli.session import Target
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KFP_RUN_ID_LABEL, POD
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import readers
-from kfp_pytorch.launcher.kserve.manifest import service_name
+from kfp_pytorch.launcher.kserve.deploy_inputs import service_name
 from kfp_pytorch.local import client, lifecycle
 from kfp_pytorch.local.kfp import step
 from kfp_pytorch.local.processes import guarded, locks
@@ -175,7 +175,8 @@ def _deployed(text: str, target: Target) -> tuple[str, str] | None:
     """What a step that was told a namespace and a name deploys; nothing where it refuses them."""
     namespace, _, name = text.partition("/")
     with contextlib.suppress(InputError):
-        return readers.text("namespace", namespace, target.namespace), service_name(name)
+        deployed_as = service_name("service_name", name)
+        return readers.text("namespace", namespace, target.namespace), deployed_as
     return None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import readers
+from kfp_pytorch.launcher.inputs import kubernetes_values, readers
 
 # Linux takes no single argument or variable above 131,072 bytes, and KFP hands all inputs of a
 # step to its own launcher as one such argument.
@@ -51,30 +51,49 @@ _REFERENCES = {
 }
 
 
-def merged(env: Any, of_task: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """Return a container's `env` from the input and what the author set on the task.
+def variables(name: str, value: Any) -> tuple[dict[str, Any], ...]:
+    """Read an object of environment variables.
 
     Args:
-        env: The input: an object from names to a string, a number, true or false, or a reference
-            such as `{"secretKeyRef": {"name": "s", "key": "k"}}`.
-        of_task: The task's `env` in Kubernetes' form; the input beats it.
+        name: The input's name, for messages.
+        value: From names to a string, a number, true or false, or a reference such as
+            `{"secretKeyRef": {"name": "s", "key": "k"}}`.
+
+    Returns:
+        The variables in the form of a container's `env`.
+
+    Raises:
+        InputError: If a name or value cannot be a variable's; the message names it.
+    """
+    if not readers.unset(value) and not isinstance(value, Mapping):
+        # The value is not shown: it may hold secrets.
+        kind = type(value).__name__
+        raise InputError(f'{name} must be an object, such as {{"NAME": "value"}}, not a {kind}.')
+    read = tuple(_variable(key, item) for key, item in readers.mapping(name, value).items())
+    for variable in read:
+        check_name(variable["name"], name)
+    return read
+
+
+def merged(
+    given: Iterable[Mapping[str, Any]], of_task: Iterable[Mapping[str, Any]]
+) -> tuple[dict[str, Any], ...]:
+    """Return a container's `env` from what the author set on the task and the input.
+
+    Args:
+        given: The input's variables, which override the task's.
+        of_task: The task's variables.
 
     Returns:
         The variables, the task's first, no name twice.
 
     Raises:
-        InputError: If a name or value cannot be a variable's; the message names it.
+        InputError: If a name cannot be a variable's.
     """
-    if not readers.unset(env) and not isinstance(env, Mapping):
-        # Not said: it may hold secrets.
-        kind = type(env).__name__
-        raise InputError(f'env must be an object, such as {{"NAME": "value"}}, not a {kind}.')
-    variables = {str(item.get("name")): dict(item) for item in of_task}
-    for name, value in readers.mapping("env", env).items():
-        variables[name] = _variable(name, value)
-    for name in variables:
+    by_name = {str(item.get("name")): dict(item) for item in (*of_task, *given)}
+    for name in by_name:
         check_name(name, "env")
-    return tuple(variables.values())
+    return tuple(by_name.values())
 
 
 def _variable(name: str, value: Any) -> dict[str, Any]:
@@ -96,7 +115,7 @@ def _check_reference(name: str, source: str, reference: Any) -> None:
         if not readers.text(f"{where}.{key}", readers.mapping(where, reference).get(key)):
             raise InputError(f"{where} lacks {key}; it needs {' and '.join(wanted)}.")
     if "name" in wanted:
-        readers.dns_subdomain(f"{where}.name", reference["name"])
+        kubernetes_values.dns_subdomain(f"{where}.name", reference["name"])
     if source == "fieldRef" and not _FIELD.fullmatch(reference["fieldPath"]):
         raise InputError(
             f"{where}.fieldPath is {reference['fieldPath']!r}, which no variable can have; write "

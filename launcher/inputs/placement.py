@@ -1,15 +1,15 @@
-"""Where training pods may run and with what: resources, tolerations, affinity, security.
+"""Where pods may run and with what: resources, tolerations, affinity, security.
 
-Each function merges an explicit input over what the author set on the task; the input wins.
+An input overrides what the author set on the task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import readers
+from kfp_pytorch.launcher.inputs import kubernetes_values, readers
 
 GPU_RESOURCE = "nvidia.com/gpu"
 _TOLERATION_FIELDS = ("key", "operator", "value", "effect", "tolerationSeconds")
@@ -30,16 +30,16 @@ _POD_SECURITY_FIELDS = (
 )
 
 
-def gpu_resource(value: Any) -> str:
-    """Read the name of an accelerator's resource; unset gives NVIDIA's.
+def gpu_resource(name: str, value: Any) -> str:
+    """Read the name of an accelerator's resource.
 
     Raises:
         InputError: If no accelerator can be called so.
     """
-    name = readers.text("gpu_resource", value, GPU_RESOURCE)
-    if "/" not in readers.qualified_key("gpu_resource", name):
-        raise InputError(f"gpu_resource is {name!r}; write it with its domain: {GPU_RESOURCE}.")
-    return name
+    resource = readers.text(name, value)
+    if "/" not in kubernetes_values.qualified_key(name, resource):
+        raise InputError(f"{name} is {resource!r}; write it with its domain: {GPU_RESOURCE}.")
+    return resource
 
 
 def resources(
@@ -47,18 +47,15 @@ def resources(
     explicit: Mapping[str, str],
     gpu_resource: str,
     gpus: int,
-) -> tuple[dict[str, dict[str, str]], int]:
-    """Return a container's `resources` and the number of accelerators in it.
+) -> dict[str, dict[str, str]]:
+    """Return a container's `resources`.
 
     Args:
         of_task: The task's `requests` and `limits`.
         explicit: `cpu` and `memory` as quantities, empty where unset; each becomes both the
             request and the limit.
         gpu_resource: The name of the accelerator's resource.
-        gpus: How many of it a node gets; 0 keeps the task's.
-
-    Raises:
-        InputError: If the task's number of accelerators is no whole number.
+        gpus: How many of it a pod gets; 0 keeps the task's.
     """
     requests = dict(of_task.get("requests", {}))
     limits = dict(of_task.get("limits", {}))
@@ -70,35 +67,43 @@ def resources(
             for name in [name for name in part if "/" in name]:
                 del part[name]
         limits[gpu_resource] = str(gpus)
-    found = {name: amount for name, amount in (requests | limits).items() if "/" in name}
-    total = sum(
-        readers.integer(f"the task's {name}", amount, default=0) for name, amount in found.items()
-    )
     parts = {"requests": requests, "limits": limits}
-    return {name: part for name, part in parts.items() if part}, total
+    return {name: part for name, part in parts.items() if part}
 
 
-def node_selector(explicit: Any, of_task: Mapping[str, str]) -> dict[str, str]:
-    """Return a pod's `nodeSelector`; an explicit label replaces the task's of the same key.
-
-    Raises:
-        InputError: If the input has a key or value that cannot be a label's.
-    """
-    return {**of_task, **readers.label_map("node_selector", explicit)}
-
-
-def tolerations(explicit: Any, of_task: list[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """Return a pod's `tolerations`; an explicit one replaces the task's of the same taint.
+def accelerators(resources: Mapping[str, Mapping[str, str]]) -> int:
+    """Return how many accelerators a container's `resources` have, of any kind.
 
     Raises:
-        InputError: If the input has an unknown field, or a word that Kubernetes does not know.
+        InputError: If the task's number of them is no whole number.
     """
-    given = [
-        _toleration(f"tolerations[{i}]", item)
-        for i, item in enumerate(readers.objects("tolerations", explicit, _TOLERATION_FIELDS))
-    ]
-    taken = {_taint(item) for item in given}
-    return (*(item for item in of_task if _taint(item) not in taken), *given)
+    amounts = {**resources.get("requests", {}), **resources.get("limits", {})}
+    return sum(
+        readers.integer(f"the task's {name}", amount)
+        for name, amount in amounts.items()
+        if "/" in name
+    )
+
+
+def tolerations(name: str, value: Any) -> tuple[dict[str, Any], ...]:
+    """Read a pod's `tolerations`.
+
+    Raises:
+        InputError: If one has an unknown field, or a word that Kubernetes does not know.
+    """
+    return tuple(
+        _toleration(f"{name}[{i}]", item)
+        for i, item in enumerate(readers.objects(name, value, _TOLERATION_FIELDS))
+    )
+
+
+def merged_tolerations(
+    given: Iterable[dict[str, Any]], of_task: Iterable[dict[str, Any]]
+) -> tuple[dict[str, Any], ...]:
+    """Return the task's tolerations and the input's, which replace those of the same taint."""
+    given = tuple(given)
+    replaced = {_taint(item) for item in given}
+    return (*(item for item in of_task if _taint(item) not in replaced), *given)
 
 
 def _taint(toleration: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -112,8 +117,8 @@ def _toleration(name: str, item: Mapping[str, Any]) -> dict[str, Any]:
         if key != "tolerationSeconds"
     }
     if read.get("key"):
-        readers.qualified_key(name, read["key"])
-    readers.label_value(f"{name}.value", read.get("value", ""))
+        kubernetes_values.qualified_key(name, read["key"])
+    kubernetes_values.label_value(f"{name}.value", read.get("value", ""))
     operator = read.get("operator", "Equal")
     if operator not in ("Equal", "Exists"):
         raise InputError(f"{name}.operator is {operator!r}; it must be Equal or Exists.")
@@ -132,28 +137,27 @@ def _toleration(name: str, item: Mapping[str, Any]) -> dict[str, Any]:
             "takes a running pod off its node."
         )
     if "tolerationSeconds" in item:
-        read["tolerationSeconds"] = readers.integer(
-            f"{name}.tolerationSeconds", item["tolerationSeconds"], default=0
-        )
+        seconds = readers.integer(f"{name}.tolerationSeconds", item["tolerationSeconds"])
+        read["tolerationSeconds"] = seconds
     return read
 
 
-def affinity(explicit: Any, of_task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a pod's `affinity`; an explicit kind of affinity replaces the task's of that kind.
+def affinity(name: str, value: Any) -> dict[str, Any]:
+    """Read a pod's `affinity`.
 
     Raises:
-        InputError: If the input has an unknown field.
+        InputError: If it has an unknown field.
     """
-    given = readers.known_fields("affinity", explicit, _AFFINITY_FIELDS)
+    given = readers.known_fields(name, value, _AFFINITY_FIELDS)
     for key in given:
-        readers.mapping(f"affinity.{key}", given[key])
-    return {**of_task, **given}
+        readers.mapping(f"{name}.{key}", given[key])
+    return given
 
 
-def security_context(explicit: Any) -> dict[str, Any]:
-    """Read changes to a pod's `securityContext`; null takes a default away.
+def security_context(name: str, value: Any) -> dict[str, Any]:
+    """Read changes to a pod's `securityContext`; null removes a default.
 
     Raises:
-        InputError: If the input has an unknown field.
+        InputError: If it has an unknown field.
     """
-    return readers.known_fields("security_context", explicit, _POD_SECURITY_FIELDS)
+    return readers.known_fields(name, value, _POD_SECURITY_FIELDS)

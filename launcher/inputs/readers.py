@@ -13,34 +13,12 @@ from typing import Any
 
 from kfp_pytorch.launcher.errors import InputError
 
-_PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_DNS_LABEL = re.compile(rf"(?=.{{1,63}}\Z){_PART}")
-_DNS_SUBDOMAIN = re.compile(rf"(?=.{{1,253}}\Z){_PART}(\.{_PART})*")
-_KEY_NAME = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?")
-# https://github.com/distribution/reference/blob/v0.6.0/regexp.go
-_HOST = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
-_PATH_PART = r"[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
-_IMAGE = re.compile(
-    rf"(({_HOST}(\.{_HOST})*|\[[0-9a-fA-F:]+\])(:[0-9]+)?/)?"
-    rf"{_PATH_PART}(/{_PATH_PART})*(:\w[\w.-]{{0,127}})?"
-    r"(@[A-Za-z][A-Za-z0-9]*([-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?",
-    re.ASCII,
-)
-_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?)?")
-_QUANTITY = re.compile(
-    r"(?P<number>\d+(\.\d*)?|\.\d+)"
-    r"(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?",
-    re.ASCII,
-)
-_SCALES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3}
-_SCALES |= {s: 1000.0 ** (i + 2) for i, s in enumerate("MGTPE")}
-_SCALES |= {f"{s}i": 1024.0 ** (i + 1) for i, s in enumerate("KMGTPE")}
 # Integers up to here are exact in JSON's numbers.
 _EXACT = 2**53
 
 
 def unset(value: Any) -> bool:
-    """Tell whether an input was left alone: None, '', 'None', 'null', [] and {} alike."""
+    """Return whether an input is unset: None, '', 'None', 'null', [] and {} alike."""
     if isinstance(value, str):
         return value.strip() in ("", "None", "null")
     return value is None or (isinstance(value, (Mapping, Sequence)) and not value)
@@ -78,31 +56,12 @@ def printable(name: str, value: str) -> str:
     return value
 
 
-def image(name: str, value: Any) -> str:
-    """Read the name of an image; unset gives an empty string.
-
-    Raises:
-        InputError: If the kubelet would say InvalidImageName.
-    """
-    word = text(name, value)
-    if word and not _IMAGE.fullmatch(word):
-        raise InputError(
-            f"{name} is {word!r}; write it as REGISTRY/NAME:TAG or REGISTRY/NAME@DIGEST: the name "
-            "has lower case letters, digits and '-', '_', '.', '/' between them, and there are no "
-            "blanks."
-        )
-    return word
-
-
-def integer(
-    name: str, value: Any, *, default: int, minimum: int = 0, maximum: int = 2**31 - 1
-) -> int:
+def integer(name: str, value: Any, *, minimum: int = 0, maximum: int = 2**31 - 1) -> int:
     """Read a whole number.
 
     Args:
         name: The input's name, for messages.
-        value: What arrived; 3.0 and '3' are 3.
-        default: What stands for an unset input.
+        value: What arrived; 3.0 and '3' are 3, unset is 0.
         minimum: The smallest value allowed.
         maximum: The largest value allowed.
 
@@ -113,13 +72,28 @@ def integer(
         InputError: If it is no whole number, or out of range.
     """
     if unset(value):
-        return default
+        return 0
     number = _whole(value)
     if number is None:
         raise InputError(f"{name} must be a whole number, not {value!r}.")
     if not minimum <= number <= maximum:
         raise InputError(f"{name} is {number}; it must be from {minimum} to {maximum}.")
     return number
+
+
+def number(name: str, value: Any) -> float:
+    """Read a finite number.
+
+    Raises:
+        InputError: If it is none.
+    """
+    try:
+        read = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{name} must be a number, not {value!r}.") from None
+    if not math.isfinite(read):
+        raise InputError(f"{name} is {read}; it must be a finite number.")
+    return read
 
 
 def _whole(value: Any) -> int | None:
@@ -134,14 +108,14 @@ def _whole(value: Any) -> int | None:
     return None
 
 
-def boolean(name: str, value: Any, *, default: bool = False) -> bool:
-    """Read a truth value; 'true' and 'false' in any case are taken too.
+def boolean(name: str, value: Any) -> bool:
+    """Read a truth value; 'true' and 'false' in any case are accepted too, unset is false.
 
     Raises:
         InputError: If it is something else.
     """
     if unset(value):
-        return default
+        return False
     word = str(value).strip().lower()
     if word not in ("true", "false"):
         raise InputError(f"{name} must be true or false, not {value!r}.")
@@ -264,130 +238,6 @@ def known_fields(name: str, value: Any, fields: Sequence[str]) -> dict[str, Any]
             f"{name} has the unknown field {unknown[0]!r}; it may have {', '.join(fields)}."
         )
     return item
-
-
-def quantity(name: str, value: Any, *, minimum: str) -> str:
-    """Read a Kubernetes quantity, such as `500m` of a CPU or `4Gi` of memory.
-
-    Args:
-        name: The input's name, for messages.
-        value: What arrived; unset gives an empty string.
-        minimum: The smallest amount that can be meant, as a quantity.
-
-    Returns:
-        The quantity as it was written, or an empty string.
-
-    Raises:
-        InputError: If it is no quantity, or smaller than the minimum.
-    """
-    if unset(value):
-        return ""
-    written = rendered(name, value).strip()
-    amount = quantity_value(written)
-    if amount is None:
-        raise InputError(
-            f"{name} is {written!r}, which is no quantity. Write a number with m, k, M, G or T, "
-            "or Ki, Mi, Gi or Ti, such as 500m or 4Gi."
-        )
-    if amount < (quantity_value(minimum) or 0):
-        raise InputError(
-            f"{name} is {written!r}, less than {minimum}. 'm' is a thousandth; for memory "
-            "write Mi or Gi."
-        )
-    return written
-
-
-def quantity_value(written: str) -> float | None:
-    """Return what a Kubernetes quantity amounts to, or None if it is none."""
-    match = _QUANTITY.fullmatch(written)
-    if match is None:
-        return None
-    suffix = match["suffix"] or ""
-    if suffix[-1:].isdigit():
-        return float(written)
-    return float(match["number"]) * _SCALES[suffix]
-
-
-def dns_label(name: str, value: Any) -> str:
-    """Read a DNS-1123 label, such as a namespace; unset gives an empty string.
-
-    Raises:
-        InputError: If it is none.
-    """
-    return _object_name(name, value, _DNS_LABEL, "63 lower case letters, digits and '-'")
-
-
-def dns_subdomain(name: str, value: Any) -> str:
-    """Read the name of an object such as a Secret or a ServiceAccount; unset gives ''.
-
-    Raises:
-        InputError: If it is none.
-    """
-    rule = "253 lower case letters, digits, '-' and single '.'"
-    return _object_name(name, value, _DNS_SUBDOMAIN, rule)
-
-
-def _object_name(name: str, value: Any, pattern: re.Pattern[str], rule: str) -> str:
-    word = text(name, value)
-    if word and not pattern.fullmatch(word):
-        raise InputError(
-            f"{name} is {word!r}; it must be at most {rule}, and begin and end with a letter or "
-            "digit."
-        )
-    return word
-
-
-def qualified_key(name: str, key: str) -> str:
-    """Return a key that may be a label's or an annotation's: `name` or `prefix/name`.
-
-    Raises:
-        InputError: If it may not.
-    """
-    prefix, slash, word = key.rpartition("/")
-    if not _KEY_NAME.fullmatch(word) or (slash and not _DNS_SUBDOMAIN.fullmatch(prefix)):
-        raise InputError(
-            f"{name} has the key {key!r}; a key is at most 63 letters, digits, '-', '_' and '.', "
-            "with an optional DNS prefix and '/' before it."
-        )
-    return key
-
-
-def label_map(name: str, value: Any) -> dict[str, str]:
-    """Read labels, their values rendered.
-
-    Raises:
-        InputError: If a key or value cannot be a label's; the message names it.
-    """
-    read = annotation_map(name, value)
-    for key, item in read.items():
-        label_value(f"{name}[{key!r}]", item, " An annotation takes any text.")
-    return read
-
-
-def label_value(name: str, value: str, advice: str = "") -> str:
-    """Return a text that may be a label's value.
-
-    Raises:
-        InputError: If it may not; the message ends with the advice.
-    """
-    if not _LABEL_VALUE.fullmatch(value):
-        raise InputError(
-            f"{name} is {value!r}; a label's value is at most 63 letters, digits, '-', '_' and "
-            f"'.', and begins and ends with a letter or digit.{advice}"
-        )
-    return value
-
-
-def annotation_map(name: str, value: Any) -> dict[str, str]:
-    """Read annotations, their values rendered.
-
-    Raises:
-        InputError: If a key cannot be an annotation's or a value is no scalar.
-    """
-    return {
-        qualified_key(name, key): rendered(f"{name}[{key!r}]", item)
-        for key, item in mapping(name, value).items()
-    }
 
 
 def as_float(number: float) -> float:

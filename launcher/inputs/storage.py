@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+from typing import Any
 
 from kfp_pytorch.launcher.constants import BUCKET_PATTERNS
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs.readers import dns_subdomain, printable
+from kfp_pytorch.launcher.inputs import kubernetes_values, readers
 
 SCHEMES = ("pvc", "s3", "gs", "minio")
 # What KServe's storage initializer reads, besides Azure's https:// addresses.
@@ -86,9 +87,9 @@ def parse(uri: str, name: str = "output_uri") -> Location:
         )
     host, _, path = rest.partition("/")
     if scheme == "pvc":
-        if not dns_subdomain(f"the claim in {name}", host):
+        if not kubernetes_values.dns_subdomain(f"the claim in {name}", host):
             raise InputError(f"{name} is {uri!r} and names no claim; write pvc://CLAIM/sub/path.")
-        return Location("pvc", host, relative(path, name))
+        return Location("pvc", host, relative(name, path))
     if not _BUCKET.fullmatch(host):
         raise InputError(
             f"{name} is {uri!r}; {host!r} is no bucket: 3 to 222 lower case letters, digits, "
@@ -99,15 +100,25 @@ def parse(uri: str, name: str = "output_uri") -> Location:
             f"{name} is {uri!r}; '*', '?' and '[' are patterns to the clients of buckets, which "
             "would delete what others wrote: give a path without them."
         )
-    return Location("s3" if scheme == "minio" else scheme, host, relative(path, name))
+    return Location("s3" if scheme == "minio" else scheme, host, relative(name, path))
 
 
-def relative(path: str, name: str) -> str:
-    """Return a path below a root, with no empty parts.
+def location(name: str, value: Any) -> Location:
+    """Read the input `name` as a location; see `parse`."""
+    return parse(readers.text(name, value), name)
+
+
+def optional_location(name: str, value: Any) -> Location | None:
+    """Read the input `name` as a location, or None where it is unset."""
+    return None if readers.unset(value) else location(name, value)
+
+
+def relative(name: str, value: Any) -> str:
+    """Read a path below a root, with no empty parts.
 
     Args:
-        path: Parts with slashes between them.
         name: The input's name, for messages.
+        value: Parts with slashes between them.
 
     Returns:
         The path with no slash at either end.
@@ -117,7 +128,8 @@ def relative(path: str, name: str) -> str:
             character or is too long for a folder; or if it is a KFP placeholder that nothing
             filled in.
     """
-    parts = [part for part in printable(name, filled_in(path, name)).split("/") if part]
+    path = filled_in(readers.text(name, value), name)
+    parts = [part for part in path.split("/") if part]
     for part in parts:
         if part in (".", "..") or part != part.strip() or not part.isprintable() or "\\" in part:
             raise InputError(

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, Kind
 from kfp_pytorch.launcher.errors import InputError, StepError
-from kfp_pytorch.launcher.kserve.manifest import ServiceInputs, manifest, no_raw_canary
+from kfp_pytorch.launcher.kserve.deploy_inputs import no_raw_canary
+from kfp_pytorch.launcher.kserve.manifest import ServiceInputs, manifest
 from kfp_pytorch.launcher.kserve.rollout import mode_of, stopped
 from kfp_pytorch.launcher.kubernetes.api_errors import (
     AlreadyExists,

@@ -7,16 +7,14 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import urllib3
 
 from kfp_pytorch.launcher import patterns
-from kfp_pytorch.launcher.errors import InputError, StepError
-from kfp_pytorch.launcher.inputs import readers
+from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.inputs.readers import as_float
+from kfp_pytorch.launcher.kserve.predict_inputs import Known, PredictInputs
 from kfp_pytorch.launcher.runtime.printing import Progress
 
 # Right after a rollout: no route yet, no pod behind the route yet, a pod that loads its model.
@@ -25,10 +23,6 @@ BATCH = 32
 TOLERANCE = 1e-4
 SHOWN_WRONG = 5
 SHOWN_BYTES = 300
-# RFC 9110, sections 5.1 and 5.5.
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_CLIENTS_OWN = ("content-length", "transfer-encoding")
-_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 _ADVICE = (
     (
         re.compile(r"^(?:401|403|302|303)\b|^\s*<"),
@@ -80,146 +74,7 @@ class NoAnswer(StepError):
     """The model server does not answer requests."""
 
 
-@dataclass(frozen=True)
-class Known:
-    """A request with its known answer.
-
-    Attributes:
-        instance: What is sent.
-        prediction: What must come back: an integer is compared with the answer's `class`.
-    """
-
-    instance: Any
-    prediction: Any
-
-
-@dataclass(frozen=True)
-class Server:
-    """Where and how requests are sent.
-
-    Attributes:
-        url: The URL that answers V1 predictions.
-        headers: Headers besides the content type, such as a `Host` for an ingress.
-        patience: Seconds that a server may take to become reachable, at each request.
-        timeout: Seconds that one answer may take.
-    """
-
-    url: str
-    headers: Mapping[str, str]
-    patience: float
-    timeout: float
-
-
-def parse_requests(value: Any) -> list[Known]:
-    """Read the input `requests`.
-
-    Args:
-        value: A list of `{"instance", "prediction"}` or `{"instances", "predictions"}`.
-
-    Returns:
-        The requests one by one.
-
-    Raises:
-        InputError: An element is neither, or its lists are empty or differ in length.
-    """
-    known = []
-    for i, item in enumerate(readers.sequence("requests", value)):
-        fields = set(item) if isinstance(item, dict) else set()
-        if fields == {"instance", "prediction"}:
-            known.append(Known(item["instance"], item["prediction"]))
-        elif fields == {"instances", "predictions"}:
-            known += _many(f"requests[{i}]", item["instances"], item["predictions"])
-        else:
-            raise InputError(
-                f'requests[{i}] must be {{"instance": …, "prediction": …}} or {{"instances": […], '
-                f'"predictions": […]}}; it has {sorted(fields) or "no fields"}.'
-            )
-    return known
-
-
-def _many(name: str, instances: Any, predictions: Any) -> list[Known]:
-    if not isinstance(instances, list) or not isinstance(predictions, list):
-        raise InputError(f"{name}: instances and predictions must be lists.")
-    if len(instances) != len(predictions):
-        raise InputError(
-            f"{name} has {len(instances)} instances but {len(predictions)} predictions."
-        )
-    if not instances:
-        raise InputError(f"{name} has no instances; leave it out to ask the model's own samples.")
-    return [Known(i, p) for i, p in zip(instances, predictions, strict=True)]
-
-
-def parse_server(inputs: Mapping[str, Any]) -> Server:
-    """Read the inputs that say where and how to ask.
-
-    Args:
-        inputs: `url`, `headers`, `ready_timeout` and `request_timeout`; others are not looked at.
-
-    Returns:
-        The server.
-
-    Raises:
-        InputError: One of them cannot work.
-    """
-    return Server(
-        url=check_url(inputs.get("url")),
-        headers=check_headers(inputs.get("headers")),
-        patience=readers.integer("ready_timeout", inputs.get("ready_timeout"), default=120),
-        timeout=readers.integer(
-            "request_timeout", inputs.get("request_timeout"), default=30, minimum=1
-        ),
-    )
-
-
-def check_url(url: Any) -> str:
-    """Read the input `url`.
-
-    Raises:
-        InputError: It is no URL of a V1 predict endpoint.
-    """
-    text = readers.text("url", url).strip()
-    try:
-        parts, host = urlsplit(text), urllib3.util.parse_url(text).host or ""
-        host.encode("idna")
-    except (ValueError, urllib3.exceptions.LocationParseError) as error:
-        raise InputError(f"url is {text!r}, which is no URL: {error}.") from None
-    if "@" in parts.netloc:
-        raise InputError("url holds a user's name; take it out, for it would be shown in the log.")
-    if parts.scheme not in ("http", "https") or not host:
-        raise InputError(f"url is {text!r}; it must begin with http:// or https:// and a host.")
-    if not parts.path.endswith(":predict"):
-        raise InputError(
-            f"url is {text!r}; it must be the exact URL of V1 predictions, which ends in "
-            "/v1/models/NAME:predict, as kserve_deploy gives it."
-        )
-    return text
-
-
-def check_headers(headers: Any) -> dict[str, str]:
-    """Read the input `headers`.
-
-    Raises:
-        InputError: One cannot be a header; the message names it.
-    """
-    read = {
-        name: readers.rendered(f"headers[{name!r}]", value)
-        for name, value in readers.mapping("headers", headers).items()
-    }
-    for name, value in read.items():
-        if not _HEADER_NAME.fullmatch(name):
-            raise InputError(f"headers has {name!r}, which is no header's name.")
-        if name.lower() in _CLIENTS_OWN:
-            raise InputError(f"headers may not have {name!r}: it follows from what is sent.")
-        if not _HEADER_VALUE.fullmatch(value):
-            # It may be a token, read from a file with the break at its end.
-            raise InputError(
-                f"headers[{name!r}] is not one line of Latin-1 text, as a header's value must be. "
-                "Take line breaks away."
-            )
-    return read
-
-
-def ask(server: Server, known: Sequence[Known]) -> list[Any]:
+def ask(server: PredictInputs, known: Sequence[Known]) -> list[Any]:
     """Gets a prediction for each request, some at a time.
 
     Args:
@@ -230,11 +85,11 @@ def ask(server: Server, known: Sequence[Known]) -> list[Any]:
         The predictions, in order.
 
     Raises:
-        NoAnswer: The server refused a request, or could not be reached within its patience.
+        NoAnswer: The server refused a request, or could not be reached within ready_timeout.
         WrongAnswers: An answer is not of V1's form.
     """
     predictions: list[Any] = []
-    with urllib3.PoolManager(retries=False, timeout=server.timeout) as http:
+    with urllib3.PoolManager(retries=False, timeout=server.request_timeout) as http:
         for start in range(0, len(known), BATCH):
             instances = [item.instance for item in known[start : start + BATCH]]
             answer = _post(http, server, {"instances": instances})
@@ -242,9 +97,9 @@ def ask(server: Server, known: Sequence[Known]) -> list[Any]:
     return predictions
 
 
-def _post(http: urllib3.PoolManager, server: Server, body: Any) -> bytes:
+def _post(http: urllib3.PoolManager, server: PredictInputs, body: Any) -> bytes:
     """Posts once or, while the server is not there, again and again."""
-    deadline = time.monotonic() + server.patience
+    deadline = time.monotonic() + server.ready_timeout
     headers = {"content-type": "application/json", **server.headers}
     data, progress, pause = json.dumps(body).encode(), Progress(60.0), FIRST_PAUSE
     while True:
@@ -262,7 +117,7 @@ def _post(http: urllib3.PoolManager, server: Server, body: Any) -> bytes:
             raise NoAnswer(f"{server.url} refused the request: {said}{_advice(said)}")
         if time.monotonic() + pause > deadline:
             raise NoAnswer(
-                f"{server.url} did not answer within {server.patience:.0f} s (ready_timeout); the "
+                f"{server.url} did not answer within {server.ready_timeout} s (ready_timeout); the "
                 f"last try gave: {said}{_advice(said)}"
             )
         progress.tell("waiting for an answer", said)

@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
-from kfp_pytorch.launcher.kserve.manifest import HASH, MODE_ANNOTATION, MODES, STOP_ANNOTATION
+from kfp_pytorch.launcher.kserve.deploy_inputs import MODE_ANNOTATION, MODES, STOP_ANNOTATION
+from kfp_pytorch.launcher.kserve.manifest import HASH
 from kfp_pytorch.launcher.kubernetes import admission
 from kfp_pytorch.launcher.kubernetes.objects import Object, condition, dig, each
 

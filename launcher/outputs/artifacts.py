@@ -138,7 +138,7 @@ def _exported(folder: Location, success: Success, evidence: Evidence) -> Locatio
         _warn(evidence, "Training said nothing of an export; storage_uri is the job's folder.")
         return folder
     try:
-        return folder.under(storage.relative(success.export.path, "export.path"))
+        return folder.under(storage.relative("export.path", success.export.path))
     except InputError as error:
         _warn(evidence, f"{error.message} storage_uri is the job's folder.")
         return folder

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.kserve.predict import Known, ask, check, parse_requests, parse_server
+from kfp_pytorch.launcher.kserve.predict import ask, check
+from kfp_pytorch.launcher.kserve.predict_inputs import Known, parse_predict_inputs
 from kfp_pytorch.launcher.runtime.printing import printable, say
 
 SHOWN_ANSWERS = 20
@@ -45,8 +46,8 @@ def run(model: Artifact, report: Artifact, **inputs: Any) -> Outputs:
         NoAnswer: The server cannot be reached or refuses the requests.
         WrongAnswers: An answer is not the known one; the message says which.
     """
-    known = parse_requests(inputs.get("requests")) or _samples(Path(model.path))
-    server = parse_server(inputs)
+    server = parse_predict_inputs(**inputs)
+    known = server.requests or _samples(Path(model.path))
     started = time.monotonic()
     predictions = ask(server, known)
     seconds = time.monotonic() - started

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kfp_pytorch.launcher.errors import InputError, StepError
 from kfp_pytorch.launcher.inputs import readers
+from kfp_pytorch.launcher.inputs.declaration import declare, parse
 from kfp_pytorch.launcher.inputs.readers import as_float
 from kfp_pytorch.launcher.runtime.printing import say
 
@@ -26,14 +28,27 @@ class MetricRefused(StepError):
     """A metric is beyond its threshold, missing, or no finite number."""
 
 
-def run(metrics: MetricsArtifact, metric: str, minimum: float, maximum: float) -> float:
+@dataclass(frozen=True)
+class GateInputs:
+    """The checked inputs of `metric_gate`."""
+
+    metric: str = declare(readers.text, "accuracy", doc="The metric's name.")
+    minimum: float = declare(
+        readers.number, NO_MINIMUM, doc="The smallest value that passes; -1e308 for none."
+    )
+    maximum: float = declare(
+        readers.number,
+        NO_MAXIMUM,
+        doc="The largest value that passes, as for a loss; 1e308 for none.",
+    )
+
+
+def run(metrics: MetricsArtifact, **inputs: Any) -> float:
     """Compare a metric with its thresholds.
 
     Args:
         metrics: The artifact whose metadata are the metrics.
-        metric: The metric's name.
-        minimum: The smallest value that passes; -1e308 for none.
-        maximum: The largest value that passes; 1e308 for none.
+        **inputs: The component's other inputs.
 
     Returns:
         The metric's value.
@@ -42,61 +57,37 @@ def run(metrics: MetricsArtifact, metric: str, minimum: float, maximum: float) -
         InputError: If no metric is named, or the thresholds leave nothing to pass or to refuse.
         MetricRefused: If the value is beyond a threshold, not finite, or not there.
     """
-    name = metric_name(metric)
-    low, high = thresholds(minimum, maximum)
-    value = _value(metrics.metadata, name)
-    if value < low:
-        raise _refused(name, value, "under the minimum of", low)
-    if value > high:
-        raise _refused(name, value, "over the maximum of", high)
-    say(f"{name} is {value:g}: passed{_bounds(low, high)}.")
+    given = parse_inputs(**inputs)
+    value = _value(metrics.metadata, given.metric)
+    if value < given.minimum:
+        raise _refused(given.metric, value, "under the minimum of", given.minimum)
+    if value > given.maximum:
+        raise _refused(given.metric, value, "over the maximum of", given.maximum)
+    say(f"{given.metric} is {value:g}: passed{_bounds(given.minimum, given.maximum)}.")
     return value
 
 
-def metric_name(metric: Any) -> str:
-    """Read the name of the metric.
-
-    Raises:
-        InputError: If none is named.
-    """
-    name = readers.text("metric", metric)
-    if not name:
-        raise InputError("metric is not set; give the name of the metric, such as accuracy.")
-    return name
-
-
-def thresholds(minimum: Any, maximum: Any) -> tuple[float, float]:
-    """Read the thresholds.
+def parse_inputs(**inputs: Any) -> GateInputs:
+    """Check the inputs of `metric_gate`, the metrics not counted.
 
     Args:
-        minimum: The smallest value that passes; -1e308 or unset for none.
-        maximum: The largest value that passes; 1e308 or unset for none.
+        **inputs: The component's inputs by name, as KFP hands them over.
 
     Returns:
-        Both, the one that is not set as -1e308 or 1e308.
+        The inputs with defaults filled in.
 
     Raises:
-        InputError: If one is no finite number, or they leave nothing to pass or to refuse.
+        InputError: If one cannot work, or the thresholds leave nothing to pass or to refuse.
     """
-    low = _threshold("minimum", minimum, NO_MINIMUM)
-    high = _threshold("maximum", maximum, NO_MAXIMUM)
+    if "metric" in inputs and readers.unset(inputs["metric"]):
+        raise InputError("metric is not set; give the name of the metric, such as accuracy.")
+    given = parse(GateInputs, "metric_gate", inputs)
+    low, high = given.minimum, given.maximum
     if low <= NO_MINIMUM and high >= NO_MAXIMUM:
         raise InputError("Neither minimum nor maximum is set, so every value would pass.")
     if low > high:
         raise InputError(f"minimum {low:g} is above maximum {high:g}: no value can pass.")
-    return low, high
-
-
-def _threshold(name: str, value: Any, default: float) -> float:
-    if readers.unset(value):
-        return default
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{name} must be a number, not {value!r}.") from None
-    if not math.isfinite(number):
-        raise InputError(f"{name} is {number}; it must be a finite number.")
-    return number
+    return given
 
 
 def _value(metadata: Mapping[str, Any], name: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -108,7 +108,7 @@ def train(
     Returns:
         Where the model's export and the job's folder are.
     """
-    suffix, uri, spec = longest_suffix(inputs), outputs.model.uri, asdict(inputs)
+    suffix, uri, spec = longest_suffix(inputs), outputs.model.uri, inputs.spec()
     # The run's id is a label only: the job is known, and may be deleted, before it is.
     known = identify(inputs.name, uri, suffix, "", spec)
     keep = inputs.cleanup == "never"
@@ -178,7 +178,7 @@ def check_claims(kube: Kube, inputs: PyTorchJobInputs) -> None:
     Raises:
         InputError: There is no such claim.
     """
-    for name, place in (("output_uri", inputs.output), ("resume_from", inputs.resume_from)):
+    for name, place in (("output_uri", inputs.output_uri), ("resume_from", inputs.resume_from)):
         if place is None or not place.on_claim:
             continue
         try:

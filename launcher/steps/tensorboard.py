@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import StepError
-from kfp_pytorch.launcher.inputs import readers, storage
+from kfp_pytorch.launcher.inputs import kubernetes_values, storage
+from kfp_pytorch.launcher.inputs.declaration import declare, parse
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs.pytorchjob.manifest import CREDENTIALS_MOUNT, GCS_CREDENTIALS_FILE
 from kfp_pytorch.launcher.kubernetes import objects
@@ -44,23 +45,47 @@ class UiArtifact(Protocol):
         """Where its content is written."""
 
 
+def _image(name: str, value: Any) -> str:
+    return kubernetes_values.image(name, value) or constants.TRAINING_IMAGE
+
+
 @dataclass(frozen=True)
 class View:
-    """What is to be shown, checked.
+    """The checked inputs of `tensorboard`: what is to be shown."""
 
-    Attributes:
-        logs: The folder of the logs.
-        image: The image that has TensorBoard.
-        secret: The Secret with the bucket's credentials; empty for none.
-        namespace: The object's namespace; empty for the step's own.
-        labels: Labels of the Tensorboard object.
-    """
+    output_uri: Location = declare(
+        storage.location,
+        constants.DEFAULT_OUTPUT_URI,
+        doc="Where jobs keep their folders, as in pytorch_job.",
+    )
+    key: str = declare(storage.relative, "", doc="The folder below it, as in pytorch_job.")
+    image: str = declare(
+        _image,
+        "",
+        doc="An image with TensorBoard for the KFP viewer; empty for this project's training "
+        "image. For s3:// and gs:// it needs s3fs or gcsfs too.",
+    )
+    output_secret: str = declare(
+        kubernetes_values.dns_subdomain,
+        "",
+        doc="The Secret with the bucket's credentials, as in pytorch_job.",
+    )
+    namespace: str = declare(
+        kubernetes_values.dns_label,
+        "",
+        doc="The namespace of the Tensorboard object; empty for the step's own.",
+    )
+    labels: dict[str, str] = declare(
+        kubernetes_values.label_map,
+        {},
+        doc="Labels of the Tensorboard object and its pod, such as those of a PodDefault that "
+        "gives it a bucket's credentials.",
+    )
 
-    logs: Location
-    image: str
-    secret: str
-    namespace: str
-    labels: dict[str, str]
+    @property
+    def logs(self) -> Location:
+        """The folder of the logs."""
+        return self.output_uri.under(self.key)
 
 
 def run(mlpipeline_ui_metadata: UiArtifact, **inputs: Any) -> str:
@@ -68,8 +93,7 @@ def run(mlpipeline_ui_metadata: UiArtifact, **inputs: Any) -> str:
 
     Args:
         mlpipeline_ui_metadata: Gets what the KFP UI's viewer reads.
-        **inputs: The component's inputs: `output_uri`, `key`, `image`, `output_secret`,
-            `namespace` and `labels`.
+        **inputs: The component's inputs.
 
     Returns:
         What was made, in words.
@@ -91,23 +115,11 @@ def run(mlpipeline_ui_metadata: UiArtifact, **inputs: Any) -> str:
     return " ".join(said)
 
 
-def parse_inputs(
-    output_uri: Any = "",
-    key: Any = "",
-    image: Any = "",
-    output_secret: Any = "",
-    namespace: Any = "",
-    labels: Any = None,
-) -> View:
-    """Check the inputs of the component.
+def parse_inputs(**inputs: Any) -> View:
+    """Check the inputs of `tensorboard`.
 
     Args:
-        output_uri: Where jobs keep their folders.
-        key: The folder below it.
-        image: The image that has TensorBoard.
-        output_secret: The Secret with the bucket's credentials.
-        namespace: The object's namespace.
-        labels: Labels of the Tensorboard object.
+        **inputs: The component's inputs by name, as KFP hands them over.
 
     Returns:
         What is to be shown.
@@ -115,15 +127,7 @@ def parse_inputs(
     Raises:
         InputError: If one cannot work.
     """
-    uri = readers.text("output_uri", output_uri, constants.DEFAULT_OUTPUT_URI)
-    folder = storage.relative(readers.text("key", key), "key")
-    return View(
-        logs=storage.parse(uri).under(folder),
-        image=readers.image("image", image) or constants.TRAINING_IMAGE,
-        secret=readers.dns_subdomain("output_secret", output_secret),
-        namespace=readers.dns_label("namespace", namespace),
-        labels=readers.label_map("labels", labels),
-    )
+    return parse(View, "tensorboard", inputs)
 
 
 def ui_metadata(view: View) -> Object:
@@ -165,14 +169,14 @@ def _viewer_pod(view: View) -> Object:
         spec["volumes"] = [{"name": VOLUME, "persistentVolumeClaim": claim}]
         mount = {"name": VOLUME, "mountPath": constants.OUTPUT_MOUNT, "readOnly": True}
         container["volumeMounts"] = [mount]
-    elif view.secret and view.logs.scheme == "gs":
+    elif view.output_secret and view.logs.scheme == "gs":
         path = f"{CREDENTIALS_MOUNT}/{GCS_CREDENTIALS_FILE}"
         container["env"] = [{"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": path}]
         mount = {"name": "credentials", "mountPath": CREDENTIALS_MOUNT, "readOnly": True}
         container["volumeMounts"] = [mount]
-        spec["volumes"] = [{"name": "credentials", "secret": {"secretName": view.secret}}]
-    elif view.secret:
-        container["envFrom"] = [{"secretRef": {"name": view.secret}}]
+        spec["volumes"] = [{"name": "credentials", "secret": {"secretName": view.output_secret}}]
+    elif view.output_secret:
+        container["envFrom"] = [{"secretRef": {"name": view.output_secret}}]
     return {"spec": spec}
 
 

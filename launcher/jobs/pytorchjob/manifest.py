@@ -8,7 +8,7 @@ from typing import Any
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import environment, readers
+from kfp_pytorch.launcher.inputs import environment, kubernetes_values, readers
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs import strategic_merge
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs
@@ -179,13 +179,13 @@ def _contract(inputs: PyTorchJobInputs, job_name: str) -> list[dict[str, str]]:
 
 
 def _reads_gcs_key(inputs: PyTorchJobInputs) -> bool:
-    locations = [inputs.output, inputs.resume_from]
+    locations = [inputs.output_uri, inputs.resume_from]
     return bool(inputs.output_secret) and any(at and at.scheme == "gs" for at in locations)
 
 
 def _volumes(inputs: PyTorchJobInputs) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    volumes = [copy.deepcopy(volume) for volume in _distinct(inputs.volumes)]
-    mounts = [copy.deepcopy(mount) for mount in inputs.volume_mounts]
+    volumes = [copy.deepcopy(volume) for volume in _distinct(inputs.task_config.volumes)]
+    mounts = [copy.deepcopy(mount) for mount in inputs.task_config.volume_mounts]
     claims: dict[str, str] = {}
 
     def mount(location: Location | None, volume: str, path: str, *, read_only: bool) -> None:
@@ -198,7 +198,7 @@ def _volumes(inputs: PyTorchJobInputs) -> tuple[list[dict[str, Any]], list[dict[
         entry: dict[str, Any] = {"name": claims[location.host], "mountPath": path}
         mounts.append(entry | ({"readOnly": True} if read_only else {}))
 
-    mount(inputs.output, OUTPUT_VOLUME, constants.OUTPUT_MOUNT, read_only=False)
+    mount(inputs.output_uri, OUTPUT_VOLUME, constants.OUTPUT_MOUNT, read_only=False)
     mount(inputs.resume_from, RESUME_VOLUME, constants.RESUME_MOUNT, read_only=True)
     if _reads_gcs_key(inputs):
         secret = {"secretName": inputs.output_secret}
@@ -278,7 +278,10 @@ def _check_lists(spec: dict[str, Any]) -> None:
 def _render_texts(template: dict[str, Any]) -> None:
     """Write the numbers and truth values of a patch as texts where Kubernetes takes but these."""
     metadata, where = template["metadata"], "pod_template_patch.metadata"
-    read_as = {"labels": readers.label_map, "annotations": readers.annotation_map}
+    read_as = {
+        "labels": kubernetes_values.label_map,
+        "annotations": kubernetes_values.annotation_map,
+    }
     metadata |= {
         part: read(f"{where}.{part}", metadata[part])
         for part, read in read_as.items()

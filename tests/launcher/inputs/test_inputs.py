@@ -24,7 +24,7 @@ def test_an_image_is_all_that_is_needed() -> None:
     inputs = parsed()
     assert inputs.num_nodes == 1
     assert inputs.nproc_per_node == "1"
-    assert inputs.output.uri == "pvc://kfp-pytorch"
+    assert inputs.output_uri.uri == "pvc://kfp-pytorch"
     assert inputs.folder("j").uri == "pvc://kfp-pytorch/j"
     assert (inputs.cleanup, inputs.clean_pod_policy) == ("on_failure", "Running")
     assert (inputs.queue_timeout, inputs.start_timeout, inputs.timeout) == (0, 1800, 0)

@@ -15,7 +15,8 @@ METRICS = {"accuracy": 0.953, "loss": 0.2}
 def gate(
     metric: Any = "accuracy", minimum: Any = NO_MINIMUM, maximum: Any = NO_MAXIMUM, **metadata: Any
 ) -> float:
-    return run(dsl.Metrics(metadata=metadata or METRICS), metric, minimum, maximum)
+    metrics = dsl.Metrics(metadata=metadata or METRICS)
+    return run(metrics, metric=metric, minimum=minimum, maximum=maximum)
 
 
 def refused(*args: Any, **kwargs: Any) -> str:
@@ -60,7 +61,7 @@ def test_a_value_that_is_not_finite_passes_no_threshold(value: float) -> None:
 
 def test_a_run_without_metrics_is_told_how_training_reports_them() -> None:
     with pytest.raises(MetricRefused, match=r"are: none\. .* KFP_PYTORCH_TERMINATION_LOG"):
-        run(dsl.Metrics(), "accuracy", 0.9, NO_MAXIMUM)
+        run(dsl.Metrics(), metric="accuracy", minimum=0.9, maximum=NO_MAXIMUM)
 
 
 def test_whole_numbers_from_ml_metadata_count() -> None:

@@ -1,0 +1,191 @@
+"""The inputs of `kserve_deploy`: their declaration and their checks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs import environment, kubernetes_values, placement, readers, storage
+from kfp_pytorch.launcher.inputs.declaration import declare, parse
+
+PREFIX = "serving.kserve.io"
+MODE_ANNOTATION = f"{PREFIX}/deploymentMode"
+STOP_ANNOTATION = f"{PREFIX}/stop"
+# KServe 0.16 renamed its modes, and takes the old names too.
+MODES = {"": "", "RawDeployment": "Standard", "Serverless": "Knative"}
+MODES |= {"Standard": "Standard", "Knative": "Knative"}
+
+
+def service_name(name: str, value: Any) -> str:
+    """Make a service's name of the input.
+
+    Raises:
+        InputError: Nothing is left that a name may have, or KFP left a placeholder in it.
+    """
+    given = storage.filled_in(readers.text(name, value), name)
+    word = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
+    if not word:
+        raise InputError(
+            f"{name} is {given!r}; it needs a letter or digit that a host's name may have "
+            "(a-z, 0-9)."
+        )
+    return word if word[0].isalpha() else f"s-{word}"
+
+
+def _annotations(name: str, value: Any) -> dict[str, str]:
+    annotations = kubernetes_values.annotation_map(name, value)
+    if MODE_ANNOTATION in annotations:
+        raise InputError(f"{name} may not have {MODE_ANNOTATION!r}; use deployment_mode.")
+    if annotations.get(STOP_ANNOTATION, "").lower() == "true":
+        raise InputError(
+            f"{name}[{STOP_ANNOTATION!r}] is 'true', so KServe would run nothing, and the "
+            "step would wait in vain. Leave it out; stop the service once it has been deployed."
+        )
+    return annotations
+
+
+def _environment(name: str, value: Any) -> tuple[dict[str, Any], ...]:
+    env = environment.variables(name, value)
+    environment.check_size((), (), env)
+    return env
+
+
+@dataclass(frozen=True)
+class DeployInputs:
+    """The checked inputs of `kserve_deploy`."""
+
+    service_name: str = declare(
+        service_name, doc="The InferenceService's name, also the model's name in its URL."
+    )
+    namespace: str = declare(
+        kubernetes_values.dns_label, "", doc="Its namespace; empty for the step's own."
+    )
+    model_format: str = declare(
+        readers.text,
+        "",
+        doc="The format that a serving runtime must support; empty for the model's own, or "
+        "kfp-pytorch.",
+    )
+    runtime: str = declare(
+        kubernetes_values.dns_subdomain,
+        "",
+        doc="The ServingRuntime or ClusterServingRuntime; empty for KServe's choice.",
+    )
+    protocol: str = declare(
+        partial(readers.choice, choices=("v1", "v2")),
+        "v1",
+        doc="The inference protocol: v1 or v2.",
+    )
+    deployment_mode: str = declare(
+        partial(readers.choice, choices=tuple(MODES)),
+        "",
+        doc="Standard (RawDeployment in older KServe), Knative (Serverless), or empty for the "
+        "cluster's default. It cannot be changed later.",
+    )
+    cpu: str = declare(
+        partial(kubernetes_values.quantity, minimum="1m"),
+        "",
+        doc="CPU of each predictor, such as 1 or 500m, requested and limited; empty for the "
+        "runtime's.",
+    )
+    memory: str = declare(
+        partial(kubernetes_values.quantity, minimum="1Mi"),
+        "",
+        doc="Memory of each predictor, such as 2Gi; empty for the runtime's.",
+    )
+    gpus: int = declare(
+        partial(readers.integer, maximum=4096), 0, doc="Accelerators of each predictor."
+    )
+    gpu_resource: str = declare(
+        placement.gpu_resource, placement.GPU_RESOURCE, doc="The accelerators' resource name."
+    )
+    env: tuple[dict[str, Any], ...] = declare(
+        _environment,
+        {},
+        doc="Environment variables: a string, a number, true or false each, or a reference such "
+        'as {"secretKeyRef": {"name": "a-secret", "key": "a-key"}}.',
+    )
+    min_replicas: int = declare(
+        readers.integer,
+        1,
+        doc="The least number of predictors; in Knative mode 0 lets it scale to zero.",
+    )
+    max_replicas: int = declare(
+        readers.integer, 0, doc="The largest number of predictors; 0 for KServe's default."
+    )
+    canary_traffic_percent: int = declare(
+        partial(readers.integer, minimum=-1, maximum=100),
+        -1,
+        doc="Percentage of the traffic that the new revision gets, the last one keeping the "
+        "rest; -1 for all of it. Knative mode only.",
+    )
+    request_timeout: int = declare(
+        readers.integer, 0, doc="Seconds that one request may take; 0 for KServe's default."
+    )
+    service_account: str = declare(
+        kubernetes_values.dns_subdomain,
+        "",
+        doc="The predictor's service account, whose Secrets hold the storage's credentials; "
+        "empty for the namespace's default.",
+    )
+    storage_key: str = declare(
+        readers.text,
+        "",
+        doc="The key in the Secret storage-config that holds the storage's credentials, instead "
+        "of a service account's.",
+    )
+    node_selector: dict[str, str] = declare(
+        kubernetes_values.label_map, {}, doc="Labels that a node must have."
+    )
+    tolerations: tuple[dict[str, Any], ...] = declare(
+        placement.tolerations,
+        [],
+        doc="Taints that the predictors tolerate, as a list of Kubernetes' objects.",
+    )
+    labels: dict[str, str] = declare(
+        kubernetes_values.label_map, {}, doc="Labels of the service and its pods."
+    )
+    annotations: dict[str, str] = declare(
+        _annotations, {}, doc="Annotations of the service and its pods."
+    )
+    timeout: int = declare(
+        partial(readers.integer, minimum=1),
+        900,
+        doc="Seconds until the new revision must serve.",
+    )
+
+
+def parse_deploy_inputs(**inputs: Any) -> DeployInputs:
+    """Check the inputs of `kserve_deploy`, the model not counted.
+
+    Args:
+        **inputs: The component's inputs by name, as KFP hands them over.
+
+    Returns:
+        The inputs with defaults filled in.
+
+    Raises:
+        InputError: One cannot work; the message names it, its value, the limit and the way out.
+    """
+    given = parse(DeployInputs, "kserve_deploy", inputs)
+    if given.canary_traffic_percent >= 0 and MODES[given.deployment_mode] == "Standard":
+        because = f"deployment_mode is {given.deployment_mode!r}"
+        raise InputError(no_raw_canary(given.canary_traffic_percent, because))
+    if given.max_replicas and given.max_replicas < given.min_replicas:
+        raise InputError(
+            f"max_replicas is {given.max_replicas}, less than min_replicas, which is "
+            f"{given.min_replicas}."
+        )
+    return given
+
+
+def no_raw_canary(percent: int, because: str) -> str:
+    """Say why a canary is refused."""
+    return (
+        f"canary_traffic_percent is {percent}, but {because}, where KServe does not read it: the "
+        "new revision would get all of the traffic. Leave it at -1, deploy under another "
+        "service_name to try a model, or use a service in Knative mode."
+    )
