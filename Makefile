@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TAG := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' kfp_pytorch/__init__.py)-make-images
 DOCKER ?= docker
 
-.PHONY: setup demo test test-long lint format compiled bench images clean
+.PHONY: setup demo test test-long lint format components compiled bench images clean
 
 setup: $(STAMP)
 
@@ -37,7 +37,10 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-compiled: setup
+components: setup
+	$(BIN)/python -m kfp_pytorch.components.generate
+
+compiled: components
 	$(BIN)/kfp-pytorch compile --all --output compiled
 
 bench: setup

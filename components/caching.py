@@ -8,6 +8,8 @@ from kfp import dsl
 from kfp.dsl.pipeline_task import PipelineTask, TaskState
 from kfp.dsl.python_component import PythonComponent
 
+from kfp_pytorch.components.signature import with_signature
+
 
 class _Uncached(PythonComponent):  # type: ignore[misc]
     def __call__(self, *args: Any, **kwargs: Any) -> PipelineTask:
@@ -39,4 +41,4 @@ def uncached(component: dsl.PythonComponent) -> Any:
     Returns:
         The component, whose tasks have caching off unless they switch it on again.
     """
-    return _Uncached(component.component_spec, component.python_func)
+    return with_signature(_Uncached(component.component_spec, component.python_func))
