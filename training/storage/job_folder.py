@@ -5,6 +5,7 @@ A file appears under its name whole or not at all, whatever ends the process.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -42,6 +43,10 @@ _ONE_SLASH = re.compile(r"[a-z][a-z0-9]+:/(?!/)")
 # Whose errors those of an object store are: fsspec's clients hand on what theirs raise.
 _STORE_PACKAGES = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google")
 _STORE_SIGNS = ("endpoint", "Bad Request")
+# What some network file systems answer to the fsync of a folder: they have no such operation.
+_CANNOT_SYNC_FOLDERS = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
+# Of a file that is read whole: descriptions and indexes, which have a few megabytes at most.
+MOST_WHOLE_BYTES = 2**28
 
 
 class Folder(Protocol):
@@ -50,11 +55,11 @@ class Folder(Protocol):
     uri: str
 
     def read(self, name: str) -> bytes:
-        """The content of a file.
+        """The content of a file of at most `MOST_WHOLE_BYTES`.
 
         Raises:
             FileNotFoundError: If there is none of that name.
-            StorageError: If it cannot be read.
+            StorageError: If it cannot be read, or is larger.
         """
 
     def names(self, name: str = "") -> list[str]:
@@ -174,8 +179,10 @@ class LocalFolder:
 
     def read(self, name: str) -> bytes:
         """See `Folder.read`."""
-        with _explained("read", str(self.path / name)):
-            return (self.path / name).read_bytes()
+        where = self.path / name
+        with _explained("read", str(where)), where.open("rb") as file:
+            _check_size(str(where), os.fstat(file.fileno()).st_size)
+            return file.read()
 
     def names(self, name: str = "") -> list[str]:
         """See `Folder.names`."""
@@ -212,7 +219,7 @@ class LocalFolder:
                     file.flush()
                     os.fsync(file.fileno())
                 temporary.replace(target)
-                _sync_folder(target.parent)
+                sync_folder(target.parent)
             except BaseException:
                 # Where even the folder could not be made there is nothing to take away.
                 if temporary.parent.is_dir():
@@ -275,6 +282,7 @@ class RemoteFolder:
         """See `Folder.read`."""
         with self.explained("read", name):
             self._files.invalidate_cache()
+            _check_size(f"{self.uri}/{name}", int(self._files.info(self._at(name))["size"] or 0))
             content: bytes = self._files.cat_file(self._at(name))
             return content
 
@@ -328,16 +336,32 @@ def _explained(action: str, where: str, hint: str = _FOLDER_HINT) -> Iterator[No
         raise
 
 
+def _check_size(where: str, size: int) -> None:
+    """Refuses a file that is too large to be what it is read as, before memory is taken for it."""
+    if size > MOST_WHOLE_BYTES:
+        raise StorageError(
+            f"{where} has {size} bytes, and such a file of a job has at most {MOST_WHOLE_BYTES}; "
+            "it is damaged or of another program: delete it, or give another folder"
+        )
+
+
 def _failed(words: str, hint: str, error: Exception) -> StorageError:
     if outages.is_outage(error):
         return StoreAwayError(f"{words}; {outages.AWAY} {hint}")
     return StorageError(f"{words}; {hint}")
 
 
-def _sync_folder(path: Path) -> None:
-    """Makes a rename outlive a crash of the machine."""
+def sync_folder(path: Path) -> None:
+    """Makes a rename persistent over a crash of the machine, where the file system can.
+
+    Raises:
+        OSError: If the file system can, and failed to.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC_FOLDERS:
+            raise
     finally:
         os.close(descriptor)
