@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from kfp_pytorch.training.checkpoint import tensor_files
 from kfp_pytorch.training.checkpoint.catalog import Checkpoint
+from kfp_pytorch.training.checkpoint.index import read_index
 from kfp_pytorch.training.checkpoint.tensor_files import Tensors
 from kfp_pytorch.training.errors import CheckpointError, some
 from kfp_pytorch.training.parallel.process_group import World, gather
@@ -112,7 +113,7 @@ def restore(
         CheckpointError: On all ranks, if the checkpoint is of another model, optimizer or data.
         StorageError: On all ranks, if it cannot be read.
     """
-    index = tensor_files.read_index(found.folder, found.place, found.meta["files"])
+    index = read_index(found.folder, found.place, found.meta["files"])
     saved = frozenset(index.state_dict_metadata)
     stepped = any(name.startswith("optimizer.") for name in saved)
     model, optimizer = get_state_dict(

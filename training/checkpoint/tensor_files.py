@@ -1,28 +1,35 @@
 """The tensors of a checkpoint as files, by torch.distributed.checkpoint.
 
 Every rank writes what it holds, and reads what it needs: so a checkpoint of one plan and number of
-ranks loads under another. Nothing that is read can run code: tensors are read with
-`weights_only=True`, other objects are refused, and the index, a pickle of
-torch.distributed.checkpoint's own, may name nothing but the classes that an index is made of.
+ranks loads under another. Nothing that is read can run code, or take more memory
+than its file is large: tensors are read with `weights_only=True` after a check of their archives,
+other objects are refused, and the index is read by `index`.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
+import os
+import pickletools
 import warnings
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import PurePath
-from typing import Any, ClassVar
+from typing import IO, Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import filesystem, metadata, state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import ReadItem, SavePlan, SavePlanner
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    LoadPlanner,
+    SavePlan,
+    SavePlanner,
+)
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
@@ -36,6 +43,8 @@ except ImportError:  # the name before torch 2.14
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
 
 INDEX = ".metadata"
+# What the pickle of a tensor names. Of builtins it could name `bytearray`, of any length.
+_TENSOR_MODULES = {"torch", "torch._utils", "collections"}
 Tensors = dict[str, Any]
 """Tensors by name, in dictionaries that may hold dictionaries."""
 Files = dict[str, dict[str, Any]]
@@ -80,39 +89,6 @@ def write(
         )
 
 
-def read_index(folder: Folder, place: str, files: Files) -> Metadata:
-    """Reads which tensors lie where.
-
-    Args:
-        folder: A job's folder.
-        place: The part of it that the files are in.
-        files: The files that belong to it; the index may point to no other.
-
-    Returns:
-        The index; the full names of the tensors are the keys of its `state_dict_metadata`.
-
-    Raises:
-        CheckpointError: If the file is no such index.
-        StorageError: If it cannot be read.
-    """
-    where = f"{folder.uri}/{place}/{INDEX}"
-    try:
-        index = _IndexUnpickler(io.BytesIO(folder.read(f"{place}/{INDEX}"))).load()
-    except TrainingError:
-        raise
-    except Exception as error:
-        # Whatever its bytes make an unpickler stumble over.
-        raise CheckpointError(f"{where} is no index of tensors: {error}") from error
-    if not isinstance(index, Metadata) or not isinstance(index.storage_data, dict):
-        raise CheckpointError(f"{where} is no index of tensors")
-    for entry in index.storage_data.values():
-        if entry.relative_path not in files:
-            raise CheckpointError(
-                f"{where} points to {entry.relative_path!r}, which is no file of this checkpoint"
-            )
-    return index
-
-
 def read(
     folder: Folder, place: str, index: Metadata, tensors: Tensors, group: dist.ProcessGroup | None
 ) -> None:
@@ -121,7 +97,7 @@ def read(
     Args:
         folder: A job's folder.
         place: The part of it that the files are in.
-        index: What `read_index` gave.
+        index: What `index.read_index` gave.
         tensors: What to fill: whole tensors or parts of them, whatever parts were written.
         group: The ranks, or None for this process alone.
 
@@ -135,7 +111,7 @@ def read(
         state_dict_loader.load(
             tensors,
             storage_reader=reader,
-            planner=_TensorsOnly(),
+            planner=DefaultLoadPlanner(),
             process_group=group,
             no_dist=group is None,
         )
@@ -314,48 +290,56 @@ class _Reader(filesystem.FileSystemReader):
     def read_metadata(self, *_args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002
         return self._index
 
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        for item in plan.items:
+            if item.type == LoadItemType.BYTE_IO:
+                raise CheckpointError(
+                    "the checkpoint holds an object in the place of the tensor "
+                    f"{item.storage_index.fqn!r}; reading it could run code, so it is refused"
+                )
+        return super().read_data(plan, planner)
+
+    def _slice_file(self, file: Any, sinfo: Any) -> IO[bytes]:
+        part: IO[bytes] = super()._slice_file(file, sinfo)
+        _check_archive(part, sinfo.relative_path, sinfo.length)
+        part.seek(0)
+        return part
+
+
+class _SeekableFromEnd:
+    """A part of a file for zipfile: torch's own view seeks in the wrong direction from its end."""
+
+    def __init__(self, part: IO[bytes], length: int) -> None:
+        self._length = length
+        self._part = part
+        self.read, self.tell, self.seekable = part.read, part.tell, part.seekable
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = self._length if whence == os.SEEK_END else 0
+        return self._part.seek(start + offset)
+
+
+def _check_archive(part: IO[bytes], name: str, length: int) -> None:
+    """Refuses a tensor whose archive would take more memory than the bytes that it is read from."""
+    try:
+        with zipfile.ZipFile(_SeekableFromEnd(part, length)) as archive:
+            records = archive.infolist()
+            larger = sum(record.file_size for record in records) > length
+            modules = {
+                str(argument).partition(" ")[0]
+                for record in ([] if larger else records)
+                if record.filename.endswith("data.pkl")
+                for operation, argument, _ in pickletools.genops(archive.read(record))
+                if operation.name == "GLOBAL"
+            }
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, zlib.error) as error:
+        raise CheckpointError(f"{name} holds something else than tensors: {error}") from error
+    if larger or modules - _TENSOR_MODULES:
+        raise CheckpointError(
+            f"a tensor in {name} claims more than the {length} bytes that it is made of; reading "
+            "it could take all memory, so it is refused"
+        )
+
 
 class _RemoteReader(_Reader, FsspecReader):
     pass
-
-
-class _TensorsOnly(DefaultLoadPlanner):
-    """Refuses what is no tensor: torch.distributed.checkpoint would unpickle it."""
-
-    def load_bytes(self, read_item: ReadItem, _value: io.BytesIO) -> None:
-        raise CheckpointError(
-            f"the checkpoint holds an object in the place of the tensor "
-            f"{read_item.storage_index.fqn!r}; reading it could run code, so it is refused"
-        )
-
-
-class _IndexUnpickler(pickle.Unpickler):
-    """Makes nothing but the dataclasses of an index."""
-
-    _CLASSES: ClassVar = {
-        (kind.__module__, kind.__name__): kind
-        for kind in (
-            metadata.BytesStorageMetadata,
-            metadata.ChunkStorageMetadata,
-            metadata.Metadata,
-            metadata.MetadataIndex,
-            metadata.TensorProperties,
-            metadata.TensorStorageMetadata,
-            metadata._MEM_FORMAT_ENCODING,
-            filesystem._StorageInfo,
-            torch.Size,
-        )
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in self._CLASSES:
-            return self._CLASSES[module, name]
-        if (module, name) == ("torch.serialization", "_get_layout"):
-            return {"torch.strided": torch.strided}.__getitem__
-        dtype = getattr(torch, name, None) if module == "torch" else None
-        if isinstance(dtype, torch.dtype):
-            return dtype
-        raise CheckpointError(
-            f"the index of the checkpoint names {module}.{name}, which no index needs; reading it "
-            "could run code, so it is refused"
-        )

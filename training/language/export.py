@@ -14,6 +14,7 @@ from torch.export import Dim
 from kfp_pytorch.launcher.constants import MODEL_FORMAT
 from kfp_pytorch.training.checkpoint import tensor_files
 from kfp_pytorch.training.checkpoint.catalog import Checkpoint
+from kfp_pytorch.training.checkpoint.index import read_index
 from kfp_pytorch.training.errors import CheckpointError
 from kfp_pytorch.training.image import models
 from kfp_pytorch.training.image.export import publish
@@ -96,7 +97,7 @@ def load(shape: TransformerConfig, found: Checkpoint) -> Transformer:
         StorageError: If it cannot be read.
     """
     model = Transformer(shape)
-    index = tensor_files.read_index(found.folder, found.place, found.meta["files"])
+    index = read_index(found.folder, found.place, found.meta["files"])
     weights = {name: torch.empty_like(value) for name, value in model.state_dict().items()}
     tensor_files.read(found.folder, found.place, index, {"model": weights}, None)
     models.load_weights(model, weights)

@@ -20,6 +20,7 @@ from fsspec.implementations.memory import MemoryFile
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from kfp_pytorch.training.checkpoint import catalog, tensor_files
+from kfp_pytorch.training.checkpoint.index import read_index
 from kfp_pytorch.training.errors import CheckpointError, StorageError, StoreAwayError
 from kfp_pytorch.training.storage.job_folder import open_folder
 
@@ -40,7 +41,7 @@ def newest_step(folder, size=64):
     found = catalog.newest(folder, ABOUT)
     assert found is not None
     weight = torch.zeros(size, dtype=torch.int64)
-    index = tensor_files.read_index(folder, found.place, found.meta["files"])
+    index = read_index(folder, found.place, found.meta["files"])
     tensor_files.read(folder, found.place, index, {"model": {"weight": weight}}, None)
     assert set(weight.tolist()) == {found.step}
     return found.step
@@ -297,7 +298,7 @@ def test_an_index_that_would_run_code_is_refused(tmp_path):
     index = tmp_path / "checkpoints" / "step-00000001" / ".metadata"
     index.write_bytes(pickle.dumps(Malicious()))
     with pytest.raises(CheckpointError, match=r"names posix\.system.*could run code"):
-        tensor_files.read_index(folder, found.place, found.meta["files"])
+        read_index(folder, found.place, found.meta["files"])
 
 
 def test_an_index_that_points_outside_of_its_checkpoint_is_refused(tmp_path):
@@ -305,14 +306,14 @@ def test_an_index_that_points_outside_of_its_checkpoint_is_refused(tmp_path):
     save(folder, 1)
     found = catalog.newest(folder, ABOUT)
     with pytest.raises(CheckpointError, match=r"points to '__0_0\.distcp', which is no file of"):
-        tensor_files.read_index(folder, found.place, {"other": {}})
+        read_index(folder, found.place, {"other": {}})
 
 
 @pytest.mark.parametrize("content", [b"", b"random bytes", pickle.dumps({"a": 1})])
 def test_an_index_that_is_none_is_refused(tmp_path, content):
     (tmp_path / ".metadata").write_bytes(content)
     with pytest.raises(CheckpointError, match="is no index of tensors"):
-        tensor_files.read_index(open_folder(str(tmp_path)), ".", {})
+        read_index(open_folder(str(tmp_path)), ".", {})
 
 
 def test_an_object_in_the_place_of_a_tensor_is_refused_unread(tmp_path):
@@ -320,7 +321,7 @@ def test_an_object_in_the_place_of_a_tensor_is_refused_unread(tmp_path):
     written = {}
     hidden = {"model": {"weight": Malicious()}}
     tensor_files.write(folder, "somewhere", hidden, None, written.update)
-    index = tensor_files.read_index(folder, "somewhere", written)
+    index = read_index(folder, "somewhere", written)
     with pytest.raises(CheckpointError, match=r"'model\.weight'; reading it could run code"):
         tensor_files.read(folder, "somewhere", index, {"model": {"weight": torch.zeros(2)}}, None)
 
@@ -341,7 +342,7 @@ def test_a_plan_is_kept_while_tensors_are_alike_and_made_anew_when_they_are_not(
         place, written = f"save-{number}", {}
         tensor_files.write(folder, place, {"model": tensors}, None, written.update, planner)
         plans.append(planner.plan)
-        index = tensor_files.read_index(folder, place, written)
+        index = read_index(folder, place, written)
         read = {name: torch.zeros_like(value) for name, value in tensors.items()}
         tensor_files.read(folder, place, index, {"model": read}, None)
         assert {name: value.tolist() for name, value in read.items()} == {

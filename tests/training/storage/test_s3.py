@@ -9,6 +9,7 @@ import torch
 from harness.s3 import BUCKET
 
 from kfp_pytorch.training.checkpoint import catalog, tensor_files
+from kfp_pytorch.training.checkpoint.index import read_index
 from kfp_pytorch.training.errors import StorageError
 from kfp_pytorch.training.storage.job_folder import check_writable, open_folder, write
 
@@ -40,7 +41,7 @@ def test_a_checkpoint_comes_back_and_older_ones_go(client, s3):
     write(folder, "checkpoints/step-00000004/__0_0.distcp", b"half")
     found = catalog.newest(folder, {"model": "m"})
     assert found.step == 3
-    index = tensor_files.read_index(folder, found.place, found.meta["files"])
+    index = read_index(folder, found.place, found.meta["files"])
     read = {"weights": torch.zeros(4)}
     tensor_files.read(folder, found.place, index, read, None)
     assert read["weights"].tolist() == [3.0] * 4
