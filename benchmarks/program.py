@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from kfp_pytorch.training.entry.torchrun import usable_cores
+from kfp_pytorch.training.resources import usable_cores
 
 _REPORT = re.compile(rb"\bstep=(\d+) .*samples_per_second=(\S+)")
 

@@ -257,7 +257,7 @@ class Bench:
 
     def machine(self) -> str:
         """The card and the cores beside it."""
-        from kfp_pytorch.training.entry.torchrun import usable_cores
+        from kfp_pytorch.training.resources import usable_cores
 
         return f"{self._card}, {usable_cores()} cores"
 

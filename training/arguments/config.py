@@ -40,7 +40,7 @@ _FROM_ONE = (
     *("shuffle_block", "prefetch", "accumulate"),
 )
 _FROM_ZERO = (
-    *("image_size", "max_train_samples", "seed", "warmup_epochs", "weight_decay"),
+    *("max_train_samples", "seed", "warmup_epochs", "weight_decay"),
     *("skip_corrupt", "rank_timeout", "checkpoint_every_steps"),
     *("max_steps", "clip_norm"),
 )
@@ -54,6 +54,8 @@ _MOST = 2**32 - 1
 _MOST_SKIPPED = 1_000_000
 # Each is a process.
 _MOST_WORKERS = 1024
+# An image of that side takes most of a gigabyte.
+_MOST_SIDE = 8192
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,7 @@ class Config:
         for name in _FROM_ZERO:
             _between(name, getattr(self, name), 0)
         self._check_model()
+        _between("image_size", self.image_size, 0, _MOST_SIDE)
         _between("workers", self.workers, -1, _MOST_WORKERS)
         _between("skip_bad_steps", self.skip_bad_steps, 0, _MOST_SKIPPED)
         if self.accumulate > 1 and self.batch_size < 2 * self.accumulate:

@@ -5,10 +5,13 @@ Both give the same views of the same images; their pixels differ by rounding.
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from kfp_pytorch.training.data.augment import View, show, show_many
@@ -18,6 +21,9 @@ LEFT_OUT = -100
 _JPEG, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 # What may follow the end of a JPEG, such as padding by a camera.
 _TRAILER = 4096
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
+# What Pillow refuses as an attack, too: an image of so many takes half a gigabyte.
+MOST_PIXELS = 178_956_970
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 ViewOf = Callable[[int, int, int], View]
@@ -89,9 +95,18 @@ def on_gpu(contents: Sequence[Tensor], view_of: ViewOf, size: int, device: torch
 
 
 def looks_whole(content: Tensor) -> bool:
-    """Whether a file is a JPEG that was not cut short; the GPU would show half of one in grey."""
+    """Whether a file is a JPEG of a size that can be decoded, and was not cut short.
+
+    The GPU would show half of one in grey.
+    """
     head, tail = content[: len(_JPEG)].numpy().tobytes(), content[-_TRAILER:].numpy().tobytes()
-    return head == _JPEG and _JPEG_END in tail
+    if head != _JPEG or _JPEG_END not in tail:
+        return False
+    try:
+        _check_pixels(content)
+    except ValueError:
+        return False
+    return True
 
 
 def as_tensor(content: bytes) -> Tensor:
@@ -121,12 +136,32 @@ def _decode(content: Tensor) -> Tensor:
 
     if not len(content):
         raise ValueError("the file is empty")
+    _check_pixels(content)
     image: Tensor = decode_image(content, mode=ImageReadMode.RGB)
     if image.dtype == torch.uint16:
         # Of a PNG of 16 bits: a cast would keep the low byte, which is noise.
         image = (image.to(torch.int32) >> 8).byte()
     # Of an animation, the first picture.
     return image[0] if image.dim() == 4 else image
+
+
+def _check_pixels(content: Tensor) -> None:
+    """Refuses an image whose header claims more pixels than there is memory for.
+
+    Raises:
+        ValueError: If it does, or the header cannot be read.
+    """
+    with warnings.catch_warnings():
+        # Of half as many pixels as it refuses.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        try:
+            image = Image.open(io.BytesIO(content.numpy().data), formats=_FORMATS)
+            # Of an animation all pictures are decoded.
+            pixels = image.width * image.height * getattr(image, "n_frames", 1)
+        except (OSError, EOFError, SyntaxError, Image.DecompressionBombError) as error:
+            raise ValueError(str(error)) from error
+    if pixels > MOST_PIXELS:
+        raise ValueError(f"it has {pixels} pixels, and can have {MOST_PIXELS}")
 
 
 def _decode_jpegs(contents: Sequence[Tensor], device: torch.device) -> list[Tensor | None]:

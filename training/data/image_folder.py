@@ -12,7 +12,13 @@ from pathlib import Path
 import torch
 
 from kfp_pytorch.training.data.encoded_images import Labelled
-from kfp_pytorch.training.data.sources import IMAGE_SUFFIXES, Files, NameTable, is_data
+from kfp_pytorch.training.data.sources import (
+    IMAGE_SUFFIXES,
+    MOST_IMAGE_BYTES,
+    Files,
+    NameTable,
+    is_data,
+)
 from kfp_pytorch.training.entry.termination_message import printable
 from kfp_pytorch.training.errors import DataError
 from kfp_pytorch.training.parallel.process_group import World, on_main, once_a_node
@@ -67,12 +73,24 @@ def find(uri: str, world: World) -> Labelled:
 
 def _listed(files: Files) -> list[str]:
     """The images, after a look at what else there is: no class may be lost in silence."""
-    every = list(files.sizes())
+    sizes = files.sizes()
+    every = list(sizes)
     found = _images(files, every)
+    _check_sizes(files, {name: sizes[name] for name in found})
     _tell_of_other_pictures(files, every, found)
     if files.local and _is_split(found):
         _check_no_class_is_empty(files, every)
     return found
+
+
+def _check_sizes(files: Files, sizes: dict[str, int]) -> None:
+    """Refuses a file that is too large to be an image, before memory is taken for it."""
+    name = max(sizes, key=lambda each: sizes[each])
+    if sizes[name] > MOST_IMAGE_BYTES:
+        raise DataError(
+            f"{files.at(name)} has {sizes[name]} bytes, and an image can have {MOST_IMAGE_BYTES}; "
+            "replace or delete it"
+        )
 
 
 def _tell_of_other_pictures(files: Files, every: Sequence[str], images: Sequence[str]) -> None:

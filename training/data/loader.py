@@ -25,8 +25,8 @@ from kfp_pytorch.training.arguments.config import Config
 from kfp_pytorch.training.data import decode
 from kfp_pytorch.training.data.augment import View, centre_view, random_view
 from kfp_pytorch.training.data.encoded_images import EncodedSplit
-from kfp_pytorch.training.entry.torchrun import usable_cores
 from kfp_pytorch.training.errors import DataError
+from kfp_pytorch.training.resources import usable_cores
 
 # Images that a worker makes at a time: a tenth of a second of work.
 PIECE = 64

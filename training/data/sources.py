@@ -15,6 +15,8 @@ from kfp_pytorch.training.errors import DataAwayError, DataError
 from kfp_pytorch.training.storage import outages
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".jfif", ".jpe")
+# A file that is larger holds no single image, or none that a worker has memory for.
+MOST_IMAGE_BYTES = 2**28
 # Requests to an object store that are under way at a time, of one process.
 _AT_A_TIME = 64
 # What macOS packs beside files, and what a file system keeps for itself.
@@ -103,6 +105,24 @@ class Files:
             if isinstance(content, Exception):
                 raise self.failed("read", name, content) from content
         return list(found)
+
+    def read_whole(self, name: str, size: int, most: int) -> bytes:
+        """A description of the data set, such as an index.
+
+        Args:
+            name: The file.
+            size: Its size in bytes, by `sizes`.
+            most: The largest size that is read.
+
+        Raises:
+            DataError: If it cannot be read, or is larger.
+        """
+        if size > most:
+            raise DataError(
+                f"{self.at(name)} has {size} bytes, and at most {most} are read into this "
+                "container's memory; see that it is what its name says, or give the pod more memory"
+            )
+        return self.read([(name, 0, size)])[0]
 
     def open(self, name: str) -> IO[bytes]:
         """A file to be read from its start to its end.

@@ -20,8 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
-from kfp_pytorch.training.data.sources import IMAGE_SUFFIXES, Files
+from kfp_pytorch.training.data.sources import IMAGE_SUFFIXES, MOST_IMAGE_BYTES, Files
 from kfp_pytorch.training.errors import DataError
+from kfp_pytorch.training.resources import usable_memory
 from kfp_pytorch.training.storage.outages import is_outage
 
 LOG = logging.getLogger("kfp_pytorch.training")
@@ -33,6 +34,10 @@ LABEL_SUFFIX = ".cls"
 # More classes than any known data set has; a number beyond is no class's.
 MOST_CLASSES = 1_000_000
 VERSION = 1
+# An index takes some ten times its size while it is read, and other ranks of the pod read it too.
+_MEMORY_FOR_INDEX = 40
+# Of a name in the header of a tar file; tarfile reads one of any length.
+_MOST_HEADER_BYTES = 2**20
 # Shards that are read at a time by one process: their headers are far apart.
 _AT_A_TIME = 8
 
@@ -67,8 +72,9 @@ def read_index(files: Files) -> list[Shard] | None:
     sizes = files.sizes()
     if INDEX not in sizes:
         return None
+    text = files.read_whole(INDEX, sizes[INDEX], usable_memory() // _MEMORY_FOR_INDEX)
     try:
-        content = json.loads(files.read([(INDEX, 0, None)])[0])
+        content = json.loads(text)
         if content["version"] != VERSION:
             raise ValueError(f"version {content['version']}, and this program reads {VERSION}")
         shards = [Shard(**each) for each in content["shards"]]
@@ -100,8 +106,14 @@ def _check_entry(shard: Shard) -> None:
             raise TypeError(f"offset, size and class of {key} in {shard.name} are no whole numbers")
         if offset < 0 or size < 0 or offset + size > shard.bytes:
             raise ValueError(f"{key} does not lie within {shard.name}")
+        _check_image_size(key, size)
         if not 0 <= label < MOST_CLASSES:
             raise ValueError(f"{key} in {shard.name} is of class {label}")
+
+
+def _check_image_size(key: str, size: int) -> None:
+    if size > MOST_IMAGE_BYTES:
+        raise ValueError(f"{key} has {size} bytes, and an image can have {MOST_IMAGE_BYTES}")
 
 
 def shard_names(files: Files) -> dict[str, int]:
@@ -160,14 +172,36 @@ def index_shards(files: Files, sizes: dict[str, int]) -> list[Shard]:
         return list(pool.map(lambda each: _index(files, *each), sizes.items()))
 
 
+class _Member(tarfile.TarInfo):
+    """A member whose header is refused where it claims a name as long as no name is."""
+
+    _EXTENDED = (
+        *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+        *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    )
+
+    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in self._EXTENDED and self.size > _MOST_HEADER_BYTES:
+            raise ValueError(
+                f"a header at byte {self.offset} claims {self.size} bytes, and can have "
+                f"{_MOST_HEADER_BYTES}"
+            )
+        member: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]
+        return member
+
+
 def _index(files: Files, name: str, size: int) -> Shard:
     shard = Shard(name, size, [], [], [], [])
     try:
-        with files.open(name) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
+        with (
+            files.open(name) as stream,
+            tarfile.open(fileobj=stream, mode="r:", tarinfo=_Member) as tar,
+        ):
             for key, image, label in _samples(tar):
                 if image is None or label is None:
                     lacking = "a class (.cls)" if label is None else "an image"
                     raise ValueError(f"the sample {key} lacks {lacking}")
+                _check_image_size(key, image.size)
                 shard.keys.append(key)
                 shard.offsets.append(image.offset_data)
                 shard.sizes.append(image.size)

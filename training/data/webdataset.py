@@ -30,6 +30,9 @@ from kfp_pytorch.training.parallel.process_group import World, gather, on_main
 CLASSES = "classes.txt"
 # Between two neighbours lie a label and the headers of both: cheaper read than asked around.
 _GAP = 64 * 1024
+# Read at a time from one shard, where neighbours are read together.
+_MOST_TOGETHER = 2**28
+_MOST_CLASSES_BYTES = 2**28
 
 
 class _Range(NamedTuple):
@@ -120,10 +123,12 @@ def _index_together(files: Files, world: World) -> list[Shard]:
 
 
 def _class_names(files: Files) -> tuple[str, ...]:
-    if CLASSES not in files.sizes():
+    sizes = files.sizes()
+    if CLASSES not in sizes:
         return ()
     # Windows puts a mark before the first name, which is no part of it.
-    text = files.read([(CLASSES, 0, None)])[0].decode("utf-8-sig", errors="replace")
+    content = files.read_whole(CLASSES, sizes[CLASSES], _MOST_CLASSES_BYTES)
+    text = content.decode("utf-8-sig", errors="replace")
     names = [line.strip() for line in re.split("\r\n|\r|\n", text.rstrip())]
     if names == [""]:
         return ()
@@ -144,7 +149,8 @@ def _merged(wanted: Sequence[_Range]) -> list[_Range]:
     together = [wanted[0]]
     for each in wanted[1:]:
         last = together[-1]
-        if each.shard == last.shard and 0 <= each.start - last.end <= _GAP:
+        near = each.shard == last.shard and 0 <= each.start - last.end <= _GAP
+        if near and each.end - last.start <= _MOST_TOGETHER:
             together[-1] = _Range(last.shard, last.start, each.end)
         else:
             together.append(each)

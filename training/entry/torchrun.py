@@ -9,10 +9,10 @@ as the rank of a process here.
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Mapping
 
 from kfp_pytorch.training.errors import ConfigError
+from kfp_pytorch.training.resources import usable_cores
 
 LOOPBACK = ("127.0.0.1", "localhost")
 RANK_MODULE = "kfp_pytorch.training.rank"
@@ -75,18 +75,6 @@ def threads_per_process(environ: Mapping[str, str]) -> int:
     if address.partition(":")[0] in LOOPBACK and nodes.isdecimal():
         share *= int(nodes)
     return max(1, cores // max(1, share))
-
-
-def usable_cores() -> int:
-    """The cores that this process may use: its affinity, or the container's limit if lower."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:  # noqa: PTH123
-            quota, period = file.read().split()
-        limit = int(quota) // int(period)
-    except (OSError, ValueError):
-        return cores or 1
-    return max(1, min(cores or 1, limit))
 
 
 def _check_plain(environ: Mapping[str, str]) -> None:

@@ -19,11 +19,14 @@ from torch import Tensor
 
 from kfp_pytorch.training.data.sources import Files
 from kfp_pytorch.training.errors import CheckpointError, ConfigError
+from kfp_pytorch.training.resources import usable_memory
 
 VOCABULARY = 256
 # Between two files. No text has it.
 _SEPARATOR = b"\0"
 _MOST_BYTES = 4 * 2**30
+# Of the text in memory, while it is read and split.
+_COPIES = 4
 
 
 def standard_library() -> list[Path]:
@@ -68,18 +71,19 @@ class ByteText:
         Raises:
             ConfigError: If a file cannot be read, or they are too large for memory together.
         """
-        parts, size = [], 0
+        most, size = min(_MOST_BYTES, usable_memory() // _COPIES), 0
+        parts = []
         for path in files:
             try:
+                size += path.stat().st_size + 1
+                if size > most:
+                    raise ConfigError(
+                        f"the text has more than {most} bytes at {path}; it is kept in memory, so "
+                        "give fewer files, or the pod more memory"
+                    )
                 parts.append(path.read_bytes())
             except OSError as error:
                 raise ConfigError(f"the text {path} cannot be read: {error}") from error
-            size += len(parts[-1]) + 1
-            if size > _MOST_BYTES:
-                raise ConfigError(
-                    f"the text has more than {_MOST_BYTES} bytes at {path}; it is kept in memory, "
-                    "so give fewer files"
-                )
         return cls.of(_SEPARATOR.join(parts))
 
     @classmethod

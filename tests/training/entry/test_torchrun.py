@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from kfp_pytorch.training.entry import agent
-from kfp_pytorch.training.entry.torchrun import agent_arguments, threads_per_process, usable_cores
+from kfp_pytorch.training.entry.torchrun import agent_arguments, threads_per_process
 from kfp_pytorch.training.errors import ConfigError
+from kfp_pytorch.training.resources import usable_cores
 
 OPERATOR = {
     "MASTER_ADDR": "job-master-0",
