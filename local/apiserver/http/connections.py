@@ -16,24 +16,6 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 Peer = tuple[str, int]
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """A socket for asyncio to listen with; port 0 is any that is free.
-
-    Raises:
-        OSError: when the port is in use.
-    """
-    # asyncio sets TCP_NODELAY where the protocol is named. Else the end of an answer waits 40 ms
-    # for the client to acknowledge its beginning.
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
 class Connections:
     """The connections that are open, by the client's address."""
 

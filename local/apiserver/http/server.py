@@ -13,12 +13,12 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver.errors import Object, unauthorized
 from kfp_pytorch.local.apiserver.http.app import app
-from kfp_pytorch.local.apiserver.http.connections import Connections, Peer, bound
+from kfp_pytorch.local.apiserver.http.connections import Connections, Peer
 from kfp_pytorch.local.apiserver.store.api import Api
 
-HOST = "127.0.0.1"
 _BACKLOG = 1024
 # Longer than clients keep idle connections, so that none finds its connection closed.
 _KEEP_ALIVE_S = 600
@@ -72,7 +72,7 @@ class Server:
     @property
     def url(self) -> str:
         """Where the server is."""
-        return f"http://{HOST}:{self.port}"
+        return f"http://{loopback.HOST}:{self.port}"
 
     async def start(self) -> None:
         """Listens, and answers from the moment that this returns.
@@ -135,10 +135,11 @@ def listening_socket(port: int) -> socket.socket:
         OSError: when the port is in use.
     """
     try:
-        return bound(HOST, port)
+        return loopback.bound(port)
     except OSError as error:
-        why = f"port {port} of {HOST} cannot be used: {error.strerror}; choose another, or 0"
-        raise OSError(error.errno, f"{why} for any that is free") from None
+        where = f"port {port} of {loopback.ADDRESS}"
+        why = f"{where} cannot be used: {error.strerror}; choose another, or 0 for any that is free"
+        raise OSError(error.errno, why) from None
 
 
 def _authenticated(inner: ASGIApp, token: str) -> ASGIApp:

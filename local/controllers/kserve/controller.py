@@ -20,6 +20,7 @@ from kfp_pytorch.launcher.constants import (
     SERVING_RUNTIME,
     Kind,
 )
+from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver import errors, objects
 from kfp_pytorch.local.apiserver.registry import CLUSTER_SERVING_RUNTIME, SECRET, SERVICE_ACCOUNT
 from kfp_pytorch.local.apiserver.store.api import DELETED, Api, ApiError
@@ -38,7 +39,6 @@ from kfp_pytorch.local.controllers.kserve.predictor import (
     storage_variables,
 )
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
-from kfp_pytorch.local.controllers.kubernetes.node import LOOPBACK
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 from kfp_pytorch.local.controllers.kubernetes.status import is_ready
 from kfp_pytorch.local.controllers.kubernetes.workqueue import Key, WorkQueue
@@ -352,7 +352,7 @@ class KServe:
         pods = self._pods(service)
         port = self._doors.open(objects.metadata(service)["uid"], list(self._backends(pods)))
         made = self._api.find(DEPLOYMENT, objects.namespace(service), predictor_name(service))
-        return Seen(made, pods, f"http://{LOOPBACK}:{port}", runtime)
+        return Seen(made, pods, f"http://{loopback.HOST}:{port}", runtime)
 
     def _pods(self, service: Object) -> tuple[Object, ...]:
         found = [

@@ -9,8 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Hashable, Sequence
 
-from kfp_pytorch.local.apiserver.http.connections import bound
-from kfp_pytorch.local.controllers.kubernetes.node import LOOPBACK
+from kfp_pytorch.local import loopback
 
 # Bytes read at once.
 _CHUNK = 64 * 1024
@@ -29,7 +28,7 @@ class FrontDoor:
     """
 
     def __init__(self) -> None:
-        self._socket = bound(LOOPBACK, 0)
+        self._socket = loopback.bound(0)
         self._socket.listen()
         self.port: int = self._socket.getsockname()[1]
         self.backends: Sequence[int] = ()
@@ -62,7 +61,7 @@ class FrontDoor:
             self._turn += 1
             port = self.backends[self._turn % len(self.backends)]
             with contextlib.suppress(OSError):
-                return await asyncio.open_connection(LOOPBACK, port)
+                return await asyncio.open_connection(loopback.ADDRESS, port)
         return None
 
 

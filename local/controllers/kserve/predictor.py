@@ -19,8 +19,8 @@ from kfp_pytorch.launcher.constants import (
     SERVICE,
     SERVING_HOST_ENV,
 )
+from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.controllers.kubernetes.node import LOOPBACK
 
 Object = dict[str, Any]
 
@@ -224,7 +224,7 @@ def _container(service: Object, runtime: Object) -> Object:
     merged["args"] = [*(own.get("args") or []), *(model.get("args") or [])]
     extra = [
         {"name": "INFERENCE_SERVICE_NAME", "value": objects.name(service)},
-        {"name": SERVING_HOST_ENV, "value": LOOPBACK},
+        {"name": SERVING_HOST_ENV, "value": loopback.ADDRESS},
     ]
     variables = [*(own.get("env") or []), *(model.get("env") or []), *extra]
     merged["env"] = list({each["name"]: each for each in variables}.values())

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.controllers.kubernetes.node import LOOPBACK
 
 Object = dict[str, Any]
 
@@ -121,10 +121,10 @@ def pod_status(
         **over,
         "phase": new_phase,
         "conditions": _conditions(old, initial, main, new_phase, objects.timestamp(now)),
-        "hostIP": LOOPBACK,
-        "hostIPs": [{"ip": LOOPBACK}],
-        "podIP": LOOPBACK,
-        "podIPs": [{"ip": LOOPBACK}],
+        "hostIP": loopback.ADDRESS,
+        "hostIPs": [{"ip": loopback.ADDRESS}],
+        "podIP": loopback.ADDRESS,
+        "podIPs": [{"ip": loopback.ADDRESS}],
         "startTime": old.get("startTime") or objects.timestamp(now),
         "containerStatuses": [_container(each) for each in main],
     }

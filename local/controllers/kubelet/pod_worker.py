@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_pytorch.launcher.constants import POD
+from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.registry import SECRET
 from kfp_pytorch.local.apiserver.store.api import Api, ApiError
@@ -19,7 +20,6 @@ from kfp_pytorch.local.controllers.kubelet.container import Backoff, Container
 from kfp_pytorch.local.controllers.kubelet.container_config import Place
 from kfp_pytorch.local.controllers.kubelet.volumes import VolumeError
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
-from kfp_pytorch.local.controllers.kubernetes.node import LOOPBACK
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 
 Object = dict[str, Any]
@@ -69,8 +69,8 @@ class PodWorker:
         self._stopping = asyncio.Event()
         self._evicted: Object | None = None
         self.folder = node.root / "pods" / f"{self._namespace}_{self._name}_{self.uid}"
-        pod = {**pod, "status": {**(pod.get("status") or {}), "podIP": LOOPBACK}}
-        pod["status"]["hostIP"] = LOOPBACK
+        pod = {**pod, "status": {**(pod.get("status") or {}), "podIP": loopback.ADDRESS}}
+        pod["status"]["hostIP"] = loopback.ADDRESS
         self._place = Place(node.api, node.root, node.ports, pod, self.folder, {}, gpus)
         spec = pod["spec"]
         policy = spec.get("restartPolicy", "Always")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from kfp_pytorch.local.controllers.kubernetes.node import LOOPBACK
+from kfp_pytorch.local import loopback
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports, container_port
 
 Object = dict[str, Any]
@@ -44,7 +44,8 @@ def check(pod: Object, probe: Object, ports: Ports) -> Check | None:
         except TimeoutError:
             return "context deadline exceeded"
         except OSError as error:
-            return f"dial tcp {LOOPBACK}:{port}: connect: {error.strerror or error}".lower()
+            why = error.strerror or error
+            return f"dial tcp {loopback.HOST}:{port}: connect: {why}".lower()
         except ValueError as error:
             # The first line of the answer is too long, or its number is.
             return f"malformed HTTP response: {error}"
@@ -53,15 +54,19 @@ def check(pod: Object, probe: Object, ports: Ports) -> Check | None:
 
 
 async def _connect(port: int) -> str:
-    _, writer = await asyncio.open_connection(LOOPBACK, port)
+    _, writer = await asyncio.open_connection(loopback.ADDRESS, port)
     writer.close()
     return ""
 
 
 async def _get(action: Object, port: int) -> str:
-    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    reader, writer = await asyncio.open_connection(loopback.ADDRESS, port)
     headers = {each["name"]: each["value"] for each in action.get("httpHeaders") or []}
-    headers = {"Host": f"{LOOPBACK}:{port}", "User-Agent": "kube-probe/1.32", **headers}
+    headers = {
+        "Host": f"{loopback.HOST}:{port}",
+        "User-Agent": "kube-probe/1.32",
+        **headers,
+    }
     lines = [f"GET {action.get('path') or '/'} HTTP/1.1", "Connection: close"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     try:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kfp_pytorch.local.controllers.kubernetes.node import LOOPBACK
+from kfp_pytorch.local import loopback
 
 Endpoint = Callable[[str, int | None], int | None]
 """Takes a host and a port, or None for the bare name of a host; gives the port on 127.0.0.1.
@@ -95,5 +95,7 @@ class Translation:
         port = self.endpoint(address["host"], int(given) if given else default)
         if port is None:
             return text
-        there = f"{address['scheme'] or ''}{LOOPBACK}" + (f":{port}" if port else "")
+        scheme = address["scheme"] or ""
+        host = loopback.HOST if scheme or port else loopback.ADDRESS
+        there = f"{scheme}{host}" + (f":{port}" if port else "")
         return there + text[address.end() :]

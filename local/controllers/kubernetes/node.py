@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.registry import NODE
 from kfp_pytorch.local.apiserver.store.api import Api
@@ -15,7 +16,6 @@ from kfp_pytorch.local.quantities import quantity
 Object = dict[str, Any]
 
 NODE_NAME = "local"
-LOOPBACK = "127.0.0.1"
 GPU = "nvidia.com/gpu"
 _PODS = 110
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -66,7 +66,7 @@ def create(api: Api, gpu_count: int) -> None:
         "allocatable": capacity,
         "conditions": [ready],
         "addresses": [
-            {"type": "InternalIP", "address": LOOPBACK},
+            {"type": "InternalIP", "address": loopback.ADDRESS},
             {"type": "Hostname", "address": NODE_NAME},
         ],
     }

@@ -7,9 +7,9 @@ import socket
 from typing import Any
 
 from kfp_pytorch.launcher.constants import POD, SERVICE, Kind
+from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.store.api import DELETED, Api, Change
-from kfp_pytorch.local.controllers.kubernetes.node import LOOPBACK
 
 Object = dict[str, Any]
 
@@ -85,8 +85,8 @@ class Ports:
             if port not in given and _is_free(port):
                 return port
         raise OSError(
-            f"no port of {LOOPBACK} from {_RANGE.start} to {_RANGE.stop - 1} is free; end what "
-            "listens there, or pods that are not needed"
+            f"no port of {loopback.ADDRESS} from {_RANGE.start} to {_RANGE.stop - 1} is free; end "
+            "what listens there, or pods that are not needed"
         )
 
     def _forget(self, _kind: Kind, change: Change) -> None:
@@ -102,9 +102,9 @@ def _is_headless(service: Object) -> bool:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as listener:
+    with socket.socket(loopback.FAMILY) as listener:
         try:
-            listener.bind((LOOPBACK, port))
+            listener.bind((loopback.ADDRESS, port))
         except OSError:
             return False
     return True
