@@ -33,6 +33,7 @@ from typing import IO, Any
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.local import client
+from kfp_pytorch.local.processes import temporary
 
 SETTING_ENV = "KFP_PYTORCH_STEP"
 EVENT_MARK = "\x02"
@@ -233,7 +234,9 @@ def main(arguments: list[str]) -> int:
     log.parent.mkdir(parents=True)
     log.touch()
     # KFP's command unpacks the step's source there and leaves it, as a container ends with it.
-    with tempfile.TemporaryDirectory(prefix="kfp-pytorch-", ignore_cleanup_errors=True) as scratch:
+    with tempfile.TemporaryDirectory(
+        prefix="kfp-pytorch-", dir=temporary.short_folder(), ignore_cleanup_errors=True
+    ) as scratch:
         program = Program(command, environment(pod, log) | {"TMPDIR": scratch}, events)
         signal.signal(signal.SIGTERM, program.terminate)
         pod.started(_now())

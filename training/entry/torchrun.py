@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from kfp_pytorch.training.errors import ConfigError
 from kfp_pytorch.training.resources import usable_cores
 
-LOOPBACK = ("127.0.0.1", "localhost")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 RANK_MODULE = "kfp_pytorch.training.rank"
 _ETCD_BACKENDS = ("etcd", "etcd-v2")
 _STATIC_BACKEND = "static"
@@ -72,7 +72,9 @@ def threads_per_process(environ: Mapping[str, str]) -> int:
     share = int(processes) if processes.isdecimal() else cores
     address = environ.get("PET_MASTER_ADDR") or environ.get("PET_RDZV_ENDPOINT") or ""
     nodes = environ.get("PET_NNODES", "").rpartition(":")[2]
-    if address.partition(":")[0] in LOOPBACK and nodes.isdecimal():
+    # ::1 alone, and [::1] where a port follows.
+    host = address.partition("]")[0].strip("[") if "::" in address else address.partition(":")[0]
+    if host in LOOPBACK and nodes.isdecimal():
         share *= int(nodes)
     return max(1, cores // max(1, share))
 

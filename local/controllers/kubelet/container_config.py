@@ -19,11 +19,10 @@ from kfp_pytorch.local.controllers.kubelet import environment, volumes
 from kfp_pytorch.local.controllers.kubelet.process import Launch
 from kfp_pytorch.local.controllers.kubelet.rewriting import Translation
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
+from kfp_pytorch.local.processes import temporary
 
 Object = dict[str, Any]
 
-# Of the 107 bytes of a socket's path, what the folder of all temporary folders may take.
-_LONGEST_SHORT_PATH = 40
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What an image of Python has on its PATH, and what stands for it here.
 _PYTHON = {
@@ -177,15 +176,11 @@ def _initial(place: Place) -> dict[str, str]:
 def _temporary_folder(place: Place) -> Path:
     """The pod's folder for temporary files.
 
-    It lies outside of the pod's own, which only points to it: programs put sockets there, and
-    the path of a socket may have 107 bytes at most.
+    It lies outside of the pod's own, which only points to it: see `temporary`.
     """
     pointer = place.folder / "tmp"
     if not pointer.is_symlink():
-        short = place.root / "tmp"
-        if len(str(short)) > _LONGEST_SHORT_PATH:
-            short = Path(tempfile.gettempdir())
-        short.mkdir(parents=True, exist_ok=True)
+        short = temporary.short_folder(place.root / "tmp")
         pointer.symlink_to(tempfile.mkdtemp(prefix="kfp-", dir=short))
     return pointer.readlink()
 

@@ -108,6 +108,9 @@ def test_processes_of_one_machine_share_its_cores():
     assert threads_per_process({}) == cores
     assert threads_per_process(alone) == cores
     assert threads_per_process({**alone, "PET_MASTER_ADDR": "127.0.0.1"}) == max(1, cores // 2)
+    assert threads_per_process({**alone, "PET_MASTER_ADDR": "::1"}) == max(1, cores // 2)
+    elastic = {"PET_NPROC_PER_NODE": "1", "PET_NNODES": "1:2", "PET_RDZV_ENDPOINT": "[::1]:29400"}
+    assert threads_per_process(elastic) == max(1, cores // 2)
     assert threads_per_process({**alone, "PET_NPROC_PER_NODE": str(cores)}) == 1
     assert threads_per_process({**alone, "PET_NPROC_PER_NODE": "auto"}) == 1
 
