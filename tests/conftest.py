@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import pytest
+from harness.scheduling import pytest_configure, pytest_xdist_make_scheduler
 from hypothesis import settings
+
+__all__ = ["pytest_configure", "pytest_xdist_make_scheduler"]
 
 if TYPE_CHECKING:
     from harness.api_server import ThreadedServer
@@ -37,15 +40,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # No deadline for an example, and the same examples each time: what fails was changed.
 settings.load_profile("ci")
 
-# The files whose processes are forked from a server that has imported torch, which takes seconds.
-FORKING = tuple(
-    f"tests/training/{folder}/test_{name}.py"
-    for folder, name in (
-        *(("checkpoint", "checkpoint"), ("entry", "entry_point"), ("data", "input")),
-        *(("faults", "kills"), ("faults", "rank_failures"), ("language", "loop")),
-        *(("language", "parallel"), ("parallel", "ranks"), ("parallel", "compute_options")),
-    )
-)
 # The folders whose tests compute, those with the longest first; others mostly wait.
 COMPUTING = ("e2e", "training", "cli", "serving")
 CRDS = Path(__file__).resolve().parents[2] / "shared" / "crds"
@@ -54,21 +48,6 @@ CRDS = Path(__file__).resolve().parents[2] / "shared" / "crds"
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kubeconfig", help="run tests/e2e on this cluster, not on a local one")
     parser.addoption("--training-image", default="", help="the training image of that cluster")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadfile`, gives the files that need a server to one worker, which has one."""
-    if config.getoption("dist") != "loadfile":
-        return None
-    from xdist.scheduler import LoadFileScheduling
-
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file: str = super()._split_scope(nodeid)
-            return "forking" if file in FORKING else file
-
-    return Scheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -91,8 +70,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     with one that takes long.
     """
     files = list(dict.fromkeys(item.path for item in items))
-    computing = [path for folder in COMPUTING for path in files if path.parent.name == folder]
-    waiting = [path for path in files if path.parent.name not in COMPUTING]
+    folder = {path: path.relative_to(Path(__file__).parent).parts[0] for path in files}
+    computing = [path for name in COMPUTING for path in files if folder[path] == name]
+    waiting = [path for path in files if folder[path] not in COMPUTING]
     place = {
         path: (number / len(group), path)
         for group in (computing, waiting)
