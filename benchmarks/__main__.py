@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-from benchmarks import launcher
+from benchmarks.launcher import __main__ as launcher
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ def command(form: str) -> list[str]:
     # Compiling needs all of kfp; what only measures does not.
     from kfp import dsl
 
-    from kfp_pytorch.cli.packages import compile_pipeline
+    from kfp_pytorch.cli.packages.find import compile_pipeline
     from kfp_pytorch.components import pytorch_job
     from kfp_pytorch.components.forms import image_form
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kfp_pytorch.cli.packages import Package
+from kfp_pytorch.cli.packages.find import Package
 
 # The Argo Workflow that a backend makes of a package is one etcd object of about 1 MB.
 LARGE_PACKAGE_BYTES = 600_000
@@ -34,7 +34,7 @@ def compile_command(pipelines: tuple[str, ...], everything: bool, output: Path, 
     PIPELINE is the name of one that comes with kfp-pytorch. Constants that cannot work, such as
     num_nodes=0, are found here.
     """
-    from kfp_pytorch.cli import checks, packages, parameters
+    from kfp_pytorch.cli.packages import checks, find, parameters
     from kfp_pytorch.launcher.errors import InputError
     from kfp_pytorch.launcher.inputs.kubernetes_values import image as checked_image
 
@@ -42,12 +42,12 @@ def compile_command(pipelines: tuple[str, ...], everything: bool, output: Path, 
         image = checked_image("--image", image)
     except InputError as error:
         raise click.UsageError(error.message) from None
-    names = [*pipelines, *(packages.shipped() if everything else [])]
+    names = [*pipelines, *(find.shipped() if everything else [])]
     if not names:
         raise click.UsageError(
-            f"Name a pipeline ({', '.join(packages.shipped())}) or a FILE.py, or use --all."
+            f"Name a pipeline ({', '.join(find.shipped())}) or a FILE.py, or use --all."
         )
-    found = [package for name in dict.fromkeys(names) for package in packages.find(name)]
+    found = [package for name in dict.fromkeys(names) for package in find.find(name)]
     for package in found:
         checks.check(package)
         for name in parameters.handed_on_as_none(package):

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from kfp_pytorch.cli.local import root_option, root_or_default
-from kfp_pytorch.cli.signals import Interrupted, interruptible
+from kfp_pytorch.cli.runs.signals import Interrupted, interruptible
 
 
 @dataclass(frozen=True)
@@ -103,35 +103,27 @@ def _told_as_json(request: Request) -> Iterator[None]:
 
 
 def _print_json(request: Request, status: str, error: str) -> None:
-    from kfp_pytorch.cli import summary
+    from kfp_pytorch.cli.runs import summary
 
     click.echo(json.dumps(summary.empty(request.pipeline, status, error)))
 
 
 def _execute(request: Request) -> dict[str, Any]:
     """Checks everything that can be checked, then runs, then tells; returns the summary."""
-    from kfp_pytorch.cli import (
-        checks,
-        clusters,
-        features,
-        packages,
-        parameters,
-        runs,
-        session,
-        summary,
-    )
-    from kfp_pytorch.cli.progress import TerminalProgress
+    from kfp_pytorch.cli.packages import checks, find, local_features, parameters
+    from kfp_pytorch.cli.runs import clusters, run_folder, session, summary
+    from kfp_pytorch.cli.runs.progress import TerminalProgress
 
     began = time.monotonic()
-    package = packages.find_one(request.pipeline)
+    package = find.find_one(request.pipeline)
     arguments = parameters.typed(package, request.given)
     if request.resume:
-        wanted = runs.run_to_resume(request.root / "runs", package.pipeline_name, arguments)
+        wanted = run_folder.run_to_resume(request.root / "runs", package.pipeline_name, arguments)
     else:
-        wanted = runs.new_run(package.pipeline_name, arguments)
+        wanted = run_folder.new_run(package.pipeline_name, arguments)
     parameters.require(package, wanted.arguments)
     checks.check(package, wanted.arguments)
-    features.check(package)
+    local_features.check(package)
     progress = TerminalProgress(err=request.as_json)
     cluster = clusters.cluster(request.root, request.kubeconfig, wanted.id, keep=request.keep)
     with cluster as target:

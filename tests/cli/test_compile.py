@@ -6,7 +6,7 @@ import pytest
 import yaml
 from kfp import compiler, components
 
-from kfp_pytorch.cli import packages
+from kfp_pytorch.cli.packages import find as packages
 
 pytestmark = pytest.mark.usefixtures("quick_yaml")
 

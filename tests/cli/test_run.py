@@ -14,7 +14,7 @@ import click
 import pytest
 from harness.command import COMMAND, invoke, left_of, start, until, wait_for
 
-from kfp_pytorch.cli import clusters, session
+from kfp_pytorch.cli.runs import clusters, session
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE
 from kfp_pytorch.local import client, lifecycle
 from kfp_pytorch.local.kfp import step

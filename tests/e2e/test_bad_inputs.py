@@ -17,7 +17,8 @@ from harness.faults.plan import Fault
 from harness.hands import until
 from harness.steps import Try, drive
 
-from kfp_pytorch.cli import main, packages
+from kfp_pytorch.cli import main
+from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher.constants import CLAIM, POD, PYTORCHJOB
 from kfp_pytorch.local import client, lifecycle

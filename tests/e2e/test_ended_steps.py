@@ -9,7 +9,7 @@ from harness.backend import run
 from harness.hands import until
 from harness.steps import Try, drive
 
-from kfp_pytorch.cli import packages
+from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
 from kfp_pytorch.local import client, lifecycle

@@ -9,7 +9,7 @@ import pytest
 from harness.backend import run
 from harness.steps import Try, drive
 
-from kfp_pytorch.cli import packages
+from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.local import client, lifecycle
 

@@ -14,7 +14,7 @@ import pytest
 from harness.backend import run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from kfp_pytorch.cli import packages
+from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher.constants import PYTORCHJOB
 from kfp_pytorch.local import lifecycle

@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.backend import run
 from harness.steps import Try, drive
 
-from kfp_pytorch.cli import packages
+from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 
 PIPELINE = f"{Path(__file__).with_name('training_pipelines.py')}:anything"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from functools import partial
 from typing import Any
 
 import pytest
@@ -65,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for plugin in config.pluginmanager.get_plugins():
         if type(plugin).__name__ == "WorkerInteractor":
             io = plugin.channel.gateway._io
-            os.register_at_fork(after_in_child=lambda: _close(io.infile, io.outfile))
+            os.register_at_fork(after_in_child=partial(_close, io.infile, io.outfile))
 
 
 def _close(*files: Any) -> None:

@@ -30,7 +30,7 @@ def test_that_passes(number):
 
 @pytest.mark.parametrize(
     "before",
-    ["pass", "os.fork() or time.sleep(30)"],
+    ["pass", "os.fork() or [time.sleep(0.1) for _ in range(3000) if not os.path.exists('over')]"],
     ids=["alone", "while what it forked lives on"],
 )
 def test_a_worker_that_dies_fails_one_test_and_hangs_nothing(tmp_path: Path, before: str) -> None:
@@ -44,5 +44,8 @@ def test_a_worker_that_dies_fails_one_test_and_hangs_nothing(tmp_path: Path, bef
     output = tmp_path / "output"
     with output.open("w") as file:
         # What is forked holds a pipe of ours, too: a file has no end to wait for.
-        subprocess.run(command, env=environment, cwd=tmp_path, stdout=file, stderr=file, timeout=25)
+        subprocess.run(
+            command, env=environment, cwd=tmp_path, stdout=file, stderr=file, timeout=240
+        )
+    (tmp_path / "over").touch()
     assert "1 failed, 7 passed" in output.read_text(), output.read_text()

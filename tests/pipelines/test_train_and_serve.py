@@ -9,7 +9,7 @@ import pytest
 from kfp import components
 
 import kfp_pytorch
-from kfp_pytorch.cli import packages
+from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.launcher.constants import DEFAULT_OUTPUT_URI, TRAINING_IMAGE
 from kfp_pytorch.pipelines import steps
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kfp_pytorch.cli.follow import Followed, StepResult
-from kfp_pytorch.cli.packages import Package
+from kfp_pytorch.cli.packages.find import Package
+from kfp_pytorch.cli.runs.follow import Followed, StepResult
 
 _SUFFIXES = {"system.HTML": ".html", "system.Markdown": ".md"}
 # For programs; a person is told what matters of them elsewhere.

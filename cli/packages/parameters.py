@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from kfp_pytorch.cli.packages import Package
+from kfp_pytorch.cli.packages.find import Package
 
 NO_NONE = (
     "which KFP cannot hand on to a step. Give the parameter a default of its type that stands for "

@@ -1,6 +1,6 @@
 """A job with hundreds of workers: how long each part of the launcher's work on it takes.
 
-    python -m benchmarks.launcher_size ORDER.json
+    python -m benchmarks.launcher.size ORDER.json
 
 is the launcher itself, with a stop-watch around its parts.
 """

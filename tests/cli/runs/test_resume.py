@@ -9,7 +9,7 @@ import sys
 import click
 import pytest
 
-from kfp_pytorch.cli import runs
+from kfp_pytorch.cli.runs import run_folder as runs
 from kfp_pytorch.local import lifecycle
 
 COMMAND = [sys.executable, "-m", "kfp_pytorch.cli", "run", "train_and_serve", "--local", "--json"]

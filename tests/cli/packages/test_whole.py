@@ -8,7 +8,9 @@ import pytest
 import yaml
 from kfp import compiler, dsl, kubernetes
 
-from kfp_pytorch.cli import checks, features, packages, parameters
+from kfp_pytorch.cli.packages import checks, parameters
+from kfp_pytorch.cli.packages import find as packages
+from kfp_pytorch.cli.packages import local_features as features
 
 # KFP does not know `str | None`.
 Word = Optional[str]  # noqa: UP045

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kfp_pytorch.cli import summary
-from kfp_pytorch.cli.follow import Follower, StepResult
-from kfp_pytorch.cli.packages import Package
-from kfp_pytorch.cli.progress import TerminalProgress
+from kfp_pytorch.cli.packages.find import Package
+from kfp_pytorch.cli.runs import summary
+from kfp_pytorch.cli.runs.follow import Follower, StepResult
+from kfp_pytorch.cli.runs.progress import TerminalProgress
 from kfp_pytorch.local.kfp.step import EVENT_MARK
 
 SPEC = {

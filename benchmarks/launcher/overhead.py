@@ -57,7 +57,9 @@ def overhead(cluster: Cluster, folder: Path) -> None:
 
 def _run(cluster: Cluster, folder: Path, pipeline: Any) -> tuple[float, float, float]:
     """Runs a pipeline as the command does; the seconds of it, of its steps' work, and of CPU."""
-    from kfp_pytorch.cli import packages, runs, session
+    from kfp_pytorch.cli.packages import find as packages
+    from kfp_pytorch.cli.runs import run_folder as runs
+    from kfp_pytorch.cli.runs import session
 
     package = packages.compile_pipeline(pipeline.name, pipeline)
     target = session.Target(

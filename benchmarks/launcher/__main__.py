@@ -15,15 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks import (
-    launcher_cost,
-    launcher_crowd,
-    launcher_detection,
-    launcher_overhead,
-    launcher_size,
-    launcher_stop,
-)
 from benchmarks.cluster import Cluster, cluster
+from benchmarks.launcher import cost, crowd, detection, overhead, size, stop
 from benchmarks.steps import command
 
 Part = Callable[[Cluster, Path], None]
@@ -41,12 +34,12 @@ def at_once(*parts: Part) -> Part:
 
 
 PARTS: dict[str, Part] = {
-    "overhead": launcher_overhead.overhead,
-    "detection": launcher_detection.watched,
-    "hours": at_once(launcher_detection.polled, launcher_detection.silent, launcher_cost.costs),
-    "stops": launcher_stop.stops,
-    "size": launcher_size.size,
-    "crowd": launcher_crowd.crowd,
+    "overhead": overhead.overhead,
+    "detection": detection.watched,
+    "hours": at_once(detection.polled, detection.silent, cost.costs),
+    "stops": stop.stops,
+    "size": size.size,
+    "crowd": crowd.crowd,
 }
 
 
@@ -64,7 +57,7 @@ def main(names: list[str]) -> None:
         raise SystemExit(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
     # Compiling a component is none of what is measured.
     command("embedded")
-    bookmarks = 60.0 / launcher_cost.FACTOR
+    bookmarks = 60.0 / cost.FACTOR
     with (
         tempfile.TemporaryDirectory(prefix="kfp-pytorch-bench-") as folder,
         cluster(Path(folder), bookmark_every=bookmarks) as server,

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from kfp_pytorch.cli.constants import IMPORTER, KnownTask, known_tasks, left_literal
-from kfp_pytorch.cli.packages import Package
+from kfp_pytorch.cli.packages.constants import IMPORTER, KnownTask, known_tasks, left_literal
+from kfp_pytorch.cli.packages.find import Package
 
 
 def check(package: Package, arguments: dict[str, Any] | None = None) -> None:

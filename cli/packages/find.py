@@ -207,12 +207,12 @@ def _documents(text: str, path: Path) -> list[Any]:
 
 def _problem(spec: dict[str, Any], platform: Any) -> str:
     """Says what is wrong with a package; nothing when it is whole."""
-    from kfp_pytorch.cli import references, shape
+    from kfp_pytorch.cli.packages import messages, references
 
     missing = [part for part in ("pipelineInfo", "root") if part not in spec]
     if missing:
         return f"it has no {missing[0]}"
-    return shape.problem(spec, platform) or references.problem(spec)
+    return messages.problem(spec, platform) or references.problem(spec)
 
 
 def _damaged(path: Path, problem: str) -> click.ClickException:

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from kfp_pytorch.cli import shape
-from kfp_pytorch.cli.packages import Package
+from kfp_pytorch.cli.packages import messages
+from kfp_pytorch.cli.packages.find import Package
 
 # How KFP starts a Python component, and how one whose source is in its image.
 _EXECUTOR = "kfp.dsl.executor_main"
@@ -42,7 +42,7 @@ def check(package: Package) -> None:
             f"{package.pipeline_name}: {not_given}, which nobody gives it, though it may be left "
             "out. KFP fails over that. Give one, or have a pipeline without it."
         )
-    for label, settings in shape.kubernetes_settings(package.platform).items():
+    for label, settings in messages.kubernetes_settings(package.platform).items():
         without = sorted(set(settings) - _OF_PODS_ALONE)
         if without:
             click.echo(

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from kfp_pytorch.cli.session import Target
+from kfp_pytorch.cli.runs.session import Target
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KFP_RUN_ID_LABEL, POD
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import readers

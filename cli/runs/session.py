@@ -15,10 +15,10 @@ from typing import Any
 
 import click
 
-from kfp_pytorch.cli import runs, summary
-from kfp_pytorch.cli.follow import Follower, Progress
-from kfp_pytorch.cli.packages import Package
-from kfp_pytorch.cli.signals import Interrupted
+from kfp_pytorch.cli.packages.find import Package
+from kfp_pytorch.cli.runs import run_folder, summary
+from kfp_pytorch.cli.runs.follow import Follower, Progress
+from kfp_pytorch.cli.runs.signals import Interrupted
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.local import client, lifecycle
@@ -99,8 +99,8 @@ def run(package: Package, wanted: Run, target: Target, progress: Progress) -> di
     """
     folder = target.root / "runs" / wanted.name
     spec = image_form(package.spec, THIS_PYTHON)
-    with runs.log(folder) as log:
-        runs.write(folder, wanted, runner.local_form(spec, wanted.name))
+    with run_folder.log(folder) as log:
+        run_folder.write(folder, wanted, runner.local_form(spec, wanted.name))
         return _run(package, wanted, target, progress, log)
 
 
@@ -115,9 +115,9 @@ def _run(
         _record(wanted, target, _PHASES[status])
         result = summary.summarise(package, follower.finish(), place, status)
         try:
-            (folder / runs.SUMMARY_FILE).write_text(json.dumps(result), encoding="utf-8")
+            (folder / run_folder.SUMMARY_FILE).write_text(json.dumps(result), encoding="utf-8")
         except OSError as error:
-            click.echo(str(lifecycle.HomeError(folder / runs.SUMMARY_FILE, error)), err=True)
+            click.echo(str(lifecycle.HomeError(folder / run_folder.SUMMARY_FILE, error)), err=True)
         return result
 
     try:

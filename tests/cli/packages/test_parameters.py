@@ -5,7 +5,8 @@ import re
 import click
 import pytest
 
-from kfp_pytorch.cli import packages, parameters
+from kfp_pytorch.cli.packages import find as packages
+from kfp_pytorch.cli.packages import parameters
 
 pytestmark = pytest.mark.usefixtures("quick_yaml")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kfp_pytorch.cli.packages import Package
+from kfp_pytorch.cli.packages.find import Package
 from kfp_pytorch.local.kfp import task_settings
 
 _REFERENCE = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")

@@ -1,0 +1,1 @@
+"""What the launcher costs: requests, latencies, size, start-up, beside the peers."""
