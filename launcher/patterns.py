@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-Known = tuple[re.Pattern[str], str]
-"""A pattern, and what to do where it fits."""
+Known = tuple[str, str]
+"""A regular expression, and what to do where it is found."""
 
 
 def first(table: Iterable[Known], words: str) -> tuple[re.Match[str] | None, str]:
@@ -20,7 +20,7 @@ def first(table: Iterable[Known], words: str) -> tuple[re.Match[str] | None, str
         None and an empty string where no pattern fits.
     """
     for pattern, text in table:
-        if match := pattern.search(words):
+        if match := re.search(pattern, words):
             return match, text
     return None, ""
 

@@ -38,7 +38,7 @@ def _refusal(words: str, reason: str, has_pods: bool) -> Cause | None:
         headline = "The namespace's quota is used up"
     elif "violates PodSecurity" in words:
         headline = "The namespace does not allow such pods"
-    elif not has_pods and GANG.search(words):
+    elif not has_pods and re.search(GANG, words):
         return Cause(f"The job's pods are not let in ({reason}): {words}", GANG_ADVICE)
     elif re.search(r"denied the request|is forbidden|FailedCreate", f"{words} {reason}"):
         headline = f"The operator cannot create the pods ({reason})"

@@ -2,167 +2,153 @@
 
 from __future__ import annotations
 
-import re
-
 from kfp_pytorch.launcher import patterns
 
 # The first that fits counts: the narrower before the wider.
 _HINTS = (
     (
-        re.compile(r"Duplicate GPU detected|invalid device ordinal"),
+        r"Duplicate GPU detected|invalid device ordinal",
         "Choose the device by LOCAL_RANK, and keep nproc_per_node at gpus_per_node.",
     ),
     (
-        re.compile(
-            r"(?:CUDA|HIP) out of memory|torch\.OutOfMemoryError|cuda.*OutOfMemory"
-            r"|Cuda failure.{0,8}out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
-        ),
+        r"(?:CUDA|HIP) out of memory|torch\.OutOfMemoryError|cuda.*OutOfMemory"
+        r"|Cuda failure.{0,8}out of memory|CUDA error: out of memory"
+        r"|CUBLAS_STATUS_ALLOC_FAILED",
         "The GPU's memory is full: a smaller batch, gradient accumulation, or sharding.",
     ),
     (
-        re.compile(r"insufficient shared memory|/dev/shm|out of shared memory|[Bb]us error"),
+        r"insufficient shared memory|/dev/shm|out of shared memory|[Bb]us error",
         "The shared memory at /dev/shm is too small: set shm_size.",
     ),
     (
-        re.compile(r"DataLoader worker .* (?:killed by signal|exited unexpectedly)"),
+        r"DataLoader worker .* (?:killed by signal|exited unexpectedly)",
         "A loader worker was killed, mostly for memory: raise memory or use fewer workers.",
     ),
     (
-        re.compile(
-            r"\bMemoryError\b|Cannot allocate memory|can't allocate memory"
-            r"|ArrayMemoryError|std::bad_alloc"
-        ),
+        r"\bMemoryError\b|Cannot allocate memory|can't allocate memory"
+        r"|ArrayMemoryError|std::bad_alloc",
         "The pod's memory is full: raise memory, or need less of it.",
     ),
     (
-        re.compile(
-            r"uncorrectable ECC|fallen off the bus|\bXid\b|unspecified launch failure"
-            r"|NVLink error|CUDA error: (?:unknown error|hardware)"
-        ),
+        r"uncorrectable ECC|fallen off the bus|\bXid\b|unspecified launch failure"
+        r"|NVLink error|CUDA error: (?:unknown error|hardware)",
         "Most likely a GPU is broken, not the program: start the step again, which goes on from "
         "the last checkpoint, and tell an administrator which node it was (it is named below).",
     ),
     (
-        re.compile(
-            r"CUDA driver version is insufficient|no kernel image is available"
-            r"|driver on your system is too old"
-        ),
+        r"CUDA driver version is insufficient|no kernel image is available"
+        r"|driver on your system is too old",
         "The image's CUDA does not fit the node's driver or GPU: use an image that does.",
     ),
     (
-        re.compile(r"not compiled with CUDA"),
+        r"not compiled with CUDA",
         "The image has torch for CPUs alone: use an image whose torch was built for CUDA.",
     ),
     (
-        re.compile(
-            r"Found no NVIDIA driver|No CUDA GPUs are available|no CUDA-capable device"
-            r"|torch\.cuda\.is_available\(\) is False"
-        ),
+        r"Found no NVIDIA driver|No CUDA GPUs are available|no CUDA-capable device"
+        r"|torch\.cuda\.is_available\(\) is False",
         "The container has no GPU: set gpus_per_node, or let the program train on the CPU.",
     ),
     (
-        re.compile(r"devices are busy or unavailable"),
+        r"devices are busy or unavailable",
         "Another process holds the GPU: start the step again; if it recurs, tell an administrator "
         "which node it was (it is named below).",
     ),
     (
-        re.compile(r"device-side assert|illegal memory access"),
+        r"device-side assert|illegal memory access",
         "CUDA tells of it late, so the traceback may blame another line: run once with "
         "CUDA_LAUNCH_BLOCKING=1 in env. Mostly it is an index, or a class, out of range.",
     ),
     (
-        re.compile(r"no socket interface found|Unable to find address for"),
+        r"no socket interface found|Unable to find address for",
         "NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names a network interface that pods do not have: "
         "leave it out of env, or name the pods' own, mostly eth0.",
     ),
     (
-        re.compile(r"EADDRINUSE|[Aa]ddress already in use"),
+        r"EADDRINUSE|[Aa]ddress already in use",
         "Two processes of a pod listen on one port: start one torchrun a pod, and nothing else on "
         "the port that MASTER_PORT names.",
     ),
     (
-        re.compile(r"No space left on device|Disk quota exceeded"),
+        r"No space left on device|Disk quota exceeded",
         "A disk is full: the claim of output_uri, or the node's own under the container.",
     ),
     (
-        re.compile(
-            r"Stale file handle|Input/output error|Transport endpoint is not connected"
-            r"|Remote I/O error"
-        ),
+        r"Stale file handle|Input/output error|Transport endpoint is not connected"
+        r"|Remote I/O error",
         "The storage failed under the program: start the step again, which goes on from the last "
         "checkpoint; if it recurs, an administrator looks at that storage.",
     ),
     (
-        re.compile(r"Read-only file system|Permission denied"),
+        r"Read-only file system|Permission denied",
         "The container's user may not write there; output_uri is writable: KFP_PYTORCH_OUTPUT.",
     ),
     (
-        re.compile(r"can't start new thread|Resource temporarily unavailable"),
+        r"can't start new thread|Resource temporarily unavailable",
         "The pod has as many threads as it may: set OMP_NUM_THREADS in env, or use fewer loader "
         "workers.",
     ),
     (
-        re.compile(r"Too many open files|received 0 items of ancdata"),
+        r"Too many open files|received 0 items of ancdata",
         "Use fewer loader workers, or torch.multiprocessing.set_sharing_strategy('file_system').",
     ),
     (
-        re.compile(
-            r"NoCredentials|Unable to locate credentials|Access ?Denied|InvalidAccessKeyId"
-            r"|DefaultCredentialsError"
-            r"|SignatureDoesNotMatch|access key ID you provided does not exist"
-            r"|request signature we calculated does not match"
-        ),
+        r"NoCredentials|Unable to locate credentials|Access ?Denied|InvalidAccessKeyId"
+        r"|DefaultCredentialsError"
+        r"|SignatureDoesNotMatch|access key ID you provided does not exist"
+        r"|request signature we calculated does not match",
         "The bucket refuses: name the Secret with its credentials as output_secret.",
     ),
     (
-        re.compile(r"NoSuchBucket|bucket does not exist"),
+        r"NoSuchBucket|bucket does not exist",
         "Create the bucket, or correct its name in output_uri; AWS_ENDPOINT_URL says on which "
         "server it is.",
     ),
     (
-        re.compile(r"certificate verify failed|CERTIFICATE_VERIFY_FAILED"),
+        r"certificate verify failed|CERTIFICATE_VERIFY_FAILED",
         "The container does not trust that server's certificate: build its CA into the image, or "
         "name a bundle in env (SSL_CERT_FILE, REQUESTS_CA_BUNDLE, AWS_CA_BUNDLE).",
     ),
     (
-        re.compile(r"GatedRepoError|RepositoryNotFoundError|40[13] Client Error"),
+        r"GatedRepoError|RepositoryNotFoundError|40[13] Client Error",
         "The server wants a login, or one that may read this: give its token from a Secret in env.",
     ),
     (
-        re.compile(
-            r"Temporary failure in name resolution|NameResolutionError|Network is unreachable"
-            r"|Max retries exceeded with url|EndpointConnectionError|couldn't connect to 'https?:"
-        ),
+        r"Temporary failure in name resolution|NameResolutionError|Network is unreachable"
+        r"|Max retries exceeded with url|EndpointConnectionError|couldn't connect to 'https?:",
         "The pod does not reach that server: check its name, and whether pods may go out there at "
         "all. What training downloads can be put on the claim, or into the image, beforehand.",
     ),
     (
-        re.compile(
-            r"error: (?:unrecognized arguments|the following arguments are required|argument \S)"
-        ),
+        r"error: (?:unrecognized arguments|the following arguments are required|argument \S)",
         "Correct args or hyperparameters: the program does not take them so.",
     ),
     (
-        re.compile(r"can't open file '"),
+        r"can't open file '",
         "The image has no such file: correct command or args, or build it into the image.",
     ),
     (
-        re.compile(
-            r"variable \w+ expected, but not set|KeyError: '(?:LOCAL_)?(?:RANK|WORLD_SIZE)'"
-        ),
+        r"variable \w+ expected, but not set|KeyError: '(?:LOCAL_)?(?:RANK|WORLD_SIZE)'",
         "The program wants torchrun's variables: let command begin with torchrun.",
     ),
     (
-        re.compile(r"getpwuid\(\): uid not found"),
+        r"getpwuid\(\): uid not found",
         "The image knows no user of that number: set USER and HOME in env, or run_as_user to one "
         "that it knows.",
     ),
     (
-        re.compile(r"No module named|cannot open shared object file"),
+        r"No module named|cannot open shared object file",
         "The image lacks it, or has it for another Python: build it into the image.",
     ),
     (
-        re.compile(r"SignalException|got signal: 15|^KeyboardInterrupt"),
+        r"CheckpointError|Error\(s\) in loading state_dict|PytorchStreamReader failed"
+        r"|Weights only load failed",
+        "The checkpoint was refused: the message says which one, and why. Move it away, so that an "
+        "older one is taken, or use another folder (key, resume_from). To start from the beginning "
+        "pass --resume never, which deletes the folder's checkpoints.",
+    ),
+    (
+        r"SignalException|got signal: 15|^KeyboardInterrupt",
         "It was told to stop: its pod was deleted or preempted, or its node drained. A retry of "
         "the step goes on from the last checkpoint.",
     ),

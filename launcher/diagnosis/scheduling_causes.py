@@ -12,7 +12,7 @@ from kfp_pytorch.launcher.text import some
 
 _PREEMPTION = re.compile(r"(?:\. [^.]*| )\bpreemption: ?")
 _CLAIM = re.compile(r"persistentvolumeclaim|unbound|volume", re.IGNORECASE)
-GANG = re.compile(r"in gang|pod ?group", re.IGNORECASE)
+GANG = r"(?i)in gang|pod ?group"
 GANG_ADVICE = (
     "The gang scheduler starts all pods together or none: ask for less, use fewer nodes, or wait "
     "with a longer start_timeout until the cluster has room for all of them at once."
@@ -21,50 +21,50 @@ GANG_ADVICE = (
 _ALONE = (
     (GANG, GANG_ADVICE),
     (
-        re.compile(r"scheduling gates"),
+        r"scheduling gates",
         "Whoever put the gates on the pods has not taken them away, such as a queue (Kueue) that "
         "has not let them in: kubectl get pod -o yaml shows them in spec.schedulingGates.",
     ),
     (
-        re.compile(r"persistentvolumeclaim .* not found"),
+        r"persistentvolumeclaim .* not found",
         "Create the claim in the job's namespace, or correct output_uri.",
     ),
     (
-        re.compile(r"persistentvolumeclaim .* is being deleted"),
+        r"persistentvolumeclaim .* is being deleted",
         "The claim is deleted as soon as nothing uses it any more: create another, and name it in "
         "output_uri.",
     ),
     (
-        re.compile(r"ReadWriteOncePod"),
+        r"ReadWriteOncePod",
         "The claim can be used by one pod only, and another has it: give it the access mode "
         "ReadWriteMany, or wait until that pod ends.",
     ),
     (
-        re.compile(r"unbound|volume"),
+        r"unbound|volume",
         "The claim is not bound or lies elsewhere: look at it with kubectl describe pvc.",
     ),
 )
 # Each of these that fits is about some of the nodes.
 _EACH = (
     (
-        re.compile(r"Insufficient ([\w./-]*\w)"),
+        r"Insufficient ([\w./-]*\w)",
         "Ask for less {}, use fewer nodes, or wait with a longer start_timeout until the cluster "
         "has room.",
     ),
     (
-        re.compile(r"untolerated taint|had taint"),
+        r"untolerated taint|had taint",
         "Name the taint in tolerations, if the job may run on those nodes.",
     ),
     (
-        re.compile(r"node affinity|selector"),
+        r"node affinity|selector",
         "Compare node_selector and affinity with kubectl get nodes --show-labels.",
     ),
     (
-        re.compile(r"Too many pods"),
+        r"Too many pods",
         "Nodes have as many pods as they may: wait with a longer start_timeout.",
     ),
     (
-        re.compile(r"were unschedulable"),
+        r"were unschedulable",
         "Nodes are cordoned: an administrator lets pods on them again with kubectl uncordon.",
     ),
 )
@@ -125,6 +125,8 @@ def advice(words: str) -> str:
     if whole:
         return whole
     parts = [
-        text.format(*match.groups()) for pattern, text in _EACH if (match := pattern.search(words))
+        text.format(*match.groups())
+        for pattern, text in _EACH
+        if (match := re.search(pattern, words))
     ]
     return " ".join(parts) or _OTHER

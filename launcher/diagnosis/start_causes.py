@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from kfp_pytorch.launcher import patterns
@@ -48,88 +47,80 @@ _WAITING = {
 # Where its words tell more. The first that fits counts; what fits begins what matters of them.
 _KNOWN = (
     (
-        re.compile(
-            r"no match for platform|no matching manifest for|no image found in|exec format error"
-        ),
+        r"no match for platform|no matching manifest for|no image found in|exec format error",
         "The image is for another kind of processor than the node has: build it for that one, or "
         "choose nodes by node_selector (kubernetes.io/arch).",
     ),
     (
-        re.compile(r"toomanyrequests|429 Too Many Requests"),
+        r"toomanyrequests|429 Too Many Requests",
         "The registry lets nobody pull so often: log in to it by image_pull_secrets, or mirror the "
         "image.",
     ),
     (
-        re.compile(
-            r"pull access denied|unauthorized|authentication required|no basic auth credentials"
-            r"|401 Un|403 Forb|(?<!permission )denied:"
-        ),
+        r"pull access denied|unauthorized|authentication required|no basic auth credentials"
+        r"|401 Un|403 Forb|(?<!permission )denied:",
         "The registry does not let it be pulled: check the image's name, and name the Secret of "
         "the registry in image_pull_secrets.",
     ),
     (
-        re.compile(
-            r"(?:unexpected[^\n]{0,200}: )?404 Not Found"
-            r"|manifest unknown|manifest for .* not found|: not found|name unknown"
-        ),
+        r"(?:unexpected[^\n]{0,200}: )?404 Not Found"
+        r"|manifest unknown|manifest for .* not found|: not found|name unknown",
         "The registry has no such image: check its name and tag.",
     ),
     (
-        re.compile(
-            r"(?:dial tcp[^\n]{0,120}: )?"
-            r"(?:no such host|i/o timeout|connection refused|network is unreachable|EOF$"
-            r"|TLS handshake timeout|Client\.Timeout exceeded)"
-        ),
+        r"(?:dial tcp[^\n]{0,120}: )?"
+        r"(?:no such host|i/o timeout|connection refused|network is unreachable|EOF$"
+        r"|TLS handshake timeout|Client\.Timeout exceeded)",
         "The node does not reach the registry: check the registry's name; an administrator checks "
         "the node's network, its DNS and its proxy.",
     ),
     (
-        re.compile(r"x509:|tls:|server gave HTTP response"),
+        r"x509:|tls:|server gave HTTP response",
         "The node does not trust the registry's certificate: an administrator adds it there.",
     ),
     (
-        re.compile(r"unexpected (?:HTTP )?status(?: code)?[^\n]{0,200}?: 5\d\d"),
+        r"unexpected (?:HTTP )?status(?: code)?[^\n]{0,200}?: 5\d\d",
         "The registry is in trouble: start the step again later, or mirror the image.",
     ),
     (
-        re.compile(r"unsatisfied condition: cuda"),
+        r"unsatisfied condition: cuda",
         "The image's CUDA is newer than the node's driver: use an image with an older CUDA, or "
         "choose nodes with a newer driver.",
     ),
     (
-        re.compile(r"nvidia-container-cli|nvml error|unresolvable CDI devices"),
+        r"nvidia-container-cli|nvml error|unresolvable CDI devices",
         "The node's GPUs do not work: an administrator looks at its driver and container toolkit. "
         "To keep off it meanwhile, use node_selector or affinity.",
     ),
     (
-        re.compile(r"OOM-killed|memory limit too low"),
+        r"OOM-killed|memory limit too low",
         "No program starts with so little memory: raise memory.",
     ),
     (
-        re.compile(r"no command specified"),
+        r"no command specified",
         "The image names no program of its own: set command.",
     ),
     (
-        re.compile(r"error mounting|[Ff]ailed to (?:create|prepare) sub[Pp]ath"),
+        r"error mounting|[Ff]ailed to (?:create|prepare) sub[Pp]ath",
         "What is mounted there does not fit the image or the volume: check the task's mounts and "
         "pod_template_patch.",
     ),
     (
-        re.compile(r"no space left on device"),
+        r"no space left on device",
         "The node's disk is full: an administrator frees it, or choose another node.",
     ),
     (
-        re.compile(r"permission denied"),
+        r"permission denied",
         "That file may not be executed: make it executable in the image, or let command begin with "
         "its interpreter.",
     ),
     (
-        re.compile(r"runAsNonRoot"),
+        r"runAsNonRoot",
         "The image runs as root, which is not allowed here: give it a user of its own by "
         "run_as_user, or set run_as_root where the namespace allows that.",
     ),
     (
-        re.compile(r"couldn't find key|(?:secret|configmap) .*not found", re.IGNORECASE),
+        r"(?i)couldn't find key|(?:secret|configmap) .*not found",
         "Create the Secret or ConfigMap that is named, with that key, or correct its name.",
     ),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,40 +24,40 @@ SHOWN_WRONG = 5
 SHOWN_BYTES = 300
 _ADVICE = (
     (
-        re.compile(r"^(?:401|403|302|303)\b|^\s*<"),
+        r"^(?:401|403|302|303)\b|^\s*<",
         "The server, or a gateway before it, wants a login. From within the cluster use the URL of "
         "the service itself (kserve_deploy's output `cluster_url`).",
     ),
     (
-        re.compile(r"^(?:301|307|308)\b"),
+        r"^(?:301|307|308)\b",
         "Something before the server sends requests elsewhere, mostly from http to https: give "
         "that address as url.",
     ),
     (
-        re.compile(r"^404\b"),
+        r"^404\b",
         "Something answers there, but knows no such model: the model's name in the URL must be the "
         "service's, and the protocol v1. At a gateway that tells hosts apart, set the header Host.",
     ),
     (
-        re.compile(r"^5\d\d\b"),
+        r"^5\d\d\b",
         "See the predictor's log (kubectl logs -l serving.kserve.io/inferenceservice=NAME).",
     ),
     (
-        re.compile(r"CERTIFICATE_VERIFY_FAILED"),
+        r"CERTIFICATE_VERIFY_FAILED",
         "This step does not trust the server's certificate, as of a gateway with a CA of its own: "
         "from within the cluster use kserve_deploy's output `cluster_url`.",
     ),
     (
-        re.compile(r"WRONG_VERSION_NUMBER|record layer failure"),
+        r"WRONG_VERSION_NUMBER|record layer failure",
         "What answers there speaks no TLS: begin url with http://.",
     ),
     (
-        re.compile(r"NameResolutionError|NewConnectionError|ConnectTimeoutError"),
+        r"NameResolutionError|NewConnectionError|ConnectTimeoutError",
         "It cannot be reached from this step's pod: from within the cluster use kserve_deploy's "
         "output `cluster_url`.",
     ),
     (
-        re.compile(r"ReadTimeoutError"),
+        r"ReadTimeoutError",
         "The answer takes longer than request_timeout: raise it, or give the predictor more cpu.",
     ),
 )

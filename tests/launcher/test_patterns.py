@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from kfp_pytorch.launcher import patterns
 
 TABLE = (
-    (re.compile(r"CUDA out of memory"), "the narrower"),
-    (re.compile(r"out of (\w+)"), "the wider"),
+    (r"CUDA out of memory", "the narrower"),
+    (r"out of (\w+)", "the wider"),
 )
 
 

@@ -186,6 +186,8 @@ def test_a_rendezvous_that_nobody_answers_is_named_with_host_and_port() -> None:
         ("RuntimeError", "DefaultCPUAllocator: can't allocate memory", "raise memory"),
         ("OSError", "[Errno 116] Stale file handle", "The storage failed"),
         ("ModuleNotFoundError", "No module named 'x'", "into the image"),
+        ("CheckpointError", "step-4 was made with model 'resnet18'", "checkpoint was refused"),
+        ("RuntimeError", "Error(s) in loading state_dict for Net:", "checkpoint was refused"),
         ("SignalException", "Process 1 got signal: 15", "told to stop"),
     ],
 )
