@@ -25,7 +25,7 @@ def _always(facts: Facts) -> bool:
 
 def _in_crash_loop(facts: Facts) -> bool:
     """What crashes again and again is so now, whatever it is."""
-    waits = (reason for pod in facts.pods for _, reason, _ in pod_status.waiting(pod))
+    waits = (reason for pod in facts.pods for _, reason, _ in pod_status.waiting_containers(pod))
     return "CrashLoopBackOff" in waits
 
 

@@ -10,7 +10,7 @@ from kfp_pytorch.launcher.diagnosis.program_errors import Error
 from kfp_pytorch.launcher.jobs.termination_messages import read_messages
 from kfp_pytorch.launcher.kubernetes import pod_status
 from kfp_pytorch.launcher.kubernetes.objects import Object
-from kfp_pytorch.launcher.kubernetes.pod_status import Ended
+from kfp_pytorch.launcher.kubernetes.pod_status import ContainerEnd
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
 # Else the job, its pods and their logs are deleted once the step has failed.
@@ -49,7 +49,7 @@ class Facts:
     evidence: Evidence
     pods: list[Object]
     all_pods: list[Object]
-    failed_ends: list[Ended]
+    failed_ends: list[ContainerEnd]
     logs: Mapping[str, str]
     errors: list[Error]
 
@@ -61,7 +61,7 @@ class Facts:
 
 def facts_of(evidence: Evidence) -> Facts:
     """Read the facts from the evidence."""
-    pods = pod_status.in_order(evidence.pods.values())
+    pods = pod_status.by_rank(evidence.pods.values())
     all_pods = [*pods, *evidence.past_pods]
     logs = program_errors.readable_logs(evidence)
     return Facts(

@@ -7,7 +7,7 @@ import re
 from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts
 from kfp_pytorch.launcher.diagnosis.scheduling_causes import GANG, GANG_ADVICE
 from kfp_pytorch.launcher.kubernetes import admission, objects, pending, pod_status
-from kfp_pytorch.launcher.kubernetes.events import event_object, event_words
+from kfp_pytorch.launcher.kubernetes.events import event_message, event_object
 from kfp_pytorch.launcher.waiting import refusals
 
 CHECK_THE_OPERATOR = (
@@ -24,7 +24,7 @@ def pods_refused(facts: Facts) -> Cause | None:
     if placed and len(placed) == len(facts.pods) >= len(pod_status.nodes(evidence.job)):
         return None
     for event in reversed(evidence.events):
-        words = event_words(event)
+        words = event_message(event)
         if event.get("type") == "Normal" or event_object(event) != job:
             continue
         found = _refusal(words, str(event.get("reason") or ""), bool(evidence.pods))
@@ -62,7 +62,7 @@ def suspended(facts: Facts) -> Cause | None:
     """The job waits in a queue."""
     if not _is_suspended(facts):
         return None
-    why = pending.words((), facts.evidence.events)
+    why = pending.reason((), facts.evidence.events)
     return Cause(
         "The job is suspended: it still waits in its queue" + (f" ({why})" if why else ""),
         pending.QUEUE_ADVICE,

@@ -11,7 +11,7 @@ from kfp_pytorch.launcher.diagnosis.causes import ordered_causes
 from kfp_pytorch.launcher.diagnosis.facts import KEEP_THE_PODS, Cause, Facts, facts_of
 from kfp_pytorch.launcher.diagnosis.job_causes import CHECK_THE_OPERATOR
 from kfp_pytorch.launcher.kubernetes import objects, pending, pod_status
-from kfp_pytorch.launcher.kubernetes.events import event_object, event_words
+from kfp_pytorch.launcher.kubernetes.events import event_message, event_object
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.text import counted, some
 from kfp_pytorch.launcher.waiting.evidence import Evidence
@@ -149,10 +149,12 @@ def _named(pod: Object) -> str:
 def _state(pod: Object) -> str:
     parts = [str(objects.dig(pod, "status", "phase") or "phase unknown")]
     parts += ["node lost"] * pod_status.node_lost(pod)
-    for end in pod_status.ends(pod):
+    for end in pod_status.container_ends(pod):
         when = "" if end.current else " before its restart"
-        parts.append(f"{end.container} {end.reason} {pod_status.exit_words(end.exit_code)}{when}")
-    parts += [f"{name} waits: {reason}" for name, reason, _ in pod_status.waiting(pod)]
+        parts.append(
+            f"{end.container} {end.reason} {pod_status.describe_exit_code(end.exit_code)}{when}"
+        )
+    parts += [f"{name} waits: {reason}" for name, reason, _ in pod_status.waiting_containers(pod)]
     restarts = pod_status.restarts(pod)
     return ", ".join(parts) + (f", {counted(restarts, 'restart')}" if restarts else "")
 
@@ -165,7 +167,7 @@ def _events(evidence: Evidence) -> Iterator[str]:
         if event.get("type") == "Normal":
             continue
         reason = str(event.get("reason") or "")
-        words = event_words(event)
+        words = event_message(event)
         if reason == _BACK_OFF:
             words = " ".join(words.split()[:_SAME_BACK_OFF])
         last.setdefault((reason, words), event)
@@ -173,7 +175,7 @@ def _events(evidence: Evidence) -> Iterator[str]:
     for (reason, words), event in itertools.islice(last.items(), _EVENTS):
         times = count[reason, words]
         more = f" (the last of {times} such events)" if times > 1 else ""
-        said = event_words(event)[:_LINE]
+        said = event_message(event)[:_LINE]
         yield f"event {reason} of {event_object(event)}: {said}{more}"
 
 

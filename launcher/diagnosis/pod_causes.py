@@ -10,9 +10,9 @@ from kfp_pytorch.launcher.diagnosis.program_errors import KILLED_BY
 from kfp_pytorch.launcher.diagnosis.start_causes import START_ERRORS
 from kfp_pytorch.launcher.jobs.termination_messages import is_ours
 from kfp_pytorch.launcher.kubernetes import objects, pod_status
-from kfp_pytorch.launcher.kubernetes.events import event_object, event_words
+from kfp_pytorch.launcher.kubernetes.events import event_message, event_object
 from kfp_pytorch.launcher.kubernetes.objects import Object
-from kfp_pytorch.launcher.kubernetes.pod_status import Ended
+from kfp_pytorch.launcher.kubernetes.pod_status import ContainerEnd
 from kfp_pytorch.launcher.text import counted, some
 
 _NOT_THE_PROGRAM = (
@@ -56,7 +56,7 @@ _DISRUPTIONS = re.compile(
 
 def out_of_memory(facts: Facts) -> Cause | None:
     """A training container was killed at its memory limit."""
-    killed = [end for end in _killed_for_memory(facts) if pod_status.trains(end)]
+    killed = [end for end in _killed_for_memory(facts) if pod_status.is_of_training(end)]
     if not killed:
         return None
     names = list(dict.fromkeys(end.pod for end in killed))
@@ -69,7 +69,7 @@ def out_of_memory(facts: Facts) -> Cause | None:
 def other_container_out_of_memory(facts: Facts) -> Cause | None:
     """Only a container that does not train was killed at its memory limit."""
     killed = _killed_for_memory(facts)
-    if not killed or any(map(pod_status.trains, killed)):
+    if not killed or any(map(pod_status.is_of_training, killed)):
         return None
     first = killed[0]
     return Cause(
@@ -79,15 +79,15 @@ def other_container_out_of_memory(facts: Facts) -> Cause | None:
     )
 
 
-def _killed_for_memory(facts: Facts) -> list[Ended]:
+def _killed_for_memory(facts: Facts) -> list[ContainerEnd]:
     return [end for end in facts.failed_ends if end.reason == "OOMKilled"]
 
 
-def _memory_words(facts: Facts, end: Ended) -> str:
+def _memory_words(facts: Facts, end: ContainerEnd) -> str:
     pod = next((pod for pod in facts.all_pods if objects.name(pod) == end.pod), {})
     limit = objects.dig(pod_status.container(pod, end.container), "resources", "limits", "memory")
     at = f"its limit of {limit}" if limit else "the node's limit: it has no memory limit of its own"
-    return f"ran out of memory: OOMKilled, {pod_status.exit_words(end.exit_code)}, at {at}"
+    return f"ran out of memory: OOMKilled, {pod_status.describe_exit_code(end.exit_code)}, at {at}"
 
 
 def disrupted(facts: Facts) -> Cause | None:
@@ -145,7 +145,7 @@ def volume_or_sandbox(facts: Facts) -> Cause | None:
         about, reason = event_object(event), str(event.get("reason"))
         if about in running:
             continue
-        words = event_words(event)
+        words = event_message(event)
         if reason in _NO_VOLUME:
             return Cause(
                 f"A volume of {about} is not there ({reason}): {words}",
@@ -195,7 +195,7 @@ def init_container_fails(facts: Facts) -> Cause | None:
             if ends[-1].reason not in START_ERRORS:
                 return Cause(
                     f"{objects.name(pod)}: the init container {name!r} fails with "
-                    f"{pod_status.exit_words(ends[-1].exit_code)}",
+                    f"{pod_status.describe_exit_code(ends[-1].exit_code)}",
                     _init_advice(facts, name),
                 )
     return None
@@ -221,29 +221,29 @@ def exit_code(facts: Facts) -> Cause | None:
     return _ended(facts, end) if end and end.exit_code not in KILLED_BY else None
 
 
-def _first_failed(facts: Facts) -> Ended | None:
-    own = [end for end in facts.failed_ends if pod_status.trains(end)]
+def _first_failed(facts: Facts) -> ContainerEnd | None:
+    own = [end for end in facts.failed_ends if pod_status.is_of_training(end)]
     together = [end for end in own if end.finished_at == own[0].finished_at]
     # Of those that ended in one second, a rank that was killed is why others lost their peer.
     killed_one = next((end for end in together if end.exit_code in KILLED_BY), None)
     return killed_one or next(iter(own), None)
 
 
-def _ended(facts: Facts, end: Ended) -> Cause | None:
+def _ended(facts: Facts, end: ContainerEnd) -> Cause | None:
     if end.reason == "ContainerStatusUnknown":
         return None
-    own = {other.pod for other in facts.failed_ends if pod_status.trains(other)}
+    own = {other.pod for other in facts.failed_ends if pod_status.is_of_training(other)}
     others = len(own - {end.pod})
     restarts = sum(map(pod_status.restarts, facts.pods))
     again = f", after {counted(restarts, 'restart')} over all pods" if restarts else ""
     also = f"; {counted(others, 'more pod')} failed too" if others else ""
     return Cause(
-        f"{end.pod} ended with {pod_status.exit_words(end.exit_code)}{again}{also}",
+        f"{end.pod} ended with {pod_status.describe_exit_code(end.exit_code)}{again}{also}",
         EXIT_CODE_ADVICE.get(end.exit_code) or _last_log_line(facts, end),
     )
 
 
-def _last_log_line(facts: Facts, end: Ended) -> str:
+def _last_log_line(facts: Facts, end: ContainerEnd) -> str:
     """What to do about an end that only the program's own log explains."""
     logs = facts.evidence.logs
     # A message of ours is no log, and is not shown as one.
@@ -259,7 +259,7 @@ def _last_log_line(facts: Facts, end: Ended) -> str:
 
 def sidecar_keeps_running(facts: Facts) -> Cause | None:
     """Training has ended, but another container keeps its pod running."""
-    words = next(filter(None, map(pod_status.lingering, facts.pods)), "")
+    words = next(filter(None, map(pod_status.reason_still_running, facts.pods)), "")
     if not words:
         return None
     return Cause(

@@ -7,7 +7,7 @@ import re
 from kfp_pytorch.launcher import patterns
 from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts
 from kfp_pytorch.launcher.kubernetes import objects
-from kfp_pytorch.launcher.kubernetes.events import autoscaler_words
+from kfp_pytorch.launcher.kubernetes.events import autoscaler_message
 from kfp_pytorch.launcher.text import some
 
 _PREEMPTION = re.compile(r"(?:\. [^.]*| )\bpreemption: ?")
@@ -96,7 +96,7 @@ def _unscheduled(facts: Facts, *, about_claims: bool) -> Cause | None:
                 pods_by_words.setdefault(words, []).append(objects.name(pod))
     if not pods_by_words:
         return None
-    scaling = autoscaler_words(facts.evidence.events)
+    scaling = autoscaler_message(facts.evidence.events)
     headline = ". ".join(
         f"No node takes {some(names)} ({len(names)} of {len(facts.all_pods)} pods). The scheduler "
         f"says: {words}"

@@ -134,7 +134,7 @@ _INIT_ADVICE = (
 def container_waits(facts: Facts) -> Cause | None:
     """The kubelet cannot start a container: its image, its configuration, its command."""
     for pod in facts.all_pods:
-        waits = [found for found in pod_status.waiting(pod) if found[1] in _WAITING]
+        waits = [found for found in pod_status.waiting_containers(pod) if found[1] in _WAITING]
         if not waits:
             continue
         name, reason, words = waits[0]

@@ -108,7 +108,7 @@ def read_messages(pods: Iterable[Object]) -> Outcome:
     """
     successes: list[Success] = []
     failures: dict[Failure, None] = {}
-    for end in (end for pod in pods for end in pod_status.ends(pod)):
+    for end in (end for pod in pods for end in pod_status.container_ends(pod)):
         said = _parse(end.message)
         if said.get("status") == "succeeded" and end.exit_code == 0:
             successes.append(_success(end.pod, said))

@@ -87,7 +87,7 @@ def _of_pod(pod: Object) -> Iterator[str]:
     if scheduled.get("status") == "False":
         claim = re.search(r"persistentvolumeclaim|volume", str(scheduled.get("message")))
         yield _NO_CLAIM if claim else _NO_NODE
-    for _, reason, _ in pod_status.waiting(pod):
+    for _, reason, _ in pod_status.waiting_containers(pod):
         if reason in _WAITING:
             yield _WAITING[reason]
     for status in container_statuses(pod):

@@ -22,7 +22,7 @@ from kfp_pytorch.launcher.kubernetes.api_errors import (
 )
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig
-from kfp_pytorch.launcher.runtime.printing import say
+from kfp_pytorch.launcher.runtime.printing import log
 
 
 class DeployFailed(StepError):
@@ -38,7 +38,7 @@ class Pace:
         slow_poll: The same after the first minute.
         in_a_row: How many looks in a row must find the new revision serving.
         settle: Between those.
-        away: A look that takes longer found the server out of sight; its time counts for nothing.
+        away: Of a read that takes longer, the server was unavailable; its time counts for nothing.
         url_grace: How long a service may be Ready without a URL.
         refusal_grace: How long KServe's refusal must last; it may be of the spec before.
         load_grace: How long KServe must say that the new model failed to load.
@@ -108,7 +108,7 @@ def _applied(kube: Kube, inputs: ServiceInputs, pace: Pace, deadline: float) -> 
                 "It was left as it is."
             )
         if existing and _covers(existing, wanted) and _share(existing) == _share(wanted):
-            say(f"InferenceService {kube.namespace}/{inputs.name} is already as wanted")
+            log(f"InferenceService {kube.namespace}/{inputs.name} is already as wanted")
             return existing
         try:
             if existing:
@@ -127,8 +127,9 @@ def _applied(kube: Kube, inputs: ServiceInputs, pace: Pace, deadline: float) -> 
 def _contended(kube: Kube, inputs: ServiceInputs, error: ApiError) -> DeployFailed:
     return DeployFailed(
         f"InferenceService {kube.namespace}/{inputs.name} could not be written, for somebody else "
-        f"writes to it all the time: {error.words}.\nFind out who (kubectl get inferenceservice "
-        f"{inputs.name} -o yaml --show-managed-fields), stop that and start the step again."
+        f"writes to it all the time: {error.server_message}.\nFind out who (kubectl get "
+        f"inferenceservice {inputs.name} -o yaml --show-managed-fields), stop that and start "
+        "the step again."
     )
 
 

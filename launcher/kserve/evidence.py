@@ -119,7 +119,7 @@ def _pod_evidence(kube: Kube, pod: Object) -> Iterator[str]:
     scheduled = objects.condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         yield f"Pod {name} is not scheduled: {scheduled.get('message')}"
-    for container, reason, words in pod_status.waiting(pod):
+    for container, reason, words in pod_status.waiting_containers(pod):
         yield f"Pod {name}: container {container} waits: {reason} {words}".rstrip()
     for container, end in {end.container: end for end in pod_status.failed_ends([pod])}.items():
         started = dig(container_status(pod, container), "state", "running") is not None
@@ -161,8 +161,8 @@ def warnings(kube: Kube, pod: str) -> list[Object]:
     return told[-MOST_EVENTS:]
 
 
-def _ended(end: pod_status.Ended) -> str:
-    words = pod_status.exit_words(end.exit_code)
+def _ended(end: pod_status.ContainerEnd) -> str:
+    words = pod_status.describe_exit_code(end.exit_code)
     return f"{words}, {end.reason}" if end.reason not in ("", "Error", "Completed") else words
 
 
@@ -183,4 +183,4 @@ def crash_loop(status: Object) -> str:
     if reason == "OOMKilled":
         tail = ", OOMKilled: it needs more memory than its limit"
     what = "keeps crashing" if code else "keeps ending, as no server should"
-    return f"{what}, {pod_status.exit_words(code)}{tail}"
+    return f"{what}, {pod_status.describe_exit_code(code)}{tail}"

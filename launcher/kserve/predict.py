@@ -119,7 +119,7 @@ def _post(http: urllib3.PoolManager, server: PredictInputs, body: Any) -> bytes:
                 f"{server.url} did not answer within {server.ready_timeout} s (ready_timeout); the "
                 f"last try gave: {said}{_advice(said)}"
             )
-        progress.tell("waiting for an answer", said)
+        progress.report("waiting for an answer", said)
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
 

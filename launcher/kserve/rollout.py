@@ -142,7 +142,7 @@ def _refused_pods(workload: Object | None, spec_hash: str) -> str:
         return ""
     refused = condition(workload or {}, "ReplicaFailure")
     words = str(refused.get("message") or "")
-    return words if refused.get("status") == "True" and admission.lasts(words) else ""
+    return words if refused.get("status") == "True" and admission.is_permanent(words) else ""
 
 
 def _revision_waits_for(service: Object, revision: Object, spec_hash: str) -> str:

@@ -22,15 +22,15 @@ from kfp_pytorch.launcher.kubernetes import objects, pending, pod_status
 from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Forbidden, Unauthorized
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig
-from kfp_pytorch.launcher.kubernetes.pod_failures import TroubleWatch
+from kfp_pytorch.launcher.kubernetes.pod_failures import StartupFailures
 from kfp_pytorch.launcher.kubernetes.pod_status import (
     container_statuses,
+    is_running_or_ended,
     is_terminating,
     pod_phase,
-    runs_or_ran,
 )
-from kfp_pytorch.launcher.kubernetes.transport import Patience
-from kfp_pytorch.launcher.runtime.printing import Progress, say
+from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
+from kfp_pytorch.launcher.runtime.printing import Progress, log
 
 REVISION = Kind("serving.knative.dev", "v1", "Revision", "revisions")
 
@@ -53,9 +53,11 @@ class Waiter:
 
     def __post_init__(self) -> None:
         # Less than `Pace.away`: what only explains is not waited for.
-        self._brief = self.kube.sibling(Patience(blind=2.0, first_contact=2.0, connect=2, read=2))
+        self._brief = self.kube.with_policy(
+            RetryPolicy(unavailability_budget=2.0, first_contact=2.0, connect=2, read=2)
+        )
         self._unread = ""
-        self._troubles = TroubleWatch()
+        self._startup_failures = StartupFailures()
         self._refused_since: float | None = None
         self._failed_since: float | None = None
         self._ready_since: float | None = None
@@ -83,10 +85,10 @@ class Waiter:
             pods = [] if state.done else self._new_pods()
             answered = time.monotonic() - asked
             if answered > self.pace.away:
-                # The server was out of sight, for KServe too perhaps: that time counts for nothing.
+                # The server was unavailable, to KServe too perhaps: that time does not count.
                 started += answered
                 self._refused_since = self._failed_since = None
-                self._troubles.forgive()
+                self._startup_failures.reset()
             waited = time.monotonic() - started
             if not state.done:
                 self._judge(progress, state, pods, waited)
@@ -96,11 +98,11 @@ class Waiter:
     def _judge(self, progress: Progress, state: Rollout, pods: list[Object], waited: float) -> None:
         """Says what is waited for, or fails where that is in vain."""
         # The scheduler's or the kubelet's own words.
-        why = pending.words(pods, [])
-        progress.tell(f"waiting for {state.waits_for}", why)
+        why = pending.reason(pods, [])
+        progress.report(f"waiting for {state.waits_for}", why)
         reason = self._hopeless(state, pods)
         if not reason and waited > self.inputs.timeout:
-            why = pending.words(pods, self._events(pods))
+            why = pending.reason(pods, self._events(pods))
             reason = "; ".join(filter(None, (self._too_late(state), why)))
         if reason:
             raise self._failure(reason)
@@ -168,7 +170,7 @@ class Waiter:
         if self._failed_since and now - self._failed_since >= self.pace.load_grace:
             return f"its model did not load: {state.failed_load}"
         stay = [pod for pod in pods if not _is_replaced(pod)]
-        trouble = self._troubles.fatal(stay, now)
+        trouble = self._startup_failures.fatal(stay, now)
         if trouble:
             return f"a container of the new revision does not start: {trouble}"
         for pod in stay:
@@ -185,7 +187,7 @@ class Waiter:
         except StepError as error:
             if not self._unread:
                 self._unread = f"The predictor's pods could not be read: {error.short}"
-                say(self._unread)
+                log(self._unread)
             return []
         ours = self.inputs.spec_hash
         return [pod for pod in pods if dig(pod, "metadata", "annotations", HASH) == ours]
@@ -195,7 +197,7 @@ class Waiter:
 
         Its containers say only that they are being created, whatever they wait for.
         """
-        stuck = [pod for pod in pod_status.in_order(pods) if not runs_or_ran(pod)]
+        stuck = [pod for pod in pod_status.by_rank(pods) if not is_running_or_ended(pod)]
         try:
             return warnings(self._brief, objects.name(stuck[0])) if stuck else []
         except StepError:

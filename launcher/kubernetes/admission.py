@@ -17,14 +17,14 @@ class Refusal:
     """One kind of refusal.
 
     Attributes:
-        part: What its words have in them.
+        substring: What its words have in them.
         advice: What to do about it.
-        lasts: Whether no waiting mends it.
+        permanent: Whether no waiting mends it.
     """
 
-    part: str
+    substring: str
     advice: str
-    lasts: bool = True
+    permanent: bool = True
 
 
 # The first that fits counts.
@@ -33,23 +33,23 @@ _REFUSALS = (
         "exceeded quota",
         "Ask for less, wait until other jobs end, or ask for a larger quota. A queue (Kueue) lets "
         "a job wait instead: label kueue.x-k8s.io/queue-name.",
-        lasts=False,
+        permanent=False,
     ),
     Refusal(
         "failed calling webhook",
         "The webhook that is named does not answer: an administrator looks at what serves it.",
-        lasts=False,
+        permanent=False,
     ),
     Refusal(
         "already exists",
         "A pod of that name is left of an earlier job: look at it, and delete it if nobody needs "
         "it.",
-        lasts=False,
+        permanent=False,
     ),
     Refusal(
         "denied the request",
         "Change what that webhook objects to, or ask who runs it.",
-        lasts=False,
+        permanent=False,
     ),
     Refusal("error looking up service account", "Create the account, or correct service_account."),
     Refusal(
@@ -95,14 +95,14 @@ _REFUSALS = (
 _CONTAINERS = re.compile(r'container "([^"]+)"|containers ("[^)]+?) must')
 
 
-def lasts(words: str) -> bool:
+def is_permanent(words: str) -> bool:
     """Tell whether no waiting mends a refusal.
 
     Args:
         words: The server's words.
     """
     found = _kind(words)
-    return found is not None and found.lasts
+    return found is not None and found.permanent
 
 
 def advice(words: str) -> str:
@@ -114,7 +114,7 @@ def advice(words: str) -> str:
     found = _kind(words)
     if found is None:
         return "Change what the cluster objects to, or ask its administrator."
-    others = _other_containers(words) if found.part == "violates PodSecurity" else []
+    others = _other_containers(words) if found.substring == "violates PodSecurity" else []
     if INIT_CONTAINER in others:
         return (
             "The operator's own init container breaks it: an administrator gives that one a "
@@ -129,7 +129,7 @@ def advice(words: str) -> str:
 
 
 def _kind(words: str) -> Refusal | None:
-    return next((refusal for refusal in _REFUSALS if refusal.part in words), None)
+    return next((refusal for refusal in _REFUSALS if refusal.substring in words), None)
 
 
 def _other_containers(words: str) -> list[str]:

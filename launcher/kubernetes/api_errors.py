@@ -60,7 +60,7 @@ class ApiError(StepError):
         call: What was asked.
         status: The HTTP status; 0 where no answer came.
         reason: The `reason` of the server's Status, such as `AlreadyExists`, or empty.
-        words: The server's own message; of a very long one, which quotes an object, both ends.
+        server_message: The server's own message; of a very long one, both ends.
         retry_after: Seconds that the server asks to wait, or 0.
     """
 
@@ -70,31 +70,33 @@ class ApiError(StepError):
         self.call = call
         self.status = status
         self.reason = reason
-        self.words = shortened(words)
+        self.server_message = shortened(words)
         self.retry_after = retry_after
-        super().__init__(self._say())
+        super().__init__(self._format())
 
-    def _say(self) -> str:
-        return f"Could not {self.call}: {self.status} {self.reason or 'error'}: {self.words}"
+    def _format(self) -> str:
+        return (
+            f"Could not {self.call}: {self.status} {self.reason or 'error'}: {self.server_message}"
+        )
 
 
 class NotFound(ApiError):
     """Our object is not there: a well-formed NotFound that names it."""
 
-    def _say(self) -> str:
+    def _format(self) -> str:
         advice = "\nCreate the namespace, or correct the input that names it."
-        lacks = self.call.verb == "create" and "namespace" in self.words
-        return super()._say() + (advice if lacks else "")
+        lacks = self.call.verb == "create" and "namespace" in self.server_message
+        return super()._format() + (advice if lacks else "")
 
 
 class KindAbsent(ApiError):
     """The server does not know the resource type: its CRD is missing, or not yet registered."""
 
-    def _say(self) -> str:
+    def _format(self) -> str:
         kind = f"{self.call.resource}.{self.call.group or 'core'}"
         return (
             f"The cluster has no {kind}: the controller that owns this kind, or its "
-            f"CustomResourceDefinition, is not installed ({self.words})."
+            f"CustomResourceDefinition, is not installed ({self.server_message})."
         )
 
 
@@ -113,19 +115,21 @@ class Expired(ApiError):
 class Refused(ApiError):
     """Validation, an admission webhook or a quota refused the object: retrying cannot help."""
 
-    def _say(self) -> str:
-        said = self.words.rstrip(".")
-        return f"The cluster refused to {self.call}: {said}.\n{admission.advice(self.words)}"
+    def _format(self) -> str:
+        said = self.server_message.rstrip(".")
+        return (
+            f"The cluster refused to {self.call}: {said}.\n{admission.advice(self.server_message)}"
+        )
 
 
 class Unauthorized(ApiError):
     """401 even with credentials read afresh."""
 
-    def _say(self) -> str:
+    def _format(self) -> str:
         account = self.call.account or "no account"
         return (
             f"The API server does not accept the credentials ({account}), "
-            f"read again from disk each time: could not {self.call}: {self.words}\n"
+            f"read again from disk each time: could not {self.call}: {self.server_message}\n"
             "Check that the step's service account still exists and its token is mounted; outside "
             "of a cluster, log in again."
         )
@@ -134,15 +138,15 @@ class Unauthorized(ApiError):
 class Forbidden(ApiError, PermissionMissing):
     """403: the account lacks a permission."""
 
-    def _say(self) -> str:
-        said, call = _USER_WORDS.search(self.words), self.call
+    def _format(self) -> str:
+        said, call = _USER_WORDS.search(self.server_message), self.call
         account = said.group(1) if said else call.account or "this step's service account"
         return (
             f"Missing permission: {account} may not {call}.\n"
             f"An administrator grants it with `kubectl apply -n {call.namespace} -f "
             f"{RBAC_MANIFEST}` and `kubectl create rolebinding {_ROLE} -n {call.namespace} "
             f"--clusterrole={_ROLE} {_subject(account)}`.\n"
-            f"The server said: {self.words}"
+            f"The server said: {self.server_message}"
         )
 
 
@@ -161,11 +165,11 @@ class Transient(ApiError):
 class Unreachable(Transient):
     """No whole answer came: refused, reset, timed out or cut off."""
 
-    def _say(self) -> str:
-        return f"No answer to {self.call}: {self.words}"
+    def _format(self) -> str:
+        return f"No answer to {self.call}: {self.server_message}"
 
 
-class Silent(Unreachable):
+class StreamIdle(Unreachable):
     """A stream that brought nothing for so long that it counts as dead."""
 
 

@@ -15,7 +15,7 @@ from kfp_pytorch.launcher.kubernetes.api_errors import Call, Expired, Unreachabl
 from kfp_pytorch.launcher.kubernetes.credentials import Credentials, load
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig
 from kfp_pytorch.launcher.kubernetes.streams import LogStream, WatchStream
-from kfp_pytorch.launcher.kubernetes.transport import Patience, Transport, be_silent
+from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy, Transport, ignore_report
 
 PAGE = 500
 # Of a log, counted from its beginning: more than a tail of a hundred lines, none of which a
@@ -27,8 +27,8 @@ Objects = list[Object]
 def connect(
     namespace: str = "",
     *,
-    patience: Patience | None = None,
-    notify: Callable[[str], None] = be_silent,
+    policy: RetryPolicy | None = None,
+    notify: Callable[[str], None] = ignore_report,
     load_credentials: Callable[[], Credentials] = load,
 ) -> Kube:
     """Connects to the cluster that this process belongs to.
@@ -36,8 +36,8 @@ def connect(
     Args:
         namespace: The namespace to work in; empty for the service account's, or the
             kubeconfig context's, or `default`.
-        patience: How long to try for an answer; None for the usual.
-        notify: Is told, in words, when the server has been out of sight for a while.
+        policy: How long to try for an answer; None for the usual.
+        notify: Is told, in words, when the server has been unavailable for a while.
         load_credentials: Reads the credentials; called again whenever the server answers 401.
 
     Returns:
@@ -46,7 +46,7 @@ def connect(
     Raises:
         NoCluster: There is neither a kubeconfig nor a service account.
     """
-    return Kube(Transport(load_credentials, patience or Patience(), notify), namespace)
+    return Kube(Transport(load_credentials, policy or RetryPolicy(), notify), namespace)
 
 
 class Kube:
@@ -62,19 +62,19 @@ class Kube:
 
     def __init__(self, transport: Transport, namespace: str = "") -> None:
         self._transport = transport
-        self.home = transport.credentials.namespace
-        self.namespace = namespace or self.home
+        self.own_namespace = transport.credentials.namespace
+        self.namespace = namespace or self.own_namespace
 
-    def sibling(self, patience: Patience) -> Kube:
-        """Another connection to the same server, with a patience of its own.
+    def with_policy(self, policy: RetryPolicy) -> Kube:
+        """Another connection to the same server, with a policy of its own.
 
         Args:
-            patience: Its patience.
+            policy: Its policy.
 
         Returns:
             The connection; it shares no socket with this one.
         """
-        return Kube(self._transport.sibling(patience), self.namespace)
+        return Kube(self._transport.with_policy(policy), self.namespace)
 
     def now(self) -> datetime:
         """The time in UTC by the API server's clock, to the second."""
@@ -225,7 +225,7 @@ class Kube:
         labels: str = "",
         resource_version: str = "",
         namespace: str = "",
-        silence: float = 300.0,
+        idle_timeout: float = 300.0,
         lifetime: float = 1800.0,
     ) -> WatchStream:
         """Opens a watch. It is tried once: what to do after it breaks is the caller's to know.
@@ -236,7 +236,7 @@ class Kube:
             labels: A label selector; empty for all.
             resource_version: Where to begin; empty: with what exists now, as ADDED events.
             namespace: The namespace.
-            silence: Seconds without an event or bookmark after which the stream counts as dead.
+            idle_timeout: Seconds without an event or bookmark after which the stream is dead.
             lifetime: Seconds after which the server is asked to end it.
 
         Returns:
@@ -253,7 +253,7 @@ class Kube:
         }
         path = self._path(kind, "", namespace)
         return WatchStream(
-            call, self._transport.send(call, "GET", path, query=query, silence=silence)
+            call, self._transport.send(call, "GET", path, query=query, idle_timeout=idle_timeout)
         )
 
     def read_log(
@@ -296,7 +296,7 @@ class Kube:
         return bytes(answer.data).decode("utf-8", "replace")
 
     def follow_log(
-        self, pod: str, container: str, *, since: str = "", silence: float, namespace: str = ""
+        self, pod: str, container: str, *, since: str = "", idle_timeout: float, namespace: str = ""
     ) -> LogStream:
         """Follows a container's log, each line with its time. It is tried once.
 
@@ -304,7 +304,7 @@ class Kube:
             pod: The pod's name.
             container: The container's name.
             since: Only from this RFC 3339 time on, whole seconds; empty for all.
-            silence: Seconds without a line after which the stream counts as dead.
+            idle_timeout: Seconds without a line after which the stream counts as dead.
             namespace: The pod's namespace.
 
         Returns:
@@ -314,7 +314,7 @@ class Kube:
         query = _log_query(container, since, timestamps=True) | {"follow": "true"}
         path = self._path(POD, pod, namespace, "log")
         return LogStream(
-            call, self._transport.send(call, "GET", path, query=query, silence=silence)
+            call, self._transport.send(call, "GET", path, query=query, idle_timeout=idle_timeout)
         )
 
     def _call(self, verb: str, resource: str, kind: Kind, name: str, namespace: str) -> Call:

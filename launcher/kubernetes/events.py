@@ -15,16 +15,16 @@ def event_object(event: Object) -> str:
     return str(objects.dig(about, "name") or "")
 
 
-def event_words(event: Object) -> str:
+def event_message(event: Object) -> str:
     """Return an event's message on one line."""
     return " ".join(str(event.get("message") or event.get("note") or "").split())
 
 
-def autoscaler_words(events: list[Object]) -> str:
+def autoscaler_message(events: list[Object]) -> str:
     """Says what the cluster autoscaler last told about the pods; or an empty string."""
     for event in reversed(events):
         if event.get("reason") == _SCALES_UP:
-            return f"the autoscaler is adding nodes ({event_words(event)})"
+            return f"the autoscaler is adding nodes ({event_message(event)})"
         if event.get("reason") == _DOES_NOT:
-            return f"the autoscaler adds no node ({event_words(event)})"
+            return f"the autoscaler adds no node ({event_message(event)})"
     return ""

@@ -39,7 +39,7 @@ def condition(obj: Object, wanted: str) -> Object:
     return max(found, key=_freshness, default={})
 
 
-def moment(written: Any) -> datetime | None:
+def parse_time(written: Any) -> datetime | None:
     """Read a time as Kubernetes writes it, in UTC where it names no zone; None if it is none."""
     try:
         read = datetime.fromisoformat(str(written).replace("Z", "+00:00"))

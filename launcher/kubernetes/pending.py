@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kfp_pytorch.launcher.kubernetes import objects, pod_status
-from kfp_pytorch.launcher.kubernetes.events import autoscaler_words, event_words
+from kfp_pytorch.launcher.kubernetes.events import autoscaler_message, event_message
 from kfp_pytorch.launcher.kubernetes.objects import Object
-from kfp_pytorch.launcher.kubernetes.pod_status import runs_or_ran, waiting_words
+from kfp_pytorch.launcher.kubernetes.pod_status import is_running_or_ended, reason_not_running
 
 WORKLOAD = "Workload"
 QUEUE_ADVICE = (
@@ -32,7 +32,7 @@ def is_workload_of(event: Object, job: str) -> bool:
     return objects.dig(about, "kind") == WORKLOAD and name.startswith(f"pytorchjob-{job}-")
 
 
-def words(pods: Iterable[Object], events: list[Object]) -> str:
+def reason(pods: Iterable[Object], events: list[Object]) -> str:
     """Says why pods do not run yet, or are not there yet.
 
     Args:
@@ -42,16 +42,16 @@ def words(pods: Iterable[Object], events: list[Object]) -> str:
     Returns:
         The cluster's own words with the name of the first pod that waits; or an empty string.
     """
-    stuck = [pod for pod in pod_status.in_order(pods) if not runs_or_ran(pod)]
+    stuck = [pod for pod in pod_status.by_rank(pods) if not is_running_or_ended(pod)]
     for pod in stuck:
-        said = waiting_words(pod)
+        said = reason_not_running(pod)
         if said in _SAYS_NOTHING:
             said = next(filter(None, (_of(event, pod) for event in reversed(events))), said)
         if said:
             more = f" and {len(stuck) - 1} more" if len(stuck) > 1 else ""
-            scaling = autoscaler_words(events)
+            scaling = autoscaler_message(events)
             return f"{objects.name(pod)}{more}: {said}" + (f"; {scaling}" if scaling else "")
-    return autoscaler_words(events) or next(filter(None, map(_telling, reversed(events))), "")
+    return autoscaler_message(events) or next(filter(None, map(_telling, reversed(events))), "")
 
 
 def _of(event: Object, pod: Object) -> str:
@@ -65,4 +65,4 @@ def _telling(event: Object) -> str:
     reason = str(event.get("reason") or "")
     if event.get("type") == "Normal" and reason not in _TELLING:
         return ""
-    return f"{reason}: {event_words(event)}" if reason else event_words(event)
+    return f"{reason}: {event_message(event)}" if reason else event_message(event)

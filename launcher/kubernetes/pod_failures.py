@@ -19,7 +19,7 @@ from kfp_pytorch.launcher.kubernetes.pod_status import (
 
 # Nothing mends these but a change of the job.
 _AT_ONCE = frozenset({"InvalidImageName", "ErrImageNeverPull"})
-# A registry may be slow or out of sight for a while.
+# A registry may be slow or unavailable for a while.
 _PULL = frozenset(
     {
         *("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"),
@@ -38,7 +38,7 @@ _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
 
 
 @dataclass(frozen=True)
-class Trouble:
+class StartupFailure:
     """A container that does not come up.
 
     Attributes:
@@ -84,7 +84,7 @@ class Crash:
     asked: bool = field(default=False, compare=False)
 
 
-def troubles(pod: Object) -> Iterator[Trouble]:
+def startup_failures(pod: Object) -> Iterator[StartupFailure]:
     """Finds the containers of a pod that do not come up, init containers first.
 
     Those of a pod that is being deleted, as one that a queue takes back, need not.
@@ -104,7 +104,7 @@ def troubles(pod: Object) -> Iterator[Trouble]:
         if reason in _AT_ONCE | _PULL | _CONFIG | _CANNOT_START:
             name = str(status.get("name"))
             image = str(images.get(name) or status.get("image") or "")
-            yield Trouble(pod["metadata"]["name"], name, reason, str(message or ""), image)
+            yield StartupFailure(pod["metadata"]["name"], name, reason, str(message or ""), image)
 
 
 def crashes(pod: Object) -> Iterator[Crash]:
@@ -144,14 +144,14 @@ def _containers(pod: Object) -> list[Object]:
 
 
 @dataclass
-class TroubleWatch:
+class StartupFailures:
     """Remembers since when each container has been in trouble: a pod's status does not say."""
 
     pull_grace: float = 120.0
     config_grace: float = 60.0
     _since: dict[tuple[str, str, float], float] = field(default_factory=dict)
 
-    def fatal(self, pods: Iterable[Object], now: float) -> Trouble | None:
+    def fatal(self, pods: Iterable[Object], now: float) -> StartupFailure | None:
         """Finds a trouble that has lasted longer than its grace.
 
         Args:
@@ -162,9 +162,9 @@ class TroubleWatch:
             The trouble, or None.
         """
         current: dict[tuple[str, str, float], float] = {}
-        worst: Trouble | None = None
+        worst: StartupFailure | None = None
         for pod in pods:
-            for trouble in troubles(pod):
+            for trouble in startup_failures(pod):
                 grace = self._grace(trouble.reason)
                 key = (str(pod["metadata"].get("uid", "")), trouble.container, grace)
                 current[key] = self._since.get(key, now)
@@ -173,7 +173,7 @@ class TroubleWatch:
         self._since = current
         return worst
 
-    def forgive(self) -> None:
+    def reset(self) -> None:
         """Begins anew: nobody could tell that a trouble was over."""
         self._since = {}
 

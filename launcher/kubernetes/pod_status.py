@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER
-from kfp_pytorch.launcher.kubernetes.objects import Object, condition, dig, each, moment, name
+from kfp_pytorch.launcher.kubernetes.objects import Object, condition, dig, each, name, parse_time
 from kfp_pytorch.launcher.text import some
 
 _REPLICA_TYPE = "training.kubeflow.org/replica-type"
@@ -17,7 +17,7 @@ _NODE_LOST = ("NodeNotReady", "NodeStatusUnknown", "NodeLost")
 
 
 @dataclass(frozen=True)
-class Ended:
+class ContainerEnd:
     """One end of a container.
 
     Attributes:
@@ -54,7 +54,7 @@ def nodes(job: Object) -> range:
     return range(sum(count for count in counts if isinstance(count, int)))
 
 
-def in_order(pods: Iterable[Object]) -> list[Object]:
+def by_rank(pods: Iterable[Object]) -> list[Object]:
     """Sort pods by rank: the master, then the workers by number."""
     return sorted(pods, key=lambda pod: (*replica(pod), name(pod)))
 
@@ -64,14 +64,14 @@ def statuses(pod: Object, *, init: bool = False) -> list[Object]:
     return each(pod, "status", "initContainerStatuses" if init else "containerStatuses")
 
 
-def ends(pod: Object) -> Iterator[Ended]:
+def container_ends(pod: Object) -> Iterator[ContainerEnd]:
     """Yield every end of the pod's containers that its status still knows, latest first."""
     for status in [*statuses(pod), *statuses(pod, init=True)]:
         for part in ("state", "lastState"):
             end = dig(status, part, "terminated")
             if isinstance(end, dict):
                 code = end.get("exitCode")
-                yield Ended(
+                yield ContainerEnd(
                     pod=name(pod),
                     container=str(status.get("name") or ""),
                     exit_code=code if isinstance(code, int) else -1,
@@ -82,7 +82,7 @@ def ends(pod: Object) -> Iterator[Ended]:
                 )
 
 
-def trains(end: Ended) -> bool:
+def is_of_training(end: ContainerEnd) -> bool:
     """Return whether an end is of the container that trains; one that is not named is."""
     return end.container in (PYTORCH_CONTAINER, "")
 
@@ -93,13 +93,13 @@ def is_sidecar(pod: Object, name: str) -> bool:
     return any(c.get("restartPolicy") == "Always" for c in named)
 
 
-def failed_ends(pods: Iterable[Object]) -> list[Ended]:
+def failed_ends(pods: Iterable[Object]) -> list[ContainerEnd]:
     """Return the ends that were failures, the first to fail first."""
-    failed = [end for pod in pods for end in ends(pod) if end.exit_code != 0]
+    failed = [end for pod in pods for end in container_ends(pod) if end.exit_code != 0]
     return sorted(failed, key=lambda end: (end.finished_at == "", end.finished_at))
 
 
-def waiting(pod: Object) -> list[tuple[str, str, str]]:
+def waiting_containers(pod: Object) -> list[tuple[str, str, str]]:
     """Return container, reason and the kubelet's words for each container that waits."""
     found = []
     for status in [*statuses(pod, init=True), *statuses(pod)]:
@@ -116,11 +116,11 @@ def restarts(pod: Object) -> int:
     return sum(count for count in counts if isinstance(count, int))
 
 
-def lingering(pod: Object) -> str:
+def reason_still_running(pod: Object) -> str:
     """Say which containers keep a pod alive that has trained to its end; empty if none does."""
     done = any(
         end.container == PYTORCH_CONTAINER and end.exit_code == 0 and end.current
-        for end in ends(pod)
+        for end in container_ends(pod)
     )
     alive = [str(s.get("name")) for s in statuses(pod) if dig(s, "state", "running") is not None]
     if not done or not alive:
@@ -138,7 +138,7 @@ def container(pod: Object, wanted: str = PYTORCH_CONTAINER) -> Object:
 
 
 def node_lost(pod: Object) -> bool:
-    """Return whether the pod's node is out of the control plane's sight.
+    """Return whether the pod's node is out of the control plane's observation.
 
     Its node controller then sets Ready to False, mostly without a reason (Kubernetes
     pkg/controller/util/node, MarkPodsNotReady); the kubelet always gives one.
@@ -156,7 +156,7 @@ def signal_name(code: int) -> str:
         return ""
 
 
-def exit_words(code: int) -> str:
+def describe_exit_code(code: int) -> str:
     """Say what an exit code means, such as `exit code 137 (SIGKILL)`."""
     meaning = {126: "not executable", 127: "command not found"}.get(code) or signal_name(code)
     return f"exit code {code} ({meaning})" if meaning else f"exit code {code}"
@@ -177,7 +177,7 @@ def pod_phase(pod: Object) -> str:
     return str(dig(pod, "status", "phase") or "Unknown")
 
 
-def runs_or_ran(pod: Object) -> bool:
+def is_running_or_ended(pod: Object) -> bool:
     """Whether the pod runs, or has run to an end. One that is being deleted does not."""
     phase = pod_phase(pod)
     return phase in ("Succeeded", "Failed") or (phase == "Running" and not is_terminating(pod))
@@ -188,12 +188,12 @@ def is_terminating(pod: Object) -> bool:
     return bool(dig(pod, "metadata", "deletionTimestamp"))
 
 
-def waiting_words(pod: Object) -> str:
+def reason_not_running(pod: Object) -> str:
     """Why a pod does not run yet, in the scheduler's or the kubelet's words; or empty."""
     scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         return f"{scheduled.get('reason', 'not scheduled')}: {scheduled.get('message', '')}"
-    for _, reason, words in waiting(pod):
+    for _, reason, words in waiting_containers(pod):
         return f"{reason}: {words}" if words else reason
     if is_terminating(pod):
         node = dig(pod, "spec", "nodeName") or "its node"
@@ -211,5 +211,5 @@ def belongs_to(pod: Object, job: Object) -> bool:
     owners = each(pod, "metadata", "ownerReferences")
     if owners:
         return any(owner.get("uid") == dig(job, "metadata", "uid") for owner in owners)
-    made = [moment(dig(obj, "metadata", "creationTimestamp")) for obj in (pod, job)]
+    made = [parse_time(dig(obj, "metadata", "creationTimestamp")) for obj in (pod, job)]
     return made[0] is None or made[1] is None or made[0] >= made[1]

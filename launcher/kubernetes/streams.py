@@ -8,7 +8,12 @@ from typing import Any
 
 import urllib3
 
-from kfp_pytorch.launcher.kubernetes.api_errors import Call, Silent, Unreachable, error_from_status
+from kfp_pytorch.launcher.kubernetes.api_errors import (
+    Call,
+    StreamIdle,
+    Unreachable,
+    error_from_status,
+)
 from kfp_pytorch.launcher.kubernetes.objects import Object
 
 # A line of a log that is longer is not kept whole: it may be endless.
@@ -20,7 +25,7 @@ _LONGEST_EVENT = 64 * 1024 * 1024
 class LogStream:
     """The lines of an answer that goes on, as they come. Ends when the server ends it.
 
-    Iterating raises `Unreachable` when the stream breaks, `Silent` when nothing comes for
+    Iterating raises `Unreachable` when the stream breaks, `StreamIdle` when nothing comes for
     too long.
     """
 
@@ -56,7 +61,7 @@ class LogStream:
             if pending:
                 yield pending
         except urllib3.exceptions.ReadTimeoutError as error:
-            raise Silent(self._call, 0, "", "the stream is silent") from error
+            raise StreamIdle(self._call, 0, "", "the stream is silent") from error
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             if not self._closed:
                 words = f"the stream broke: {type(error).__name__}: {error}"

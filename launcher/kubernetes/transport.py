@@ -38,36 +38,36 @@ _DISTRUST = "CERTIFICATE_VERIFY_FAILED"
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How long and how often a call that gets no answer is tried again. All in seconds.
 
     Attributes:
-        blind: How long a server that has answered before may be out of sight.
+        blind: How long a server that has answered before may be unavailable.
         first_contact: The same for a server that has never answered.
         pause: The first pause between tries; it doubles, with jitter.
-        longest_pause: What it grows to; a Retry-After may ask for up to four times as much.
+        max_pause: What it grows to; a Retry-After may ask for up to four times as much.
         connect: Limit of making a connection.
         read: Limit of waiting for an answer.
-        logins: How often credentials are read again before 401 is believed.
-        tell_after: After how long out of sight a person is told.
+        login_retries: How often credentials are read again before 401 is believed.
+        report_after: After how long unavailable a person is told.
     """
 
-    blind: float = 900.0
+    unavailability_budget: float = 900.0
     first_contact: float = 60.0
     pause: float = 0.25
-    longest_pause: float = 15.0
+    max_pause: float = 15.0
     connect: float = 10.0
     read: float = 30.0
-    logins: int = 5
-    tell_after: float = 10.0
+    login_retries: int = 5
+    report_after: float = 10.0
 
 
-def be_silent(_text: str) -> None:
+def ignore_report(_text: str) -> None:
     """Tells nobody."""
 
 
 @dataclass
-class _Known:
+class _ServerState:
     """What the transports to one server know of it together.
 
     Attributes:
@@ -87,14 +87,14 @@ class Transport:
     def __init__(
         self,
         load: Callable[[], Credentials],
-        patience: Patience,
-        notify: Callable[[str], None] = be_silent,
-        known: _Known | None = None,
+        policy: RetryPolicy,
+        notify: Callable[[str], None] = ignore_report,
+        known: _ServerState | None = None,
     ) -> None:
         self._load = load
-        self._patience = patience
+        self._policy = policy
         self._notify = notify
-        self._known = known or _Known(load())
+        self._known = known or _ServerState(load())
         self._pooled = self._known.credentials
         self._pool = _pool(self._pooled)
 
@@ -108,9 +108,9 @@ class Transport:
         """How far the server's clock is ahead of this machine's."""
         return self._known.clock_offset
 
-    def sibling(self, patience: Patience) -> Transport:
-        """Another transport to the same server, with its own sockets and patience."""
-        return Transport(self._load, patience, self._notify, self._known)
+    def with_policy(self, policy: RetryPolicy) -> Transport:
+        """Another transport to the same server, with its own sockets and policy."""
+        return Transport(self._load, policy, self._notify, self._known)
 
     def json(self, call: Call, method: str, path: str, **request: Any) -> Object:
         """Sends one request and returns the object in the answer.
@@ -144,7 +144,7 @@ class Transport:
         *,
         query: Mapping[str, str] | None = None,
         body: Object | None = None,
-        silence: float = 0.0,
+        idle_timeout: float = 0.0,
     ) -> urllib3.BaseHTTPResponse:
         """Sends one request, again with fresh credentials while the answer is 401.
 
@@ -154,7 +154,7 @@ class Transport:
             path: The path.
             query: The query's parameters; empty ones are left out.
             body: The object to send.
-            silence: If not 0, the answer is a stream and left unread; it may be silent for so
+            idle_timeout: If not 0, the answer is a stream and left unread; it may be silent for so
                 many seconds.
 
         Returns:
@@ -168,11 +168,11 @@ class Transport:
         data = None if body is None else json.dumps(body).encode()
         login = 0
         while True:
-            answer = self._once(call, method, target, data, silence)
+            answer = self._once(call, method, target, data, idle_timeout)
             if answer.status < 300:
                 return answer
             error = error_from(call, answer.status, answer.headers, answer.data)
-            if not isinstance(error, Unauthorized) or login == self._patience.logins:
+            if not isinstance(error, Unauthorized) or login == self._policy.login_retries:
                 raise error
             # At once the first time: a rotated token is the usual cause.
             time.sleep(min(2.0 ** (login - 2), 4.0) if login else 0.0)
@@ -193,7 +193,7 @@ class Transport:
                 answer was lost: nobody knows what that did.
             ApiError: The server refused.
         """
-        started, pause = time.monotonic(), self._patience.pause
+        started, pause = time.monotonic(), self._policy.pause
         told = lost = False
         while True:
             try:
@@ -206,24 +206,28 @@ class Transport:
                 lost = True
                 waited, budget = time.monotonic() - started, self._budget()
                 if waited >= budget:
-                    raise CannotObserve(_blind_words(error, waited)) from error
-                if waited > self._patience.tell_after and not told:
+                    raise CannotObserve(_unavailable_message(error, waited)) from error
+                if waited > self._policy.report_after and not told:
                     self._notify(f"{error.message.rstrip('.')}; trying for up to {budget:.0f} s")
                     told = True
                 time.sleep(max(0.0, min(self._wait(error, pause), budget - waited)))
-                pause = min(2 * pause, self._patience.longest_pause)
+                pause = min(2 * pause, self._policy.max_pause)
 
     def _budget(self) -> float:
-        limits = self._patience
-        return limits.blind if self._known.contacted else min(limits.blind, limits.first_contact)
+        limits = self._policy
+        return (
+            limits.unavailability_budget
+            if self._known.contacted
+            else min(limits.unavailability_budget, limits.first_contact)
+        )
 
     def _wait(self, error: Transient, pause: float) -> float:
-        asked = min(error.retry_after, 4 * self._patience.longest_pause)
+        asked = min(error.retry_after, 4 * self._policy.max_pause)
         # Jitter: a hundred launchers must not come back to a restarted server in step.
         return asked + random.uniform(0.5, 1.0) * pause  # noqa: S311
 
     def _once(
-        self, call: Call, method: str, target: str, data: bytes | None, silence: float
+        self, call: Call, method: str, target: str, data: bytes | None, idle_timeout: float
     ) -> urllib3.BaseHTTPResponse:
         who, pool = self._connected()
         headers = {"Accept": "application/json, */*", "User-Agent": "kfp-pytorch"}
@@ -231,8 +235,8 @@ class Transport:
             headers["Authorization"] = who.authorization
         if data is not None:
             headers["Content-Type"] = "application/json"
-        read = silence or self._patience.read
-        limits = urllib3.Timeout(connect=self._patience.connect, read=read)
+        read = idle_timeout or self._policy.read
+        limits = urllib3.Timeout(connect=self._policy.connect, read=read)
         try:
             answer = pool.request(
                 method,
@@ -244,7 +248,7 @@ class Transport:
                 redirect=False,
                 preload_content=False,
             )
-            if not silence or answer.status >= 300:
+            if not idle_timeout or answer.status >= 300:
                 answer.read(cache_content=True)
                 answer.release_conn()
         except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -276,9 +280,9 @@ class Transport:
             return
 
 
-def _blind_words(error: ApiError, waited: float) -> str:
+def _unavailable_message(error: ApiError, waited: float) -> str:
     advice = "Check that the API server runs and can be reached."
-    if _DISTRUST in error.words:
+    if _DISTRUST in error.server_message:
         advice = "Check that the CA in the kubeconfig, or of the service account, is the server's."
     if error.status:
         advice = (

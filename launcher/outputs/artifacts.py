@@ -104,7 +104,7 @@ def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _warn_of_messages(evidence: Evidence, inputs: PyTorchJobInputs) -> None:
-    ends = [end for pod in evidence.pods.values() for end in pod_status.ends(pod)]
+    ends = [end for pod in evidence.pods.values() for end in pod_status.container_ends(pod)]
     trained = [end for end in ends if end.container == PYTORCH_CONTAINER and end.exit_code == 0]
     if evidence.pods and not trained:
         words = "What training said is not known: its pods were gone before their end was seen."
@@ -180,7 +180,7 @@ def json_safe(value: Any) -> Any:
 
 def _warn(evidence: Evidence, words: str) -> None:
     evidence.notes.append(words)
-    printing.say(f"warning: {words}")
+    printing.log(f"warning: {words}")
 
 
 def _write(path: str, content: str) -> None:

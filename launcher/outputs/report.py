@@ -13,7 +13,7 @@ from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs
 from kfp_pytorch.launcher.jobs.termination_messages import Outcome
 from kfp_pytorch.launcher.kubernetes import objects, pod_status
 from kfp_pytorch.launcher.kubernetes.objects import Object
-from kfp_pytorch.launcher.runtime.printing import age
+from kfp_pytorch.launcher.runtime.printing import duration
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
 # A job may have hundreds of pods; the first ones and those that had trouble are shown.
@@ -116,7 +116,7 @@ def _summary(
 def _duration(evidence: Evidence) -> str | None:
     started = [entry.time for entry in evidence.timeline if entry.what == "running"]
     ended = [entry.time for entry in evidence.timeline if entry.what in ("succeeded", "failed")]
-    return age((ended[-1] - started[0]).total_seconds()) if started and ended else None
+    return duration((ended[-1] - started[0]).total_seconds()) if started and ended else None
 
 
 def _metrics(outcome: Outcome) -> str:
@@ -135,7 +135,7 @@ def _timeline(evidence: Evidence) -> str:
     rows = [
         (
             entry.time.strftime("%Y-%m-%d %H:%M:%S"),
-            f"+{age((entry.time - start).total_seconds())}",
+            f"+{duration((entry.time - start).total_seconds())}",
             entry.what,
             entry.detail,
         )
@@ -145,7 +145,7 @@ def _timeline(evidence: Evidence) -> str:
 
 
 def _nodes(evidence: Evidence) -> str:
-    seen = pod_status.in_order(evidence.pods.values())
+    seen = pod_status.by_rank(evidence.pods.values())
     if not seen:
         return ""
     shown = _worth_showing(seen)
@@ -169,7 +169,7 @@ def _nodes(evidence: Evidence) -> str:
 def _worth_showing(seen: Sequence[Object]) -> list[Object]:
     def trouble(pod: Object) -> bool:
         return pod_status.restarts(pod) > 0 or any(
-            end.exit_code != 0 for end in pod_status.ends(pod)
+            end.exit_code != 0 for end in pod_status.container_ends(pod)
         )
 
     if len(seen) <= _PODS_SHOWN:
@@ -189,8 +189,8 @@ def _state(pod: Object) -> str:
     first = {str(status.get("name") or "") for status in pod_status.statuses(pod, init=True)}
     ends = [
         f"{f'{end.container}: ' if end.container in first else ''}"
-        f"{end.reason} {pod_status.exit_words(end.exit_code)}"
-        for end in pod_status.ends(pod)
+        f"{end.reason} {pod_status.describe_exit_code(end.exit_code)}"
+        for end in pod_status.container_ends(pod)
         # An init container that did its work tells nothing.
         if end.container not in first or end.exit_code != 0
     ]

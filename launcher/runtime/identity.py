@@ -164,21 +164,21 @@ def whoami(kube: Kube, environ: Mapping[str, str] = os.environ) -> Step:
     if not name:
         return Step()
     try:
-        pod = kube.get(constants.POD, name, namespace=kube.home)
+        pod = kube.get(constants.POD, name, namespace=kube.own_namespace)
     except CannotObserve:
         raise
     except ApiError as error:
         note = f"The step's own pod could not be read, so the job has no owner: {error.message}"
-        return Step(pod_name=name, namespace=kube.home, note=note)
+        return Step(pod_name=name, namespace=kube.own_namespace, note=note)
     metadata = pod["metadata"]
     if uid and metadata.get("uid") != uid:
         note = f"The pod {name!r} is another one than this step's, so the job has no owner."
-        return Step(pod_name=name, namespace=kube.home, note=note)
+        return Step(pod_name=name, namespace=kube.own_namespace, note=note)
     return Step(
         pod_name=name,
         run_id=(metadata.get("labels") or {}).get(constants.KFP_RUN_ID_LABEL, ""),
         owner=_workflow(metadata.get("ownerReferences") or []),
-        namespace=kube.home,
+        namespace=kube.own_namespace,
     )
 
 

@@ -34,7 +34,7 @@ def _writable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Prints one line with the time in UTC. A broken stdout is borne: it never ends the step."""
     write(f"[{datetime.now(UTC):%H:%M:%S}] {text}\n")
 
@@ -46,7 +46,7 @@ def write(text: str) -> None:
         sys.stdout.flush()
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """Writes text to stderr at once."""
     with contextlib.suppress(OSError, ValueError):
         text = printable(text)
@@ -54,7 +54,7 @@ def complain(text: str) -> None:
         sys.stderr.flush()
 
 
-def leave_word(text: str) -> None:
+def write_termination_message(text: str) -> None:
     """Writes text to the step's own termination log, which Argo shows at the node in the UI."""
     path = Path(os.environ.get(TERMINATION_LOG_ENV) or TERMINATION_LOG_PATH)
     try:
@@ -66,7 +66,7 @@ def leave_word(text: str) -> None:
         return
 
 
-def age(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Says a duration as a person would: `12 s`, `5 min`, `3 h 20 min`, `2 d 4 h`."""
     whole = int(max(0.0, seconds))
     if whole < 120:
@@ -89,7 +89,7 @@ class Progress:
         self._state = ""
         self._since = self._said = time.monotonic()
 
-    def tell(self, state: str, words: str = "") -> None:
+    def report(self, state: str, words: str = "") -> None:
         """Says where things stand, if it is new or was last said long ago.
 
         Args:
@@ -99,10 +99,10 @@ class Progress:
         now, tail = time.monotonic(), f": {words}" if words else ""
         if state != self._state:
             self._state, self._since, self._said = state, now, now
-            say(f"{state}{tail}")
+            log(f"{state}{tail}")
         elif now - self._said >= self.every:
             self._said = now
-            say(f"still {state}, {age(now - self._since)}{tail}")
+            log(f"still {state}, {duration(now - self._since)}{tail}")
 
     def next_due(self) -> float:
         """The monotonic time of the next line, if nothing changes."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.runtime import stopping
-from kfp_pytorch.launcher.runtime.printing import complain, leave_word
+from kfp_pytorch.launcher.runtime.printing import print_error, write_termination_message
 
 
 def run_step(name: str, /, **inputs: Any) -> Any:
@@ -32,21 +32,21 @@ def run_step(name: str, /, **inputs: Any) -> Any:
     stopper.install()
     step = importlib.import_module(f"kfp_pytorch.launcher.steps.{name}")
     if not getattr(step, "HAS_TARGET", False):
-        stopper.forget()
+        stopper.clear_target()
         stopper.check()
     try:
         result = step.run(**inputs)
     except StepError as error:
-        stopper.settle()
+        stopper.set_target_known()
         stopper.check()
         report_failure(name, error)
         # No `from`: a traceback would push the message off the last lines.
         sys.exit(1)
     except Exception as error:
         # One of the launcher's own faults: its traceback is what is needed.
-        stopper.settle()
+        stopper.set_target_known()
         stopper.check()
-        leave_word(f"{name}: an unexpected {type(error).__name__}: {error}")
+        write_termination_message(f"{name}: an unexpected {type(error).__name__}: {error}")
         raise
     stopper.check()
     return result
@@ -59,5 +59,5 @@ def report_failure(name: str, error: StepError) -> None:
         name: The step's name.
         error: What ended it.
     """
-    leave_word(f"{name}: {error.short}")
-    complain(f"\n{name} failed.\n{error.message}")
+    write_termination_message(f"{name}: {error.short}")
+    print_error(f"\n{name} failed.\n{error.message}")

@@ -26,20 +26,20 @@ from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Conflict, KindAbsent, NotFound
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object
-from kfp_pytorch.launcher.kubernetes.transport import Patience
-from kfp_pytorch.launcher.runtime.printing import complain, leave_word
+from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
+from kfp_pytorch.launcher.runtime.printing import print_error, write_termination_message
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # In seconds. Argo kills a second later at the earliest only where the pod's grace was not
 # lengthened.
 GRACE = 25.0
 # How long the DELETE waits to learn whether this is a drain, in seconds.
-_DRAIN_CHECK = 0.025
+_DRAIN_TIMEOUT = 0.025
 # A server that starts may not know a kind for a moment, though its objects are there; others may
 # write an object at the moment of its deletion.
 _PAUSES = (0.1, 0.4, 1.0, 2.0)
-_URGENT = Patience(
-    blind=GRACE, first_contact=GRACE, pause=0.05, longest_pause=1.0, connect=2, read=3
+_URGENT = RetryPolicy(
+    unavailability_budget=GRACE, first_contact=GRACE, pause=0.05, max_pause=1.0, connect=2, read=3
 )
 
 
@@ -71,8 +71,10 @@ class Target:
 
     def __post_init__(self) -> None:
         # Made now: nothing should be read from disk when the signal comes.
-        self._urgent = self.kube.sibling(_URGENT)
-        self._asking = self.kube.sibling(Patience(blind=0.0, first_contact=0.0, connect=1, read=1))
+        self._urgent = self.kube.with_policy(_URGENT)
+        self._asking = self.kube.with_policy(
+            RetryPolicy(unavailability_budget=0.0, first_contact=0.0, connect=1, read=1)
+        )
 
     def delete(self, deadline: float) -> bool:
         """Deletes the object, also one whose create is still in flight.
@@ -90,18 +92,20 @@ class Target:
             except KindAbsent:
                 uid, creating = "", True
             if uid:
-                return delete_quietly(self._urgent, self.kind, self.name, uid)
+                return delete_by_uid(self._urgent, self.kind, self.name, uid)
             if not creating or time.monotonic() > deadline:
                 return False
             time.sleep(0.02)
 
-    def drained(self, within: float) -> bool:
+    def is_drain(self, within: float) -> bool:
         """Whether the step's own pod is being deleted; False when that is not known in time."""
         if not self.pod_name:
             return False
         deadline = time.monotonic() + within
         answer: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        threading.Thread(target=lambda: answer.put(self._pod_goes()), daemon=True).start()
+        threading.Thread(
+            target=lambda: answer.put(self._own_pod_is_terminating()), daemon=True
+        ).start()
         if not self.uid:
             # The DELETE will want it: ask for both at once.
             with contextlib.suppress(StepError):
@@ -112,9 +116,9 @@ class Target:
         except queue.Empty:
             return False
 
-    def _pod_goes(self) -> bool:
+    def _own_pod_is_terminating(self) -> bool:
         try:
-            pod = self._asking.get(POD, self.pod_name, namespace=self.kube.home)
+            pod = self._asking.get(POD, self.pod_name, namespace=self.kube.own_namespace)
         except StepError:
             return False
         return bool(pod["metadata"].get("deletionTimestamp"))
@@ -127,7 +131,7 @@ class Target:
         return str(found["metadata"]["uid"]) if self.owns(found) else ""
 
 
-def delete_quietly(kube: Kube, kind: Kind, name: str, uid: str) -> bool:
+def delete_by_uid(kube: Kube, kind: Kind, name: str, uid: str) -> bool:
     """Deletes an object if it still is the one with this uid.
 
     Args:
@@ -176,7 +180,7 @@ class Stopper:
         self._grace = grace
         self._target: Target | None = None
         self._left = ""
-        self._told = threading.Event()
+        self._target_known = threading.Event()
         self._asked = False
         self._done = threading.Event()
         self._installed = False
@@ -196,17 +200,17 @@ class Stopper:
         threading.Thread(target=self._listen, args=(awake, wake), daemon=True).start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
-    def expect(self, target: Target) -> None:
+    def set_target(self, target: Target) -> None:
         """From now on this object, once it is, must not outlive the step."""
         self._target = target
-        self._told.set()
+        self._target_known.set()
 
-    def forget(self) -> None:
+    def clear_target(self) -> None:
         """Nothing is to be deleted, or not any more."""
         self._target = None
-        self._told.set()
+        self._target_known.set()
 
-    def leaves(self, words: str) -> None:
+    def set_left_in_place(self, words: str) -> None:
         """From now on a signal leaves something as it is: the end says so.
 
         Args:
@@ -214,9 +218,9 @@ class Stopper:
         """
         self._left = words
 
-    def settle(self) -> None:
+    def set_target_known(self) -> None:
         """The step has come to an end: nothing more is to be expected than what was."""
-        self._told.set()
+        self._target_known.set()
 
     def check(self) -> None:
         """Goes no further once a signal came: waits for the end of what it caused.
@@ -236,14 +240,14 @@ class Stopper:
         self._asked = True
         started, words = time.monotonic(), "Stopped by a signal"
         # While a step is imported and reads its inputs: an earlier try's job may be alive.
-        self._told.wait(self._grace)
+        self._target_known.wait(self._grace)
         target = self._target
         if target is not None:
             words += f"; {self._end(target, started)}"
         elif self._left:
             words += f"; {self._left}"
-        leave_word(f"{words}.")
-        complain(f"{words}.")
+        write_termination_message(f"{words}.")
+        print_error(f"{words}.")
         # Only now: the main thread ends this process as soon as it is told.
         self._done.set()
         self._leave(EXIT_TERMINATED)
@@ -252,7 +256,7 @@ class Stopper:
         what = f"{target.kind.kind} {target.kube.namespace}/{target.name}"
         if target.keep:
             return f"{what} is left as it is, for cleanup is 'never'"
-        if target.drained(_DRAIN_CHECK):
+        if target.is_drain(_DRAIN_TIMEOUT):
             return f"this pod is being deleted, so {what} is left for a retry of the step to adopt"
         try:
             found = target.delete(started + self._grace)

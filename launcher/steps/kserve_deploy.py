@@ -19,7 +19,7 @@ from kfp_pytorch.launcher.kserve.wait import Waiter
 from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, NotFound
 from kfp_pytorch.launcher.kubernetes.client import Kube, connect
 from kfp_pytorch.launcher.runtime import stopping
-from kfp_pytorch.launcher.runtime.printing import say
+from kfp_pytorch.launcher.runtime.printing import log
 from kfp_pytorch.launcher.runtime.stopping import Stopper
 
 
@@ -56,7 +56,7 @@ def run(model: ModelArtifact, **inputs: Any) -> Outputs:
         ApiError: The cluster did not let it come about; the message says how.
     """
     checked = parse_inputs(model.uri, model.metadata, **inputs)
-    return deploy(connect(checked.namespace, notify=say), checked, Pace(), stopping.current())
+    return deploy(connect(checked.namespace, notify=log), checked, Pace(), stopping.current())
 
 
 def deploy(kube: Kube, inputs: ServiceInputs, pace: Pace, stopper: Stopper) -> Outputs:
@@ -72,17 +72,19 @@ def deploy(kube: Kube, inputs: ServiceInputs, pace: Pace, stopper: Stopper) -> O
         Where the service answers and which revision does.
     """
     what = f"InferenceService {kube.namespace}/{inputs.name}"
-    stopper.leaves(f"{what} was not changed")
+    stopper.set_left_in_place(f"{what} was not changed")
     check_host(inputs.name, kube.namespace)
     _check_claim(kube, str(inputs.predictor["model"]["storageUri"]))
     doubt = doubtful_claim(inputs, kube.namespace)
     if doubt:
-        say(f"warning: {doubt}")
-    stopper.leaves(f"whether {what} was changed is not known: look at it, or start the step again")
+        log(f"warning: {doubt}")
+    stopper.set_left_in_place(
+        f"whether {what} was changed is not known: look at it, or start the step again"
+    )
     try:
         uid = str(apply(kube, inputs, pace)["metadata"]["uid"])
-        say(f"{what}: revision {inputs.spec_hash}")
-        stopper.leaves(
+        log(f"{what}: revision {inputs.spec_hash}")
+        stopper.set_left_in_place(
             f"{what} is left as it is, and may still come to serve this step's revision "
             f"{inputs.spec_hash}"
         )
@@ -99,7 +101,7 @@ def deploy(kube: Kube, inputs: ServiceInputs, pace: Pace, stopper: Stopper) -> O
         service_name=inputs.name,
         revision=inputs.spec_hash,
     )
-    say(f"serves at {outputs.url}")
+    log(f"serves at {outputs.url}")
     return outputs
 
 
@@ -119,4 +121,4 @@ def _check_claim(kube: Kube, uri: str) -> None:
     except CannotObserve:
         raise
     except ApiError as error:
-        say(f"could not check the claim {parts.netloc!r}: {error.short}")
+        log(f"could not check the claim {parts.netloc!r}: {error.short}")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.kserve.predict import ask, check
 from kfp_pytorch.launcher.kserve.predict_inputs import Known, parse_predict_inputs
-from kfp_pytorch.launcher.runtime.printing import printable, say
+from kfp_pytorch.launcher.runtime.printing import log, printable
 
 SHOWN_ANSWERS = 20
 SHOWN_CHARACTERS = 200
@@ -56,7 +56,7 @@ def run(model: Artifact, report: Artifact, **inputs: Any) -> Outputs:
     text = _render(server.url, known, predictions, seconds)
     target.write_text(printable(text), encoding="utf-8")
     check(known, predictions)
-    say(f"all {len(known)} answers are as known")
+    log(f"all {len(known)} answers are as known")
     sample = printable(json.dumps(predictions[0], ensure_ascii=False))
     return Outputs(correct=1.0, sample_prediction=sample)
 

@@ -11,7 +11,7 @@ from kfp_pytorch.launcher.errors import InputError, StepError
 from kfp_pytorch.launcher.inputs import readers
 from kfp_pytorch.launcher.inputs.declaration import declare, parse
 from kfp_pytorch.launcher.inputs.readers import as_float
-from kfp_pytorch.launcher.runtime.printing import say
+from kfp_pytorch.launcher.runtime.printing import log
 
 # What stands for no threshold: KFP has no default that is null, and JSON no infinity.
 NO_MINIMUM = -1e308
@@ -63,7 +63,7 @@ def run(metrics: MetricsArtifact, **inputs: Any) -> float:
         raise _refused(given.metric, value, "under the minimum of", given.minimum)
     if value > given.maximum:
         raise _refused(given.metric, value, "over the maximum of", given.maximum)
-    say(f"{given.metric} is {value:g}: passed{_bounds(given.minimum, given.maximum)}.")
+    log(f"{given.metric} is {value:g}: passed{_bounds(given.minimum, given.maximum)}.")
     return value
 
 

@@ -25,8 +25,8 @@ from kfp_pytorch.launcher.outputs.artifacts import Artifact, Places, write_outpu
 from kfp_pytorch.launcher.outputs.report import render
 from kfp_pytorch.launcher.runtime import stopping
 from kfp_pytorch.launcher.runtime.identity import Identity, Step, identify, own_pod_name, whoami
-from kfp_pytorch.launcher.runtime.printing import printable, say
-from kfp_pytorch.launcher.runtime.stopping import Stopper, Target, delete_quietly
+from kfp_pytorch.launcher.runtime.printing import log, printable
+from kfp_pytorch.launcher.runtime.stopping import Stopper, Target, delete_by_uid
 from kfp_pytorch.launcher.waiting.ensure import Ensured, ensure
 from kfp_pytorch.launcher.waiting.gather import Gatherer
 from kfp_pytorch.launcher.waiting.limits import Limits
@@ -73,7 +73,7 @@ def run(
         StepError: The cluster did not let it come about; the message says how.
     """
     checked = parse_inputs(**inputs)
-    kube = connect(checked.namespace, notify=say)
+    kube = connect(checked.namespace, notify=log)
     outputs = Artifacts(model, metrics, curves, report)
     return train(kube, checked, outputs, limits_of(checked), stopping.current())
 
@@ -113,7 +113,7 @@ def train(
     known = identify(inputs.name, uri, suffix, "", spec)
     keep = inputs.cleanup == "never"
     target = Target(kube, PYTORCHJOB, known.name, known.owns, own_pod_name(), keep)
-    stopper.expect(target)
+    stopper.set_target(target)
     step = whoami(kube)
     identity = identify(inputs.name, uri, suffix, step.run_id, spec)
     check_claims(kube, inputs)
@@ -128,7 +128,7 @@ def train(
         submitted = build(ensured.attempt)
         _follow(kube, ensured, limits, gatherer, inputs, outputs, submitted)
     except CannotObserve as error:
-        stopper.forget()
+        stopper.clear_target()
         raise _left_alone(error, target) from error
     except BaseException:
         _end(kube, target, inputs, stopper, succeeded=False)
@@ -192,7 +192,7 @@ def check_claims(kube: Kube, inputs: PyTorchJobInputs) -> None:
         except CannotObserve:
             raise
         except ApiError as error:
-            say(f"could not check the claim {place.host!r}: {error.short}")
+            log(f"could not check the claim {place.host!r}: {error.short}")
 
 
 def _other_inputs(ensured: Ensured, identity: Identity) -> str:
@@ -232,7 +232,7 @@ def _failure(
         Path(outputs.report.path).write_text(printable(text), encoding="utf-8")
     except Exception as error:
         # Whatever is odd about the evidence must not take the place of the diagnosis.
-        say(f"the report could not be written: {type(error).__name__}: {error}")
+        log(f"the report could not be written: {type(error).__name__}: {error}")
     return JobFailed(diagnosis.message, diagnosis.short)
 
 
@@ -259,13 +259,13 @@ def _end(
     stopper.check()
     if not target.uid:
         # None was made, or the one that is there is another's.
-        stopper.forget()
+        stopper.clear_target()
         return
     wanted = {"always": True, "on_failure": not succeeded, "never": False}[inputs.cleanup]
     if wanted:
         try:
-            if delete_quietly(kube, PYTORCHJOB, target.name, target.uid):
-                say(f"deleted PyTorchJob {kube.namespace}/{target.name}")
+            if delete_by_uid(kube, PYTORCHJOB, target.name, target.uid):
+                log(f"deleted PyTorchJob {kube.namespace}/{target.name}")
         except StepError as error:
-            say(f"PyTorchJob {target.name} could not be deleted; do it by hand: {error.short}")
-    stopper.forget()
+            log(f"PyTorchJob {target.name} could not be deleted; do it by hand: {error.short}")
+    stopper.clear_target()

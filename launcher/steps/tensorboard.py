@@ -22,16 +22,16 @@ from kfp_pytorch.launcher.kubernetes import objects
 from kfp_pytorch.launcher.kubernetes.api_errors import AlreadyExists, Forbidden, KindAbsent
 from kfp_pytorch.launcher.kubernetes.client import Kube, connect
 from kfp_pytorch.launcher.kubernetes.objects import Object
-from kfp_pytorch.launcher.kubernetes.transport import Patience
+from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 from kfp_pytorch.launcher.runtime.identity import Identity, identify, whoami
-from kfp_pytorch.launcher.runtime.printing import say
+from kfp_pytorch.launcher.runtime.printing import log
 
 VOLUME = "logs"
 # The controller names the port of its Service after the object: `http-<name>`.
 _PORT_PREFIX = "http-"
 _SHARED = ("ReadWriteMany", "ReadOnlyMany")
 # Not worth waiting for as long as a training job is.
-_PATIENCE = Patience(blind=15.0, first_contact=10.0, connect=5.0, read=10.0)
+_PATIENCE = RetryPolicy(unavailability_budget=15.0, first_contact=10.0, connect=5.0, read=10.0)
 _USER = 1000
 
 
@@ -111,7 +111,7 @@ def run(mlpipeline_ui_metadata: UiArtifact, **inputs: Any) -> str:
         _dashboard(view, mlpipeline_ui_metadata.uri),
     ]
     for line in said:
-        say(line)
+        log(line)
     return " ".join(said)
 
 
@@ -183,7 +183,7 @@ def _viewer_pod(view: View) -> Object:
 def _dashboard(view: View, artifact_uri: str) -> str:
     """Create the Tensorboard object where that makes sense, and say what came of it."""
     try:
-        kube = connect(view.namespace, patience=_PATIENCE)
+        kube = connect(view.namespace, policy=_PATIENCE)
         hindrance = _hindrance(kube, view)
         return hindrance or _create(kube, view, artifact_uri)
     except KindAbsent:

@@ -28,8 +28,8 @@ from kfp_pytorch.launcher.kubernetes.api_errors import (
 )
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object
-from kfp_pytorch.launcher.runtime.printing import say
-from kfp_pytorch.launcher.runtime.stopping import Stopper, Target, delete_quietly
+from kfp_pytorch.launcher.runtime.printing import log
+from kfp_pytorch.launcher.runtime.stopping import Stopper, Target, delete_by_uid
 from kfp_pytorch.launcher.text import some
 from kfp_pytorch.launcher.waiting.limits import Limits
 
@@ -82,12 +82,12 @@ def ensure(
             return Ensured(made, "created", attempt)
         found = _find(kube, target.name, limits)
         if found is None:
-            words = f"can neither be made nor found, again and again ({made.words})"
+            words = f"can neither be made nor found, again and again ({made.server_message})"
             _bound(started, limits, target.name, words)
             time.sleep(0.2)
             continue
         if not target.owns(found):
-            stopper.forget()
+            stopper.clear_target()
             raise NotOurs(_not_ours(found, kube))
         target.uid = found["metadata"]["uid"]
         phase = job_state(found).phase
@@ -134,7 +134,10 @@ def _create(
                 # quota, made by an earlier try or by a create whose answer was lost.
                 if _is_made(kube, target):
                     return error
-                if _OVER_QUOTA not in error.words or time.monotonic() > replaced + limits.quota:
+                if (
+                    _OVER_QUOTA not in error.server_message
+                    or time.monotonic() > replaced + limits.quota
+                ):
                     raise _unknown_fields(error) from error
                 # The one that was replaced may still be counted.
                 time.sleep(0.5)
@@ -154,14 +157,16 @@ def _is_made(kube: Kube, target: Target) -> bool:
 
 def _unknown_fields(error: ApiError) -> StepError:
     """A refusal for fields that the cluster does not know, as what it is: mostly a typing error."""
-    found = dict.fromkeys(_IN_TEMPLATE.sub("", path) for path in _UNKNOWN.findall(error.words))
+    found = dict.fromkeys(
+        _IN_TEMPLATE.sub("", path) for path in _UNKNOWN.findall(error.server_message)
+    )
     if not found:
         return error
     fields = some(map(repr, found), 6)
     return InputError(
         f"The cluster's PyTorchJob has no field {fields}. Look for a typing error in "
         "pod_template_patch, affinity, tolerations, env or the task's volumes; a field that is "
-        f"newer than the cluster must be left out.\nThe server said: {error.words}",
+        f"newer than the cluster must be left out.\nThe server said: {error.server_message}",
         f"The cluster's PyTorchJob has no field {fields}",
     )
 
@@ -193,12 +198,12 @@ def _find(kube: Kube, name: str, limits: Limits) -> Object | None:
 def _clear_away(kube: Kube, job: Object, *, deleting: bool) -> None:
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     if deleting:
-        say(f"an old job {name} is being deleted; waiting for its end")
+        log(f"an old job {name} is being deleted; waiting for its end")
         return
     state = job_state(job)
     words = state.message or state.reason or "the operator gave no reason"
-    say(f"replacing job {name}, which failed in attempt {attempt_of(job)}: {words}")
-    delete_quietly(kube, PYTORCHJOB, name, uid)
+    log(f"replacing job {name}, which failed in attempt {attempt_of(job)}: {words}")
+    delete_by_uid(kube, PYTORCHJOB, name, uid)
 
 
 def _await_absence(kube: Kube, job: Object, limits: Limits) -> None:

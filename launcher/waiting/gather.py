@@ -23,8 +23,8 @@ from kfp_pytorch.launcher.kubernetes.api_errors import Forbidden, NotFound
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.pod_failures import Crash, crashes
-from kfp_pytorch.launcher.kubernetes.pod_status import belongs_to, runs_or_ran
-from kfp_pytorch.launcher.kubernetes.transport import Patience
+from kfp_pytorch.launcher.kubernetes.pod_status import belongs_to, is_running_or_ended
+from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 from kfp_pytorch.launcher.waiting.limits import Limits
 from kfp_pytorch.launcher.waiting.timeline import Timeline
@@ -55,8 +55,8 @@ class Gatherer:
     def __init__(self, kube: Kube, job: Object, limits: Limits) -> None:
         # A few seconds a call: the end of the job must not wait for its evidence.
         brief = limits.gather / 5
-        patience = Patience(brief, brief, pause=brief / 10, connect=brief, read=brief)
-        self._kube = kube.sibling(patience)
+        policy = RetryPolicy(brief, brief, pause=brief / 10, connect=brief, read=brief)
+        self._kube = kube.with_policy(policy)
         self._name = str(job["metadata"]["name"])
         self._limits = limits
         self._crashes: set[Crash] = set()
@@ -137,21 +137,23 @@ class Gatherer:
 
     def running(self) -> int:
         """How many pods run, or have run to an end."""
-        return sum(runs_or_ran(pod) for pod in self.pods())
+        return sum(is_running_or_ended(pod) for pod in self.pods())
 
     def words(self) -> str:
         """Why pods do not run yet, in the cluster's words; or empty."""
-        return pending.words(self.pods(), self.evidence.events)
+        return pending.reason(self.pods(), self.evidence.events)
 
     def lost(self) -> str:
         """Which pods' nodes are lost; or empty."""
-        lost = [pod for pod in pod_status.in_order(self.pods()) if pod_status.node_lost(pod)]
+        lost = [pod for pod in pod_status.by_rank(self.pods()) if pod_status.node_lost(pod)]
         named = (f"{objects.name(pod)} on {objects.dig(pod, 'spec', 'nodeName')}" for pod in lost)
         return f"node lost ({text.some(named)})" if lost else ""
 
-    def lingering(self) -> str:
+    def reason_still_running(self) -> str:
         """What keeps a pod alive whose training has ended; or empty."""
-        return next((pod_status.lingering(pod) for pod in pod_status.in_order(self.pods())), "")
+        return next(
+            (pod_status.reason_still_running(pod) for pod in pod_status.by_rank(self.pods())), ""
+        )
 
     def read_logs(self, found: Iterable[Crash]) -> None:
         """Reads the ends of the logs of containers that crashed, while they are there."""
@@ -166,7 +168,7 @@ class Gatherer:
 
     def read_events(self) -> None:
         """Reads the events about the job and about pods that do not run."""
-        stuck = [p for p in pod_status.in_order(self.pods()) if not runs_or_ran(p)]
+        stuck = [p for p in pod_status.by_rank(self.pods()) if not is_running_or_ended(p)]
         names = [self._name, *(objects.name(p) for p in stuck[:_PODS_WITH_EVENTS])]
         for name in names:
             self._read_events(f"involvedObject.name={name}")
@@ -177,7 +179,7 @@ class Gatherer:
         """Reads once more what the end of the job may have changed.
 
         Args:
-            patient: Reads the pods for as long as a server may be out of sight; None for a brief
+            patient: Reads the pods for as long as a server may be unavailable; None for a short
                 try, after which what was seen before has to do.
 
         Raises:
@@ -199,9 +201,7 @@ class Gatherer:
     def _recall(self) -> list[Crash]:
         """Learns from the server's history how pods ended that went while nobody watched."""
         gone = [pod for name, pod in self.evidence.pods.items() if name not in self._living]
-        left = {
-            _uid(pod): pod for pod in pod_status.in_order(gone) if _uid(pod) not in self._buried
-        }
+        left = {_uid(pod): pod for pod in pod_status.by_rank(gone) if _uid(pod) not in self._buried}
         if not left:
             return []
         found: list[Crash] = []
@@ -293,8 +293,8 @@ class Gatherer:
         if objects.dig(about, "kind") in (PYTORCHJOB.kind, POD.kind):
             ours = [evidence.job, *evidence.pods.values(), *evidence.past_pods]
             return any(objects.dig(obj, "metadata", "uid") == uid for obj in ours)
-        made = objects.moment(objects.dig(evidence.job, "metadata", "creationTimestamp"))
-        told = objects.moment(_event_time(event))
+        made = objects.parse_time(objects.dig(evidence.job, "metadata", "creationTimestamp"))
+        told = objects.parse_time(_event_time(event))
         return made is None or told is None or told >= made
 
 

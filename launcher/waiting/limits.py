@@ -15,18 +15,18 @@ class Limits:
         run: How long the job may run, not counting the queue.
         acknowledge: How long until the operator writes a first condition.
         kind_absent: How long the job's resource type may be unknown to the server.
-        blind: How long the job may be out of sight before the step gives up.
+        unavailability_budget: How long the job may be unavailable before the step gives up.
         poll: Time between polls while watches break.
-        silence: How long a watch may bring neither event nor bookmark; with the read that
+        watch_idle: How long a watch may bring neither event nor bookmark; with the read that
             follows, an end is seen within five minutes.
-        watch_life: After how long the server is asked to end a watch.
-        pods_life: The same for a watch of pods, which no silence ends: many servers send no
-            bookmarks, and what pods do is looked at anew with each change of the job.
-        slow_beat: Time between reads of pods that nothing else has caused, where watches of
+        watch_lifetime: After how long the server is asked to end a watch.
+        pods_watch_lifetime: The same for a watch of pods, which has no idle timeout: many servers
+            send no bookmarks, and what pods do is looked at anew with each change of the job.
+        slow_interval: Time between reads of pods that nothing else has caused, where watches of
             them bring nothing.
-        log_silence: How long a followed log may bring nothing before it is opened anew; it
-            doubles up to `pods_life` while that brings nothing either.
-        quick_beat: The same for pods and events while the job is not running whole; it doubles
+        log_idle: How long a followed log may bring nothing before it is opened anew; it
+            doubles up to `pods_watch_lifetime` while that brings nothing either.
+        quick_interval: The same for pods and events while the job is not running whole; it doubles
             up to `remind`.
         remind: Time between progress lines while nothing changes.
         deletion: How long a deletion may take.
@@ -46,15 +46,15 @@ class Limits:
     restarts: int = 0
     acknowledge: float = 60.0
     kind_absent: float = 20.0
-    blind: float = 900.0
+    unavailability_budget: float = 900.0
     poll: float = 30.0
-    silence: float = 290.0
-    watch_life: float = 1800.0
-    pods_life: float = 3600.0
-    slow_beat: float = 1500.0
-    log_silence: float = 900.0
-    quick_beat: float = 5.0
-    remind: float = 300.0
+    watch_idle: float = 290.0
+    watch_lifetime: float = 1800.0
+    pods_watch_lifetime: float = 3600.0
+    slow_interval: float = 1500.0
+    log_idle: float = 900.0
+    quick_interval: float = 5.0
+    progress_interval: float = 300.0
     deletion: float = 300.0
     quota: float = 60.0
     settle: float = 1800.0

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from kfp_pytorch.launcher.errors import StepError
-from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Forbidden, Silent
+from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Forbidden, StreamIdle
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.streams import LogStream
 from kfp_pytorch.launcher.runtime.printing import write
@@ -25,7 +25,7 @@ Moment = tuple[int, int]
 TAIL = 100
 
 
-class Unseen:
+class NewLines:
     """Drops the lines of a resumed log that were seen before.
 
     Attributes:
@@ -43,7 +43,7 @@ class Unseen:
             return ""
         return datetime.fromtimestamp(self.last[0], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def of(self, lines: Iterable[str]) -> Iterable[str]:
+    def filter(self, lines: Iterable[str]) -> Iterable[str]:
         """Yields the texts of the lines that are new.
 
         Args:
@@ -105,7 +105,7 @@ class LogFollower(threading.Thread):
         self._container = container
         self._limits = limits
         self._ended = ended
-        self._unseen = Unseen()
+        self._new_lines = NewLines()
         self._tail: deque[str] = deque(maxlen=TAIL)
         self._wake = threading.Event()
         self._drained = threading.Event()
@@ -115,7 +115,7 @@ class LogFollower(threading.Thread):
         self._rest_of_previous = False
         self.note = ""
 
-    def sees(self, uid: str, restarts: int) -> None:
+    def container_started(self, uid: str, restarts: int) -> None:
         """Is told that the container has been started.
 
         Args:
@@ -154,30 +154,30 @@ class LogFollower(threading.Thread):
 
     def run(self) -> None:
         """Follows the log, again after each end of a stream."""
-        pause, silence = 1.0, self._limits.log_silence
+        pause, idle_timeout = 1.0, self._limits.log_idle
         while not self._closed:
             self._wake.clear()
             self._drained.clear()
-            shown = self._unseen.last
+            shown = self._new_lines.last
             try:
                 self._previous()
-                self._follow(silence)
+                self._follow(idle_timeout)
                 self._drained.set()
                 self._ended()
-            except Silent:
+            except StreamIdle:
                 # A rotated file, or nothing to say: a new stream tells.
-                quiet = self._unseen.last == shown
-                longer = min(2 * silence, self._limits.pods_life)
-                silence = longer if quiet else self._limits.log_silence
+                quiet = self._new_lines.last == shown
+                longer = min(2 * idle_timeout, self._limits.pods_watch_lifetime)
+                idle_timeout = longer if quiet else self._limits.log_idle
                 continue
             except Forbidden as error:
                 self.note = f"The log of {self._pod} could not be followed: {error.message}"
                 return
             except StepError:
                 self._drained.set()
-            moved = self._unseen.last != shown
-            silence = self._limits.log_silence if moved else silence
-            pause = 1.0 if moved else min(2 * max(pause, 0.5), self._limits.slow_beat)
+            moved = self._new_lines.last != shown
+            idle_timeout = self._limits.log_idle if moved else idle_timeout
+            pause = 1.0 if moved else min(2 * max(pause, 0.5), self._limits.slow_interval)
             # Many launchers may have lost their streams at once.
             self._wake.wait(pause * random.uniform(0.1, 2.0))  # noqa: S311
 
@@ -191,7 +191,7 @@ class LogFollower(threading.Thread):
                 self._pod,
                 self._container,
                 previous=True,
-                since=self._unseen.since,
+                since=self._new_lines.since,
                 timestamps=True,
             )
             self._show(text.splitlines())
@@ -200,11 +200,11 @@ class LogFollower(threading.Thread):
             return
         finally:
             # Another container writes a new log, perhaps by another clock.
-            self._unseen = Unseen()
+            self._new_lines = NewLines()
 
-    def _follow(self, silence: float) -> None:
+    def _follow(self, idle_timeout: float) -> None:
         self._stream = stream = self._kube.follow_log(
-            self._pod, self._container, since=self._unseen.since, silence=silence
+            self._pod, self._container, since=self._new_lines.since, idle_timeout=idle_timeout
         )
         try:
             self._show(stream)
@@ -213,7 +213,7 @@ class LogFollower(threading.Thread):
             stream.close()
 
     def _show(self, lines: Iterable[str]) -> None:
-        for text in self._unseen.of(lines):
+        for text in self._new_lines.filter(lines):
             if self._closed:
                 return
             self._tail.append(text)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kfp_pytorch.launcher.jobs.state import Phase, job_state
 from kfp_pytorch.launcher.kubernetes import admission, objects
-from kfp_pytorch.launcher.kubernetes.events import event_object, event_words
+from kfp_pytorch.launcher.kubernetes.events import event_message, event_object
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 from kfp_pytorch.launcher.waiting.limits import Limits
 
@@ -16,7 +16,7 @@ def told(evidence: Evidence) -> str:
     job = objects.name(evidence.job)
     return next(
         (
-            event_words(event)
+            event_message(event)
             for event in reversed(evidence.events)
             if event_object(event) == job and str(event.get("reason")).startswith("FailedCreate")
         ),
@@ -27,7 +27,7 @@ def told(evidence: Evidence) -> str:
 def lasting(evidence: Evidence) -> str:
     """Return what `told` does where no waiting mends it; or an empty string."""
     words = told(evidence)
-    return words if admission.lasts(words) else ""
+    return words if admission.is_permanent(words) else ""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class RefusalWatch:
         self._since = now if self._since is None else self._since
         return words if now - self._since >= self.limits.refusal_grace else ""
 
-    def forgive(self) -> None:
+    def reset(self) -> None:
         """Begins anew: nobody could tell that it was over."""
         self._since = None
 

@@ -46,7 +46,7 @@ class Timeline:
         """Enters the job's creation, and each change of its state."""
         if previous is None:
             created = objects.dig(job, "metadata", "creationTimestamp")
-            self.enter("created", "", objects.moment(created))
+            self.enter("created", "", objects.parse_time(created))
         elif previous.phase is state.phase:
             return
         word = _WORDS.get(state.phase, "")
@@ -56,7 +56,7 @@ class Timeline:
             word = word or "admitted"
         if word:
             detail = ": ".join(filter(None, (state.reason, state.message)))
-            self.enter(word, detail, objects.moment(state.since))
+            self.enter(word, detail, objects.parse_time(state.since))
 
     def saw_pods(self, pods: Iterable[Object]) -> None:
         """Enters when the last of the job's pods got its node."""
@@ -69,25 +69,25 @@ class Timeline:
         self._scheduled = True
         nodes = dict.fromkeys(str(objects.dig(pod, "spec", "nodeName")) for pod in placed)
         conditions = (objects.condition(pod, "PodScheduled") for pod in placed)
-        times = [objects.moment(c.get("lastTransitionTime")) for c in conditions]
+        times = [objects.parse_time(c.get("lastTransitionTime")) for c in conditions]
         known = [time for time in times if time is not None]
         words = f"{text.counted(len(placed), 'pod')} on {text.some(nodes)}"
         self.enter("scheduled", words, max(known, default=None))
 
     def saw_crashes(self, pod: Object, crashes: Iterable[Crash]) -> None:
         """Enters the ends of containers that were no success; those of many at once together."""
-        ended = {end.container: end for end in reversed(list(pod_status.ends(pod)))}
+        ended = {end.container: end for end in reversed(list(pod_status.container_ends(pod)))}
         for crash in crashes:
             end = ended.get(crash.container)
             if end is None:
                 continue
-            words = f"{crash.pod}: {end.reason} {pod_status.exit_words(end.exit_code)}"
+            words = f"{crash.pod}: {end.reason} {pod_status.describe_exit_code(end.exit_code)}"
             over = objects.dig(pod, "status", "phase") in ("Failed", "Succeeded")
-            self._ended(_CRASHED[over], words, objects.moment(end.finished_at) or self._now())
+            self._ended(_CRASHED[over], words, objects.parse_time(end.finished_at) or self._now())
 
     def saw_node_lost(self, pod: Object) -> None:
         """Enters that a pod's node is lost; of many pods at once together."""
-        at = objects.moment(objects.condition(pod, "Ready").get("lastTransitionTime"))
+        at = objects.parse_time(objects.condition(pod, "Ready").get("lastTransitionTime"))
         words = f"{objects.dig(pod, 'spec', 'nodeName')}, of {objects.name(pod)}"
         self._ended("node lost", words, at or self._now())
 

@@ -15,10 +15,10 @@ from kfp_pytorch.launcher.errors import CannotObserve, StepError
 from kfp_pytorch.launcher.jobs.state import JobState, Phase, expected_pods, first_pod, job_state
 from kfp_pytorch.launcher.kubernetes.api_errors import Forbidden
 from kfp_pytorch.launcher.kubernetes.client import Kube
-from kfp_pytorch.launcher.kubernetes.objects import Object, dig, moment
-from kfp_pytorch.launcher.kubernetes.pod_failures import TroubleWatch
+from kfp_pytorch.launcher.kubernetes.objects import Object, dig, parse_time
+from kfp_pytorch.launcher.kubernetes.pod_failures import StartupFailures
 from kfp_pytorch.launcher.kubernetes.pod_status import container_status, is_terminating, pod_phase
-from kfp_pytorch.launcher.runtime.printing import Progress, age, say
+from kfp_pytorch.launcher.runtime.printing import Progress, duration, log
 from kfp_pytorch.launcher.waiting import refusals
 from kfp_pytorch.launcher.waiting.clocks import Clocks
 from kfp_pytorch.launcher.waiting.ensure import Ensured
@@ -26,11 +26,11 @@ from kfp_pytorch.launcher.waiting.gather import Gatherer
 from kfp_pytorch.launcher.waiting.limits import Limits
 from kfp_pytorch.launcher.waiting.logs import LogFollower
 from kfp_pytorch.launcher.waiting.watches import (
-    Broken,
     Change,
     JobFollower,
+    Observation,
+    ObservationFailed,
     PodsFollower,
-    Sight,
     Snapshot,
 )
 
@@ -64,23 +64,25 @@ class Wait:
         self._gatherer = gatherer
         self._name = str(ensured.job["metadata"]["name"])
         self._uid = str(ensured.job["metadata"]["uid"])
-        self._sights: queue.SimpleQueue[tuple[str, Sight | None]] = queue.SimpleQueue()
-        self._jobs = JobFollower(kube, lambda s: self._sights.put(("job", s)), limits, ensured.job)
+        self._observations: queue.SimpleQueue[tuple[str, Observation | None]] = queue.SimpleQueue()
+        self._jobs = JobFollower(
+            kube, lambda s: self._observations.put(("job", s)), limits, ensured.job
+        )
         self._pods = PodsFollower(
-            kube, lambda s: self._sights.put(("pods", s)), limits, gatherer.labels
+            kube, lambda s: self._observations.put(("pods", s)), limits, gatherer.labels
         )
         self._first_pod = first_pod(ensured.job)
         self._log = LogFollower(kube, self._first_pod, PYTORCH_CONTAINER, limits, self._log_ended)
         self._expected = expected_pods(ensured.job)
-        self._troubles = TroubleWatch(limits.pull_grace, limits.config_grace)
+        self._startup_failures = StartupFailures(limits.pull_grace, limits.config_grace)
         self._refusals = refusals.RefusalWatch(limits)
         self._clocks = Clocks(limits, time.monotonic())
-        self._progress = Progress(limits.remind)
+        self._progress = Progress(limits.progress_interval)
         self._state: JobState | None = None
         self._lost = ""
         self._error: StepError | None = None
         self._told_crashes, self._crashes_due = 0, 0.0
-        self._beat_at, self._beat = time.monotonic(), limits.quick_beat
+        self._beat_at, self._beat = time.monotonic(), limits.quick_interval
         self._asked: float | None = None
         self._read_since: set[str] = set()
         self._adopted = ensured.how == "adopted"
@@ -95,7 +97,7 @@ class Wait:
             How it ended.
 
         Raises:
-            CannotObserve: The API server was out of sight for too long.
+            CannotObserve: The API server was unavailable for too long.
             PermissionMissing: The job or its pods may not be read.
         """
         self._jobs.start()
@@ -140,7 +142,7 @@ class Wait:
 
     def _verdict(self, now: float) -> str:
         """Why the job is to be given up, by what was seen of it; or empty."""
-        trouble = self._troubles.fatal(self._gatherer.pods(), now)
+        trouble = self._startup_failures.fatal(self._gatherer.pods(), now)
         if trouble is not None:
             return str(trouble)
         most, retried = self._limits.restarts, self._gatherer.retried
@@ -159,21 +161,21 @@ class Wait:
     def _looked_twice(self, now: float) -> bool:
         """Whether job and pods were read since it came to the verdict.
 
-        A watch may be silent, or the server out of sight: a healthy job is not given up on an old
+        A watch may be silent, or the server unavailable: a healthy job is not given up on an old
         view of it. The job's reader gives up by itself; pods that cannot be read are not waited
         for.
         """
         if self._asked is None:
             self._asked, self._read_since = now, set()
-            self._jobs.look()
-            self._pods.look()
+            self._jobs.read_now()
+            self._pods.read_now()
         without_pods = now - self._asked > self._limits.gather
         return "job" in self._read_since and ("pods" in self._read_since or without_pods)
 
     def _cause_of(self, state: JobState) -> str:
         if state.phase is Phase.SUCCEEDED:
             if state.warning:
-                say(f"WARNING: {state.warning}")
+                log(f"WARNING: {state.warning}")
             return ""
         words = ": ".join(filter(None, (state.reason, state.message)))
         return f"PyTorchJob {self._name} failed: {words or 'the operator gave no reason'}"
@@ -188,65 +190,66 @@ class Wait:
         tail = f": {words}" if words else ""
         return {
             "acknowledge": f"{job} was not acknowledged by the Training Operator within "
-            f"{age(limits.acknowledge)}: it has neither a condition nor a pod"
+            f"{duration(limits.acknowledge)}: it has neither a condition nor a pod"
             + (f"; {unread}" if unread else ""),
-            "queue": f"{job} was still queued after {age(limits.queue)} (queue_timeout){tail}",
-            "start": f"{job} did not start within {age(limits.start)} (start_timeout); {ran}{tail}",
-            "run": f"{job} still ran after {age(limits.run)} (timeout){tail}",
+            "queue": f"{job} was still queued after {duration(limits.queue)} (queue_timeout){tail}",
+            "start": f"{job} did not start within {duration(limits.start)} (start_timeout); "
+            f"{ran}{tail}",
+            "run": f"{job} still ran after {duration(limits.run)} (timeout){tail}",
             "deletion": f"{job} was deleted while it ran, and has not gone for "
-            f"{age(limits.deletion)}{tail}",
-            "settle": f"{self._first_pod} ended {age(limits.settle)} ago, but the Training "
+            f"{duration(limits.deletion)}{tail}",
+            "settle": f"{self._first_pod} ended {duration(limits.settle)} ago, but the Training "
             f"Operator has not said how {job} ended",
         }[limit]
 
     def _take(self, until: float) -> None:
         """Takes what was seen, waiting for it until then at the longest."""
         try:
-            source, sight = self._sights.get(timeout=max(0.0, until - time.monotonic()))
+            source, observation = self._observations.get(timeout=max(0.0, until - time.monotonic()))
         except queue.Empty:
             return
-        self._see(source, sight)
-        while not self._sights.empty():
-            self._see(*self._sights.get())
+        self._see(source, observation)
+        while not self._observations.empty():
+            self._see(*self._observations.get())
 
-    def _see(self, source: str, sight: Sight | None) -> None:
-        if isinstance(sight, Snapshot):
-            self._note_read(source, sight)
-        if isinstance(sight, Broken):
+    def _see(self, source: str, observation: Observation | None) -> None:
+        if isinstance(observation, Snapshot):
+            self._note_read(source, observation)
+        if isinstance(observation, ObservationFailed):
             # Without the pods' states and messages there is no result: better to fail now.
-            if source == "job" or isinstance(sight.error, Forbidden):
-                self._error = sight.error
-            self._gatherer.note(f"The {source} could not be watched: {sight.error.short}")
+            if source == "job" or isinstance(observation.error, Forbidden):
+                self._error = observation.error
+            self._gatherer.note(f"The {source} could not be watched: {observation.error.short}")
         elif source == "job":
-            self._see_job(sight)
+            self._see_job(observation)
         elif source == "pods":
-            self._see_pods(sight)
+            self._see_pods(observation)
         elif not self._pods.streaming:
             # A log that ends is the first sign of a container's end.
-            self._pods.look()
+            self._pods.read_now()
 
     def _note_read(self, source: str, snapshot: Snapshot) -> None:
         self._read_since.add(source)
-        if source == "job" and snapshot.took > self._limits.quick_beat:
-            # The server was out of sight, for the operator and the kubelets too perhaps.
+        if source == "job" and snapshot.took > self._limits.quick_interval:
+            # The server was unavailable, for the operator and the kubelets too perhaps.
             self._clocks.forgive(time.monotonic())
-            self._troubles.forgive()
-            self._refusals.forgive()
+            self._startup_failures.reset()
+            self._refusals.reset()
 
-    def _see_job(self, sight: Sight | None) -> None:
-        if isinstance(sight, Snapshot):
-            if not sight.items:
+    def _see_job(self, observation: Observation | None) -> None:
+        if isinstance(observation, Snapshot):
+            if not observation.items:
                 self._lost = f"PyTorchJob {self._name} was deleted while it was waited for"
-            for job in sight.items:
+            for job in observation.items:
                 self._saw_job(job)
-        elif isinstance(sight, Change):
-            metadata = sight.obj.get("metadata") or {}
-            if sight.obj.get("kind") != PYTORCHJOB.kind or metadata.get("name") != self._name:
+        elif isinstance(observation, Change):
+            metadata = observation.obj.get("metadata") or {}
+            if observation.obj.get("kind") != PYTORCHJOB.kind or metadata.get("name") != self._name:
                 return
-            if sight.kind == "DELETED" and metadata.get("uid") != self._uid:
+            if observation.kind == "DELETED" and metadata.get("uid") != self._uid:
                 return
-            self._saw_job(sight.obj)
-            if sight.kind == "DELETED":
+            self._saw_job(observation.obj)
+            if observation.kind == "DELETED":
                 self._lost = f"PyTorchJob {self._name} was deleted while it was waited for"
 
     def _saw_job(self, job: Object) -> None:
@@ -266,16 +269,16 @@ class Wait:
         if changed and previous is not None:
             self._quicken()
             if not self._pods.streaming:
-                self._pods.look()
+                self._pods.read_now()
         self._count()
         if self._adopted and previous is None:
             self._credit(job)
 
-    def _see_pods(self, sight: Sight | None) -> None:
-        if isinstance(sight, Snapshot):
-            fresh = self._gatherer.saw_pods(sight.items)
-        elif isinstance(sight, Change) and sight.obj.get("kind", "Pod") == "Pod":
-            fresh = self._gatherer.saw_pod(sight.kind, sight.obj)
+    def _see_pods(self, observation: Observation | None) -> None:
+        if isinstance(observation, Snapshot):
+            fresh = self._gatherer.saw_pods(observation.items)
+        elif isinstance(observation, Change) and observation.obj.get("kind", "Pod") == "Pod":
+            fresh = self._gatherer.saw_pod(observation.kind, observation.obj)
         else:
             return
         self._gatherer.read_logs(fresh)
@@ -284,7 +287,7 @@ class Wait:
         status = container_status(pod, PYTORCH_CONTAINER)
         if any(dig(status, "state", told) is not None for told in ("running", "terminated")):
             uid = str(dig(pod, "metadata", "uid"))
-            self._log.sees(uid, int(status.get("restartCount") or 0))
+            self._log.container_started(uid, int(status.get("restartCount") or 0))
         if self._first_pod_over():
             # The job's own last word should be near; an event of it may have been lost.
             self._beat_at = min(self._beat_at, time.monotonic() + 1.0)
@@ -309,13 +312,15 @@ class Wait:
 
     def _quicken(self) -> None:
         """Looks around soon, and often at first."""
-        self._beat_at, self._beat = time.monotonic(), self._limits.quick_beat
+        self._beat_at, self._beat = time.monotonic(), self._limits.quick_interval
 
     def _credit(self, job: Object) -> None:
         """Counts what an adopted job has used of its limits, by the cluster's clock alone."""
         assert self._state is not None  # noqa: S101 - set by __init__
-        created = moment(dig(job, "metadata", "creationTimestamp"))
-        since = moment(self._state.since) or moment(dig(job, "status", "startTime")) or created
+        created = parse_time(dig(job, "metadata", "creationTimestamp"))
+        since = (
+            parse_time(self._state.since) or parse_time(dig(job, "status", "startTime")) or created
+        )
         if created is None or since is None:
             return
         passed = (self._kube.now() - max(since, created)).total_seconds()
@@ -329,17 +334,17 @@ class Wait:
         words = self._gatherer.words() if phase is Phase.QUEUED or not whole else ""
         where = ", ".join(filter(None, (phase.value, self._gatherer.lost())))
         if state.deleting:
-            self._progress.tell("being deleted", pods)
+            self._progress.report("being deleted", pods)
         elif phase in (Phase.RUNNING, Phase.RESTARTING):
             about = "" if whole else "; ".join(filter(None, (pods, words)))
-            self._progress.tell(where, about or self._gatherer.lingering())
+            self._progress.report(where, about or self._gatherer.reason_still_running())
         elif phase is Phase.UNACKNOWLEDGED:
-            # It takes a moment, which is no news.
-            if self._clocks.acknowledge > self._limits.quick_beat:
-                self._progress.tell("created", "the operator has not acknowledged it yet")
+            # It takes a parse_time, which is no news.
+            if self._clocks.acknowledge > self._limits.quick_interval:
+                self._progress.report("created", "the operator has not acknowledged it yet")
         else:
             about = words if phase is Phase.QUEUED else "; ".join(filter(None, (pods, words)))
-            self._progress.tell(where, about or state.message)
+            self._progress.report(where, about or state.message)
 
     def _tell_crashes(self) -> None:
         """Says that containers crashed: a job that only starts them again says Running all along.
@@ -348,8 +353,11 @@ class Wait:
         """
         crashed, now = self._gatherer.crashed, time.monotonic()
         if crashed > self._told_crashes and now >= self._crashes_due:
-            self._told_crashes, self._crashes_due = crashed, now + self._limits.remind / 5
-            say(self._gatherer.timeline.last_crash())
+            self._told_crashes, self._crashes_due = (
+                crashed,
+                now + self._limits.progress_interval / 5,
+            )
+            log(self._gatherer.timeline.last_crash())
 
     def _look_around(self) -> None:
         """Reads what no watch brings, often at first and ever more seldom while nothing moves."""
@@ -357,7 +365,7 @@ class Wait:
             return
         assert self._state is not None  # noqa: S101 - set by __init__
         if self._first_pod_over():
-            self._jobs.look()
+            self._jobs.read_now()
         elif self._runs_whole():
             self._beat_at = float("inf")
             return
@@ -365,8 +373,8 @@ class Wait:
             self._gatherer.read_events()
             self._count()
             if not self._pods.streaming:
-                self._pods.look()
-        self._beat = min(2 * self._beat, self._limits.remind)
+                self._pods.read_now()
+        self._beat = min(2 * self._beat, self._limits.progress_interval)
         self._beat_at = time.monotonic() + self._beat
 
     def _runs_whole(self) -> bool:
@@ -378,11 +386,11 @@ class Wait:
         if self._asked is not None:
             # What is due is over already.
             return min(*due, time.monotonic() + min(1.0, self._limits.gather))
-        counts = (self._clocks, self._troubles, self._refusals)
+        counts = (self._clocks, self._startup_failures, self._refusals)
         return min([*due, *(at for count in counts if (at := count.next_deadline()) is not None)])
 
     def _log_ended(self) -> None:
-        self._sights.put(("log", None))
+        self._observations.put(("log", None))
 
 
 def announce(ensured: Ensured, namespace: str) -> None:
@@ -393,4 +401,4 @@ def announce(ensured: Ensured, namespace: str) -> None:
         "adopted": f"adopted {job}, which an earlier try of this step had made",
         "finished": f"{job} of an earlier try of this step has succeeded; taking its result",
     }[ensured.how]
-    say(words if ensured.attempt == 1 else f"{words} (attempt {ensured.attempt})")
+    log(words if ensured.attempt == 1 else f"{words} (attempt {ensured.attempt})")

@@ -1,4 +1,4 @@
-"""Keeps objects in sight: a read, then a watch from there, again and again.
+"""Keeps objects in view: a read, then a watch from there, again and again.
 
 A watch is never believed to be complete: each is preceded by a read, a stream that brings nothing
 for too long is dead, and whatever ends a stream leads to a new read.
@@ -20,7 +20,7 @@ from kfp_pytorch.launcher.kubernetes.api_errors import (
     Expired,
     Forbidden,
     NotFound,
-    Silent,
+    StreamIdle,
     Unauthorized,
 )
 from kfp_pytorch.launcher.kubernetes.client import Kube
@@ -29,7 +29,7 @@ from kfp_pytorch.launcher.kubernetes.streams import WatchStream
 from kfp_pytorch.launcher.waiting.limits import Limits
 
 # A stream that lived for fewer seconds is counted as broken, however politely it ended.
-_WHOLESOME = 5.0
+_HEALTHY_AFTER = 5.0
 # Over how many seconds launchers spread whose watches end at once. The job's end waits for the
 # first.
 _SPREAD = 0.4
@@ -45,7 +45,7 @@ class Snapshot:
 
     Attributes:
         items: The objects.
-        took: How long the read took, in seconds: for as long as the server was out of sight.
+        took: How long the read took, in seconds: for as long as the server was unavailable.
     """
 
     items: list[Object]
@@ -66,13 +66,13 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Broken:
+class ObservationFailed:
     """What is watched cannot be seen any more, for good."""
 
     error: StepError
 
 
-Sight = Snapshot | Change | Broken
+Observation = Snapshot | Change | ObservationFailed
 
 
 class Follower(threading.Thread, ABC):
@@ -82,7 +82,7 @@ class Follower(threading.Thread, ABC):
         allowed: Whether it was ever let look; then a refusal is news of permissions alone.
     """
 
-    def __init__(self, kube: Kube, put: Callable[[Sight], None], limits: Limits) -> None:
+    def __init__(self, kube: Kube, put: Callable[[Observation], None], limits: Limits) -> None:
         super().__init__(daemon=True, name=type(self).__name__)
         self.kube = kube
         self.limits = limits
@@ -93,7 +93,7 @@ class Follower(threading.Thread, ABC):
         self._failures = 0
         self._version = ""
         self._expired = False
-        self._heard = time.monotonic()
+        self._last_event_at = time.monotonic()
         self.allowed = False
 
     @abstractmethod
@@ -109,13 +109,16 @@ class Follower(threading.Thread, ABC):
         """How long to wait before the next read, after so many broken watches in a row."""
 
     @abstractmethod
-    def bears(self, error: ApiError) -> bool:
+    def can_retry_after(self, error: ApiError) -> bool:
         """Whether the watch may be tried again after this."""
 
     @property
     def streaming(self) -> bool:
         """Whether a watch is open that has not been silent for long."""
-        return self._stream is not None and time.monotonic() - self._heard < self.limits.silence
+        return (
+            self._stream is not None
+            and time.monotonic() - self._last_event_at < self.limits.watch_idle
+        )
 
     def run(self) -> None:
         """Reads and watches, until closed or blind for good."""
@@ -124,19 +127,21 @@ class Follower(threading.Thread, ABC):
                 self._round()
         except (Unauthorized, Forbidden) as error:
             if isinstance(error, Forbidden) and not self.allowed:
-                self._put(Broken(error))
+                self._put(ObservationFailed(error))
                 return
             # Lost meanwhile: it says nothing of what is watched, which may well be alive.
-            self._put(Broken(CannotObserve(f"Could not observe it any more: {error.message}")))
+            self._put(
+                ObservationFailed(CannotObserve(f"Could not observe it any more: {error.message}"))
+            )
         except StepError as error:
-            self._put(Broken(error))
+            self._put(ObservationFailed(error))
         except Exception as error:
             # A thread that dies without a word would leave the step waiting for ever.
             words = f"{self.name} ended by an unexpected {type(error).__name__}: {error}"
-            self._put(Broken(StepError(words)))
+            self._put(ObservationFailed(StepError(words)))
             raise
 
-    def look(self) -> None:
+    def read_now(self) -> None:
         """Makes it read afresh now."""
         self._wake.set()
         self._close_stream()
@@ -144,12 +149,12 @@ class Follower(threading.Thread, ABC):
     def close(self) -> None:
         """Ends it."""
         self._closed = True
-        self.look()
+        self.read_now()
 
     def _round(self) -> None:
         self._wake.clear()
         asked = time.monotonic()
-        items, version = self._read_patiently()
+        items, version = self._read_with_retries()
         started, silent = time.monotonic(), False
         self._put(Snapshot(items, took=started - asked))
         try:
@@ -158,20 +163,20 @@ class Follower(threading.Thread, ABC):
         except Expired:
             # Without a version the server begins with what is there.
             self._expired, self._version = True, ""
-        except Silent:
+        except StreamIdle:
             silent = True
         except ApiError as error:
-            if not self.bears(error):
+            if not self.can_retry_after(error):
                 raise
         finally:
             self._close_stream()
-        healthy = time.monotonic() - started >= _WHOLESOME and not silent
+        healthy = time.monotonic() - started >= _HEALTHY_AFTER and not silent
         if not self._wake.is_set():
             # It broke, and was not told to look.
             self._failures = 0 if healthy else self._failures + 1
         self._wake.wait(self.pause(self._failures, silent))
 
-    def _read_patiently(self) -> tuple[list[Object], str]:
+    def _read_with_retries(self) -> tuple[list[Object], str]:
         """Reads, again and again where the answer is an error that no permission would mend.
 
         The CRD may be on its way out and in again, a server that starts may not know it yet, and
@@ -184,18 +189,18 @@ class Follower(threading.Thread, ABC):
             except (Forbidden, Unauthorized):
                 raise
             except ApiError as error:
-                if time.monotonic() - started > self.limits.blind or self._closed:
+                if time.monotonic() - started > self.limits.unavailability_budget or self._closed:
                     raise CannotObserve(f"Could not observe it: {error.message}") from error
                 self._wake.wait(min(5.0, self.limits.poll))
                 self._wake.clear()
 
     def _watch(self, version: str) -> None:
         self._stream = stream = self.open(version)
-        self._heard, self.allowed = time.monotonic(), True
+        self._last_event_at, self.allowed = time.monotonic(), True
         if self._wake.is_set():
             return
         for kind, obj in stream:
-            self._heard = time.monotonic()
+            self._last_event_at = time.monotonic()
             self._expired = False
             seen = str((obj.get("metadata") or {}).get("resourceVersion") or "")
             self._version = seen or self._version
@@ -209,10 +214,10 @@ class Follower(threading.Thread, ABC):
 
 
 class JobFollower(Follower):
-    """Keeps one job in sight; a snapshot without it means that the server says it is gone."""
+    """Keeps one job in view; a snapshot without it means that the server says it is gone."""
 
     def __init__(
-        self, kube: Kube, put: Callable[[Sight], None], limits: Limits, job: Object
+        self, kube: Kube, put: Callable[[Observation], None], limits: Limits, job: Object
     ) -> None:
         super().__init__(kube, put, limits)
         self._job_name = str(job["metadata"]["name"])
@@ -251,28 +256,28 @@ class JobFollower(Follower):
             PYTORCHJOB,
             name=self._job_name,
             resource_version=version,
-            silence=self.limits.silence,
-            lifetime=self.limits.watch_life,
+            idle_timeout=self.limits.watch_idle,
+            lifetime=self.limits.watch_lifetime,
         )
 
     def pause(self, failures: int, silent: bool) -> float:
         """Polls take the place of watches that break."""
         return 0.0 if silent else _backoff(failures, self.limits.poll, _SPREAD)
 
-    def bears(self, error: ApiError) -> bool:
+    def can_retry_after(self, error: ApiError) -> bool:
         """Polls do without a watch, but not without permission to ask."""
         return not isinstance(error, Forbidden | Unauthorized)
 
 
 class PodsFollower(Follower):
-    """Keeps a job's pods in sight: the operator may delete them before it says Failed.
+    """Keeps a job's pods in view: the operator may delete them before it says Failed.
 
     What it shows is for people and for early failure, not for the job's state. So where watches
     bring nothing, it rather looks seldom than often.
     """
 
     def __init__(
-        self, kube: Kube, put: Callable[[Sight], None], limits: Limits, labels: str
+        self, kube: Kube, put: Callable[[Observation], None], limits: Limits, labels: str
     ) -> None:
         super().__init__(kube, put, limits)
         self._labels = labels
@@ -290,15 +295,15 @@ class PodsFollower(Follower):
             labels=self._labels,
             resource_version=version,
             # The server ends it first, if it is still there.
-            silence=1.1 * self.limits.pods_life,
-            lifetime=self.limits.pods_life,
+            idle_timeout=1.1 * self.limits.pods_watch_lifetime,
+            lifetime=self.limits.pods_watch_lifetime,
         )
 
     def pause(self, failures: int, silent: bool) -> float:
         """The job's state does not hang on it, so where watches break it looks but seldom."""
-        return 0.0 if silent else _backoff(failures, self.limits.slow_beat, _PODS_SPREAD)
+        return 0.0 if silent else _backoff(failures, self.limits.slow_interval, _PODS_SPREAD)
 
-    def bears(self, error: ApiError) -> bool:
+    def can_retry_after(self, error: ApiError) -> bool:
         """Reads alone will do."""
         return not isinstance(error, Unauthorized)
 
@@ -325,7 +330,7 @@ def history(
             name=name,
             labels=labels,
             resource_version=version,
-            silence=_HISTORY,
+            idle_timeout=_HISTORY,
             lifetime=_HISTORY,
         )
         for change, obj in stream:

@@ -27,25 +27,27 @@ from kfp_pytorch.launcher.constants import (
 )
 from kfp_pytorch.launcher.kubernetes.client import Kube, connect
 from kfp_pytorch.launcher.kubernetes.credentials import Credentials
-from kfp_pytorch.launcher.kubernetes.transport import Patience
+from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 from kfp_pytorch.local.apiserver.errors import ApiError as Gone
 from kfp_pytorch.local.apiserver.store.api import DELETED, Api
 
 NAMESPACE = "default"
 JOBS = f"*/namespaces/{NAMESPACE}/pytorchjobs*"
-PATIENT = Patience(blind=30, first_contact=30, pause=0.05, longest_pause=0.2, logins=2)
+PATIENT = RetryPolicy(
+    unavailability_budget=30, first_contact=30, pause=0.05, max_pause=0.2, login_retries=2
+)
 # For tests of a server that does not answer: one asks again soon, one gives up soon.
 HASTY = replace(PATIENT, connect=1.0, read=0.5)
-IMPATIENT = replace(PATIENT, blind=1.8)
+IMPATIENT = replace(PATIENT, unavailability_budget=1.8)
 
 Object = dict[str, Any]
 
 
-def connected(server: ThreadedServer, patience: Patience = PATIENT) -> Kube:
+def connected(server: ThreadedServer, policy: RetryPolicy = PATIENT) -> Kube:
     def load() -> Credentials:
         return Credentials(server.url, NAMESPACE, "a test", account="tester")
 
-    return connect(patience=patience, load_credentials=load)
+    return connect(policy=policy, load_credentials=load)
 
 
 class Hands:

@@ -102,7 +102,7 @@ def test_pods_that_the_server_does_not_remember_are_said_to_have_gone(
     step: Any, hands: Any, told: list[str]
 ) -> None:
     hands.fault(Answer(410), "watch", PODS, times=None)
-    run = step(clean_pod_policy="All", limits={"slow_beat": 60.0, "quick_beat": 60.0})
+    run = step(clean_pod_policy="All", limits={"slow_interval": 60.0, "quick_interval": 60.0})
     hands.running(run.job)
     hands.set_conditions(run.job, "Created", "Running")
     hands.until(lambda: hands.count("get", "/log"))
@@ -157,7 +157,7 @@ def test_a_pod_that_stays_on_a_node_that_is_gone_is_not_waited_for_without_end(
 def test_crashes_that_are_only_restarted_are_told_though_the_job_says_running(
     step: Any, hands: Any, told: list[str]
 ) -> None:
-    run = step(num_nodes=2, limits={"remind": 30.0})
+    run = step(num_nodes=2, limits={"progress_interval": 30.0})
     hands.set_conditions(run.job, "Created", "Running")
     for restarts in range(1, 4):
         for role in ("master", "worker"):

@@ -74,11 +74,11 @@ def test_a_container_that_is_only_being_created_is_explained_by_its_pods_events(
     reason: str, words: str, headline: str, advice: str
 ) -> None:
     stuck, events = pod(0, CREATING, phase="Pending"), [event("j-master-0", reason, words)]
-    assert pending.words([stuck], events) == f"j-master-0: {reason}: {words}"
+    assert pending.reason([stuck], events) == f"j-master-0: {reason}: {words}"
     found = of(stuck, events=events)
     assert first_line(found) == f"{headline} ({reason}): {words}."
     assert advice in found.message.splitlines()[1]
-    assert pending.words([stuck], [event("j-worker-0", reason, words)]) == (
+    assert pending.reason([stuck], [event("j-worker-0", reason, words)]) == (
         "j-master-0: ContainerCreating"
     )
 

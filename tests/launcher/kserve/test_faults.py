@@ -44,7 +44,7 @@ def kube(server: ThreadedServer) -> Any:
 @pytest.fixture
 def impatient(server: ThreadedServer) -> Any:
     """One that soon gives up, though not as soon as for what only explains."""
-    return connected(server, replace(IMPATIENT, blind=3.0))
+    return connected(server, replace(IMPATIENT, unavailability_budget=3.0))
 
 
 def fault(server: ThreadedServer, action: Any, verb: str, path: str, **how: Any) -> None:

@@ -20,14 +20,14 @@ from kfp_pytorch.launcher.kubernetes.api_errors import (
     KindAbsent,
     NotFound,
     Refused,
-    Silent,
+    StreamIdle,
     Transient,
     Unauthorized,
     Unreachable,
 )
 from kfp_pytorch.launcher.kubernetes.client import connect
 from kfp_pytorch.launcher.kubernetes.credentials import Credentials, load
-from kfp_pytorch.launcher.kubernetes.transport import Patience
+from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 from kfp_pytorch.local.apiserver.http.server import kubeconfig
 
 CLAIMS = "*/persistentvolumeclaims*"
@@ -104,7 +104,7 @@ def test_a_list_that_expires_again_and_again_ends(kube: Any, hands: Any) -> None
 
 def test_a_watch_shows_changes_and_bookmarks_and_then_silence(kube: Any, hands: Any) -> None:
     _, version = kube.list_at(CLAIM)
-    with_bookmarks = kube.watch(CLAIM, resource_version=version, silence=30)
+    with_bookmarks = kube.watch(CLAIM, resource_version=version, idle_timeout=30)
     kube.create(CLAIM, claim("new"))
     kinds = []
     for kind, obj in with_bookmarks:
@@ -114,13 +114,13 @@ def test_a_watch_shows_changes_and_bookmarks_and_then_silence(kube: Any, hands: 
         if {"ADDED", "BOOKMARK"} <= set(kinds):
             break
     with_bookmarks.close()
-    with pytest.raises(Silent):
-        list(kube.watch(CLAIM, resource_version=version, name="none", silence=0.05))
+    with pytest.raises(StreamIdle):
+        list(kube.watch(CLAIM, resource_version=version, name="none", idle_timeout=0.05))
 
 
 def test_a_watch_ends_with_its_lifetime(kube: Any) -> None:
     started = time.monotonic()
-    list(kube.watch(CLAIM, silence=30, lifetime=1))
+    list(kube.watch(CLAIM, idle_timeout=30, lifetime=1))
     assert time.monotonic() - started < 30
 
 
@@ -149,7 +149,7 @@ def test_access_that_a_stream_says_is_refused_is_for_the_next_request_to_tell(
 
 
 def test_a_stream_that_another_thread_closes_ends_without_an_error(kube: Any) -> None:
-    stream = kube.watch(CLAIM, silence=30)
+    stream = kube.watch(CLAIM, idle_timeout=30)
     next(iter(stream))
     threading.Timer(0.1, stream.close).start()
     assert all(kind in ("ADDED", "BOOKMARK") for kind, _ in stream)
@@ -160,7 +160,7 @@ def test_a_rotated_token_is_read_from_disk_on_401(hands: Any, tmp_path: Path) ->
     token.write_text("old")
     config = kubeconfig(hands.server.url, token_file=str(token))
     environ = {"KUBECONFIG": str(write_kubeconfig(tmp_path / "rotating", config))}
-    kube = connect(load_credentials=lambda: load(environ), patience=Patience(logins=2))
+    kube = connect(load_credentials=lambda: load(environ), policy=RetryPolicy(login_retries=2))
     hands.fault(TokenExpired(), "get", CLAIMS, times=None)
     with pytest.raises(Unauthorized):
         kube.get(CLAIM, "kfp-pytorch")
@@ -195,7 +195,7 @@ def test_a_401_that_passes_is_no_error(kube: Any, hands: Any) -> None:
 
 
 def test_retry_after_is_kept_to(hands: Any, kube: Any) -> None:
-    patient = kube.sibling(Patience(pause=0.01))
+    patient = kube.with_policy(RetryPolicy(pause=0.01))
     hands.fault(Answer(429, retry_after=1), "get", CLAIMS)
     patient.get(CLAIM, "kfp-pytorch")
     first, second = (r for r in hands.server.requests if r.verb == "get")
@@ -212,8 +212,8 @@ def test_a_wait_that_cannot_be_read_is_none(kube: Any, hands: Any, asked: Any) -
 def test_being_blind_is_told_before_it_is_given_up(hands: Any) -> None:
     told: list[str] = []
     environ = {"KUBECONFIG": str(hands.server.kubeconfig)}
-    patience = Patience(blind=2.0, first_contact=2.0, pause=0.05, tell_after=0.1)
-    kube = connect(notify=told.append, patience=patience, load_credentials=lambda: load(environ))
+    policy = RetryPolicy(unavailability_budget=2.0, first_contact=2.0, pause=0.05, report_after=0.1)
+    kube = connect(notify=told.append, policy=policy, load_credentials=lambda: load(environ))
     hands.fault(Answer(503), "get", CLAIMS, times=None)
     with pytest.raises(CannotObserve, match="503"):
         kube.get(CLAIM, "kfp-pytorch")
@@ -222,7 +222,7 @@ def test_being_blind_is_told_before_it_is_given_up(hands: Any) -> None:
 
 
 def test_an_answer_slower_than_the_limit_is_asked_for_again(kube: Any, hands: Any) -> None:
-    hasty = kube.sibling(Patience(read=0.5, pause=0.01))
+    hasty = kube.with_policy(RetryPolicy(read=0.5, pause=0.01))
     hands.fault(Delay(30.0), "get", CLAIMS)
     assert hasty.get(CLAIM, "kfp-pytorch")
     assert hands.count("get", "claims") >= 2
@@ -269,7 +269,7 @@ def test_the_end_of_a_log_whose_lines_are_as_long_as_a_runtime_lets_them_be_is_n
 def test_a_followed_log_gives_lines_as_they_come(kube: Any, hands: Any) -> None:
     hands.server.call(hands.server.api.create, PYTORCHJOB, JOB)
     pod = hands.running("j")
-    stream = kube.follow_log(pod["metadata"]["name"], "pytorch", silence=5)
+    stream = kube.follow_log(pod["metadata"]["name"], "pytorch", idle_timeout=5)
     lines = iter(stream)
     for number in range(3):
         hands.log(pod, [f"2025-11-27T12:00:0{number}Z é{number}"])
@@ -281,7 +281,7 @@ def test_a_followed_log_gives_lines_as_they_come(kube: Any, hands: Any) -> None:
 def test_an_event_may_hold_an_object_of_any_size_that_there_is(kube: Any, hands: Any) -> None:
     """Two templates with long arguments are more than a stream's buffer."""
     big = JOB | {"metadata": JOB["metadata"] | {"annotations": {"note": "x" * 200_000}}}
-    stream = kube.watch(PYTORCHJOB, silence=20)
+    stream = kube.watch(PYTORCHJOB, idle_timeout=20)
     hands.server.call(hands.server.api.create, PYTORCHJOB, big)
     kind, obj = next((k, o) for k, o in stream if k != "BOOKMARK")
     assert (kind, obj["metadata"]["annotations"]) == ("ADDED", big["metadata"]["annotations"])
@@ -303,7 +303,7 @@ def test_what_is_no_object_is_no_answer(kube: Any, hands: Any, body: str) -> Non
 def test_what_is_nested_without_end_is_no_event(kube: Any, hands: Any) -> None:
     hands.fault(Answer(200, body="[" * 100_000), "watch", CLAIMS)
     with pytest.raises(Unreachable, match="not an event"):
-        list(kube.watch(CLAIM, silence=20))
+        list(kube.watch(CLAIM, idle_timeout=20))
 
 
 @pytest.mark.parametrize("code", [301, 302, 307])
@@ -323,7 +323,7 @@ def test_credentials_that_one_connection_read_afresh_serve_its_siblings_too(
     config = kubeconfig(hands.server.url, token_file=str(token))
     environ = {"KUBECONFIG": str(write_kubeconfig(tmp_path / "rotating", config))}
     kube = connect(load_credentials=lambda: load(environ))
-    sibling = kube.sibling(Patience())
+    sibling = kube.with_policy(RetryPolicy())
     sibling.get(CLAIM, "kfp-pytorch")
     hands.fault(TokenExpired(), "get", CLAIMS, times=None)
     token.write_text("new")

@@ -18,7 +18,7 @@ from kfp_pytorch.launcher.constants import PYTORCHJOB
 from kfp_pytorch.launcher.errors import CannotObserve
 from kfp_pytorch.launcher.kubernetes.client import connect
 from kfp_pytorch.launcher.kubernetes.credentials import Credentials, NoCluster, load
-from kfp_pytorch.launcher.kubernetes.transport import Patience
+from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 
 
 def token_of(subject: str) -> str:
@@ -199,7 +199,7 @@ def test_a_proxy_that_wants_a_password_gets_it(
         path = kubeconfig(tmp_path / "config", {}, cluster)
         found = load({"KUBECONFIG": str(path)})
         assert "p%40ss" not in repr(found)
-        connection = connect(patience=Patience(0, 0), load_credentials=lambda: found)
+        connection = connect(policy=RetryPolicy(0, 0), load_credentials=lambda: found)
         with pytest.raises(CannotObserve) as caught:
             connection.get(PYTORCHJOB, "j")
         thread.join()
@@ -249,11 +249,11 @@ def test_a_rotated_ca_is_read_from_disk_where_the_server_is_not_trusted_any_more
         return load({"KUBECONFIG": str(path)})
 
     try:
-        patience = Patience(30, 30, pause=0.01, longest_pause=0.02)
-        connection = connect(patience=patience, load_credentials=load_again)
+        policy = RetryPolicy(30, 30, pause=0.01, max_pause=0.02)
+        connection = connect(policy=policy, load_credentials=load_again)
         assert connection.get(PYTORCHJOB, "j")["metadata"]["name"] == "j"
         (tmp_path / "ca.crt").write_bytes((tmp_path / "old.crt").read_bytes())
-        connection = connect(patience=Patience(0, 0), load_credentials=load_again)
+        connection = connect(policy=RetryPolicy(0, 0), load_credentials=load_again)
         with pytest.raises(CannotObserve, match="Check that the CA in the kubeconfig"):
             connection.get(PYTORCHJOB, "j")
     finally:

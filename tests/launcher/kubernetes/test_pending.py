@@ -8,7 +8,7 @@ import pytest
 
 from kfp_pytorch.launcher.diagnosis.message import diagnose
 from kfp_pytorch.launcher.errors import JobFailed
-from kfp_pytorch.launcher.kubernetes.pending import words
+from kfp_pytorch.launcher.kubernetes import pending as reasons
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
 NO_QUOTA = "couldn't assign flavors to pod set master: insufficient unused quota for nvidia.com/gpu"
@@ -36,7 +36,7 @@ def pending(index: int, message: str = NO_GPU) -> dict[str, Any]:
 
 
 def test_the_first_pod_that_waits_is_named_with_the_schedulers_words_and_the_rest_counted() -> None:
-    said = words([pending(2), pending(0), pending(1)], [])
+    said = reasons.reason([pending(2), pending(0), pending(1)], [])
     assert said == f"j-worker-0 and 2 more: Unschedulable: {NO_GPU}"
 
 
@@ -49,7 +49,7 @@ def test_the_first_pod_that_waits_is_named_with_the_schedulers_words_and_the_res
 )
 def test_what_the_autoscaler_makes_of_it_is_told_with_it(reason: str, tail: str) -> None:
     events = [event(reason, "pod triggered scale-up: [a 0->2]", "Normal", "j-worker-0")]
-    assert words([pending(0)], events).endswith(tail)
+    assert reasons.reason([pending(0)], events).endswith(tail)
 
 
 def test_the_autoscalers_last_word_counts() -> None:
@@ -57,7 +57,7 @@ def test_the_autoscalers_last_word_counts() -> None:
         event("NotTriggerScaleUp", "1 max node group size reached", "Normal"),
         event("TriggeredScaleUp", "a 0->2", "Normal"),
     ]
-    assert "is adding nodes" in words([pending(0)], events)
+    assert "is adding nodes" in reasons.reason([pending(0)], events)
 
 
 def test_news_that_explains_no_waiting_is_not_told() -> None:
@@ -66,8 +66,8 @@ def test_news_that_explains_no_waiting_is_not_told() -> None:
         event("SuccessfulCreatePod", "Created pod: j-master-0", "Normal"),
         event("CreatedWorkload", "Created Workload: team/pytorchjob-j-1a2b3", "Normal"),
     ]
-    assert words([], events) == f"Unschedulable: {GANG}"
-    assert words([], events[1:]) == ""
+    assert reasons.reason([], events) == f"Unschedulable: {GANG}"
+    assert reasons.reason([], events[1:]) == ""
 
 
 def test_the_queues_words_are_read_from_the_jobs_own_workload(

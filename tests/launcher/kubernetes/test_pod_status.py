@@ -4,8 +4,12 @@ from typing import Any
 
 import pytest
 
-from kfp_pytorch.launcher.kubernetes.pod_failures import TroubleWatch, crashes, troubles
-from kfp_pytorch.launcher.kubernetes.pod_status import belongs_to, runs_or_ran, waiting_words
+from kfp_pytorch.launcher.kubernetes.pod_failures import StartupFailures, crashes, startup_failures
+from kfp_pytorch.launcher.kubernetes.pod_status import (
+    belongs_to,
+    is_running_or_ended,
+    reason_not_running,
+)
 from kfp_pytorch.launcher.waiting.limits import Limits
 
 LIMITS = Limits(pull_grace=100, config_grace=20)
@@ -27,7 +31,7 @@ def waiting(reason: str, words: str = "", **more: Any) -> dict[str, Any]:
 
 
 def test_an_image_that_cannot_be_pulled_is_fatal_after_its_grace_only() -> None:
-    watch = TroubleWatch(LIMITS.pull_grace, LIMITS.config_grace)
+    watch = StartupFailures(LIMITS.pull_grace, LIMITS.config_grace)
     assert watch.fatal([waiting("ErrImagePull")], 0) is None
     assert watch.next_deadline() == 100
     assert watch.fatal([waiting("ImagePullBackOff")], 99) is None
@@ -37,7 +41,7 @@ def test_an_image_that_cannot_be_pulled_is_fatal_after_its_grace_only() -> None:
 
 
 def test_a_pull_that_fails_once_and_then_works_counts_for_nothing_later() -> None:
-    watch = TroubleWatch(LIMITS.pull_grace, LIMITS.config_grace)
+    watch = StartupFailures(LIMITS.pull_grace, LIMITS.config_grace)
     assert watch.fatal([waiting("ErrImagePull")], 0) is None
     assert watch.fatal([pod(state={"running": {}})], 50) is None
     assert watch.next_deadline() is None
@@ -45,7 +49,7 @@ def test_a_pull_that_fails_once_and_then_works_counts_for_nothing_later() -> Non
 
 
 def test_a_pod_made_anew_gets_a_grace_of_its_own() -> None:
-    watch = TroubleWatch(LIMITS.pull_grace, LIMITS.config_grace)
+    watch = StartupFailures(LIMITS.pull_grace, LIMITS.config_grace)
     assert watch.fatal([waiting("ImagePullBackOff")], 0) is None
     fresh = waiting("ImagePullBackOff")
     fresh["metadata"]["uid"] = "u2"
@@ -55,19 +59,20 @@ def test_a_pod_made_anew_gets_a_grace_of_its_own() -> None:
 def test_a_pod_that_is_being_deleted_need_not_come_up() -> None:
     evicted = waiting("InvalidImageName")
     evicted["metadata"]["deletionTimestamp"] = "2025-11-27T12:00:00Z"
-    assert TroubleWatch(LIMITS.pull_grace, LIMITS.config_grace).fatal([evicted], 0) is None
+    assert StartupFailures(LIMITS.pull_grace, LIMITS.config_grace).fatal([evicted], 0) is None
 
 
 @pytest.mark.parametrize("reason", ["InvalidImageName", "ErrImageNeverPull"])
 def test_what_no_time_mends_is_fatal_at_once(reason: str) -> None:
     assert (
-        TroubleWatch(LIMITS.pull_grace, LIMITS.config_grace).fatal([waiting(reason)], 0) is not None
+        StartupFailures(LIMITS.pull_grace, LIMITS.config_grace).fatal([waiting(reason)], 0)
+        is not None
     )
 
 
 @pytest.mark.parametrize("reason", ["CreateContainerConfigError", "PostStartHookError"])
 def test_what_a_container_lacks_is_fatal_sooner_than_a_slow_registry(reason: str) -> None:
-    watch = TroubleWatch(LIMITS.pull_grace, LIMITS.config_grace)
+    watch = StartupFailures(LIMITS.pull_grace, LIMITS.config_grace)
     stuck = [waiting(reason, 'secret "s" not found')]
     assert watch.fatal(stuck, 0) is None
     assert 'secret "s" not found' in str(watch.fatal(stuck, 20))
@@ -79,7 +84,7 @@ def test_an_init_containers_image_counts_and_is_named() -> None:
         name="init-pytorch",
         state={"waiting": {"reason": "ImagePullBackOff"}},
     )
-    (trouble,) = troubles(stuck)
+    (trouble,) = startup_failures(stuck)
     assert (trouble.container, trouble.image) == ("init-pytorch", "alpine:3")
 
 
@@ -90,13 +95,13 @@ def test_a_command_that_cannot_be_started_is_trouble_also_between_its_tries() ->
         state={"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
         lastState={"terminated": ended},
     )
-    (trouble,) = troubles(between)
+    (trouble,) = startup_failures(between)
     assert (trouble.reason, trouble.message) == ("StartError", 'exec: "trainn": not found')
 
 
 @pytest.mark.parametrize("reason", ["ContainerCreating", "PodInitializing", "CrashLoopBackOff"])
 def test_what_is_on_its_way_or_restarts_is_no_trouble(reason: str) -> None:
-    assert list(troubles(waiting(reason))) == []
+    assert list(startup_failures(waiting(reason))) == []
 
 
 def test_each_end_that_was_no_success_is_one_crash_wherever_it_is_shown() -> None:
@@ -111,7 +116,7 @@ def test_each_end_that_was_no_success_is_one_crash_wherever_it_is_shown() -> Non
 
 def test_the_schedulers_words_come_before_the_kubelets() -> None:
     stuck = waiting("ContainerCreating")
-    assert waiting_words(stuck) == "ContainerCreating"
+    assert reason_not_running(stuck) == "ContainerCreating"
     stuck["status"]["conditions"] = [
         {
             "type": "PodScheduled",
@@ -120,16 +125,16 @@ def test_the_schedulers_words_come_before_the_kubelets() -> None:
             "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
         }
     ]
-    assert waiting_words(stuck).startswith("Unschedulable: 0/3 nodes")
+    assert reason_not_running(stuck).startswith("Unschedulable: 0/3 nodes")
 
 
 def test_a_status_of_odd_shapes_is_borne() -> None:
     for status in (None, {}, {"containerStatuses": None}, {"containerStatuses": [{}, None]}):
         odd = {"metadata": {"name": "p"}, "status": status}
-        assert list(troubles(odd)) == []
+        assert list(startup_failures(odd)) == []
         assert list(crashes(odd)) == []
-        assert not runs_or_ran(odd)
-        assert waiting_words(odd) == ""
+        assert not is_running_or_ended(odd)
+        assert reason_not_running(odd) == ""
 
 
 def test_a_pod_that_is_being_deleted_runs_no_more_and_says_why() -> None:
@@ -139,10 +144,12 @@ def test_a_pod_that_is_being_deleted_runs_no_more_and_says_why() -> None:
         "spec": {"nodeName": "gpu-7"},
         "status": {"phase": "Running"},
     }
-    assert not runs_or_ran(leaving)
-    assert "being deleted, and does not go while gpu-7 cannot be reached" in waiting_words(leaving)
+    assert not is_running_or_ended(leaving)
+    assert "being deleted, and does not go while gpu-7 cannot be reached" in reason_not_running(
+        leaving
+    )
     ended = leaving | {"status": {"phase": "Succeeded"}}
-    assert runs_or_ran(ended)
+    assert is_running_or_ended(ended)
 
 
 def test_a_pod_of_an_earlier_job_of_the_same_name_is_not_ours() -> None:

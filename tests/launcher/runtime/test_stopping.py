@@ -201,7 +201,7 @@ def test_a_signal_right_before_a_create_waits_for_none(kube: Any, hands: Any) ->
     left: list[int] = []
     stopper = Stopper(leave=left.append, grace=60.0)
     target = Target(kube, PYTORCHJOB, "not-there", lambda _: True, creating=True)
-    stopper.expect(target)
+    stopper.set_target(target)
     stopping = threading.Thread(target=stopper.stop)
     stopping.start()
     hands.until(lambda: hands.count("get", "pytorchjobs"))

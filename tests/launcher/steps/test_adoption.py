@@ -28,7 +28,7 @@ def test_a_job_that_has_run_for_longer_than_a_start_may_take_is_followed_on(
     hands.set_conditions(first.job, "Created", "Running")
     says("running")
     told.clear()
-    second = step(limits={"start": 600, "remind": 0.1})
+    second = step(limits={"start": 600, "progress_interval": 0.1})
     says("still running")
     hands.success(first.job)
     first.succeeded()
@@ -58,7 +58,7 @@ def test_the_time_that_a_job_was_queued_is_none_of_its_start(
         {"type": "Suspended", "status": "False", "lastTransitionTime": now},
     ]
     hands.set_status(first.job, {"conditions": conditions})
-    second = step(limits={"start": 600, "remind": 0.1})
+    second = step(limits={"start": 600, "progress_interval": 0.1})
     says("still starting")
     hands.success(first.job)
     second.succeeded()
@@ -71,7 +71,7 @@ def test_a_job_whose_conditions_have_no_times_has_run_since_its_start(
     hands.running(first.job)
     running = [{"type": "Running", "status": "True", "lastTransitionTime": None}]
     hands.set_status(first.job, {"conditions": running, "startTime": played.now()})
-    second = step(limits={"run": 600, "remind": 0.1})
+    second = step(limits={"run": 600, "progress_interval": 0.1})
     says("still running")
     hands.success(first.job)
     second.succeeded()

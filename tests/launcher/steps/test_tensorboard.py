@@ -57,7 +57,7 @@ class Board:
 def board(api_server: ThreadedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
     monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig))
     monkeypatch.delenv("KFP_POD_NAME", raising=False)
-    quick = replace(tensorboard._PATIENCE, blind=0.5, first_contact=0.5)
+    quick = replace(tensorboard._PATIENCE, unavailability_budget=0.5, first_contact=0.5)
     monkeypatch.setattr(tensorboard, "_PATIENCE", quick)
     return Board(api_server, tmp_path)
 

@@ -18,12 +18,12 @@ WORKERS = 512
 # Nothing but what happens makes a launcher ask.
 CALM = {
     "poll": 30.0,
-    "silence": 60.0,
-    "slow_beat": 60.0,
-    "log_silence": 60.0,
-    "quick_beat": 60.0,
-    "remind": 60.0,
-    "blind": 60.0,
+    "watch_idle": 60.0,
+    "slow_interval": 60.0,
+    "log_idle": 60.0,
+    "quick_interval": 60.0,
+    "progress_interval": 60.0,
+    "unavailability_budget": 60.0,
 }
 
 

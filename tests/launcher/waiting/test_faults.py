@@ -29,7 +29,7 @@ from kfp_pytorch.launcher.errors import CannotObserve, JobFailed, PermissionMiss
 from kfp_pytorch.launcher.kubernetes.api_errors import Unauthorized
 from kfp_pytorch.launcher.kubernetes.client import connect
 from kfp_pytorch.launcher.kubernetes.credentials import Credentials
-from kfp_pytorch.launcher.kubernetes.transport import Patience
+from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 
 CRD_GONE = "the server could not find the requested resource"
 WEBHOOK_GONE = (
@@ -147,15 +147,15 @@ def test_a_server_that_is_not_there_fails_soon_and_names_its_address(step: Any) 
     def load() -> Credentials:
         return Credentials("http://127.0.0.1:9", "default", "KUBECONFIG=/some/file")
 
-    patience = Patience(blind=60, first_contact=0.3, pause=0.05)
-    words = step(on=connect(patience=patience, load_credentials=load)).failed(CannotObserve)
+    policy = RetryPolicy(unavailability_budget=60, first_contact=0.3, pause=0.05)
+    words = step(on=connect(policy=policy, load_credentials=load)).failed(CannotObserve)
     assert "http://127.0.0.1:9" in words
     assert "KUBECONFIG=/some/file" in words
 
 
 def test_a_crd_that_is_gone_for_good_is_no_deleted_job(step: Any, hands: Any) -> None:
     hands.fault(EndWatch(), "watch", times=None)
-    run = runs(step, hands, blind=0.5)
+    run = runs(step, hands, unavailability_budget=0.5)
     hands.fault(Answer(404, message=CRD_GONE), "get", times=None)
     run.failed(CannotObserve)
     assert len(hands.jobs()) == 1
@@ -324,7 +324,7 @@ def test_a_server_that_is_away_when_the_job_has_succeeded_loses_no_result(
     step: Any, hands: Any
 ) -> None:
     hands.fault(EndWatch(), "watch", "*/pods", times=None)
-    run = runs(step, hands, gather=0.2, slow_beat=60)
+    run = runs(step, hands, gather=0.2, slow_interval=60)
     hands.until(lambda: hands.count("get", "/log"))
     hands.fault(Answer(503), "list", "*/pods", times=8)
     hands.success(run.job, metrics={"accuracy": 1.0})

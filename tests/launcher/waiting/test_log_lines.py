@@ -1,30 +1,30 @@
 from __future__ import annotations
 
-from kfp_pytorch.launcher.waiting.logs import Unseen, read_moment
+from kfp_pytorch.launcher.waiting.logs import NewLines, read_moment
 
 A, B, C = (f"2025-11-27T12:00:0{n}.5Z" for n in range(3))
 
 
 def test_a_resumed_stream_repeats_no_line_and_loses_none() -> None:
-    unseen = Unseen()
-    assert list(unseen.of([f"{A} one", f"{B} two", f"{B} two"])) == ["one", "two", "two"]
-    assert unseen.since == "2025-11-27T12:00:01Z"
+    new_lines = NewLines()
+    assert list(new_lines.filter([f"{A} one", f"{B} two", f"{B} two"])) == ["one", "two", "two"]
+    assert new_lines.since == "2025-11-27T12:00:01Z"
     again = [f"{B} two", f"{B} two", f"{B} three", f"{C} four"]
-    assert list(unseen.of(again)) == ["three", "four"]
-    assert list(unseen.of([f"{C} four", f"{C} five"])) == ["five"]
+    assert list(new_lines.filter(again)) == ["three", "four"]
+    assert list(new_lines.filter([f"{C} four", f"{C} five"])) == ["five"]
 
 
 def test_a_stream_that_is_resumed_twice_without_news_shows_nothing() -> None:
-    unseen = Unseen()
-    list(unseen.of([f"{A} one", f"{A} one"]))
+    new_lines = NewLines()
+    list(new_lines.filter([f"{A} one", f"{A} one"]))
     for _ in range(3):
-        assert list(unseen.of([f"{A} one", f"{A} one"])) == []
-    assert list(unseen.of([f"{A} one", f"{A} one", f"{A} one"])) == ["one"]
+        assert list(new_lines.filter([f"{A} one", f"{A} one"])) == []
+    assert list(new_lines.filter([f"{A} one", f"{A} one", f"{A} one"])) == ["one"]
 
 
 def test_within_one_stream_nothing_is_dropped_whatever_its_times() -> None:
     lines = [f"{B} later", f"{A} earlier", "no time at all", f"{B} later"]
-    assert list(Unseen().of(lines)) == ["later", "earlier", "no time at all", "later"]
+    assert list(NewLines().filter(lines)) == ["later", "earlier", "no time at all", "later"]
 
 
 def test_times_compare_by_moment_and_to_the_nanosecond() -> None:
@@ -38,4 +38,4 @@ def test_times_compare_by_moment_and_to_the_nanosecond() -> None:
 
 
 def test_a_line_keeps_its_blanks_and_may_be_empty() -> None:
-    assert list(Unseen().of([f"{A}   indented", f"{B} ", C])) == ["  indented", "", ""]
+    assert list(NewLines().filter([f"{A}   indented", f"{B} ", C])) == ["  indented", "", ""]

@@ -52,7 +52,7 @@ def test_it_is_shown_as_it_comes_and_to_its_end(step: Any, hands: Any, shown: Sh
 def test_a_silent_stream_is_opened_anew_and_no_line_comes_twice(
     step: Any, hands: Any, shown: Shown
 ) -> None:
-    run = start(step, hands, log_silence=0.3)
+    run = start(step, hands, log_idle=0.3)
     pod = hands.running(run.job)
     hands.log(pod, lines(1, 2))
     hands.until(lambda: hands.count("get", "/log") >= 3)

@@ -15,8 +15,8 @@ from kfp_pytorch.launcher.waiting.limits import Limits
 # An hour of the launcher's own limits takes so many seconds here.
 HOUR = 3.6
 IN_SECONDS = (
-    "poll", "silence", "watch_life", "pods_life", "slow_beat", "log_silence", "quick_beat",
-    "remind",
+    "poll", "watch_idle", "watch_lifetime", "pods_watch_lifetime", "slow_interval", "log_idle",
+    "quick_interval", "progress_interval",
 )  # fmt: skip
 MOST = 30
 

@@ -84,7 +84,7 @@ def test_a_job_that_succeeded_before_another_took_its_name_has_succeeded(
     step: Any, hands: Any
 ) -> None:
     hands.fault(SilentWatch(), "watch", times=1)
-    run = step(limits={"silence": 3.0})
+    run = step(limits={"watch_idle": 3.0})
     hands.set_conditions(run.job, "Created", "Running")
     hands.until(lambda: hands.server.faults.struck())
     api = hands.server.api

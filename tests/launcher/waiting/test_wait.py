@@ -37,7 +37,7 @@ def test_an_empty_status_is_no_acknowledgement(step: Any, hands: Any) -> None:
 def test_a_silent_watch_is_no_proof_that_nobody_looks_at_the_job(step: Any, hands: Any) -> None:
     hands.fault(SilentWatch(), "watch", "*", times=None)
     with hands.unanswered():
-        run = step(limits={"acknowledge": 0.3, "silence": 0.8, "slow_beat": 60.0})
+        run = step(limits={"acknowledge": 0.3, "watch_idle": 0.8, "slow_interval": 60.0})
         hands.running(run.job)
         hands.set_conditions(run.job, "Created", "Running")
     hands.until(lambda: hands.count("get", f"pytorchjobs/{run.job}"))
@@ -77,7 +77,7 @@ def test_nor_for_the_time_until_a_create_was_answered(step: Any, hands: Any) -> 
 def test_a_pull_that_works_again_is_looked_at_before_it_is_given_up(
     step: Any, hands: Any, clock: Any, later: Any
 ) -> None:
-    run = step(limits={"silence": 300.0, "slow_beat": 300.0, "pull_grace": 60.0})
+    run = step(limits={"watch_idle": 300.0, "slow_interval": 300.0, "pull_grace": 60.0})
     hands.set_conditions(run.job, "Created")
     hands.waiting(run.job, "ImagePullBackOff", "Back-off pulling image train:1")
     hands.until(lambda: hands.count("watch", "/pods"))
@@ -313,7 +313,7 @@ def test_cleanup_says_when_the_job_goes(
 def test_progress_is_said_at_each_change_and_seldom_between(
     step: Any, hands: Any, told: list[str], says: Any
 ) -> None:
-    run = step(limits={"remind": 0.3})
+    run = step(limits={"progress_interval": 0.3})
     hands.set_conditions(run.job, "Suspended")
     says("queued")
     says("still queued")
@@ -329,7 +329,7 @@ def test_progress_is_said_at_each_change_and_seldom_between(
 
 
 def test_a_job_that_merely_runs_is_left_in_peace(step: Any, hands: Any) -> None:
-    run = step(limits={"silence": 60, "slow_beat": 60, "log_silence": 60, "poll": 30})
+    run = step(limits={"watch_idle": 60, "slow_interval": 60, "log_idle": 60, "poll": 30})
     hands.running(run.job)
     hands.set_conditions(run.job, "Created", "Running")
     hands.until(lambda: hands.count("get", "/log") >= 1)
