@@ -1,8 +1,14 @@
-"""Words for messages: counts and lists."""
+"""Words for messages: counts, lists, lines."""
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterable
+
+# A command in backticks or parentheses, which a person copies whole.
+_COMMAND = re.compile(r"`[^`\n]*`|\(kubectl [^()\n]*\)")
+_KEPT_SPACE = "\x00"
 
 
 def counted(count: int, what: str) -> str:
@@ -16,3 +22,28 @@ def some(names: Iterable[str], most: int = 3) -> str:
     if len(listed) <= most + 1:
         return " and ".join(filter(None, (", ".join(listed[:-1]), *listed[-1:])))
     return f"{', '.join(listed[:most])} and {len(listed) - most} more"
+
+
+def wrapped(message: str, width: int = 70) -> str:
+    """Wrap a message for a log viewer that cuts long lines off.
+
+    Args:
+        message: Lines; the first, which is the cause, stays as it is.
+        width: The columns of a line. Commands, URIs and other long words are not broken apart.
+    """
+    first, *rest = message.split("\n")
+    lines = [first]
+    for line in rest:
+        indent = line[: len(line) - len(line.lstrip())]
+        more = indent + ("  " if indent or line.startswith("- ") else "")
+        kept = _COMMAND.sub(lambda match: match[0].replace(" ", _KEPT_SPACE), line.strip())
+        parts = textwrap.wrap(
+            kept,
+            width,
+            initial_indent=indent,
+            subsequent_indent=more,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines += [part.replace(_KEPT_SPACE, " ") for part in parts] or [""]
+    return "\n".join(lines)

@@ -20,7 +20,7 @@ SHORT = 200
 _TRACEBACK_LINES = 40
 _LOG_LINES = 25
 _LINE = 500
-_EVENTS = 6
+_EVENTS = 3
 # The reason of the kubelet's events of a container that it will start again only later.
 _BACK_OFF = "BackOff"
 # Words of them that tell a pull from a restart; pods and containers come after.

@@ -6,6 +6,7 @@ import importlib
 import sys
 from typing import Any
 
+from kfp_pytorch.launcher import text
 from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.runtime import stopping
 from kfp_pytorch.launcher.runtime.printing import print_error, write_termination_message
@@ -60,4 +61,4 @@ def report_failure(name: str, error: StepError) -> None:
         error: What ended it.
     """
     write_termination_message(f"{name}: {error.short}")
-    print_error(f"\n{name} failed.\n{error.message}")
+    print_error(f"\n{name} failed.\n{text.wrapped(error.message)}")

@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kfp_pytorch.launcher.diagnosis.message import diagnose
-from kfp_pytorch.launcher.text import some
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
 
@@ -345,13 +344,6 @@ def test_the_end_of_the_wait_comes_first_unless_something_that_is_so_now_explain
     places = [message.find(part) for part in order]
     assert -1 not in places
     assert places == sorted(places)
-
-
-def test_a_list_of_names_is_short() -> None:
-    assert some(["a"]) == "a"
-    assert some(["a", "b"]) == "a and b"
-    assert some("abcd") == "a, b, c and d"
-    assert some("abcde") == "a, b, c and 2 more"
 
 
 junk = st.recursive(
