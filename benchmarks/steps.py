@@ -196,7 +196,7 @@ def _with_limits(source: str, limits: Mapping[str, float] | None) -> str:
     at = source.index("\ndef pytorch_job(") + 1
     lines = [
         "import functools as _functools",
-        "import kfp_pytorch.launcher.steps.pytorch_job as _step",
+        "import kfp_pytorch.launcher.steps.job as _step",
         f"_step.Limits = _functools.partial(_step.Limits, **{dict(limits)!r})",
     ]
     return source[:at] + "\n".join(lines) + "\n\n\n" + source[at:]

@@ -21,11 +21,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import parse_inputs
+from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.jobs.pytorchjob.manifest import longest_suffix
 from kfp_pytorch.launcher.kubernetes.client import connect
 from kfp_pytorch.launcher.runtime.identity import job_name
 from kfp_pytorch.launcher.runtime.stopping import Stopper
-from kfp_pytorch.launcher.steps.pytorch_job import Artifacts, train
+from kfp_pytorch.launcher.steps.job import Artifacts, train
 from kfp_pytorch.launcher.waiting.limits import Limits
 
 
@@ -73,6 +74,7 @@ def launch(order: Order, name: str) -> tuple[str, Return]:
     error = ""
     try:
         train(
+            PYTORCH_JOB,
             connect(order.namespace),
             inputs,
             Artifacts(**outputs),

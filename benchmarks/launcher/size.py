@@ -22,14 +22,14 @@ from benchmarks import worker
 from benchmarks.cluster import Cluster, Play
 from benchmarks.figures import machine, show
 from benchmarks.worker import Order
-from kfp_pytorch.launcher.steps import pytorch_job as step
+from kfp_pytorch.launcher.steps import job as step
 from kfp_pytorch.launcher.waiting import gather, wait
 from kfp_pytorch.local.processes import guarded
 
 WORKERS = 512
 # What a launcher does one after the other, and what of it is the waiting itself.
 PARTS = {
-    "manifest": (step, "manifest"),
+    "manifest": (step, "_build"),
     "create": (step, "ensure"),
     "evidence": (gather.Gatherer, "look_for_causes"),
     "evidence of a success": (gather.Gatherer, "look_again"),

@@ -7,8 +7,7 @@ import re
 from kfp_pytorch.launcher.diagnosis import tracebacks
 from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts
 from kfp_pytorch.launcher.diagnosis.program_errors import LOST_PEERS, OWN_FAULT, Error
-from kfp_pytorch.launcher.kubernetes import objects, pod_status
-from kfp_pytorch.launcher.kubernetes.objects import Object
+from kfp_pytorch.launcher.kubernetes import objects
 from kfp_pytorch.launcher.kubernetes.pod_status import pod_phase
 from kfp_pytorch.launcher.text import some
 from kfp_pytorch.launcher.waiting.evidence import Evidence
@@ -38,10 +37,10 @@ def peers_lost(facts: Facts) -> Cause | None:
     if not lost or (own and not errors[-1].lost_peers):
         return None
     evidence = facts.evidence
-    missing, absent = missing_ranks(evidence.job, errors, text), _not_started(evidence)
+    missing, absent = missing_ranks(evidence, errors, text), _not_started(evidence)
     what = _interruption(text, _peer(evidence, text))
     if missing:
-        pods = some(dict.fromkeys(_pod_of(evidence.job, rank) for rank in missing))
+        pods = some(dict.fromkeys(_pod_of(evidence, rank) for rank in missing))
         ranks = some(map(str, missing), 8)
         what += f"; missing: rank{'s' if len(missing) > 1 else ''} {ranks} ({pods})"
     elif absent:
@@ -78,11 +77,11 @@ def _interruption(text: str, peer: str) -> str:
     return "A rank lost the connection to another one"
 
 
-def missing_ranks(job: Object, found: list[Error], text: str) -> list[int]:
+def missing_ranks(evidence: Evidence, found: list[Error], text: str) -> list[int]:
     """Return the ranks that others waited for, as far as the words tell.
 
     Args:
-        job: The PyTorchJob, which says how many ranks there are.
+        evidence: What was seen; the job says how many ranks there are.
         found: The programs' errors.
         text: All logs and messages.
 
@@ -92,9 +91,10 @@ def missing_ranks(job: Object, found: list[Error], text: str) -> list[int]:
     named = [match[1] or match[2] or match[3] for match in _MISSING.finditer(text)]
     if named:
         return sorted({int(rank) for part in named for rank in re.findall(r"\d+", part)})
+    kind, job = evidence.kind, evidence.job
     waited = {int(rank) for rank in _WAITED.findall(text)}
     waited |= {error.rank for error in found if error.lost_peers and error.rank is not None}
-    everyone = set(range(_world_size(job)))
+    everyone = set(range(kind.num_nodes(job) * kind.processes_per_node(job)))
     missing = everyone - waited
     if waited and not missing:
         return _behind(text)
@@ -119,23 +119,12 @@ def _peer(evidence: Evidence, text: str) -> str:
 
 def _not_started(evidence: Evidence) -> list[str]:
     """Return the pods of the job that were not made, or have not run yet."""
-    made = {name for name, pod in evidence.pods.items() if pod_phase(pod) != "Pending"}
-    names = (_pod_at(evidence.job, node) for node in pod_status.nodes(evidence.job))
-    return [name for name in names if made and name not in made]
+    kind, job = evidence.kind, evidence.job
+    ran = {kind.node_of(job, pod) for pod in evidence.pods.values() if pod_phase(pod) != "Pending"}
+    missing = sorted(set(range(kind.num_nodes(job))) - ran) if ran else []
+    return [kind.node_name(job, node) for node in missing]
 
 
-def _world_size(job: Object) -> int:
-    return len(pod_status.nodes(job)) * _nproc(job)
-
-
-def _nproc(job: Object) -> int:
-    written = str(objects.dig(job, "spec", "nprocPerNode") or "")
-    return int(written) if written.isdecimal() else 0
-
-
-def _pod_of(job: Object, rank: int) -> str:
-    return _pod_at(job, rank // max(1, _nproc(job)))
-
-
-def _pod_at(job: Object, node: int) -> str:
-    return f"{objects.name(job)}-{f'worker-{node - 1}' if node else 'master-0'}"
+def _pod_of(evidence: Evidence, rank: int) -> str:
+    kind, job = evidence.kind, evidence.job
+    return kind.node_name(job, rank // max(1, kind.processes_per_node(job)))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from kfp_pytorch.launcher.diagnosis import program_errors
 from kfp_pytorch.launcher.diagnosis.program_errors import Error
+from kfp_pytorch.launcher.jobs.kind import JobKind
+from kfp_pytorch.launcher.jobs.state import JobState
 from kfp_pytorch.launcher.jobs.termination_messages import read_messages
 from kfp_pytorch.launcher.kubernetes import pod_status
 from kfp_pytorch.launcher.kubernetes.objects import Object
@@ -54,6 +56,16 @@ class Facts:
     errors: list[Error]
 
     @property
+    def kind(self) -> JobKind:
+        """The job's kind."""
+        return self.evidence.kind
+
+    @property
+    def state(self) -> JobState:
+        """The job's state as last seen."""
+        return self.kind.read_state(self.evidence.job)
+
+    @property
     def words(self) -> str:
         """All that the training programs wrote."""
         return "\n".join([*self.logs.values(), *map(str, self.errors)])
@@ -61,7 +73,7 @@ class Facts:
 
 def facts_of(evidence: Evidence) -> Facts:
     """Read the facts from the evidence."""
-    pods = pod_status.by_rank(evidence.pods.values())
+    pods = evidence.kind.in_order(evidence.pods.values())
     all_pods = [*pods, *evidence.past_pods]
     logs = program_errors.readable_logs(evidence)
     return Facts(

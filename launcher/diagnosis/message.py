@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from kfp_pytorch.launcher.diagnosis.causes import ordered_causes
 from kfp_pytorch.launcher.diagnosis.facts import KEEP_THE_PODS, Cause, Facts, facts_of
-from kfp_pytorch.launcher.diagnosis.job_causes import CHECK_THE_OPERATOR
+from kfp_pytorch.launcher.diagnosis.job_causes import check_the_operator
+from kfp_pytorch.launcher.jobs.state import Phase
 from kfp_pytorch.launcher.kubernetes import objects, pending, pod_status
 from kfp_pytorch.launcher.kubernetes.events import event_message, event_object
 from kfp_pytorch.launcher.kubernetes.objects import Object
@@ -45,9 +46,8 @@ _END_ADVICE = {
     "lost": "A person, a controller or a namespace's clean-up deleted it: ask who may. Start the "
     "step again: training goes on from its last checkpoint.",
     "deletion": "Its finalizers or a pod on a node that is gone hold it up: look with kubectl get "
-    "pytorchjob -o yaml and kubectl get pods -o wide, then start the step again.",
-    "acknowledge": f"{CHECK_THE_OPERATOR} What it says of the job is in its log and in `kubectl "
-    "get events`.",
+    "{word} -o yaml and kubectl get pods -o wide, then start the step again.",
+    "acknowledge": "{operator} What it says of the job is in its log and in `kubectl get events`.",
     "queue": pending.QUEUE_ADVICE,
     "start": "What its pods wait for is told here and below; if that only takes longer, raise "
     f"start_timeout. {KEEP_THE_PODS}",
@@ -82,13 +82,15 @@ def diagnose(evidence: Evidence, cause: str, why: str = "failed") -> Diagnosis:
 
 
 def _end_advice(why: str, evidence: Evidence) -> str:
+    kind = evidence.kind
     if not (evidence.pods or evidence.past_pods) and why in ("start", "failed"):
         job = objects.name(evidence.job)
         return (
-            f"No pod of it was seen. `kubectl describe pytorchjob {job}` and the log of the "
-            f"Training Operator may say why. {KEEP_THE_PODS}"
+            f"No pod of it was seen. `kubectl describe {kind.word} {job}` and the log of the "
+            f"{kind.operator} may say why. {KEEP_THE_PODS}"
         )
-    return _END_ADVICE.get(why, f"What was seen of it is below. {KEEP_THE_PODS}")
+    advice = _END_ADVICE.get(why, f"What was seen of it is below. {KEEP_THE_PODS}")
+    return advice.format(word=kind.word, operator=check_the_operator(kind))
 
 
 def _short(headline: str) -> str:
@@ -109,10 +111,9 @@ def _seen(facts: Facts, end: str, causes: list[Cause]) -> list[str]:
     lines = []
     if all(cause.headline != end for cause in causes):
         lines.append(f"- {end}.")
-        failed = objects.condition(facts.evidence.job, "Failed")
-        words = str(failed.get("message") or "")
-        if failed.get("status") == "True" and words not in end:
-            lines.append(f"- The job is Failed ({failed.get('reason')}): {words}")
+        state = facts.state
+        if state.phase is Phase.FAILED and state.message not in end:
+            lines.append(f"- The job is Failed ({state.reason}): {state.message}")
     lines += [f"- {_clip(cause.headline)}" for cause in causes[1:]]
     lines += _pods(facts)
     lines += [f"- {line}" for line in _events(facts.evidence)]

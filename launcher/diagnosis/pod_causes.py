@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from kfp_pytorch.launcher.constants import INIT_CONTAINER
 from kfp_pytorch.launcher.diagnosis.facts import KEEP_THE_PODS, Cause, Facts
 from kfp_pytorch.launcher.diagnosis.program_errors import KILLED_BY
 from kfp_pytorch.launcher.diagnosis.start_causes import START_ERRORS
@@ -56,7 +55,7 @@ _DISRUPTIONS = re.compile(
 
 def out_of_memory(facts: Facts) -> Cause | None:
     """A training container was killed at its memory limit."""
-    killed = [end for end in _killed_for_memory(facts) if pod_status.is_of_training(end)]
+    killed = [end for end in _killed_for_memory(facts) if facts.kind.trains(end)]
     if not killed:
         return None
     names = list(dict.fromkeys(end.pod for end in killed))
@@ -69,7 +68,7 @@ def out_of_memory(facts: Facts) -> Cause | None:
 def other_container_out_of_memory(facts: Facts) -> Cause | None:
     """Only a container that does not train was killed at its memory limit."""
     killed = _killed_for_memory(facts)
-    if not killed or any(map(pod_status.is_of_training, killed)):
+    if not killed or any(map(facts.kind.trains, killed)):
         return None
     first = killed[0]
     return Cause(
@@ -202,11 +201,12 @@ def init_container_fails(facts: Facts) -> Cause | None:
 
 
 def _init_advice(facts: Facts, container: str) -> str:
-    if container != INIT_CONTAINER:
+    added, evidence = facts.kind.init_container, facts.evidence
+    if not added or container != added.name:
         return _INIT_LOG_ADVICE
-    first = facts.pods[0]
+    first = evidence.pods.get(facts.kind.first_pod(evidence.job, facts.pods), {})
     runs = objects.dig(first, "status", "phase") == "Running"
-    return _NO_NAME if runs and pod_status.replica(first) == ("master", 0) else _NAME_ADVICE
+    return _NO_NAME if runs else _NAME_ADVICE
 
 
 def killed(facts: Facts) -> Cause | None:
@@ -222,7 +222,7 @@ def exit_code(facts: Facts) -> Cause | None:
 
 
 def _first_failed(facts: Facts) -> ContainerEnd | None:
-    own = [end for end in facts.failed_ends if pod_status.is_of_training(end)]
+    own = [end for end in facts.failed_ends if facts.kind.trains(end)]
     together = [end for end in own if end.finished_at == own[0].finished_at]
     # Of those that ended in one second, a rank that was killed is why others lost their peer.
     killed_one = next((end for end in together if end.exit_code in KILLED_BY), None)
@@ -232,7 +232,7 @@ def _first_failed(facts: Facts) -> ContainerEnd | None:
 def _ended(facts: Facts, end: ContainerEnd) -> Cause | None:
     if end.reason == "ContainerStatusUnknown":
         return None
-    own = {other.pod for other in facts.failed_ends if pod_status.is_of_training(other)}
+    own = {other.pod for other in facts.failed_ends if facts.kind.trains(other)}
     others = len(own - {end.pod})
     restarts = sum(map(pod_status.restarts, facts.pods))
     again = f", after {counted(restarts, 'restart')} over all pods" if restarts else ""
@@ -259,7 +259,10 @@ def _last_log_line(facts: Facts, end: ContainerEnd) -> str:
 
 def sidecar_keeps_running(facts: Facts) -> Cause | None:
     """Training has ended, but another container keeps its pod running."""
-    words = next(filter(None, map(pod_status.reason_still_running, facts.pods)), "")
+    main = facts.kind.container
+    words = next(
+        filter(None, (pod_status.reason_still_running(pod, main) for pod in facts.pods)), ""
+    )
     if not words:
         return None
     return Cause(

@@ -78,13 +78,13 @@ def readable_logs(evidence: Evidence) -> dict[str, str]:
     # Colours of terminals are removed; the states of a progress bar become lines.
     logs = {pod: printable(log.replace("\r", "\n")) for pod, log in evidence.logs.items()}
     logs = {pod: log for pod, log in logs.items() if log.strip()}
-    for pod in pod_status.by_rank(evidence.pods.values()):
+    for pod in evidence.kind.in_order(evidence.pods.values()):
         for end in pod_status.container_ends(pod):
             message = end.message.strip()
             if message and not is_ours(message):
                 log = logs.setdefault(end.pod, message)
                 last = message.rpartition("\n")[2]
-                own = pod_status.is_of_training(end) and end.exit_code and end.current
+                own = evidence.kind.trains(end) and end.exit_code and end.current
                 if own and last not in log and not last.startswith("{"):
                     logs[end.pod] = f"{log}\n{last}"
     return logs
@@ -101,7 +101,7 @@ def errors(evidence: Evidence, outcome: Outcome, logs: Mapping[str, str]) -> lis
     found = [_reported(failure) for failure in outcome.failures if failure.type or failure.message]
     reported = {error.pod for error in found}
     failed: dict[str, int] = {}
-    for end in filter(pod_status.is_of_training, pod_status.failed_ends(evidence.pods.values())):
+    for end in filter(evidence.kind.trains, pod_status.failed_ends(evidence.pods.values())):
         failed.setdefault(end.pod, end.exit_code)
     for pod in [*failed, *(pod for pod in logs if pod not in failed)]:
         if pod not in reported:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kfp_pytorch.launcher import patterns
-from kfp_pytorch.launcher.constants import INIT_CONTAINER
 from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts
 from kfp_pytorch.launcher.kubernetes import objects, pod_status
 
@@ -125,14 +124,11 @@ _KNOWN = (
     ),
 )
 _LONG = 160
-_INIT_ADVICE = (
-    "The operator adds this container to workers. Where its image cannot be pulled, an "
-    "administrator gives another by the operator's flag --pytorch-init-container-image."
-)
 
 
 def container_waits(facts: Facts) -> Cause | None:
     """The kubelet cannot start a container: its image, its configuration, its command."""
+    added = facts.kind.init_container
     for pod in facts.all_pods:
         waits = [found for found in pod_status.waiting_containers(pod) if found[1] in _WAITING]
         if not waits:
@@ -144,7 +140,7 @@ def container_waits(facts: Facts) -> Cause | None:
         return Cause(
             f"{objects.name(pod)}: {which} {_WAITING[reason].words}, {reason}, image "
             f"{image!r}: {_shortened(words)}",
-            _INIT_ADVICE if name == INIT_CONTAINER else advice(reason, words),
+            added.image_advice if added and name == added.name else advice(reason, words),
         )
     return None
 

@@ -18,7 +18,7 @@ from kfp_pytorch.launcher.kserve.rollout import (
     mode_of,
     rollout,
 )
-from kfp_pytorch.launcher.kubernetes import objects, pending, pod_status
+from kfp_pytorch.launcher.kubernetes import objects, pending
 from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Forbidden, Unauthorized
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig
@@ -197,7 +197,7 @@ class Waiter:
 
         Its containers say only that they are being created, whatever they wait for.
         """
-        stuck = [pod for pod in pod_status.by_rank(pods) if not is_running_or_ended(pod)]
+        stuck = [pod for pod in pods if not is_running_or_ended(pod)]
         try:
             return warnings(self._brief, objects.name(stuck[0])) if stuck else []
         except StepError:

@@ -6,9 +6,9 @@ Quotas, LimitRanges, Pod Security and webhooks all answer in words alone.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher.constants import INIT_CONTAINER, PYTORCH_CONTAINER
 from kfp_pytorch.launcher.text import some
 
 
@@ -105,21 +105,23 @@ def is_permanent(words: str) -> bool:
     return found is not None and found.permanent
 
 
-def advice(words: str) -> str:
+def advice(words: str, *, container: str = "", added: Mapping[str, str] | None = None) -> str:
     """Return what to do about a refusal.
 
     Args:
         words: The server's words.
+        container: The container of a pod that the step itself describes.
+        added: Advice about containers that an operator adds, by their names.
     """
     found = _kind(words)
     if found is None:
         return "Change what the cluster objects to, or ask its administrator."
-    others = _other_containers(words) if found.substring == "violates PodSecurity" else []
-    if INIT_CONTAINER in others:
-        return (
-            "The operator's own init container breaks it: an administrator gives that one a "
-            "securityContext by the operator's flag --pytorch-init-container-template-file."
-        )
+    others = (
+        _other_containers(words, container) if found.substring == "violates PodSecurity" else []
+    )
+    for name, about in (added or {}).items():
+        if name in others:
+            return about
     if others:
         return (
             f"The container {some(others)} breaks it, which this step does not make: keep what "
@@ -132,7 +134,7 @@ def _kind(words: str) -> Refusal | None:
     return next((refusal for refusal in _REFUSALS if refusal.substring in words), None)
 
 
-def _other_containers(words: str) -> list[str]:
-    """The containers that a refusal names, but for the one that trains."""
+def _other_containers(words: str, own: str) -> list[str]:
+    """The containers that a refusal names, but for the step's own."""
     named = " ".join("".join(match) for match in _CONTAINERS.findall(words))
-    return sorted(set(re.findall(r"[\w.-]+", named)) - {PYTORCH_CONTAINER})
+    return sorted(set(re.findall(r"[\w.-]+", named)) - {own})

@@ -1,6 +1,6 @@
 """Why a job does not run yet, in the words of the scheduler, the queue or the autoscaler. No I/O.
 
-Kueue tells its reasons on the job's Workload, `pytorchjob-JOB-HASH` (pkg/controller/jobframework).
+Kueue tells its reasons on the job's Workload, `KIND-JOB-HASH` (pkg/controller/jobframework).
 Volcano makes a PodGroup of the job's own name, and no pod comes before that is let in. The cluster
 autoscaler tells on pods, with events of type Normal.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kfp_pytorch.launcher.kubernetes import objects, pod_status
+from kfp_pytorch.launcher.kubernetes import objects
 from kfp_pytorch.launcher.kubernetes.events import autoscaler_message, event_message
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.pod_status import is_running_or_ended, reason_not_running
@@ -25,24 +25,24 @@ _SAYS_NOTHING = ("ContainerCreating", "PodInitializing")
 _TELLING = frozenset({"Pending", "Preempted", "Suspended", "Stopped", "Inadmissible"})
 
 
-def is_workload_of(event: Object, job: str) -> bool:
-    """Whether an event is about the Workload that Kueue made of a job."""
+def is_workload(event: Object, prefix: str) -> bool:
+    """Whether an event is about a Workload of Kueue whose name begins so."""
     about = event.get("involvedObject") or event.get("regarding") or {}
     name = str(objects.dig(about, "name") or "")
-    return objects.dig(about, "kind") == WORKLOAD and name.startswith(f"pytorchjob-{job}-")
+    return objects.dig(about, "kind") == WORKLOAD and name.startswith(prefix)
 
 
 def reason(pods: Iterable[Object], events: list[Object]) -> str:
     """Says why pods do not run yet, or are not there yet.
 
     Args:
-        pods: The job's pods as last seen.
+        pods: The job's pods as last seen, in order.
         events: The events about it, oldest first.
 
     Returns:
         The cluster's own words with the name of the first pod that waits; or an empty string.
     """
-    stuck = [pod for pod in pod_status.by_rank(pods) if not is_running_or_ended(pod)]
+    stuck = [pod for pod in pods if not is_running_or_ended(pod)]
     for pod in stuck:
         said = reason_not_running(pod)
         if said in _SAYS_NOTHING:

@@ -6,12 +6,9 @@ import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER
 from kfp_pytorch.launcher.kubernetes.objects import Object, condition, dig, each, name, parse_time
 from kfp_pytorch.launcher.text import some
 
-_REPLICA_TYPE = "training.kubeflow.org/replica-type"
-_REPLICA_INDEX = "training.kubeflow.org/replica-index"
 # What a node controller writes where it gives a reason.
 _NODE_LOST = ("NodeNotReady", "NodeStatusUnknown", "NodeLost")
 
@@ -39,26 +36,6 @@ class ContainerEnd:
     current: bool
 
 
-def replica(pod: Object) -> tuple[str, int]:
-    """Return the pod's role, `master` or `worker`, and its index; for sorting and for people."""
-    index = str(dig(pod, "metadata", "labels", _REPLICA_INDEX) or "")
-    role = str(dig(pod, "metadata", "labels", _REPLICA_TYPE) or "")
-    return role, int(index) if index.isdecimal() else 0
-
-
-def nodes(job: Object) -> range:
-    """Return the numbers of a job's nodes: 0 for the master, or for worker 0 without one."""
-    counts = [
-        dig(job, "spec", "pytorchReplicaSpecs", role, "replicas") for role in ("Master", "Worker")
-    ]
-    return range(sum(count for count in counts if isinstance(count, int)))
-
-
-def by_rank(pods: Iterable[Object]) -> list[Object]:
-    """Sort pods by rank: the master, then the workers by number."""
-    return sorted(pods, key=lambda pod: (*replica(pod), name(pod)))
-
-
 def statuses(pod: Object, *, init: bool = False) -> list[Object]:
     """Return the statuses of a pod's containers, or of its init containers."""
     return each(pod, "status", "initContainerStatuses" if init else "containerStatuses")
@@ -80,11 +57,6 @@ def container_ends(pod: Object) -> Iterator[ContainerEnd]:
                     finished_at=str(end.get("finishedAt") or ""),
                     current=part == "state",
                 )
-
-
-def is_of_training(end: ContainerEnd) -> bool:
-    """Return whether an end is of the container that trains; one that is not named is."""
-    return end.container in (PYTORCH_CONTAINER, "")
 
 
 def is_sidecar(pod: Object, name: str) -> bool:
@@ -116,11 +88,10 @@ def restarts(pod: Object) -> int:
     return sum(count for count in counts if isinstance(count, int))
 
 
-def reason_still_running(pod: Object) -> str:
-    """Say which containers keep a pod alive that has trained to its end; empty if none does."""
+def reason_still_running(pod: Object, main: str) -> str:
+    """Say which containers keep a pod alive whose main one succeeded; empty if none does."""
     done = any(
-        end.container == PYTORCH_CONTAINER and end.exit_code == 0 and end.current
-        for end in container_ends(pod)
+        end.container == main and end.exit_code == 0 and end.current for end in container_ends(pod)
     )
     alive = [str(s.get("name")) for s in statuses(pod) if dig(s, "state", "running") is not None]
     if not done or not alive:
@@ -131,7 +102,7 @@ def reason_still_running(pod: Object) -> str:
     )
 
 
-def container(pod: Object, wanted: str = PYTORCH_CONTAINER) -> Object:
+def container(pod: Object, wanted: str) -> Object:
     """Return a container's spec by name, or an empty object."""
     found = [*each(pod, "spec", "containers"), *each(pod, "spec", "initContainers")]
     return next((item for item in found if item.get("name") == wanted), {})

@@ -12,15 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from kfp_pytorch.launcher.constants import (
-    MESSAGE_VERSION,
-    PYTORCH_CONTAINER,
-    TERMINATION_MESSAGE_LIMIT,
-)
+from kfp_pytorch.launcher.constants import MESSAGE_VERSION, TERMINATION_MESSAGE_LIMIT
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import storage
 from kfp_pytorch.launcher.inputs.storage import Location
-from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs
+from kfp_pytorch.launcher.jobs.kind import JobInputs
 from kfp_pytorch.launcher.jobs.termination_messages import Outcome, Success
 from kfp_pytorch.launcher.kubernetes import objects, pod_status
 from kfp_pytorch.launcher.kubernetes.objects import Object
@@ -59,7 +55,7 @@ def write_outputs(
     curves: Artifact,
     report: Artifact,
     evidence: Evidence,
-    inputs: PyTorchJobInputs,
+    inputs: JobInputs,
     manifest: Object,
     outcome: Outcome,
 ) -> Places:
@@ -79,7 +75,7 @@ def write_outputs(
         Where the export and the job's folder are.
     """
     if outcome.success is None:
-        _warn_of_messages(evidence, inputs)
+        _warn_of_messages(evidence, manifest)
     success = outcome.success or Success(pod="")
     folder = inputs.folder(objects.name(manifest))
     finite = finite_metrics(success.metrics)
@@ -103,14 +99,14 @@ def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _warn_of_messages(evidence: Evidence, inputs: PyTorchJobInputs) -> None:
+def _warn_of_messages(evidence: Evidence, manifest: Object) -> None:
     ends = [end for pod in evidence.pods.values() for end in pod_status.container_ends(pod)]
-    trained = [end for end in ends if end.container == PYTORCH_CONTAINER and end.exit_code == 0]
+    main = evidence.kind.container
+    trained = [end for end in ends if end.container == main and end.exit_code == 0]
     if evidence.pods and not trained:
         words = "What training said is not known: its pods were gone before their end was seen."
-        if inputs.clean_pod_policy == "All":
-            words += " With clean_pod_policy 'Running' those that succeed stay."
-        _warn(evidence, words)
+        advice = evidence.kind.unread_result_advice(manifest)
+        _warn(evidence, f"{words} {advice}".rstrip())
     for end in trained:
         if end.message.strip():
             _warn(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kfp_pytorch.launcher import constants
-from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs
+from kfp_pytorch.launcher.jobs.kind import JobInputs, JobKind
 from kfp_pytorch.launcher.jobs.termination_messages import Outcome
 from kfp_pytorch.launcher.kubernetes import objects, pod_status
 from kfp_pytorch.launcher.kubernetes.objects import Object
@@ -29,7 +29,7 @@ _LEFT_OUT = "(left out)"
 
 def render(
     evidence: Evidence,
-    inputs: PyTorchJobInputs,
+    inputs: JobInputs,
     manifest: Object,
     outcome: Outcome,
     diagnosis: str = "",
@@ -47,23 +47,23 @@ def render(
         Markdown. Values of variables and flags whose names speak of secrets are left out.
     """
     sections = [
-        f"# PyTorchJob {_text(objects.name(manifest))}",
+        f"# {evidence.kind.title(_text(objects.name(manifest)))}",
         diagnosis and f"## Why it failed\n\n{_fenced(diagnosis)}",
         _summary(evidence, inputs, manifest, outcome),
         _metrics(outcome),
         _timeline(evidence),
         _nodes(evidence),
         _notes(evidence),
-        f"## The job as submitted\n\n{_fenced(_json(redacted(manifest)), 'json')}",
+        f"## The job as submitted\n\n{_fenced(_json(redacted(evidence.kind, manifest)), 'json')}",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def redacted(manifest: Object) -> Object:
+def redacted(kind: JobKind, manifest: Object) -> Object:
     """Copy a manifest without values of variables and flags whose names speak of secrets."""
     copied = copy.deepcopy(manifest)
-    for replica in (objects.dig(copied, "spec", "pytorchReplicaSpecs") or {}).values():
-        spec = objects.dig(replica, "template", "spec")
+    for template in kind.pod_templates(copied):
+        spec = template.get("spec")
         for container in [*objects.each(spec, "containers"), *objects.each(spec, "initContainers")]:
             for variable in objects.each(container, "env"):
                 if "value" in variable and _SECRET_NAMES.search(str(variable.get("name"))):
@@ -87,9 +87,7 @@ def _redacted_words(words: Sequence[str]) -> list[str]:
     return told
 
 
-def _summary(
-    evidence: Evidence, inputs: PyTorchJobInputs, manifest: Object, outcome: Outcome
-) -> str:
+def _summary(evidence: Evidence, inputs: JobInputs, manifest: Object, outcome: Outcome) -> str:
     success = outcome.success
     attempt = objects.dig(manifest, "metadata", "annotations", constants.ATTEMPT_ANNOTATION)
     rows = {
@@ -145,7 +143,7 @@ def _timeline(evidence: Evidence) -> str:
 
 
 def _nodes(evidence: Evidence) -> str:
-    seen = pod_status.by_rank(evidence.pods.values())
+    seen = evidence.kind.in_order(evidence.pods.values())
     if not seen:
         return ""
     shown = _worth_showing(seen)
@@ -153,7 +151,7 @@ def _nodes(evidence: Evidence) -> str:
         (
             objects.name(pod),
             objects.dig(pod, "spec", "nodeName") or "never scheduled",
-            _gpus(pod),
+            _gpus(pod_status.container(pod, evidence.kind.container)),
             pod_status.restarts(pod),
             _state(pod),
         )
@@ -178,8 +176,8 @@ def _worth_showing(seen: Sequence[Object]) -> list[Object]:
     return [pod for pod in seen if objects.name(pod) in chosen]
 
 
-def _gpus(pod: Object) -> str:
-    limits = objects.dig(pod_status.container(pod), "resources", "limits") or {}
+def _gpus(container: Object) -> str:
+    limits = objects.dig(container, "resources", "limits") or {}
     found = [f"{amount} {name}" for name, amount in limits.items() if "/" in name]
     return ", ".join(found) or "–"
 

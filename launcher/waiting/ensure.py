@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from kfp_pytorch.launcher.constants import (
     ATTEMPT_ANNOTATION,
     MANAGED_BY_LABEL,
-    PYTORCHJOB,
     RUN_ID_LABEL,
 )
 from kfp_pytorch.launcher.errors import CannotObserve, InputError, JobFailed, NotOurs, StepError
-from kfp_pytorch.launcher.jobs.state import Phase, job_state
+from kfp_pytorch.launcher.jobs.kind import JobKind
+from kfp_pytorch.launcher.jobs.state import Phase
 from kfp_pytorch.launcher.kubernetes.api_errors import (
     AlreadyExists,
     ApiError,
@@ -35,7 +35,7 @@ from kfp_pytorch.launcher.waiting.limits import Limits
 
 _OVER_QUOTA = "exceeded quota"
 _UNKNOWN = re.compile(r'unknown field "([^"]+)"')
-_IN_TEMPLATE = re.compile(r"^spec\.pytorchReplicaSpecs\.\w+\.template\.")
+_IN_TEMPLATE = re.compile(r"^spec\.(?:\w+\.)*?template\.")
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,18 @@ class Ensured:
 
 
 def ensure(
-    kube: Kube, build: Callable[[int], Object], target: Target, stopper: Stopper, limits: Limits
+    kube: Kube,
+    kind: JobKind,
+    build: Callable[[int], Object],
+    target: Target,
+    stopper: Stopper,
+    limits: Limits,
 ) -> Ensured:
     """Creates the job, or adopts, replaces or refuses the one that is there.
 
     Args:
         kube: The cluster.
+        kind: The job's kind.
         build: Makes the job's object for an attempt, from 1.
         target: The job, as a signal would delete it; is told what becomes known of it.
         stopper: Lets nothing be created once a signal came.
@@ -77,27 +83,27 @@ def ensure(
     """
     started, attempt, replaced = time.monotonic(), 1, -math.inf
     while True:
-        made = _create(kube, build(attempt), target, stopper, limits, replaced)
+        made = _create(kube, kind, build(attempt), target, stopper, limits, replaced)
         if not isinstance(made, ApiError):
             return Ensured(made, "created", attempt)
-        found = _find(kube, target.name, limits)
+        found = _find(kube, kind, target.name, limits)
         if found is None:
             words = f"can neither be made nor found, again and again ({made.server_message})"
-            _bound(started, limits, target.name, words)
+            _bound(started, limits, kind, target.name, words)
             time.sleep(0.2)
             continue
         if not target.owns(found):
             stopper.clear_target()
-            raise NotOurs(_not_ours(found, kube))
+            raise NotOurs(_not_ours(found, kind, kube))
         target.uid = found["metadata"]["uid"]
-        phase = job_state(found).phase
+        phase = kind.read_state(found).phase
         deleting = bool(found["metadata"].get("deletionTimestamp"))
         if not deleting and phase is not Phase.FAILED:
             how = "finished" if phase is Phase.SUCCEEDED else "adopted"
             return Ensured(found, how, attempt_of(found))
         attempt = attempt_of(found) + 1
-        _clear_away(kube, found, deleting=deleting)
-        _await_absence(kube, found, limits)
+        _clear_away(kube, kind, found, deleting=deleting)
+        _await_absence(kube, kind, found, limits)
         target.uid, replaced = "", time.monotonic()
 
 
@@ -109,6 +115,7 @@ def attempt_of(job: Object) -> int:
 
 def _create(
     kube: Kube,
+    kind: JobKind,
     job: Object,
     target: Target,
     stopper: Stopper,
@@ -123,7 +130,7 @@ def _create(
         while True:
             stopper.check()
             try:
-                created = kube.create(PYTORCHJOB, job, unknown_fields="Strict")
+                created = kube.create(kind.resource, job, unknown_fields="Strict")
                 target.uid = created["metadata"]["uid"]
                 return created
             except (AlreadyExists, Conflict) as error:
@@ -138,11 +145,11 @@ def _create(
                     _OVER_QUOTA not in error.server_message
                     or time.monotonic() > replaced + limits.quota
                 ):
-                    raise _unknown_fields(error) from error
+                    raise _unknown_fields(error, kind) from error
                 # The one that was replaced may still be counted.
                 time.sleep(0.5)
             except KindAbsent as error:
-                _bear_absence(error, started, limits)
+                _bear_absence(error, kind, started, limits)
     finally:
         target.creating = False
         stopper.check()
@@ -150,12 +157,12 @@ def _create(
 
 def _is_made(kube: Kube, target: Target) -> bool:
     try:
-        return target.owns(kube.get(PYTORCHJOB, target.name))
+        return target.owns(kube.get(target.kind, target.name))
     except StepError:
         return False
 
 
-def _unknown_fields(error: ApiError) -> StepError:
+def _unknown_fields(error: ApiError, kind: JobKind) -> StepError:
     """A refusal for fields that the cluster does not know, as what it is: mostly a typing error."""
     found = dict.fromkeys(
         _IN_TEMPLATE.sub("", path) for path in _UNKNOWN.findall(error.server_message)
@@ -164,70 +171,69 @@ def _unknown_fields(error: ApiError) -> StepError:
         return error
     fields = some(map(repr, found), 6)
     return InputError(
-        f"The cluster's PyTorchJob has no field {fields}. Look for a typing error in "
+        f"The cluster's {kind.resource.kind} has no field {fields}. Look for a typing error in "
         "pod_template_patch, affinity, tolerations, env or the task's volumes; a field that is "
         f"newer than the cluster must be left out.\nThe server said: {error.server_message}",
-        f"The cluster's PyTorchJob has no field {fields}",
+        f"The cluster's {kind.resource.kind} has no field {fields}",
     )
 
 
-def _bear_absence(error: KindAbsent, started: float, limits: Limits) -> None:
+def _bear_absence(error: KindAbsent, kind: JobKind, started: float, limits: Limits) -> None:
     """Waits a little: just after an installation the server may not know the kind yet."""
     if time.monotonic() - started > limits.kind_absent:
         raise JobFailed(
-            f"{error.message}\nInstall the Kubeflow Training Operator v1, which runs PyTorchJobs, "
-            "and start the step again.",
-            "The cluster does not know PyTorchJobs: is the Training Operator installed?",
+            f"{error.message}\n{kind.install_advice}",
+            f"The cluster does not know {kind.resource.kind}s: is the {kind.operator} installed?",
         ) from error
     time.sleep(min(1.0, limits.kind_absent / 4))
 
 
-def _find(kube: Kube, name: str, limits: Limits) -> Object | None:
+def _find(kube: Kube, kind: JobKind, name: str, limits: Limits) -> Object | None:
     started = time.monotonic()
     while True:
         try:
-            return kube.get(PYTORCHJOB, name)
+            return kube.get(kind.resource, name)
         except NotFound:
             return None
         except Unauthorized as error:
             raise CannotObserve(f"Could not observe the job: {error.message}") from error
         except KindAbsent as error:
-            _bear_absence(error, started, limits)
+            _bear_absence(error, kind, started, limits)
 
 
-def _clear_away(kube: Kube, job: Object, *, deleting: bool) -> None:
+def _clear_away(kube: Kube, kind: JobKind, job: Object, *, deleting: bool) -> None:
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     if deleting:
         log(f"an old job {name} is being deleted; waiting for its end")
         return
-    state = job_state(job)
+    state = kind.read_state(job)
     words = state.message or state.reason or "the operator gave no reason"
     log(f"replacing job {name}, which failed in attempt {attempt_of(job)}: {words}")
-    delete_by_uid(kube, PYTORCHJOB, name, uid)
+    delete_by_uid(kube, kind.resource, name, uid)
 
 
-def _await_absence(kube: Kube, job: Object, limits: Limits) -> None:
+def _await_absence(kube: Kube, kind: JobKind, job: Object, limits: Limits) -> None:
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     started, pause = time.monotonic(), 0.1
     while True:
-        found = _find(kube, name, limits)
+        found = _find(kube, kind, name, limits)
         if found is None or found["metadata"]["uid"] != uid:
             return
         held = ", ".join(found["metadata"].get("finalizers") or []) or "none"
-        _bound(started, limits, name, f"is still being deleted (finalizers: {held})")
+        _bound(started, limits, kind, name, f"is still being deleted (finalizers: {held})")
         time.sleep(pause)
         pause = min(2 * pause, 2.0)
 
 
-def _bound(started: float, limits: Limits, name: str, words: str) -> None:
+def _bound(started: float, limits: Limits, kind: JobKind, name: str, words: str) -> None:
     if time.monotonic() - started > limits.deletion:
         raise JobFailed(
             f"Job {name} {words} after {limits.deletion:.0f} s, so no new one can be made. "
-            f"Look at it with `kubectl get pytorchjob {name} -o yaml`."
+            f"Look at it with `kubectl get {kind.word} {name} -o yaml`."
         )
 
 
-def _not_ours(found: Object, kube: Kube) -> str:
+def _not_ours(found: Object, kind: JobKind, kube: Kube) -> str:
     metadata = found["metadata"]
     labels = metadata.get("labels") or {}
     since = metadata.get("creationTimestamp", "at an unknown time")
@@ -235,7 +241,7 @@ def _not_ours(found: Object, kube: Kube) -> str:
         f"{key}={labels[key]}" for key in (MANAGED_BY_LABEL, RUN_ID_LABEL) if key in labels
     )
     return (
-        f"There is a PyTorchJob {metadata['name']!r} in namespace {kube.namespace!r} that is not "
-        f"this step's (labels: {whose or 'none of ours'}; created {since}). "
+        f"There is a {kind.resource.kind} {metadata['name']!r} in namespace {kube.namespace!r} "
+        f"that is not this step's (labels: {whose or 'none of ours'}; created {since}). "
         "It was not touched. Delete it if nobody needs it, or give this step another `name`."
     )

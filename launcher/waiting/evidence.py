@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from kfp_pytorch.launcher.jobs.kind import JobKind
 from kfp_pytorch.launcher.kubernetes.objects import Object
 
 
@@ -31,6 +32,7 @@ class Evidence:
     The operator may delete pods before it says Failed, so the last sight of each is kept.
 
     Attributes:
+        kind: The job's kind.
         job: The job's object as last seen.
         pods: Each pod's object as last seen, by pod name, deleted pods included. A pod that was
             recreated under the same name replaces the older one; the older is in `past_pods`.
@@ -42,6 +44,7 @@ class Evidence:
         notes: Things that the launcher could not do, such as read logs that it may not read.
     """
 
+    kind: JobKind
     job: Object = field(default_factory=dict)
     pods: dict[str, Object] = field(default_factory=dict)
     living: set[str] | None = None

@@ -9,28 +9,22 @@ import time
 from collections.abc import Iterable
 
 from kfp_pytorch.launcher import text
-from kfp_pytorch.launcher.constants import (
-    EVENT,
-    EXIT_TERMINATED,
-    POD,
-    PYTORCH_CONTAINER,
-    PYTORCHJOB,
-)
+from kfp_pytorch.launcher.constants import EVENT, EXIT_TERMINATED, POD
 from kfp_pytorch.launcher.errors import CannotObserve, StepError
-from kfp_pytorch.launcher.jobs.state import JobState, Phase, job_state
+from kfp_pytorch.launcher.jobs.kind import JobKind
+from kfp_pytorch.launcher.jobs.state import JobState, Phase
 from kfp_pytorch.launcher.kubernetes import objects, pending, pod_status
 from kfp_pytorch.launcher.kubernetes.api_errors import Forbidden, NotFound
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.pod_failures import Crash, crashes
-from kfp_pytorch.launcher.kubernetes.pod_status import belongs_to, is_running_or_ended
+from kfp_pytorch.launcher.kubernetes.pod_status import is_running_or_ended
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 from kfp_pytorch.launcher.waiting.limits import Limits
 from kfp_pytorch.launcher.waiting.timeline import Timeline
 from kfp_pytorch.launcher.waiting.watches import history
 
-JOB_NAME_LABEL = "training.kubeflow.org/job-name"
 _TAIL_LINES = 100
 _TAIL_BYTES = 16 * 1024
 # The first ranks to fail say why; of a job with hundreds, the rest only say that others went.
@@ -39,8 +33,6 @@ _READS_A_POD = 5
 _PODS_WITH_EVENTS = 5
 _MOST_EVENTS = 200
 _MOST_PAST_PODS = 50
-# The operator's restart policy `ExitCode` makes a pod anew whose container ended with this or more.
-RETRIED_FROM = 128
 
 
 class Gatherer:
@@ -52,27 +44,29 @@ class Gatherer:
         unread_events: That events may not be read, as a clause; empty where they may.
     """
 
-    def __init__(self, kube: Kube, job: Object, limits: Limits) -> None:
+    def __init__(self, kube: Kube, kind: JobKind, job: Object, limits: Limits) -> None:
         # A few seconds a call: the end of the job must not wait for its evidence.
         brief = limits.gather / 5
         policy = RetryPolicy(brief, brief, pause=brief / 10, connect=brief, read=brief)
         self._kube = kube.with_policy(policy)
+        self._kind = kind
         self._name = str(job["metadata"]["name"])
         self._limits = limits
         self._crashes: set[Crash] = set()
         self._reads: dict[str, int] = {}
         self._own_logs: set[tuple[str, str]] = set()
         self._buried: set[str] = set()
-        self.evidence = Evidence(job=job)
+        self.evidence = Evidence(kind, job)
         self.timeline = Timeline(self.evidence, self._kube.now)
         self.evidence.living = self._living = set[str]()
         self.unread_events = ""
 
     @property
     def retried(self) -> int:
-        """How many ends the policy `ExitCode` starts again, but for those that were asked for."""
-        own = [c for c in self._crashes if c.container == PYTORCH_CONTAINER and not c.asked]
-        return sum(c.code >= RETRIED_FROM and c.code != EXIT_TERMINATED for c in own)
+        """After how many ends the operator makes a pod anew, but for those that were asked for."""
+        own = [c for c in self._crashes if c.container == self._kind.container and not c.asked]
+        codes = [crash.code for crash in own if crash.code != EXIT_TERMINATED]
+        return sum(self._kind.recreates(self.evidence.job, code) for code in codes)
 
     @property
     def crashed(self) -> int:
@@ -82,7 +76,7 @@ class Gatherer:
     @property
     def labels(self) -> str:
         """The label selector of the job's pods."""
-        return f"{JOB_NAME_LABEL}={self._name}"
+        return self._kind.pod_selector(self._name)
 
     def saw_job(self, job: Object, state: JobState, previous: JobState | None) -> None:
         """Keeps the job, and its change of state in the timeline."""
@@ -97,7 +91,7 @@ class Gatherer:
         Returns:
             The crashes that were not known.
         """
-        ours = [pod for pod in pods if belongs_to(pod, self.evidence.job)]
+        ours = [pod for pod in pods if self._kind.owns_pod(pod, self.evidence.job)]
         self._living.clear()
         self._living.update(objects.name(pod) for pod in ours)
         found = [crash for pod in ours for crash in self._keep(pod)]
@@ -110,7 +104,7 @@ class Gatherer:
         Returns:
             The crashes that were not known.
         """
-        if not belongs_to(pod, self.evidence.job):
+        if not self._kind.owns_pod(pod, self.evidence.job):
             return []
         name = str(pod["metadata"]["name"])
         known = self.evidence.pods.get(name)
@@ -141,24 +135,23 @@ class Gatherer:
 
     def words(self) -> str:
         """Why pods do not run yet, in the cluster's words; or empty."""
-        return pending.reason(self.pods(), self.evidence.events)
+        return pending.reason(self._kind.in_order(self.pods()), self.evidence.events)
 
     def lost(self) -> str:
         """Which pods' nodes are lost; or empty."""
-        lost = [pod for pod in pod_status.by_rank(self.pods()) if pod_status.node_lost(pod)]
+        lost = [pod for pod in self._kind.in_order(self.pods()) if pod_status.node_lost(pod)]
         named = (f"{objects.name(pod)} on {objects.dig(pod, 'spec', 'nodeName')}" for pod in lost)
         return f"node lost ({text.some(named)})" if lost else ""
 
     def reason_still_running(self) -> str:
         """What keeps a pod alive whose training has ended; or empty."""
-        return next(
-            (pod_status.reason_still_running(pod) for pod in pod_status.by_rank(self.pods())), ""
-        )
+        pods, main = self._kind.in_order(self.pods()), self._kind.container
+        return next((pod_status.reason_still_running(pod, main) for pod in pods), "")
 
     def read_logs(self, found: Iterable[Crash]) -> None:
         """Reads the ends of the logs of containers that crashed, while they are there."""
         deadline = time.monotonic() + self._limits.gather
-        for crash in sorted(found, key=lambda c: c.container != PYTORCH_CONTAINER):
+        for crash in sorted(found, key=lambda c: c.container != self._kind.container):
             reads = self._reads.get(crash.pod, 0)
             full = not reads and len(self._reads) >= _PODS_WITH_LOGS
             if full or reads >= _READS_A_POD or time.monotonic() > deadline:
@@ -168,11 +161,11 @@ class Gatherer:
 
     def read_events(self) -> None:
         """Reads the events about the job and about pods that do not run."""
-        stuck = [p for p in pod_status.by_rank(self.pods()) if not is_running_or_ended(p)]
+        stuck = [p for p in self._kind.in_order(self.pods()) if not is_running_or_ended(p)]
         names = [self._name, *(objects.name(p) for p in stuck[:_PODS_WITH_EVENTS])]
         for name in names:
             self._read_events(f"involvedObject.name={name}")
-        if job_state(self.evidence.job).phase is Phase.QUEUED:
+        if self._kind.read_state(self.evidence.job).phase is Phase.QUEUED:
             self._read_events(f"involvedObject.kind={pending.WORKLOAD}")
 
     def look_again(self, patient: Kube | None = None) -> None:
@@ -201,7 +194,9 @@ class Gatherer:
     def _recall(self) -> list[Crash]:
         """Learns from the server's history how pods ended that went while nobody watched."""
         gone = [pod for name, pod in self.evidence.pods.items() if name not in self._living]
-        left = {_uid(pod): pod for pod in pod_status.by_rank(gone) if _uid(pod) not in self._buried}
+        left = {
+            _uid(pod): pod for pod in self._kind.in_order(gone) if _uid(pod) not in self._buried
+        }
         if not left:
             return []
         found: list[Crash] = []
@@ -256,7 +251,7 @@ class Gatherer:
             return
         if not text.strip():
             return
-        if crash.container == PYTORCH_CONTAINER:
+        if crash.container == self._kind.container:
             self._own_logs.add((crash.pod, crash.uid))
         elif (crash.pod, crash.uid) in self._own_logs:
             # What runs beside training does not hide what training said.
@@ -277,7 +272,8 @@ class Gatherer:
             return
         if pending.WORKLOAD in fields:
             # Those of other jobs in the namespace come with them.
-            found = [event for event in found if pending.is_workload_of(event, self._name)]
+            prefix = self._kind.workload_prefix(self._name)
+            found = [event for event in found if pending.is_workload(event, prefix)]
         # They outlive what they are about, and an earlier try's job and pods had the same names.
         found = [event for event in found if self._is_news(event)]
         known = {objects.dig(e, "metadata", "uid"): e for e in self.evidence.events}
@@ -290,7 +286,7 @@ class Gatherer:
         uid, evidence = objects.dig(about, "uid"), self.evidence
         if not uid:
             return True
-        if objects.dig(about, "kind") in (PYTORCHJOB.kind, POD.kind):
+        if objects.dig(about, "kind") in (self._kind.resource.kind, POD.kind):
             ours = [evidence.job, *evidence.pods.values(), *evidence.past_pods]
             return any(objects.dig(obj, "metadata", "uid") == uid for obj in ours)
         made = objects.parse_time(objects.dig(evidence.job, "metadata", "creationTimestamp"))

@@ -35,15 +35,12 @@ class Limits:
         pull_grace: How long an image may fail to be pulled.
         config_grace: How long a container may fail to be created.
         refusal_grace: How long the operator may be refused pods for what no waiting mends.
-        restarts: How often pods may be made anew, all of them together, before the job is given
-            up; 0 leaves that to the operator.
         gather: How long the last look at pods, events and logs may take.
     """
 
     queue: float = 0.0
     start: float = 0.0
     run: float = 0.0
-    restarts: int = 0
     acknowledge: float = 60.0
     kind_absent: float = 20.0
     unavailability_budget: float = 900.0

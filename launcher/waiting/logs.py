@@ -94,14 +94,13 @@ class LogFollower(threading.Thread):
     def __init__(
         self,
         kube: Kube,
-        pod: str,
         container: str,
         limits: Limits,
         ended: Callable[[], None],
     ) -> None:
         super().__init__(daemon=True, name=type(self).__name__)
         self._kube = kube
-        self._pod = pod
+        self._pod = ""
         self._container = container
         self._limits = limits
         self._ended = ended
@@ -115,13 +114,15 @@ class LogFollower(threading.Thread):
         self._rest_of_previous = False
         self.note = ""
 
-    def container_started(self, uid: str, restarts: int) -> None:
+    def container_started(self, pod: str, uid: str, restarts: int) -> None:
         """Is told that the container has been started.
 
         Args:
+            pod: The pod's name.
             uid: The pod's uid: a pod that was made anew counts its restarts anew.
             restarts: How often the container had been restarted before.
         """
+        self._pod = pod
         if not self._run:
             self._run = (uid, restarts)
             self.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher.jobs.state import Phase, job_state
+from kfp_pytorch.launcher.jobs.state import Phase
 from kfp_pytorch.launcher.kubernetes import admission, objects
 from kfp_pytorch.launcher.kubernetes.events import event_message, event_object
 from kfp_pytorch.launcher.waiting.evidence import Evidence
@@ -48,7 +48,7 @@ class RefusalWatch:
             The words; empty while there is none, in the queue, and once there has been a pod:
             then it is past.
         """
-        past = evidence.pods or job_state(evidence.job).phase is Phase.QUEUED
+        past = evidence.pods or evidence.kind.read_state(evidence.job).phase is Phase.QUEUED
         words = "" if past else lasting(evidence)
         if not words:
             self._since = None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from kfp_pytorch.launcher import text
-from kfp_pytorch.launcher.jobs.state import JobState, Phase, expected_pods
+from kfp_pytorch.launcher.jobs.state import JobState, Phase
 from kfp_pytorch.launcher.kubernetes import objects, pod_status
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.pod_failures import Crash
@@ -60,7 +60,7 @@ class Timeline:
 
     def saw_pods(self, pods: Iterable[Object]) -> None:
         """Enters when the last of the job's pods got its node."""
-        expected = expected_pods(self._evidence.job)
+        expected = self._evidence.kind.expected_pods(self._evidence.job)
         if self._scheduled or not expected:
             return
         placed = [pod for pod in pods if objects.dig(pod, "spec", "nodeName")]

@@ -10,9 +10,9 @@ import queue
 import time
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER, PYTORCHJOB
 from kfp_pytorch.launcher.errors import CannotObserve, StepError
-from kfp_pytorch.launcher.jobs.state import JobState, Phase, expected_pods, first_pod, job_state
+from kfp_pytorch.launcher.jobs.kind import JobKind
+from kfp_pytorch.launcher.jobs.state import JobState, Phase
 from kfp_pytorch.launcher.kubernetes.api_errors import Forbidden
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig, parse_time
@@ -62,18 +62,23 @@ class Wait:
         self._kube = kube
         self._limits = limits
         self._gatherer = gatherer
+        self._kind = gatherer.evidence.kind
         self._name = str(ensured.job["metadata"]["name"])
+        self._title = self._kind.title(self._name)
         self._uid = str(ensured.job["metadata"]["uid"])
         self._observations: queue.SimpleQueue[tuple[str, Observation | None]] = queue.SimpleQueue()
         self._jobs = JobFollower(
-            kube, lambda s: self._observations.put(("job", s)), limits, ensured.job
+            kube,
+            lambda s: self._observations.put(("job", s)),
+            limits,
+            self._kind.resource,
+            ensured.job,
         )
         self._pods = PodsFollower(
             kube, lambda s: self._observations.put(("pods", s)), limits, gatherer.labels
         )
-        self._first_pod = first_pod(ensured.job)
-        self._log = LogFollower(kube, self._first_pod, PYTORCH_CONTAINER, limits, self._log_ended)
-        self._expected = expected_pods(ensured.job)
+        self._log = LogFollower(kube, self._kind.container, limits, self._log_ended)
+        self._expected = self._kind.expected_pods(ensured.job)
         self._startup_failures = StartupFailures(limits.pull_grace, limits.config_grace)
         self._refusals = refusals.RefusalWatch(limits)
         self._clocks = Clocks(limits, time.monotonic())
@@ -145,16 +150,17 @@ class Wait:
         trouble = self._startup_failures.fatal(self._gatherer.pods(), now)
         if trouble is not None:
             return str(trouble)
-        most, retried = self._limits.restarts, self._gatherer.retried
+        evidence, retried = self._gatherer.evidence, self._gatherer.retried
+        most = self._kind.restart_limit(evidence.job)
         if 0 < most <= retried:
             return (
-                f"the pods of PyTorchJob {self._name} failed and were started again {retried} "
-                f"times, which is backoff_limit ({most})"
+                f"the pods of {self._title} failed and were started again {retried} "
+                f"times, which is {self._kind.restart_limit_input} ({most})"
             )
         self._clocks.count(now)
-        refused = self._refusals.fatal(self._gatherer.evidence, now)
+        refused = self._refusals.fatal(evidence, now)
         if refused:
-            return f"PyTorchJob {self._name} gets no pods: {refused}"
+            return f"{self._title} gets no pods: {refused}"
         limit = self._clocks.exceeded()
         return self._cause_of_limit(limit) if limit else ""
 
@@ -178,18 +184,19 @@ class Wait:
                 log(f"WARNING: {state.warning}")
             return ""
         words = ": ".join(filter(None, (state.reason, state.message)))
-        return f"PyTorchJob {self._name} failed: {words or 'the operator gave no reason'}"
+        return f"{self._title} failed: {words or 'the operator gave no reason'}"
 
     def _cause_of_limit(self, limit: str) -> str:
-        job, limits, words = f"PyTorchJob {self._name}", self._limits, self._gatherer.words()
+        job, limits, words = self._title, self._limits, self._gatherer.words()
+        operator = self._kind.operator
         unread = self._gatherer.unread_events
         ran = f"{self._gatherer.running()} of {self._expected} pods ran"
         if limit == "start" and self._expected and not self._gatherer.pods():
             ran = f"none of its {self._expected} pods was made"
-            words = words or unread or "nothing says why, so look at the Training Operator's log"
+            words = words or unread or f"nothing says why, so look at the {operator}'s log"
         tail = f": {words}" if words else ""
         return {
-            "acknowledge": f"{job} was not acknowledged by the Training Operator within "
+            "acknowledge": f"{job} was not acknowledged by the {operator} within "
             f"{duration(limits.acknowledge)}: it has neither a condition nor a pod"
             + (f"; {unread}" if unread else ""),
             "queue": f"{job} was still queued after {duration(limits.queue)} (queue_timeout){tail}",
@@ -198,8 +205,8 @@ class Wait:
             "run": f"{job} still ran after {duration(limits.run)} (timeout){tail}",
             "deletion": f"{job} was deleted while it ran, and has not gone for "
             f"{duration(limits.deletion)}{tail}",
-            "settle": f"{self._first_pod} ended {duration(limits.settle)} ago, but the Training "
-            f"Operator has not said how {job} ended",
+            "settle": f"{self._first_pod} ended {duration(limits.settle)} ago, but the {operator} "
+            f"has not said how {job} ended",
         }[limit]
 
     def _take(self, until: float) -> None:
@@ -239,27 +246,30 @@ class Wait:
     def _see_job(self, observation: Observation | None) -> None:
         if isinstance(observation, Snapshot):
             if not observation.items:
-                self._lost = f"PyTorchJob {self._name} was deleted while it was waited for"
+                self._lost = f"{self._title} was deleted while it was waited for"
             for job in observation.items:
                 self._saw_job(job)
         elif isinstance(observation, Change):
             metadata = observation.obj.get("metadata") or {}
-            if observation.obj.get("kind") != PYTORCHJOB.kind or metadata.get("name") != self._name:
+            if (
+                observation.obj.get("kind") != self._kind.resource.kind
+                or metadata.get("name") != self._name
+            ):
                 return
             if observation.kind == "DELETED" and metadata.get("uid") != self._uid:
                 return
             self._saw_job(observation.obj)
             if observation.kind == "DELETED":
-                self._lost = f"PyTorchJob {self._name} was deleted while it was waited for"
+                self._lost = f"{self._title} was deleted while it was waited for"
 
     def _saw_job(self, job: Object) -> None:
         if (job["metadata"].get("uid") or self._uid) != self._uid:
             self._lost = (
-                f"PyTorchJob {self._name} was deleted, and another of its name was made that is "
+                f"{self._title} was deleted, and another of its name was made that is "
                 "not this step's"
             )
             return
-        previous, self._state = self._state, job_state(job)
+        previous, self._state = self._state, self._kind.read_state(job)
         if previous is not None and previous.phase.ended:
             # The end is final, whatever a stale read says afterwards.
             self._state = previous
@@ -284,10 +294,10 @@ class Wait:
         self._gatherer.read_logs(fresh)
         self._count()
         pod = self._gatherer.evidence.pods.get(self._first_pod, {})
-        status = container_status(pod, PYTORCH_CONTAINER)
+        status = container_status(pod, self._kind.container)
         if any(dig(status, "state", told) is not None for told in ("running", "terminated")):
             uid = str(dig(pod, "metadata", "uid"))
-            self._log.container_started(uid, int(status.get("restartCount") or 0))
+            self._log.container_started(self._first_pod, uid, int(status.get("restartCount") or 0))
         if self._first_pod_over():
             # The job's own last word should be near; an event of it may have been lost.
             self._beat_at = min(self._beat_at, time.monotonic() + 1.0)
@@ -389,13 +399,18 @@ class Wait:
         counts = (self._clocks, self._startup_failures, self._refusals)
         return min([*due, *(at for count in counts if (at := count.next_deadline()) is not None)])
 
+    @property
+    def _first_pod(self) -> str:
+        evidence = self._gatherer.evidence
+        return self._kind.first_pod(evidence.job, list(evidence.pods.values()))
+
     def _log_ended(self) -> None:
         self._observations.put(("log", None))
 
 
-def announce(ensured: Ensured, namespace: str) -> None:
+def announce(ensured: Ensured, kind: JobKind, namespace: str) -> None:
     """Says which job is waited for, and how it came about."""
-    job = f"PyTorchJob {namespace}/{ensured.job['metadata']['name']}"
+    job = kind.title(f"{namespace}/{ensured.job['metadata']['name']}")
     words = {
         "created": f"created {job}",
         "adopted": f"adopted {job}, which an earlier try of this step had made",

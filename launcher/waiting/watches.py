@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher.constants import POD, PYTORCHJOB, Kind
+from kfp_pytorch.launcher.constants import POD, Kind
 from kfp_pytorch.launcher.errors import CannotObserve, StepError
 from kfp_pytorch.launcher.kubernetes.api_errors import (
     ApiError,
@@ -217,9 +217,15 @@ class JobFollower(Follower):
     """Keeps one job in view; a snapshot without it means that the server says it is gone."""
 
     def __init__(
-        self, kube: Kube, put: Callable[[Observation], None], limits: Limits, job: Object
+        self,
+        kube: Kube,
+        put: Callable[[Observation], None],
+        limits: Limits,
+        kind: Kind,
+        job: Object,
     ) -> None:
         super().__init__(kube, put, limits)
+        self._kind = kind
         self._job_name = str(job["metadata"]["name"])
         self._uid = job["metadata"].get("uid")
         self._job_version = ""
@@ -229,7 +235,7 @@ class JobFollower(Follower):
     def read(self) -> tuple[list[Object], str]:
         """Reads the job. Only a well-formed NotFound counts as its absence."""
         try:
-            job = self._first or self.kube.get(PYTORCHJOB, self._job_name)
+            job = self._first or self.kube.get(self._kind, self._job_name)
         except NotFound:
             self._recall()
             return [], ""
@@ -245,15 +251,15 @@ class JobFollower(Follower):
     def _recall(self) -> None:
         """Learns from the server's history how a job ended that is gone since the last watch."""
         version, name = self._version, self._job_name
-        for kind, obj in history(self.kube, PYTORCHJOB, version=version, name=name):
-            self._put(Change(kind, obj))
-            if kind == "DELETED":
+        for change, obj in history(self.kube, self._kind, version=version, name=name):
+            self._put(Change(change, obj))
+            if change == "DELETED":
                 return
 
     def open(self, version: str) -> WatchStream:
         """Opens a watch on the one job."""
         return self.kube.watch(
-            PYTORCHJOB,
+            self._kind,
             name=self._job_name,
             resource_version=version,
             idle_timeout=self.limits.watch_idle,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kfp_pytorch.launcher.diagnosis.message import Diagnosis, diagnose
+from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
 CAUSE = "PyTorchJob team/j failed (PyTorchJobFailed): 1 Worker replica(s) failed."
@@ -76,6 +77,7 @@ def of(
     *pods: dict[str, Any], logs: dict[str, str] | None = None, events: Any = (), **more: Any
 ) -> Diagnosis:
     evidence = Evidence(
+        PYTORCH_JOB,
         job=more.pop("job", job(max(2, len(pods)))),
         pods={p["metadata"]["name"]: p for p in pods},
         logs=logs or {},

@@ -17,13 +17,14 @@ from harness.held import Clock
 
 from kfp_pytorch.launcher.constants import PYTORCHJOB
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import parse_inputs
+from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.jobs.pytorchjob.manifest import longest_suffix
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.outputs.artifacts import Places
 from kfp_pytorch.launcher.runtime import printing
 from kfp_pytorch.launcher.runtime.identity import job_name
 from kfp_pytorch.launcher.runtime.stopping import Stopper
-from kfp_pytorch.launcher.steps.pytorch_job import Artifacts, train
+from kfp_pytorch.launcher.steps.job import Artifacts, train
 from kfp_pytorch.launcher.waiting.limits import Limits
 
 MODEL_URI = "minio://mlpipeline/v2/artifacts/train/run-1/pytorch-job/abc/model"
@@ -117,7 +118,9 @@ class Run:
 
     def _run(self) -> None:
         try:
-            self.places = train(self._kube, self.inputs, self.outputs, self._limits, self.stopper)
+            self.places = train(
+                PYTORCH_JOB, self._kube, self.inputs, self.outputs, self._limits, self.stopper
+            )
         except BaseException as error:
             self.error = error
         self.ended_at = time.monotonic()

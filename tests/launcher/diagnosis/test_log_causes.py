@@ -8,20 +8,27 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.diagnosis.message import Diagnosis, diagnose
+from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
 
 def pod(node: int, code: int = 1, message: str = "") -> dict[str, Any]:
     ended = {"exitCode": code, "reason": "Error", "message": message}
     status = {"name": "pytorch", "state": {"terminated": ended} if code else {"running": {}}}
-    name = f"j-worker-{node - 1}" if node else "j-master-0"
-    return {"metadata": {"name": name}, "status": {"containerStatuses": [status]}}
+    role, index = ("worker", node - 1) if node else ("master", 0)
+    labels = {
+        "training.kubeflow.org/replica-type": role,
+        "training.kubeflow.org/replica-index": str(index),
+    }
+    metadata = {"name": f"j-{role}-{index}", "labels": labels}
+    return {"metadata": metadata, "status": {"containerStatuses": [status]}}
 
 
 def of(*pods: dict[str, Any], logs: dict[str, str] | None = None, nproc: int = 1) -> Diagnosis:
     replicas = {"Master": {"replicas": 1}, "Worker": {"replicas": max(1, len(pods) - 1)}}
     spec = {"nprocPerNode": str(nproc), "pytorchReplicaSpecs": replicas}
     evidence = Evidence(
+        PYTORCH_JOB,
         job={"metadata": {"name": "j"}, "spec": spec},
         pods={p["metadata"]["name"]: p for p in pods},
         logs=logs or {},

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kfp_pytorch.launcher.diagnosis.message import diagnose
+from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
 
@@ -217,14 +218,16 @@ def test_why_the_operator_could_create_no_pod(words: str, said: str) -> None:
 
 
 def test_an_operator_that_never_answered() -> None:
-    found = diagnose(Evidence(job=job(status={})), "The job was not acknowledged within 60 s.")
+    found = diagnose(
+        Evidence(PYTORCH_JOB, job=job(status={})), "The job was not acknowledged within 60 s."
+    )
     assert "has not acknowledged the job" in first_line(found)
     assert "Check that the operator runs" in found.message
 
 
 def test_a_job_still_in_its_queue() -> None:
     suspended = job(spec={"runPolicy": {"suspend": True}}, status={})
-    found = diagnose(Evidence(job=suspended), "The job waited 3600 s in its queue.")
+    found = diagnose(Evidence(PYTORCH_JOB, job=suspended), "The job waited 3600 s in its queue.")
     assert "suspended" in first_line(found)
     assert "queue_timeout" in found.message
 
@@ -285,6 +288,7 @@ def test_the_message_stays_readable_whatever_the_program_wrote() -> None:
 
 def test_missing_logs_never_hide_the_failure() -> None:
     evidence = Evidence(
+        PYTORCH_JOB,
         job=job(),
         pods={"j-master-0": pod(0, container(state=end(3)))},
         notes=["The logs could not be read: pods/log is forbidden."],
@@ -308,13 +312,13 @@ def test_missing_logs_never_hide_the_failure() -> None:
 )
 def test_an_end_that_only_the_log_explains_is_told_with_its_last_line(log: str, told: str) -> None:
     pods = {"j-master-0": pod(0, container(state=end(2)))}
-    found = diagnose(Evidence(job=job(), pods=pods, logs={"j-master-0": log}), CAUSE)
+    found = diagnose(Evidence(PYTORCH_JOB, job=job(), pods=pods, logs={"j-master-0": log}), CAUSE)
     assert first_line(found) == "j-master-0 ended with exit code 2."
     assert told in found.message.splitlines()[1]
 
 
 def test_with_no_evidence_the_cause_itself_is_the_message() -> None:
-    found = diagnose(Evidence(), "The job was deleted while it ran.")
+    found = diagnose(Evidence(PYTORCH_JOB), "The job was deleted while it ran.")
     assert first_line(found) == "The job was deleted while it ran."
     assert found.short == "The job was deleted while it ran"
 
@@ -339,7 +343,7 @@ LIMIT = "It did not run within 600 s"
 def test_the_end_of_the_wait_comes_first_unless_something_that_is_so_now_explains_it(
     why: str, pods: list[dict[str, Any]], order: list[str]
 ) -> None:
-    evidence = Evidence(job=job(), pods={p["metadata"]["name"]: p for p in pods})
+    evidence = Evidence(PYTORCH_JOB, job=job(), pods={p["metadata"]["name"]: p for p in pods})
     message = diagnose(evidence, LIMIT, why).message
     places = [message.find(part) for part in order]
     assert -1 not in places
@@ -369,7 +373,9 @@ objects = st.dictionaries(st.sampled_from(["metadata", "spec", "status", "reason
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
 @given(objects, objects, objects, st.text(max_size=30))
 def test_no_evidence_however_odd_raises(job: Any, pod: Any, event: Any, log: str) -> None:
-    evidence = Evidence(job=job, pods={"p": pod}, past_pods=[pod], events=[event], logs={"p": log})
+    evidence = Evidence(
+        PYTORCH_JOB, job=job, pods={"p": pod}, past_pods=[pod], events=[event], logs={"p": log}
+    )
     diagnose(evidence, "It failed.")
 
 

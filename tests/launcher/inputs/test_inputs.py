@@ -9,7 +9,7 @@ import pytest
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import input_names, parse_inputs
 from kfp_pytorch.launcher.jobs.pytorchjob.manifest import longest_suffix, manifest
-from kfp_pytorch.launcher.steps.pytorch_job import limits_of
+from kfp_pytorch.launcher.jobs.pytorchjob.state import restart_limit
 
 
 def parsed(**inputs: Any) -> Any:
@@ -258,9 +258,12 @@ def test_the_backoff_limit_fits_the_nodes_for_one_crash_counts_once_on_each() ->
 def test_restarts_that_the_operator_does_not_count_are_limited_too(
     limit: int, restarts: int
 ) -> None:
-    counted = parsed(restart_policy="ExitCode", backoff_limit=limit)
-    assert limits_of(counted).restarts == restarts
-    assert limits_of(parsed(backoff_limit=limit)).restarts == 0
+    def limit_of(**inputs: Any) -> int:
+        job = manifest(parsed(**inputs), job_name="j", labels={}, annotations={}, owner=None)
+        return restart_limit(job)
+
+    assert limit_of(restart_policy="ExitCode", backoff_limit=limit) == restarts
+    assert limit_of(backoff_limit=limit) == 0
 
 
 def test_one_process_for_each_gpu_unless_said_otherwise() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from kfp_pytorch.launcher.diagnosis.message import diagnose
 from kfp_pytorch.launcher.errors import JobFailed
+from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.kubernetes import pending as reasons
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
@@ -36,7 +37,7 @@ def pending(index: int, message: str = NO_GPU) -> dict[str, Any]:
 
 
 def test_the_first_pod_that_waits_is_named_with_the_schedulers_words_and_the_rest_counted() -> None:
-    said = reasons.reason([pending(2), pending(0), pending(1)], [])
+    said = reasons.reason(PYTORCH_JOB.in_order([pending(2), pending(0), pending(1)]), [])
     assert said == f"j-worker-0 and 2 more: Unschedulable: {NO_GPU}"
 
 
@@ -111,7 +112,7 @@ def test_an_operator_that_makes_no_pods_is_what_to_look_at(step: Any, hands: Any
 def of(why: str, cause: str, **seen: Any) -> list[str]:
     created = {"type": "Created", "status": "True"}
     job = {"metadata": {"name": "j"}, "spec": {}, "status": {"conditions": [created]}}
-    return diagnose(Evidence(**{"job": job} | seen), cause, why).message.splitlines()
+    return diagnose(Evidence(PYTORCH_JOB, **{"job": job} | seen), cause, why).message.splitlines()
 
 
 def restarted_once() -> dict[str, Any]:

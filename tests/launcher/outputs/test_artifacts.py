@@ -10,6 +10,7 @@ import pytest
 from kfp import dsl
 
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import parse_inputs
+from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.jobs.pytorchjob.manifest import manifest
 from kfp_pytorch.launcher.jobs.termination_messages import Export, Outcome, Success, read_messages
 from kfp_pytorch.launcher.outputs import artifacts
@@ -24,7 +25,7 @@ class Step:
     """A step's output artifacts in a folder, as the executor makes them."""
 
     root: Path
-    evidence: Evidence = field(default_factory=Evidence)
+    evidence: Evidence = field(default_factory=lambda: Evidence(PYTORCH_JOB))
 
     def __post_init__(self) -> None:
         self.model = dsl.Model(uri=str(self.root / "model" / "model"))

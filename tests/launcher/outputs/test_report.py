@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import parse_inputs
+from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.jobs.pytorchjob.manifest import manifest
 from kfp_pytorch.launcher.jobs.termination_messages import Outcome, Success
 from kfp_pytorch.launcher.outputs.report import render
@@ -60,6 +61,7 @@ def test_it_tells_what_ran_where_and_for_how_long() -> None:
         ),
     ]
     evidence = Evidence(
+        PYTORCH_JOB,
         pods={p["metadata"]["name"]: p for p in pods},
         timeline=[
             entry(0, "created"),
@@ -82,7 +84,7 @@ def test_it_tells_what_ran_where_and_for_how_long() -> None:
 
 
 def test_the_job_as_submitted_can_be_copied_out_again() -> None:
-    text = report(Evidence(), num_nodes=2, args=["```", "ünï"])
+    text = report(Evidence(PYTORCH_JOB), num_nodes=2, args=["```", "ünï"])
     block = re.search(r"(`{3,})json\n(.*)\n\1", text, re.DOTALL)
     assert block is not None
     job = json.loads(block[2])
@@ -93,7 +95,9 @@ def test_the_job_as_submitted_can_be_copied_out_again() -> None:
 
 
 def test_values_of_variables_that_sound_secret_are_left_out() -> None:
-    text = report(Evidence(), env={"HF_TOKEN": "hf_123", "DB_PASSWORD": "pw9", "EPOCHS": 3})
+    text = report(
+        Evidence(PYTORCH_JOB), env={"HF_TOKEN": "hf_123", "DB_PASSWORD": "pw9", "EPOCHS": 3}
+    )
     assert "hf_123" not in text
     assert "pw9" not in text
     assert '"value": "3"' in text
@@ -102,14 +106,16 @@ def test_values_of_variables_that_sound_secret_are_left_out() -> None:
 def test_values_of_flags_that_sound_secret_are_left_out() -> None:
     hidden = ["--hf-token=hf_123", "--api-key", "k 9", "--password=a\nb7"]
     told = ["--tokenizer=bpe", "--max-tokens", "64", "--secret-santa=no"]
-    text = report(Evidence(), command=["train", *hidden], args=[*told, "--token"])
+    text = report(Evidence(PYTORCH_JOB), command=["train", *hidden], args=[*told, "--token"])
     assert not any(value in text for value in ("hf_123", "k 9", "b7"))
     assert all(f'"{word}"' in text for word in ("train", "--api-key", *told, "--token"))
 
 
 def test_words_of_the_cluster_cannot_break_the_page() -> None:
     evidence = Evidence(
-        timeline=[entry(0, "failed", "<script>x</script>\n| a | b |\n# head")], notes=["<b>"]
+        PYTORCH_JOB,
+        timeline=[entry(0, "failed", "<script>x</script>\n| a | b |\n# head")],
+        notes=["<b>"],
     )
     text = report(evidence, diagnosis="boom\n```\n<script>")
     assert "\n# head" not in text
@@ -118,14 +124,14 @@ def test_words_of_the_cluster_cannot_break_the_page() -> None:
 
 
 def test_a_failure_comes_first() -> None:
-    text = report(Evidence(), diagnosis="rank 1 ran out of memory")
+    text = report(Evidence(PYTORCH_JOB), diagnosis="rank 1 ran out of memory")
     assert text.index("rank 1 ran out of memory") < text.index("| Image |")
 
 
 def test_of_hundreds_of_pods_those_with_trouble_are_shown() -> None:
     pods = [pod("worker", i) for i in range(511)]
     pods[400] = pod("worker", 400, ends=[("lastState", 1, "Error")], restarts=2)
-    evidence = Evidence(pods={p["metadata"]["name"]: p for p in pods})
+    evidence = Evidence(PYTORCH_JOB, pods={p["metadata"]["name"]: p for p in pods})
     text = report(evidence, num_nodes=512)
     assert "| j-worker-400 |" in text
     assert "And 471 more pods" in text
@@ -143,6 +149,10 @@ def test_an_init_container_is_named_and_only_when_it_failed(code: int, state: st
     worker = pod("worker", 0, ends=[("state", 0, "Completed")])
     ended = {"terminated": {"exitCode": code, "reason": "Completed"}}
     worker["status"]["initContainerStatuses"] = [{"name": "wait_first", "state": ended}]
-    row = next(line for line in report(Evidence({}, {"p": worker})).splitlines() if "gpu-1" in line)
+    row = next(
+        line
+        for line in report(Evidence(PYTORCH_JOB, {}, {"p": worker})).splitlines()
+        if "gpu-1" in line
+    )
     assert state.replace("wait-first", "wait\\_first") in row
     assert row.count("exit code") == 1 + code

@@ -10,6 +10,7 @@ import pytest
 from harness.hands import connected
 from harness.played import container, end
 
+from kfp_pytorch.launcher.constants import PYTORCHJOB
 from kfp_pytorch.launcher.errors import JobFailed
 from kfp_pytorch.launcher.waiting.limits import Limits
 from kfp_pytorch.launcher.waiting.watches import JobFollower, PodsFollower
@@ -66,7 +67,7 @@ def test_launchers_that_lose_their_watches_at_once_do_not_come_back_in_step(
 ) -> None:
     limits = Limits(**CALM)
     for follower in (
-        JobFollower(kube, print, limits, {"metadata": {"name": "a"}}),
+        JobFollower(kube, print, limits, PYTORCHJOB, {"metadata": {"name": "a"}}),
         PodsFollower(kube, print, limits, "a=b"),
     ):
         pauses = [follower.pause(failures, silent=False) for _ in range(200)]
@@ -76,7 +77,7 @@ def test_launchers_that_lose_their_watches_at_once_do_not_come_back_in_step(
 
 def test_after_a_cut_pods_are_looked_at_over_a_longer_time_than_the_job(kube: Any) -> None:
     limits = Limits(**CALM)
-    job = JobFollower(kube, print, limits, {"metadata": {"name": "a"}})
+    job = JobFollower(kube, print, limits, PYTORCHJOB, {"metadata": {"name": "a"}})
     pods = PodsFollower(kube, print, limits, "a=b")
     assert max(job.pause(0, silent=False) for _ in range(200)) <= 0.4
     assert 1.0 < max(pods.pause(0, silent=False) for _ in range(200)) <= 2.0

@@ -359,7 +359,7 @@ def test_a_report_that_cannot_be_made_does_not_hide_why_the_job_failed(
     def broken(*_: Any) -> str:
         raise TypeError("what is this?")
 
-    monkeypatch.setattr("kfp_pytorch.launcher.steps.pytorch_job.render", broken)
+    monkeypatch.setattr("kfp_pytorch.launcher.steps.job.render", broken)
     run = runs(step, hands)
     hands.set_conditions(run.job, "Failed: it broke")
     assert "it broke" in run.failed(JobFailed)

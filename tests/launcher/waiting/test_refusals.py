@@ -11,6 +11,7 @@ from harness.faults.actions import Answer, Forbidden
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import JobFailed, StepError
+from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.kubernetes.api_errors import Refused
 from kfp_pytorch.launcher.waiting import refusals
 from kfp_pytorch.launcher.waiting.evidence import Evidence
@@ -137,12 +138,12 @@ def test_a_job_that_is_queued_is_not_given_up_for_what_was_refused_before() -> N
     events = [event("j", "FailedCreatePod", "error looking up service account team/me")]
     watch = refusals.RefusalWatch(Limits(refusal_grace=10.0))
     waits, queued = job(status={}), job(spec={"runPolicy": {"suspend": True}}, status={})
-    assert watch.fatal(Evidence(job=waits, events=events), 5.0) == ""
+    assert watch.fatal(Evidence(PYTORCH_JOB, job=waits, events=events), 5.0) == ""
     assert watch.next_deadline() == 15.0
-    assert watch.fatal(Evidence(job=queued, events=events), 15.0) == ""
+    assert watch.fatal(Evidence(PYTORCH_JOB, job=queued, events=events), 15.0) == ""
     assert watch.next_deadline() is None
-    assert watch.fatal(Evidence(job=waits, events=events), 20.0) == ""
-    assert "service account" in watch.fatal(Evidence(job=waits, events=events), 30.0)
+    assert watch.fatal(Evidence(PYTORCH_JOB, job=waits, events=events), 20.0) == ""
+    assert "service account" in watch.fatal(Evidence(PYTORCH_JOB, job=waits, events=events), 30.0)
 
 
 def test_events_that_may_not_be_read_are_said_to_be_where_the_reason_may_be(
@@ -211,7 +212,7 @@ def test_each_refusal_of_pods_has_its_own_advice_and_some_last(
     found = of(job=job(status={}), events=events)
     assert words in first_line(found)
     assert advice in found.message.splitlines()[1]
-    assert bool(refusals.lasting(Evidence(job=job(), events=events))) is lasts
+    assert bool(refusals.lasting(Evidence(PYTORCH_JOB, job=job(), events=events))) is lasts
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from harness.evident import CAUSE, container, end, first_line, job, of, pod
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.diagnosis.message import diagnose
+from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.kubernetes.pod_failures import crashes
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 from kfp_pytorch.launcher.waiting.gather import Gatherer
@@ -32,7 +33,9 @@ def with_proxy(found: Object) -> Object:
 
 
 def headline(why: str, *pods: Object) -> str:
-    evidence = Evidence(job=job(len(pods)), pods={p["metadata"]["name"]: p for p in pods})
+    evidence = Evidence(
+        PYTORCH_JOB, job=job(len(pods)), pods={p["metadata"]["name"]: p for p in pods}
+    )
     return first_line(diagnose(evidence, "j still ran after 5 s (timeout)", why))
 
 
@@ -89,7 +92,7 @@ def test_the_last_words_of_a_sidecar_do_not_end_the_log_of_training() -> None:
 
 def test_the_log_of_a_sidecar_does_not_take_the_place_of_trainings(hands: Any, kube: Any) -> None:
     job = hands.stranger()
-    gatherer = Gatherer(kube, job, Limits())
+    gatherer = Gatherer(kube, PYTORCH_JOB, job, Limits())
     containers = [{"name": name, "image": "a"} for name in ("pytorch", "logger")]
     spec = {"nodeName": "node-1", "containers": containers}
     hands.server.call(hands.server.api.create, POD, played.pod(job, "master", 0, spec))
@@ -102,7 +105,7 @@ def test_the_log_of_a_sidecar_does_not_take_the_place_of_trainings(hands: Any, k
 
 
 def test_kills_of_a_sidecar_are_no_restarts_of_the_job(kube: Any) -> None:
-    gatherer = Gatherer(kube, {"metadata": {"name": "j", "uid": "1"}}, Limits())
+    gatherer = Gatherer(kube, PYTORCH_JOB, {"metadata": {"name": "j", "uid": "1"}}, Limits())
     killed = pod(0, container(state=RUNNING), container("logger", state=end(137)))
     killed["metadata"]["ownerReferences"] = [{"uid": "1"}]
     gatherer.saw_pods([killed])

@@ -3,7 +3,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from kfp_pytorch.launcher.jobs.state import job_state
+from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
+from kfp_pytorch.launcher.jobs.pytorchjob.state import read_state
 from kfp_pytorch.launcher.kubernetes.pod_failures import crashes
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 from kfp_pytorch.launcher.waiting.timeline import Timeline
@@ -48,11 +49,11 @@ def pod(index: int, node: str = "", code: int = 0, phase: str = "Running") -> di
 
 
 def lived(*states: dict[str, Any]) -> Evidence:
-    evidence = Evidence(job=states[0])
+    evidence = Evidence(PYTORCH_JOB, job=states[0])
     timeline, previous = Timeline(evidence, lambda: NOW), None
     for state in states:
-        timeline.saw_job(state, job_state(state), previous)
-        previous = job_state(state)
+        timeline.saw_job(state, read_state(state), previous)
+        previous = read_state(state)
     return evidence
 
 
@@ -83,7 +84,7 @@ def test_a_life_is_told_from_the_creation_to_the_end_with_the_clusters_own_times
 
 
 def test_it_is_scheduled_once_the_last_of_its_pods_has_a_node() -> None:
-    evidence = Evidence(job=job(workers=2))
+    evidence = Evidence(PYTORCH_JOB, job=job(workers=2))
     timeline = Timeline(evidence, lambda: NOW)
     timeline.saw_pods([pod(0, "a"), pod(1, "b"), pod(2)])
     assert told(evidence) == []
@@ -94,7 +95,7 @@ def test_it_is_scheduled_once_the_last_of_its_pods_has_a_node() -> None:
 
 
 def test_the_restarts_of_many_pods_at_once_are_one_entry_that_names_the_first() -> None:
-    evidence = Evidence(job=job())
+    evidence = Evidence(PYTORCH_JOB, job=job())
     timeline = Timeline(evidence, lambda: NOW)
     for index in range(50):
         failed = pod(index, "a", code=137)
@@ -105,7 +106,7 @@ def test_the_restarts_of_many_pods_at_once_are_one_entry_that_names_the_first() 
 
 
 def test_a_container_of_a_pod_that_failed_was_not_restarted() -> None:
-    evidence = Evidence(job=job())
+    evidence = Evidence(PYTORCH_JOB, job=job())
     failed = pod(0, "a", code=1, phase="Failed")
     Timeline(evidence, lambda: NOW).saw_crashes(failed, crashes(failed))
     assert [entry.what for entry in evidence.timeline] == ["ended"]

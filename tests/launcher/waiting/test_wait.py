@@ -13,6 +13,7 @@ from harness.hands import container, end
 
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
 from kfp_pytorch.launcher.errors import JobFailed
+from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.waiting.gather import Gatherer
 from kfp_pytorch.launcher.waiting.limits import Limits
 
@@ -377,7 +378,7 @@ def test_a_sidecar_that_keeps_the_job_alive_is_named_while_it_does(
 def test_kills_that_the_operator_does_not_count_end_the_job_at_the_backoff_limit(
     step: Any, hands: Any
 ) -> None:
-    run = step({"restarts": 2}, num_nodes=2, restart_policy="ExitCode")
+    run = step(num_nodes=2, restart_policy="ExitCode", backoff_limit=2)
     hands.running(run.job)
     hands.set_conditions(run.job, "Created", "Running")
     hands.ended(run.job, 138)
@@ -388,8 +389,9 @@ def test_kills_that_the_operator_does_not_count_end_the_job_at_the_backoff_limit
 
 
 def test_of_ends_that_are_started_again_those_that_were_asked_for_do_not_count(kube: Any) -> None:
-    job = {"metadata": {"name": "j", "uid": "1"}}
-    gatherer = Gatherer(kube, job, Limits())
+    spec = {"pytorchReplicaSpecs": {"Master": {"restartPolicy": "ExitCode"}}}
+    job = {"metadata": {"name": "j", "uid": "1"}, "spec": spec}
+    gatherer = Gatherer(kube, PYTORCH_JOB, job, Limits())
     # The last one was taken back by its queue, and killed when it did not end.
     goes = {"deletionTimestamp": "2025-11-27T12:00:00Z"}
     for number, (code, more) in enumerate([(143, {}), (137, {}), (1, {}), (138, {}), (137, goes)]):

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from harness.played import condition
 
-from kfp_pytorch.launcher.jobs.state import Phase, expected_pods, first_pod, job_state
+from kfp_pytorch.launcher.jobs.pytorchjob.state import expected_pods, first_pod, read_state
+from kfp_pytorch.launcher.jobs.state import Phase
 
 
 def job(*conditions: str, suspend: bool | None = None, **status: Any) -> dict[str, Any]:
@@ -37,29 +38,31 @@ def job(*conditions: str, suspend: bool | None = None, **status: Any) -> dict[st
     ],
 )
 def test_the_order_of_conditions_means_nothing(conditions: list[str], phase: Phase) -> None:
-    assert {job_state(job(*order)).phase for order in itertools.permutations(conditions)} == {phase}
+    assert {read_state(job(*order)).phase for order in itertools.permutations(conditions)} == {
+        phase
+    }
 
 
 @pytest.mark.parametrize("status", [None, {}, {"conditions": None}, {"conditions": []}])
 def test_a_job_without_conditions_is_not_acknowledged(status: Any) -> None:
-    assert job_state({"metadata": {}, "spec": {}, "status": status}).phase is Phase.UNACKNOWLEDGED
-    assert job_state({"metadata": {}}).phase is Phase.UNACKNOWLEDGED
+    assert read_state({"metadata": {}, "spec": {}, "status": status}).phase is Phase.UNACKNOWLEDGED
+    assert read_state({"metadata": {}}).phase is Phase.UNACKNOWLEDGED
 
 
 def test_a_suspended_job_is_queued_with_and_without_conditions() -> None:
-    assert job_state(job(suspend=True)).phase is Phase.QUEUED
-    assert job_state(job("Created", "Suspended", suspend=True)).phase is Phase.QUEUED
-    assert job_state(job("Created", suspend=True)).phase is Phase.QUEUED
-    assert job_state(job("Created", "Suspended=False", suspend=True)).phase is Phase.QUEUED
+    assert read_state(job(suspend=True)).phase is Phase.QUEUED
+    assert read_state(job("Created", "Suspended", suspend=True)).phase is Phase.QUEUED
+    assert read_state(job("Created", suspend=True)).phase is Phase.QUEUED
+    assert read_state(job("Created", "Suspended=False", suspend=True)).phase is Phase.QUEUED
 
 
 def test_a_resumed_job_that_only_says_suspended_false_is_starting() -> None:
-    assert job_state(job("Suspended=False", suspend=False)).phase is Phase.STARTING
+    assert read_state(job("Suspended=False", suspend=False)).phase is Phase.STARTING
 
 
 @pytest.mark.parametrize("value", ["False", "Unknown", "true", "1"])
 def test_only_status_true_counts(value: str) -> None:
-    assert job_state(job("Created", f"Failed={value}")).phase is Phase.STARTING
+    assert read_state(job("Created", f"Failed={value}")).phase is Phase.STARTING
 
 
 def test_of_conditions_of_one_type_the_last_to_change_counts_but_an_end_is_final() -> None:
@@ -68,7 +71,7 @@ def test_of_conditions_of_one_type_the_last_to_change_counts_but_an_end_is_final
 
     def phases(*conditions: dict[str, Any]) -> set[Phase]:
         orders = itertools.permutations(conditions)
-        return {job_state({"status": {"conditions": list(order)}}).phase for order in orders}
+        return {read_state({"status": {"conditions": list(order)}}).phase for order in orders}
 
     resumed = (at(1, "Suspended"), at(2, "Suspended=False"), at(2, "Running"))
     assert phases(*resumed) == {Phase.RUNNING}
@@ -77,21 +80,21 @@ def test_of_conditions_of_one_type_the_last_to_change_counts_but_an_end_is_final
 
 
 def test_a_success_with_failed_workers_carries_a_warning() -> None:
-    state = job_state(job("Succeeded", replicaStatuses={"Worker": {"failed": 1}, "Master": {}}))
+    state = read_state(job("Succeeded", replicaStatuses={"Worker": {"failed": 1}, "Master": {}}))
     assert state.phase is Phase.SUCCEEDED
     assert "1 Worker" in state.warning
-    assert job_state(job("Succeeded", replicaStatuses={"Worker": {"succeeded": 3}})).warning == ""
+    assert read_state(job("Succeeded", replicaStatuses={"Worker": {"succeeded": 3}})).warning == ""
 
 
 def test_failed_beats_a_master_that_still_runs() -> None:
-    state = job_state(job("Running", "Failed", replicaStatuses={"Master": {"active": 1}}))
+    state = read_state(job("Running", "Failed", replicaStatuses={"Master": {"active": 1}}))
     assert state.phase is Phase.FAILED
 
 
 def test_a_deletion_is_seen_whatever_the_conditions_say() -> None:
     going = job("Running")
     going["metadata"]["deletionTimestamp"] = "2025-11-27T12:00:00Z"
-    assert job_state(going).deleting
+    assert read_state(going).deleting
 
 
 def test_an_elastic_job_is_whole_with_its_least_number_of_pods() -> None:
@@ -116,7 +119,7 @@ def test_a_job_that_runs_in_another_cluster_has_no_pods_here(manager: Any, pods:
     [{"startTime": "2025-11-27T12:00:00Z"}, {"replicaStatuses": {"Master": {"active": 1}}}],
 )
 def test_a_status_without_conditions_is_an_acknowledgement(status: Any) -> None:
-    assert job_state({"spec": {}, "status": status}).phase is Phase.STARTING
+    assert read_state({"spec": {}, "status": status}).phase is Phase.STARTING
 
 
 def test_a_start_begins_with_the_last_change_and_not_with_the_creation() -> None:
@@ -125,24 +128,24 @@ def test_a_start_begins_with_the_last_change_and_not_with_the_creation() -> None
     times = ("2025-11-27T12:00:00Z", "2025-11-27T17:00:00Z")
     for found, time in zip(resumed["status"]["conditions"], times, strict=True):
         found["lastTransitionTime"] = time
-    assert job_state(resumed).since == times[1]
+    assert read_state(resumed).since == times[1]
     resumed["status"]["conditions"].reverse()
-    assert job_state(resumed).since == times[1]
+    assert read_state(resumed).since == times[1]
 
 
 def test_the_first_pod_is_the_master_or_worker_0() -> None:
     def made(role: str) -> dict[str, Any]:
         return {"metadata": {"name": "j"}, "spec": {"pytorchReplicaSpecs": {role: {}}}}
 
-    assert first_pod(made("Master")) == "j-master-0"
-    assert first_pod(made("Worker")) == "j-worker-0"
+    assert first_pod(made("Master"), []) == "j-master-0"
+    assert first_pod(made("Worker"), []) == "j-worker-0"
 
 
 def test_a_spec_of_nulls_is_borne() -> None:
     spec = {"runPolicy": None, "elasticPolicy": None, "pytorchReplicaSpecs": None}
     for job in ({"spec": None}, {"spec": spec}):
         named = {**job, "metadata": {"name": "j"}}
-        assert (expected_pods(named), first_pod(named)) == (0, "j-worker-0")
-        assert job_state(named).phase is Phase.UNACKNOWLEDGED
+        assert (expected_pods(named), first_pod(named, [])) == (0, "j-worker-0")
+        assert read_state(named).phase is Phase.UNACKNOWLEDGED
     replicas = {"Master": {"replicas": None}, "Worker": None}
     assert expected_pods({"spec": {"pytorchReplicaSpecs": replicas}}) == 2

@@ -1,0 +1,182 @@
+"""`JobKind`: all that the launcher needs to know of a kind of job. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kfp_pytorch.launcher.constants import Kind
+from kfp_pytorch.launcher.inputs.storage import Location
+from kfp_pytorch.launcher.jobs.state import JobState
+from kfp_pytorch.launcher.kubernetes import admission
+from kfp_pytorch.launcher.kubernetes.objects import Object, name
+from kfp_pytorch.launcher.kubernetes.pod_status import ContainerEnd, belongs_to, container_ends
+
+
+class JobInputs(Protocol):
+    """What the checked inputs of any kind of job give."""
+
+    @property
+    def name(self) -> str:
+        """The readable part of the job's name."""
+
+    @property
+    def namespace(self) -> str:
+        """The job's namespace; empty for the launcher's own."""
+
+    @property
+    def image(self) -> str:
+        """The training image."""
+
+    @property
+    def num_nodes(self) -> int:
+        """How many pods train."""
+
+    @property
+    def nproc_per_node(self) -> str:
+        """Processes a pod: a number, or `auto`, `cpu` or `gpu`."""
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators a node."""
+
+    @property
+    def output_uri(self) -> Location:
+        """Where jobs keep their folders."""
+
+    @property
+    def resume_from(self) -> Location | None:
+        """Another job's folder to start from."""
+
+    @property
+    def queue_timeout(self) -> int:
+        """Seconds that the job may be suspended; 0 for no limit."""
+
+    @property
+    def start_timeout(self) -> int:
+        """Seconds until every pod must run; 0 for no limit."""
+
+    @property
+    def timeout(self) -> int:
+        """Seconds that the job may run; 0 for no limit."""
+
+    @property
+    def cleanup(self) -> str:
+        """When the launcher deletes the job: `on_failure`, `always` or `never`."""
+
+    def folder(self, job_name: str) -> Location:
+        """Return the job's own folder."""
+
+    def spec(self) -> dict[str, Any]:
+        """Return what the job is made of in JSON form, to be hashed."""
+
+
+@dataclass(frozen=True)
+class InitContainer:
+    """An init container that the operator itself adds to pods.
+
+    Attributes:
+        name: Its name.
+        image_advice: What to do where its image cannot be pulled.
+        security_advice: What to do where a security policy refuses it.
+    """
+
+    name: str
+    image_advice: str
+    security_advice: str
+
+
+@dataclass(frozen=True)
+class JobKind:
+    """A kind of job: values and pure functions of its objects.
+
+    Attributes:
+        resource: The resource type.
+        operator: The name of what runs such jobs.
+        install_advice: What to do where the cluster does not know the kind.
+        operator_pods: The kubectl command that lists the operator's pods.
+        container: The container that trains.
+        init_container: The init container that the operator adds, or None.
+        parse_inputs: Checks the component's inputs.
+        longest_suffix: The longest suffix that is added to the job's name, by the inputs.
+        build: Makes the object from the inputs and, as keywords, `job_name`, `labels`,
+            `annotations` and `owner`.
+        read_state: Reads the job's state.
+        expected_pods: How many pods must run for the job to be running; 0 where they are not here.
+        pod_selector: The label selector of the pods of a job of this name.
+        pod_templates: The pod templates in a job.
+        first_pod: The name of the job's first pod, by the job and the pods that were seen; empty
+            while it is not known.
+        replica: A pod's role and index, for the order of pods and the prefix of log lines.
+        node_of: The number of the node that a pod is in a job, from 0.
+        node_name: The name of the pod that is the node of this number, as far as it is known.
+        num_nodes: How many nodes a job has.
+        processes_per_node: How many processes each has; 0 where the job does not say.
+        recreates: Whether the operator makes a pod of this job anew that ended with this code.
+        restart_limit: How often pods of a job may be made anew before the launcher gives it up;
+            0 leaves that to the operator.
+        restart_limit_input: The input that sets it.
+        unread_result_advice: What to do where a job's pods were gone before they were read.
+        owns_pod: Whether a pod is of this job, and not of an earlier one of its name.
+    """
+
+    resource: Kind
+    operator: str
+    install_advice: str
+    operator_pods: str
+    container: str
+    parse_inputs: Callable[..., JobInputs]
+    longest_suffix: Callable[[Any], str]
+    build: Callable[..., Object]
+    read_state: Callable[[Object], JobState]
+    expected_pods: Callable[[Object], int]
+    pod_selector: Callable[[str], str]
+    pod_templates: Callable[[Object], list[Object]]
+    first_pod: Callable[[Object, Sequence[Object]], str]
+    replica: Callable[[Object], tuple[str, int]]
+    node_of: Callable[[Object, Object], int]
+    node_name: Callable[[Object, int], str]
+    num_nodes: Callable[[Object], int]
+    processes_per_node: Callable[[Object], int]
+    recreates: Callable[[Object, int], bool]
+    restart_limit: Callable[[Object], int]
+    restart_limit_input: str = ""
+    init_container: InitContainer | None = None
+    unread_result_advice: Callable[[Object], str] = lambda _job: ""
+    owns_pod: Callable[[Object, Object], bool] = belongs_to
+
+    @property
+    def word(self) -> str:
+        """The kind as kubectl takes it."""
+        return self.resource.kind.lower()
+
+    def title(self, job_name: str) -> str:
+        """Name a job with its kind."""
+        return f"{self.resource.kind} {job_name}"
+
+    def workload_prefix(self, job_name: str) -> str:
+        """Return how the name of Kueue's Workload of a job begins; a hash follows."""
+        return f"{self.word}-{job_name}-"
+
+    def in_order(self, pods: Iterable[Object]) -> list[Object]:
+        """Sort pods by role and index: the first pod first."""
+        return sorted(pods, key=lambda pod: (*self.replica(pod), name(pod)))
+
+    def trains(self, end: ContainerEnd) -> bool:
+        """Return whether an end is of the container that trains; one that is not named is."""
+        return end.container in (self.container, "")
+
+    def has_trained(self, pod: Object) -> bool:
+        """Return whether the container that trains has succeeded."""
+        return any(
+            end.container == self.container and end.exit_code == 0 and end.current
+            for end in container_ends(pod)
+        )
+
+    def refusal_advice(self, words: str) -> str:
+        """Return what to do about the refusal of a pod, in the server's words."""
+        added: Mapping[str, str] = {}
+        if self.init_container:
+            added = {self.init_container.name: self.init_container.security_advice}
+        return admission.advice(words, container=self.container, added=added)

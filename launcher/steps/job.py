@@ -1,0 +1,244 @@
+"""A step that runs one job of a kind, from its inputs to a Model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION, CLAIM, SPEC_HASH_LABEL
+from kfp_pytorch.launcher.diagnosis.message import diagnose
+from kfp_pytorch.launcher.errors import CannotObserve, InputError, JobFailed, StepError
+from kfp_pytorch.launcher.jobs.kind import JobInputs, JobKind
+from kfp_pytorch.launcher.jobs.termination_messages import Outcome, read_messages
+from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, NotFound
+from kfp_pytorch.launcher.kubernetes.client import Kube, connect
+from kfp_pytorch.launcher.kubernetes.objects import Object
+from kfp_pytorch.launcher.outputs.artifacts import Artifact, Places, write_outputs
+from kfp_pytorch.launcher.outputs.report import render
+from kfp_pytorch.launcher.runtime import stopping
+from kfp_pytorch.launcher.runtime.identity import Identity, Step, identify, own_pod_name, whoami
+from kfp_pytorch.launcher.runtime.printing import log, printable
+from kfp_pytorch.launcher.runtime.stopping import Stopper, Target, delete_by_uid
+from kfp_pytorch.launcher.waiting.ensure import Ensured, ensure
+from kfp_pytorch.launcher.waiting.evidence import Evidence
+from kfp_pytorch.launcher.waiting.gather import Gatherer
+from kfp_pytorch.launcher.waiting.limits import Limits
+from kfp_pytorch.launcher.waiting.wait import End, Wait, announce
+
+
+class ModelArtifact(Artifact, Protocol):
+    """The Model, whose URI is what tells this step from every other."""
+
+    uri: str
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """The output artifacts of the step."""
+
+    model: ModelArtifact
+    metrics: Artifact
+    curves: Artifact
+    report: Artifact
+
+
+def run_job(kind: JobKind, outputs: Artifacts, inputs: Mapping[str, Any]) -> Places:
+    """Trains with a job of a kind and waits for its end.
+
+    Args:
+        kind: The job's kind.
+        outputs: The output artifacts.
+        inputs: The component's inputs.
+
+    Returns:
+        Where the model's export and the job's folder are.
+
+    Raises:
+        InputError: An input cannot work.
+        JobFailed: The job did not succeed; the message says why.
+        StepError: The cluster did not let the job run; the message says how.
+    """
+    checked = kind.parse_inputs(**inputs)
+    kube = connect(checked.namespace, notify=log)
+    return train(kind, kube, checked, outputs, limits_of(checked), stopping.current())
+
+
+def limits_of(inputs: JobInputs) -> Limits:
+    """Return the limits of the wait that the inputs ask for.
+
+    Args:
+        inputs: The checked inputs.
+    """
+    return Limits(queue=inputs.queue_timeout, start=inputs.start_timeout, run=inputs.timeout)
+
+
+def train(
+    kind: JobKind,
+    kube: Kube,
+    inputs: JobInputs,
+    outputs: Artifacts,
+    limits: Limits,
+    stopper: Stopper,
+) -> Places:
+    """Does what `run_job` does, with everything given.
+
+    Args:
+        kind: The job's kind.
+        kube: The cluster.
+        inputs: The checked inputs.
+        outputs: The artifacts.
+        limits: The limits of the wait.
+        stopper: Ends the step when a signal comes.
+
+    Returns:
+        Where the model's export and the job's folder are.
+    """
+    suffix, uri, spec = kind.longest_suffix(inputs), outputs.model.uri, inputs.spec()
+    # The run's id is a label only: the job is known, and may be deleted, before it is.
+    known = identify(inputs.name, uri, suffix, "", spec)
+    keep = inputs.cleanup == "never"
+    target = Target(kube, kind.resource, known.name, known.owns, own_pod_name(), keep)
+    stopper.set_target(target)
+    step = whoami(kube)
+    identity = identify(inputs.name, uri, suffix, step.run_id, spec)
+    check_claims(kube, inputs)
+
+    def build(attempt: int) -> Object:
+        return _build(kind, inputs, identity, _owner(step, inputs, kube), attempt)
+
+    try:
+        ensured = ensure(kube, kind, build, target, stopper, limits)
+        announce(ensured, kind, kube.namespace)
+        gatherer = Gatherer(kube, kind, ensured.job, limits)
+        gatherer.note(step.note)
+        gatherer.note(_other_inputs(ensured, identity))
+        submitted = build(ensured.attempt)
+        end = Wait(kube, ensured, limits, gatherer).run()
+        if end.cause:
+            raise _failure(end, gatherer, inputs, outputs, submitted)
+        # The pods' messages are the result: a server that is away at the very end is waited for.
+        gatherer.look_again(kube)
+    except CannotObserve as error:
+        stopper.clear_target()
+        raise _left_alone(error, target) from error
+    except BaseException:
+        _end(target, inputs, stopper, succeeded=False)
+        raise
+    evidence = gatherer.evidence
+    places = write_outputs(
+        model=outputs.model,
+        metrics=outputs.metrics,
+        curves=outputs.curves,
+        report=outputs.report,
+        evidence=evidence,
+        inputs=inputs,
+        manifest=submitted,
+        outcome=_outcome(evidence),
+    )
+    _end(target, inputs, stopper, succeeded=True)
+    return places
+
+
+def check_claims(kube: Kube, inputs: JobInputs) -> None:
+    """Refuses a claim that is not there: pods that want it would wait for ever.
+
+    Args:
+        kube: The cluster.
+        inputs: The checked inputs.
+
+    Raises:
+        InputError: There is no such claim.
+    """
+    for name, place in (("output_uri", inputs.output_uri), ("resume_from", inputs.resume_from)):
+        if place is None or not place.on_claim:
+            continue
+        try:
+            kube.get(CLAIM, place.host)
+        except NotFound:
+            raise InputError(
+                f"{name} is {place.uri!r}, but namespace {kube.namespace!r} has no "
+                f"PersistentVolumeClaim {place.host!r}. Create the claim, or give the name of one "
+                f"that is there (`kubectl get pvc -n {kube.namespace}`)."
+            ) from None
+        except CannotObserve:
+            raise
+        except ApiError as error:
+            log(f"could not check the claim {place.host!r}: {error.short}")
+
+
+def _owner(step: Step, inputs: JobInputs, kube: Kube) -> Object | None:
+    # An owner of another namespace is none: the garbage collector would delete the job.
+    owned = inputs.cleanup != "never" and step.namespace == kube.namespace
+    return step.owner if owned else None
+
+
+def _build(
+    kind: JobKind, inputs: JobInputs, identity: Identity, owner: Object | None, attempt: int
+) -> Object:
+    return kind.build(
+        inputs,
+        job_name=identity.name,
+        labels=identity.labels,
+        annotations={**identity.annotations, ATTEMPT_ANNOTATION: str(attempt)},
+        owner=owner,
+    )
+
+
+def _left_alone(error: CannotObserve, target: Target) -> CannotObserve:
+    job = f"{target.kind.kind} {target.kube.namespace}/{target.name}"
+    if not target.uid:
+        return CannotObserve(
+            f"{error.message}\nWhether {job} was made is not known: look for it when the cluster "
+            "answers again. The next try of this step takes it up."
+        )
+    return CannotObserve(
+        f"{error.message}\n{job} was left as it is: it may still run. The next try of this step "
+        "takes it up."
+    )
+
+
+def _other_inputs(ensured: Ensured, identity: Identity) -> str:
+    labels = ensured.job["metadata"].get("labels") or {}
+    if labels.get(SPEC_HASH_LABEL) == identity.labels[SPEC_HASH_LABEL]:
+        return ""
+    return "The job that was adopted was made from other inputs than this try of the step has."
+
+
+def _outcome(evidence: Evidence) -> Outcome:
+    return read_messages([*evidence.pods.values(), *evidence.past_pods])
+
+
+def _failure(
+    end: End, gatherer: Gatherer, inputs: JobInputs, outputs: Artifacts, submitted: Object
+) -> JobFailed:
+    """Explains a failure while everything that explains it is still there."""
+    gatherer.look_for_causes()
+    if end.why != "failed":
+        gatherer.timeline.enter("given up", end.cause)
+    evidence = gatherer.evidence
+    diagnosis = diagnose(evidence, end.cause, end.why)
+    try:
+        # KFP uploads no artifact of a failed step; a local run keeps it.
+        text = render(evidence, inputs, submitted, _outcome(evidence), diagnosis.message)
+        Path(outputs.report.path).write_text(printable(text), encoding="utf-8")
+    except Exception as error:
+        # Whatever is odd about the evidence must not take the place of the diagnosis.
+        log(f"the report could not be written: {type(error).__name__}: {error}")
+    return JobFailed(diagnosis.message, diagnosis.short)
+
+
+def _end(target: Target, inputs: JobInputs, stopper: Stopper, *, succeeded: bool) -> None:
+    """Deletes the job where `cleanup` says so; no error here changes the step's result."""
+    stopper.check()
+    # Without a uid none was made, or the one that is there is another's.
+    wanted = {"always": True, "on_failure": not succeeded, "never": False}[inputs.cleanup]
+    if target.uid and wanted:
+        kind = target.kind.kind
+        try:
+            if delete_by_uid(target.kube, target.kind, target.name, target.uid):
+                log(f"deleted {kind} {target.kube.namespace}/{target.name}")
+        except StepError as error:
+            log(f"{kind} {target.name} could not be deleted; do it by hand: {error.short}")
+    stopper.clear_target()
