@@ -6,8 +6,11 @@ import atexit
 import functools
 import gc
 import json
+import multiprocessing
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +39,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 gc.disable()
 if "PYTEST_XDIST_WORKER" in os.environ:
     atexit.register(os._exit, 0)
+
+# The path of a socket has 107 bytes at most, of which multiprocessing needs 32 for names.
+if len(tempfile.gettempdir()) > 70:
+    _sockets = tempfile.mkdtemp(prefix="pymp-", dir="/tmp")
+    multiprocessing.process.current_process()._config["tempdir"] = _sockets  # type: ignore[attr-defined]
+    atexit.register(shutil.rmtree, _sockets, ignore_errors=True)
 
 # No deadline for an example, and the same examples each time: what fails was changed.
 settings.load_profile("ci")

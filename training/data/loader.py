@@ -10,10 +10,11 @@ import math
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.context import BaseContext
 from typing import NamedTuple
 
@@ -31,6 +32,9 @@ from kfp_pytorch.training.resources import usable_cores
 # Images that a worker makes at a time: a tenth of a second of work.
 PIECE = 64
 _MAX_WORKERS = 32
+# What the path of a socket may have, and what multiprocessing adds to that of a folder.
+_SOCKET_PATH_BYTES = 107
+_SOCKET_NAME_BYTES = len("/pymp-xxxxxxxx/listener-xxxxxxxx")
 
 
 class Request(NamedTuple):
@@ -215,6 +219,7 @@ def worker_count(config: Config) -> int:
 
 def _context() -> BaseContext:
     """Processes forked from a clean one: this one has threads, and maybe a GPU, in use."""
+    _shorten_socket_paths()
     context = multiprocessing.get_context("forkserver")
     # What takes seconds to import is imported once.
     context.set_forkserver_preload([__name__, "torchvision.io", "torchvision.transforms.v2"])
@@ -228,6 +233,17 @@ def _context() -> BaseContext:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return context
+
+
+def _shorten_socket_paths() -> None:
+    """Has multiprocessing make its sockets in /tmp where TMPDIR is too long for their paths."""
+    if len(os.fsencode(tempfile.gettempdir())) + _SOCKET_NAME_BYTES > _SOCKET_PATH_BYTES:
+        before = tempfile.tempdir
+        tempfile.tempdir = "/tmp"  # noqa: S108 (a folder of its own is made there)
+        try:
+            util.get_temp_dir()  # it is made once, and workers are told of it
+        finally:
+            tempfile.tempdir = before
 
 
 def _begin(_number: int) -> None:

@@ -15,7 +15,7 @@ from kfp_pytorch.local.processes import temporary
 
 @pytest.fixture
 def long_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / ("t" * (99 - len(str(tmp_path))))
+    folder = tmp_path / ("t" * max(1, 99 - len(str(tmp_path))))
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", None)

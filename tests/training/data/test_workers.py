@@ -22,8 +22,9 @@ from kfp_pytorch.training.parallel.process_group import ALONE
 from kfp_pytorch.training.data.sampler import DistributedBatchSampler
 if __name__ == "__main__":
     config = Config(dataset="imagefolder", data_dir=sys.argv[1], image_size=8, workers=2)
-    found = data.load(config, ALONE)
-    supply = feed.open_feed(config, ALONE, found).train(0, DistributedBatchSampler(37, 0, 1, 4, 0))
+    found = datasets.load(config, ALONE)
+    source = device_loader.open_feed(config, ALONE, found)
+    supply = source.train(0, DistributedBatchSampler(37, 0, 1, 4, 0))
     next(supply)
     print("fed", flush=True)
     sys.stdin.read()
@@ -41,7 +42,7 @@ from kfp_pytorch.training.data.sampler import DistributedBatchSampler
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
     config = Config(dataset="imagefolder", data_dir=sys.argv[1], image_size=8, workers=2)
-    source = feed.open_feed(config, ALONE, data.load(config, ALONE))
+    source = device_loader.open_feed(config, ALONE, datasets.load(config, ALONE))
     for epoch in range(3):
         batches = source.train(epoch, DistributedBatchSampler(37, 0, 1, 4, 0))
         print(sum(len(samples.labels) for _, samples in batches), flush=True)
@@ -69,7 +70,11 @@ def test_workers_are_gone_when_their_rank_was_killed(tmp_path):
     script = tmp_path / "feeding.py"
     script.write_text(FEEDING)
     command = [sys.executable, str(script), str(tmp_path / "data")]
-    rank = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    # Sockets whose paths are as long as that cannot be made there.
+    long = tmp_path / ("t" * 100)
+    long.mkdir()
+    environ = {**os.environ, "TMPDIR": str(long)}
+    rank = subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert rank.stdout.readline() == b"fed\n"
     started = children(rank.pid)
     assert len(started) >= 3
