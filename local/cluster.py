@@ -33,9 +33,10 @@ from kfp_pytorch.local.apiserver.http.server import Server, kubeconfig
 from kfp_pytorch.local.apiserver.registry import NAMESPACE, Registry, read_definitions
 from kfp_pytorch.local.apiserver.store import garbage_collector
 from kfp_pytorch.local.apiserver.store.api import Api
-from kfp_pytorch.local.controllers.kserve.controller import KServe
+from kfp_pytorch.local.controllers.kserve.controller import InferenceServiceController
 from kfp_pytorch.local.controllers.kubelet.kubelet import Kubelet
 from kfp_pytorch.local.controllers.kubernetes import claims, node, pod_admission
+from kfp_pytorch.local.controllers.kubernetes.autoscaler import AutoscalerController
 from kfp_pytorch.local.controllers.kubernetes.deployment import DeploymentController
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 from kfp_pytorch.local.controllers.kubernetes.scheduler import Scheduler
@@ -89,7 +90,8 @@ class Cluster:
             self._kubelet.run(),
             PyTorchJobController(self.api).run(),
             DeploymentController(self.api).run(),
-            KServe(self.api, self._ports).run(),
+            AutoscalerController(self.api).run(),
+            InferenceServiceController(self.api, self._ports).run(),
         ]
 
     async def run(self) -> None:

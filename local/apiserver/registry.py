@@ -20,6 +20,7 @@ SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
 RESOURCE_QUOTA = Kind("", "v1", "ResourceQuota", "resourcequotas")
 RUNTIME_CLASS = Kind("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses")
 PRIORITY_CLASS = Kind("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses")
+AUTOSCALER = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 EXPERIMENT = Kind("kubeflow.org", "v1beta1", "Experiment", "experiments")
 TRIAL = Kind("kubeflow.org", "v1beta1", "Trial", "trials")
 SUGGESTION = Kind("kubeflow.org", "v1beta1", "Suggestion", "suggestions")
@@ -181,6 +182,7 @@ def _native() -> Iterator[Resource]:
     yield Resource(RUNTIME_CLASS, namespaced=False)
     for kind in RBAC:
         yield Resource(kind, namespaced=not kind.kind.startswith("Cluster"))
+    yield Resource(AUTOSCALER, status=True, short_names=("hpa",), categories=everything)
     yield Resource(
         constants.DEPLOYMENT,
         status=True,

@@ -65,6 +65,7 @@ class Api:
         self._tables: dict[Kind, Table] = {}
         self._sinks: list[Callable[[Kind, Change], None]] = []
         self._webhooks: dict[Kind, list[Callable[[Object], None]]] = {}
+        self._mutating_webhooks: dict[Kind, list[Callable[[Object], None]]] = {}
         for name in _NAMESPACES:
             self._write(NAMESPACE, ADDED, admission.namespace(name, clock()), None)
 
@@ -80,6 +81,10 @@ class Api:
             hook: Raises `ApiError` to refuse; `errors.denied` words it as a real server does.
         """
         self._webhooks.setdefault(kind, []).append(hook)
+
+    def add_mutating_webhook(self, kind: Kind, hook: Callable[[Object], None]) -> None:
+        """Lets `hook` change every new object of a kind before it is checked."""
+        self._mutating_webhooks.setdefault(kind, []).append(hook)
 
     # Reading
 
@@ -163,6 +168,8 @@ class Api:
         resource = self.registry.of(kind)
         made = admission.new_object(resource, obj, self.clock())
         self._check_namespace(resource, made)
+        for hook in self._mutating_webhooks.get(kind, ()):
+            hook(made)
         admission.check_new(resource, made)
         namespace, name = objects.namespace(made), objects.name(made)
         if self.find(kind, namespace, name) is not None:

@@ -24,7 +24,7 @@ _SCALARS: dict[str, tuple[type, ...]] = {
     "datetime": (str,),
 }
 _GO_TYPES = {"str": "string", "int": "int32", "float": "float64", "datetime": "v1.Time"}
-_OWN_MODEL = {"Event": "CoreV1Event"}
+_OWN_MODEL = {"Event": "CoreV1Event", "HorizontalPodAutoscaler": "V2HorizontalPodAutoscaler"}
 
 
 class _MisfitError(Exception):

@@ -1,6 +1,6 @@
-"""One address for each model server: passes connections on to the pods that are ready.
+"""One address for each InferenceService: passes connections on to the pods that are ready.
 
-It stands for a Service and the ingress before it. The address stays while pods come and go.
+It is in place of a Service and the ingress before it. The address stays while pods come and go.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from kfp_pytorch.local import loopback
 
 # Bytes read at once.
 _CHUNK = 64 * 1024
-_NOBODY = (
+_UNAVAILABLE = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\ncontent-length: 19\r\n"
     b"connection: close\r\n\r\nno healthy upstream"
 )
 
 
-class FrontDoor:
+class Ingress:
     """Listens on one port of 127.0.0.1.
 
     Attributes:
@@ -48,15 +48,15 @@ class FrontDoor:
         with contextlib.closing(writer), contextlib.suppress(OSError):
             backend = await self._connect()
             if backend is None:
-                writer.write(_NOBODY)
+                writer.write(_UNAVAILABLE)
                 await writer.drain()
                 return
-            theirs, to_them = backend
-            with contextlib.closing(to_them):
-                await asyncio.gather(_copy(reader, to_them), _copy(theirs, writer))
+            answers, requests = backend
+            with contextlib.closing(requests):
+                await asyncio.gather(_copy(reader, requests), _copy(answers, writer))
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """A connection to the next pod in turn that takes one."""
+        """A connection to the next pod in turn that accepts one."""
         for _ in range(len(self.backends)):
             self._turn += 1
             port = self.backends[self._turn % len(self.backends)]
@@ -75,34 +75,34 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             writer.write_eof()
 
 
-class FrontDoors:
-    """The front doors of all model servers of a cluster."""
+class Ingresses:
+    """The ingresses of all InferenceServices of a cluster."""
 
     def __init__(self) -> None:
-        self._doors: dict[Hashable, FrontDoor] = {}
+        self._ingresses: dict[Hashable, Ingress] = {}
 
-    def open(self, key: Hashable, backends: Sequence[int]) -> int:
+    def route(self, key: Hashable, backends: Sequence[int]) -> str:
         """Pass connections on to these ports from now on.
 
         Args:
-            key: The model server.
+            key: The InferenceService.
             backends: The ports of its pods that are ready.
 
         Returns:
-            The port that stays the same until `close`.
+            The URL, which stays the same until `close`.
         """
-        if key not in self._doors:
-            self._doors[key] = FrontDoor()
-        self._doors[key].backends = backends
-        return self._doors[key].port
+        if key not in self._ingresses:
+            self._ingresses[key] = Ingress()
+        self._ingresses[key].backends = backends
+        return f"http://{loopback.HOST}:{self._ingresses[key].port}"
 
     def close(self, key: Hashable) -> None:
-        """Close a model server's door, if it has one."""
-        door = self._doors.pop(key, None)
-        if door:
-            door.close()
+        """Close an InferenceService's ingress, if it has one."""
+        ingress = self._ingresses.pop(key, None)
+        if ingress:
+            ingress.close()
 
     def close_all(self) -> None:
-        """Close every door."""
-        for key in list(self._doors):
+        """Close every ingress."""
+        for key in list(self._ingresses):
             self.close(key)

@@ -16,7 +16,7 @@ from kfp_pytorch.launcher.kserve.deploy import Pace
 from kfp_pytorch.launcher.kubernetes.api_errors import Refused
 from kfp_pytorch.local.apiserver.errors import conflict, denied
 from kfp_pytorch.local.apiserver.store.api import Api
-from kfp_pytorch.local.controllers.kserve.controller import check
+from kfp_pytorch.local.controllers.kserve.webhook import check
 
 NAMESPACE = "default"
 NAME = "digits"

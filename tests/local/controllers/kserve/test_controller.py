@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import itertools
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +16,20 @@ import yaml
 from kfp_pytorch.launcher.constants import (
     CLAIM,
     DEPLOYMENT,
+    EVENT,
     INFERENCE_SERVICE,
     POD,
     SERVICE,
     SERVING_RUNTIME,
 )
-from kfp_pytorch.local import storage_initializer
 from kfp_pytorch.local.apiserver.store.api import ApiError
-from kfp_pytorch.local.controllers.kserve import controller
-from kfp_pytorch.local.controllers.kserve.controller import KServe, Seen
-from kfp_pytorch.local.controllers.kserve.predictor import Refusal
+from kfp_pytorch.local.controllers.kserve.controller import InferenceServiceController
+from kfp_pytorch.local.controllers.kubernetes.autoscaler import AutoscalerController
 from kfp_pytorch.local.controllers.kubernetes.deployment import DeploymentController
+from kfp_pytorch.local.controllers.kubernetes.status import condition
 
 ROOT = Path(__file__).resolve().parents[4]
 NAMESPACE = "default"
-NOW = datetime(2025, 11, 27, 12, 0, tzinfo=UTC)
 
 Object = dict[str, Any]
 
@@ -73,83 +71,8 @@ def quick_runtime() -> Object:
 def service(uri: str = "pvc://models/digits/export", **predictor: Any) -> Object:
     model = {"modelFormat": {"name": "kfp-pytorch"}, "storageUri": uri}
     model |= predictor.pop("model", {})
-    metadata = {"name": "digits", "namespace": NAMESPACE, "uid": "u-1"}
+    metadata = {"name": "digits", "namespace": NAMESPACE, "uid": "u-1", "labels": {"a": "b"}}
     return {"metadata": metadata, "spec": {"predictor": {"model": model, **predictor}}}
-
-
-# Its status
-
-
-def deployed(available: str = "True", progressing: str = "True", reason: str = "") -> Object:
-    conditions = [
-        {"type": "Available", "status": available, "reason": "A", "message": "a"},
-        {
-            "type": "Progressing",
-            "status": progressing,
-            "reason": reason or "NewReplicaSetAvailable",
-            "message": "p",
-        },
-    ]
-    return {"status": {"observedGeneration": 3, "conditions": conditions}}
-
-
-def pod(name: str = "p", up: bool = True, **status: Any) -> Object:
-    conditions = [{"type": "Ready", "status": str(up)}]
-    return {"metadata": {"name": name}, "status": {"conditions": conditions, **status}}
-
-
-def condition(status: Object, type_: str) -> str:
-    return next(str(c["status"]) for c in status["conditions"] if c["type"] == type_)
-
-
-def test_a_ready_deployment_makes_the_service_ready_with_its_url(
-    check_crd: Callable[[str, Object], None],
-) -> None:
-    seen = Seen(deployed(), (pod(),), "http://127.0.0.1:1", "kfp-pytorch")
-    status = controller.status(service(), seen, NOW)
-    assert [condition(status, t) for t in ("PredictorReady", "IngressReady", "Ready")] == [
-        "True"
-    ] * 3
-    assert status["url"] == status["address"]["url"] == "http://127.0.0.1:1"
-    assert status["modelStatus"]["transitionStatus"] == "UpToDate"
-    whole = {**service(), "status": status, "apiVersion": "serving.kserve.io/v1beta1"}
-    check_crd("inferenceservices", whole | {"kind": "InferenceService"})
-
-
-def test_there_is_no_url_before_the_first_pod_is_ready() -> None:
-    seen = Seen(deployed("False", reason="ReplicaSetUpdated"), (pod(up=False),), "http://h:1")
-    status = controller.status(service(), seen, NOW)
-    assert "url" not in status
-    assert condition(status, "Ready") == "False"
-    assert status["modelStatus"]["transitionStatus"] == "InProgress"
-
-
-def test_an_update_keeps_ready_while_the_old_pod_serves() -> None:
-    before = service()
-    before["status"] = controller.status(before, Seen(deployed(), (pod(),), "http://h:1"), NOW)
-    ends = {"exitCode": 1, "message": "no model.json"}
-    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
-    crashing = {"name": "storage-initializer", "state": waiting, "lastState": {"terminated": ends}}
-    seen = Seen(
-        deployed(reason="ReplicaSetUpdated"),
-        (pod("new", up=False, initContainerStatuses=[crashing]), pod("old")),
-        "http://h:1",
-    )
-    status = controller.status(before, seen, NOW)
-    assert condition(status, "Ready") == "True"
-    assert status["modelStatus"]["transitionStatus"] == "BlockedByFailedLoad"
-    assert status["modelStatus"]["lastFailureInfo"]["message"] == "no model.json"
-    assert status["modelStatus"]["states"] == {
-        "activeModelState": "Loaded",
-        "targetModelState": "FailedToLoad",
-    }
-
-
-def test_a_refusal_is_said_in_the_model_status() -> None:
-    seen = Seen(refusal=Refusal("NoSupportingRuntime", "No runtime found"))
-    status = controller.status(service(), seen, NOW)
-    assert status["modelStatus"]["transitionStatus"] == "InvalidSpec"
-    assert condition(status, "Ready") == "False"
 
 
 # All of it, with processes
@@ -166,7 +89,8 @@ def on_kserve(on_controllers: Callable[[Story], None]) -> Callable[[Story], None
             cluster.api.create(SERVING_RUNTIME, quick_runtime())
             controllers = [
                 asyncio.create_task(DeploymentController(cluster.api).run()),
-                asyncio.create_task(KServe(cluster.api, cluster.ports).run()),
+                asyncio.create_task(InferenceServiceController(cluster.api, cluster.ports).run()),
+                asyncio.create_task(AutoscalerController(cluster.api, 0.5).run()),
             ]
             try:
                 await story(cluster)
@@ -200,7 +124,7 @@ def create(cluster: Any, uri: str, **predictor: Any) -> None:
 
 async def until_ready(cluster: Any) -> Object:
     def holds(obj: Object) -> bool:
-        return (obj.get("status") or {}).get("url") and condition(obj["status"], "Ready") == "True"
+        return condition(obj, "Ready").get("status") == "True"
 
     found: Object = await cluster.until(INFERENCE_SERVICE, "digits", holds)
     return found
@@ -268,13 +192,102 @@ def test_a_model_that_is_not_there_leaves_the_old_one_serving(
         async with asyncio.timeout(120):
             while not any(map(crashed, cluster.api.list(POD, NAMESPACE))):
                 await asyncio.sleep(0.05)
-        # As in KServe, neither Ready nor the model's status tells that the new one fails.
-        now = cluster.api.get(INFERENCE_SERVICE, NAMESPACE, "digits")["status"]
-        assert (condition(now, "Ready"), now["modelStatus"]["transitionStatus"]) == (
-            "True",
-            "UpToDate",
-        )
+        # As in KServe 0.19: the serving container's end starts no reconciliation, so that neither
+        # Ready nor the model's status reports it.
+        now = cluster.api.get(INFERENCE_SERVICE, NAMESPACE, "digits")
+        assert condition(now, "Ready")["status"] == "Unknown"
+        assert now["status"]["modelStatus"]["transitionStatus"] in ("UpToDate", "InProgress")
         assert await get(url) == "200 digits first"
+        blocked = await write_until_blocked(cluster)
+        good = put_model(cluster, "two", "second")
+        cluster.api.mutate(
+            INFERENCE_SERVICE,
+            NAMESPACE,
+            "digits",
+            lambda obj: obj["spec"]["predictor"]["model"].update(storageUri=good),
+        )
+        served = await until_ready(cluster)
+        failure = blocked["status"]["modelStatus"]["lastFailureInfo"]
+        assert served["status"]["modelStatus"]["lastFailureInfo"] == failure
+        assert served["status"]["modelStatus"]["transitionStatus"] == "UpToDate"
+
+    on_kserve(story)
+
+
+async def write_until_blocked(cluster: Any) -> Object:
+    """Writes the service until one of the writes finds the container after its end."""
+    async with asyncio.timeout(120):
+        for count in itertools.count():
+            found: Object = cluster.api.mutate(
+                INFERENCE_SERVICE,
+                NAMESPACE,
+                "digits",
+                lambda obj, n=count: obj["metadata"]["labels"].update(write=str(n)),
+            )
+            if found["status"]["modelStatus"]["transitionStatus"] == "BlockedByFailedLoad":
+                return found
+            await asyncio.sleep(0.05)
+    raise AssertionError("it was never blocked")
+
+
+def test_a_new_service_has_its_address_before_its_first_pod_is_ready(
+    on_kserve: Callable[[Story], None],
+) -> None:
+    async def story(cluster: Any) -> None:
+        create(cluster, put_model(cluster, "one", "first"))
+        first = await cluster.until(INFERENCE_SERVICE, "digits", lambda obj: obj.get("status"))
+        assert first["metadata"]["finalizers"] == ["inferenceservice.finalizers"]
+        assert first["metadata"]["annotations"] == {
+            "modelFormat": "kfp-pytorch",
+            "serving.kserve.io/deploymentMode": "Standard",
+        }
+        listed = [(c["type"], c["status"], c.get("reason")) for c in first["status"]["conditions"]]
+        assert listed == [
+            ("IngressReady", "True", None),
+            ("PredictorReady", "False", None),
+            ("Ready", "False", None),
+            ("Stopped", "False", None),
+        ]
+        assert first["status"]["url"].startswith("http://127.0.0.1:")
+        assert "observedGeneration" not in first["status"]
+        ready = await until_ready(cluster)
+        assert ready["status"]["modelStatus"]["copies"]["totalCopies"] == 1
+        event = await cluster.event("digits", "InferenceServiceReady")
+        assert event["message"] == "InferenceService [digits] is Ready"
+
+    on_kserve(story)
+
+
+def test_more_replicas_come_from_the_autoscaler(on_kserve: Callable[[Story], None]) -> None:
+    async def story(cluster: Any) -> None:
+        create(cluster, put_model(cluster, "one", "first"), minReplicas=2)
+        made = await cluster.until(DEPLOYMENT, "digits-predictor", lambda _: True)
+        assert made["spec"]["replicas"] == 1
+        await cluster.until(
+            DEPLOYMENT, "digits-predictor", lambda d: d["status"].get("availableReplicas") == 2
+        )
+        event = await cluster.event("digits-predictor", "SuccessfulRescale")
+        assert event["message"].startswith("New size: 2;")
+
+    on_kserve(story)
+
+
+def test_knative_where_there_is_none_gets_no_status_and_no_event(
+    on_kserve: Callable[[Story], None],
+) -> None:
+    async def story(cluster: Any) -> None:
+        await asyncio.sleep(0)
+        made = service(put_model(cluster, "one", "first"))
+        mode = {"serving.kserve.io/deploymentMode": "Knative"}
+        made["metadata"] = {"name": "digits", "namespace": NAMESPACE, "annotations": mode}
+        cluster.api.create(INFERENCE_SERVICE, made)
+        await asyncio.sleep(0.5)
+        found = cluster.api.get(INFERENCE_SERVICE, NAMESPACE, "digits")
+        assert "status" not in found
+        assert "finalizers" not in found["metadata"]
+        assert not cluster.api.list(EVENT, NAMESPACE)
+        assert not cluster.api.list(DEPLOYMENT, NAMESPACE)
+        cluster.api.delete(INFERENCE_SERVICE, NAMESPACE, "digits")
 
     on_kserve(story)
 
@@ -304,7 +317,9 @@ def test_a_runtime_that_comes_later_is_taken_up(on_kserve: Callable[[Story], Non
             status = (obj.get("status") or {}).get("modelStatus", {})
             return status.get("transitionStatus") == "InvalidSpec"
 
-        await cluster.until(INFERENCE_SERVICE, "digits", refused)
+        found = await cluster.until(INFERENCE_SERVICE, "digits", refused)
+        conditions = {c["type"]: c["status"] for c in found["status"]["conditions"]}
+        assert conditions == dict.fromkeys(("IngressReady", "PredictorReady", "Ready"), "Unknown")
         cluster.api.create(SERVING_RUNTIME, quick_runtime())
         await until_ready(cluster)
 
@@ -332,32 +347,3 @@ def test_the_webhook_refuses_a_name_and_a_change_of_mode(
             )
 
     on_kserve(story)
-
-
-# The storage initializer
-
-
-def test_files_are_downloaded_by_their_paths_under_the_uri(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = tmp_path / "bucket" / "model"
-    (source / "deep").mkdir(parents=True)
-    (source / "model.json").write_text("{}")
-    (source / "deep" / "w").write_text("w")
-    monkeypatch.setattr(storage_initializer, "SCHEMES", ("file",))
-    count = storage_initializer.download(f"file://{source}", tmp_path / "to")
-    assert count == 2
-    assert (tmp_path / "to" / "deep" / "w").read_text() == "w"
-    with pytest.raises(storage_initializer.DownloadError, match="No model found in"):
-        storage_initializer.download(f"file://{tmp_path}/none", tmp_path / "to")
-
-
-def test_the_credentials_of_storage_config_reach_the_client(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    config = {"access_key_id": "k", "secret_access_key": "s", "endpoint_url": "http://h:1"}
-    monkeypatch.setenv("STORAGE_CONFIG", json.dumps(config))
-    options = storage_initializer._options()
-    assert (options["key"], options["endpoint_url"]) == ("k", "http://h:1")
-    monkeypatch.setenv("STORAGE_CONFIG", "")
-    assert storage_initializer._options() == {}

@@ -12,11 +12,11 @@ import yaml
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.local.controllers.kserve.predictor import (
-    Refusal,
+    predictor_autoscaler,
     predictor_deployment,
-    select_runtime,
-    storage_variables,
 )
+from kfp_pytorch.local.controllers.kserve.runtimes import Refusal, select_runtime
+from kfp_pytorch.local.controllers.kserve.storage import storage_variables
 
 ROOT = Path(__file__).resolve().parents[4]
 NAMESPACE = "default"
@@ -128,9 +128,22 @@ def test_the_models_container_is_the_runtimes_with_the_models_wishes_over_it() -
     assert container["readinessProbe"]["httpGet"]["path"] == "/v2/models/digits/ready"
     assert {"name": "A", "value": "1"} in container["env"]
     assert container["resources"]["limits"] == {"cpu": "4", "memory": "4Gi"}
-    assert made["spec"]["replicas"] == 2
+    assert "replicas" not in made["spec"]
     assert made["spec"]["template"]["metadata"]["annotations"] == {"a": "b"}
     assert made["metadata"]["ownerReferences"][0]["uid"] == "u-1"
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "bounds"),
+    [(None, None, (1, 1)), (0, 0, (1, 1)), (2, 1, (2, 2)), (1, 4, (1, 4))],
+)
+def test_the_replicas_are_the_autoscalers(
+    least: int | None, most: int | None, bounds: tuple[int, int]
+) -> None:
+    given = {"minReplicas": least, "maxReplicas": most}
+    made = predictor_autoscaler(service(**{k: v for k, v in given.items() if v is not None}))
+    assert made["metadata"]["name"] == "digits-predictor"
+    assert (made["spec"]["minReplicas"], made["spec"]["maxReplicas"]) == bounds
 
 
 def test_a_model_on_a_claim_is_mounted_and_one_in_a_bucket_downloaded() -> None:

@@ -1,6 +1,6 @@
 """Downloads a model for a predictor, in the place of KServe's storage initializer.
 
-    python -m kfp_pytorch.local.storage_initializer URI FOLDER
+    python -m kfp_pytorch.local.controllers.kserve.storage_initializer URI FOLDER
 
 Credentials come from the variables that KServe sets, AWS_* among them, which S3's client reads
 itself, or from STORAGE_CONFIG, the JSON of an entry in the Secret `storage-config`.

@@ -1,0 +1,62 @@
+"""KServe's admission webhooks for InferenceServices.
+
+Source: kserve v0.19, `pkg/apis/serving/v1beta1/inference_service_{defaults,validation}`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kfp_pytorch.local.apiserver import errors, objects
+from kfp_pytorch.local.apiserver.errors import Object
+from kfp_pytorch.local.controllers.kserve.predictor import FORMAT_ANNOTATION, MODE_ANNOTATION
+from kfp_pytorch.local.controllers.kserve.status import MODE
+
+WEBHOOK = "inferenceservice.kserve-webhook-server.validator"
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_NEW_NAMES = {"RawDeployment": MODE, "Serverless": "Knative"}
+
+
+def fill_in(service: Object) -> None:
+    """Add the annotations of a new InferenceService: its model's format, its deployment mode."""
+    annotations = objects.metadata(service).get("annotations") or {}
+    model = (service["spec"].get("predictor") or {}).get("model") or {}
+    if model.get("modelFormat"):
+        annotations[FORMAT_ANNOTATION] = model["modelFormat"]["name"]
+    annotations.setdefault(MODE_ANNOTATION, MODE)
+    service["metadata"]["annotations"] = annotations
+
+
+def check(service: Object) -> None:
+    """Refuse an InferenceService that KServe's webhook would refuse.
+
+    Raises:
+        ApiError: 403, with what is wrong.
+    """
+    name, predictor = objects.name(service), service["spec"].get("predictor") or {}
+    if not _NAME.fullmatch(name):
+        why = f'the InferenceService "{name}" is invalid: a InferenceService name must consist of'
+        raise errors.denied(
+            WEBHOOK,
+            f"{why} lower case alphanumeric characters or '-', and must start with alphabetical "
+            f'character. (e.g. "my-name" or "abc-123", regex used for validation is '
+            f"'{_NAME.pattern}')",
+        )
+    if "name" in (predictor.get("model") or {}):
+        raise errors.denied(WEBHOOK, "the 'name' field is not allowed in standard predictor")
+    _check_mode(service)
+
+
+def _check_mode(service: Object) -> None:
+    metadata = objects.metadata(service)
+    given = (metadata.get("annotations") or {}).get(MODE_ANNOTATION, "")
+    mode = _NEW_NAMES.get(given, given)
+    current = (service.get("status") or {}).get("deploymentMode")
+    if current and mode and mode != current:
+        why = f"deploymentMode cannot be changed from '{current}' to '{given}'"
+        raise errors.denied(WEBHOOK, f"update rejected: {why}")
+    if mode == "Knative" and metadata.get("resourceVersion"):
+        # It is accepted, and then every update of it is refused, KServe's own included.
+        raise errors.denied(
+            WEBHOOK, "It is not possible to use Knative: Knative Serving is not available"
+        )
