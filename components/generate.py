@@ -157,7 +157,7 @@ def _wrapped(text: str, indent: int, *, further: int = 0) -> str:
 
 
 def _literal(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+    return json.dumps(value) if isinstance(value, str) else repr(value).replace("e+", "e")
 
 
 def readme_with_tables(interface: Interface, readme: str) -> str:
