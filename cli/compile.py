@@ -36,7 +36,7 @@ def compile_command(pipelines: tuple[str, ...], everything: bool, output: Path, 
     """
     from kfp_pytorch.cli.packages import checks, find, parameters
     from kfp_pytorch.launcher.errors import InputError
-    from kfp_pytorch.launcher.inputs.kubernetes_values import image as checked_image
+    from kfp_pytorch.launcher.inputs.k8s import image as checked_image
 
     try:
         image = checked_image("--image", image)

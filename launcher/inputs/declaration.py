@@ -37,9 +37,7 @@ class Input:
     type: str
 
 
-def declare(
-    read: Callable[[str, Any], Any], default: Any = None, *, doc: str, type_name: str = ""
-) -> Any:
+def declare(read: Callable[[str, Any], Any], default: Any, doc: str, type_name: str = "") -> Any:
     """Declare an input as a field of a dataclass; the type follows from the default, or is str."""
     kind = "str" if default is None else type(default).__name__
     type_name = type_name or _TYPES.get(kind, kind)

@@ -12,7 +12,7 @@ from typing import Any
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import kubernetes_values, readers
+from kfp_pytorch.launcher.inputs import k8s, readers
 
 # Linux takes no single argument or variable above 131,072 bytes, and KFP hands all inputs of a
 # step to its own launcher as one such argument.
@@ -115,7 +115,7 @@ def _check_reference(name: str, source: str, reference: Any) -> None:
         if not readers.text(f"{where}.{key}", readers.mapping(where, reference).get(key)):
             raise InputError(f"{where} lacks {key}; it needs {' and '.join(wanted)}.")
     if "name" in wanted:
-        kubernetes_values.dns_subdomain(f"{where}.name", reference["name"])
+        k8s.dns_subdomain(f"{where}.name", reference["name"])
     if source == "fieldRef" and not _FIELD.fullmatch(reference["fieldPath"]):
         raise InputError(
             f"{where}.fieldPath is {reference['fieldPath']!r}, which no variable can have; write "

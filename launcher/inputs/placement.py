@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import kubernetes_values, readers
+from kfp_pytorch.launcher.inputs import k8s, readers
 
 GPU_RESOURCE = "nvidia.com/gpu"
 _TOLERATION_FIELDS = ("key", "operator", "value", "effect", "tolerationSeconds")
@@ -37,7 +37,7 @@ def gpu_resource(name: str, value: Any) -> str:
         InputError: If no accelerator can be called so.
     """
     resource = readers.text(name, value)
-    if "/" not in kubernetes_values.qualified_key(name, resource):
+    if "/" not in k8s.qualified_key(name, resource):
         raise InputError(f"{name} is {resource!r}; write it with its domain: {GPU_RESOURCE}.")
     return resource
 
@@ -117,8 +117,8 @@ def _toleration(name: str, item: Mapping[str, Any]) -> dict[str, Any]:
         if key != "tolerationSeconds"
     }
     if read.get("key"):
-        kubernetes_values.qualified_key(name, read["key"])
-    kubernetes_values.label_value(f"{name}.value", read.get("value", ""))
+        k8s.qualified_key(name, read["key"])
+    k8s.label_value(f"{name}.value", read.get("value", ""))
     operator = read.get("operator", "Equal")
     if operator not in ("Equal", "Exists"):
         raise InputError(f"{name}.operator is {operator!r}; it must be Equal or Exists.")

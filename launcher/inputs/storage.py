@@ -14,7 +14,7 @@ from typing import Any
 
 from kfp_pytorch.launcher.constants import BUCKET_PATTERNS
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import kubernetes_values, readers
+from kfp_pytorch.launcher.inputs import k8s, readers
 
 SCHEMES = ("pvc", "s3", "gs", "minio")
 # What KServe's storage initializer reads, besides Azure's https:// addresses.
@@ -87,7 +87,7 @@ def parse(uri: str, name: str = "output_uri") -> Location:
         )
     host, _, path = rest.partition("/")
     if scheme == "pvc":
-        if not kubernetes_values.dns_subdomain(f"the claim in {name}", host):
+        if not k8s.dns_subdomain(f"the claim in {name}", host):
             raise InputError(f"{name} is {uri!r} and names no claim; write pvc://CLAIM/sub/path.")
         return Location("pvc", host, relative(name, path))
     if not _BUCKET.fullmatch(host):

@@ -45,12 +45,13 @@ class TaskSettings:
     resources: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
-def read(task_config: Any) -> TaskSettings:
+def read(_name: str, value: Any) -> TaskSettings:
     """Read what KFP passes for a parameter of type `dsl.TaskConfig`.
 
     Args:
-        task_config: A `dsl.TaskConfig`, whose fields are all None in a local run; the backend's
-            JSON object; or None.
+        _name: Not used: messages name the setting.
+        value: A `dsl.TaskConfig`, whose fields are all None in a local run; the backend's JSON
+            object; or None.
 
     Returns:
         The settings, with nulls and empty parts left out and whole floats made integers.
@@ -58,9 +59,9 @@ def read(task_config: Any) -> TaskSettings:
     Raises:
         InputError: If a field is of another type than the backend writes.
     """
-    if task_config is None:
+    if value is None:
         return TaskSettings()
-    found = {name: _get(task_config, name, key) for name, key in _FIELDS.items()}
+    found = {field: _get(value, field, key) for field, key in _FIELDS.items()}
     resources = _pruned(mapping("the task's resources", found["resources"]))
     return TaskSettings(
         affinity=_pruned(mapping("the task's affinity", found["affinity"])),

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import environment, kubernetes_values, placement, readers, storage
+from kfp_pytorch.launcher.inputs import environment, k8s, placement, readers, storage
 from kfp_pytorch.launcher.inputs.declaration import declare, parse
 
 PREFIX = "serving.kserve.io"
@@ -36,7 +36,7 @@ def service_name(name: str, value: Any) -> str:
 
 
 def _annotations(name: str, value: Any) -> dict[str, str]:
-    annotations = kubernetes_values.annotation_map(name, value)
+    annotations = k8s.annotation_map(name, value)
     if MODE_ANNOTATION in annotations:
         raise InputError(f"{name} may not have {MODE_ANNOTATION!r}; use deployment_mode.")
     if annotations.get(STOP_ANNOTATION, "").lower() == "true":
@@ -58,103 +58,92 @@ class DeployInputs:
     """The checked inputs of `kserve_deploy`."""
 
     service_name: str = declare(
-        service_name, doc="The InferenceService's name, also the model's name in its URL."
+        service_name, None, "The InferenceService's name, also the model's name in its URL."
     )
-    namespace: str = declare(
-        kubernetes_values.dns_label, "", doc="Its namespace; empty for the step's own."
-    )
+    namespace: str = declare(k8s.dns_label, "", "Its namespace; empty for the step's own.")
     model_format: str = declare(
         readers.text,
         "",
-        doc="The format that a serving runtime must support; empty for the model's own, or "
+        "The format that a serving runtime must support; empty for the model's own, or "
         "kfp-pytorch.",
     )
     runtime: str = declare(
-        kubernetes_values.dns_subdomain,
+        k8s.dns_subdomain,
         "",
-        doc="The ServingRuntime or ClusterServingRuntime; empty for KServe's choice.",
+        "The ServingRuntime or ClusterServingRuntime; empty for KServe's choice.",
     )
     protocol: str = declare(
-        partial(readers.choice, choices=("v1", "v2")),
-        "v1",
-        doc="The inference protocol: v1 or v2.",
+        partial(readers.choice, choices=("v1", "v2")), "v1", "The inference protocol: v1 or v2."
     )
     deployment_mode: str = declare(
         partial(readers.choice, choices=tuple(MODES)),
         "",
-        doc="Standard (RawDeployment in older KServe), Knative (Serverless), or empty for the "
+        "Standard (RawDeployment in older KServe), Knative (Serverless), or empty for the "
         "cluster's default. It cannot be changed later.",
     )
     cpu: str = declare(
-        partial(kubernetes_values.quantity, minimum="1m"),
+        partial(k8s.quantity, minimum="1m"),
         "",
-        doc="CPU of each predictor, such as 1 or 500m, requested and limited; empty for the "
-        "runtime's.",
+        "CPU of each predictor, such as 1 or 500m, requested and limited; empty for the runtime's.",
     )
     memory: str = declare(
-        partial(kubernetes_values.quantity, minimum="1Mi"),
+        partial(k8s.quantity, minimum="1Mi"),
         "",
-        doc="Memory of each predictor, such as 2Gi; empty for the runtime's.",
+        "Memory of each predictor, such as 2Gi; empty for the runtime's.",
     )
     gpus: int = declare(
-        partial(readers.integer, maximum=4096), 0, doc="Accelerators of each predictor."
+        partial(readers.integer, maximum=4096), 0, "Accelerators of each predictor."
     )
     gpu_resource: str = declare(
-        placement.gpu_resource, placement.GPU_RESOURCE, doc="The accelerators' resource name."
+        placement.gpu_resource, placement.GPU_RESOURCE, "The accelerators' resource name."
     )
     env: tuple[dict[str, Any], ...] = declare(
         _environment,
         {},
-        doc="Environment variables: a string, a number, true or false each, or a reference such "
+        "Environment variables: a string, a number, true or false each, or a reference such "
         'as {"secretKeyRef": {"name": "a-secret", "key": "a-key"}}.',
     )
     min_replicas: int = declare(
         readers.integer,
         1,
-        doc="The least number of predictors; in Knative mode 0 lets it scale to zero.",
+        "The least number of predictors; in Knative mode 0 lets it scale to zero.",
     )
     max_replicas: int = declare(
-        readers.integer, 0, doc="The largest number of predictors; 0 for KServe's default."
+        readers.integer, 0, "The largest number of predictors; 0 for KServe's default."
     )
     canary_traffic_percent: int = declare(
         partial(readers.integer, minimum=-1, maximum=100),
         -1,
-        doc="Percentage of the traffic that the new revision gets, the last one keeping the "
+        "Percentage of the traffic that the new revision gets, the last one keeping the "
         "rest; -1 for all of it. Knative mode only.",
     )
     request_timeout: int = declare(
-        readers.integer, 0, doc="Seconds that one request may take; 0 for KServe's default."
+        readers.integer, 0, "Seconds that one request may take; 0 for KServe's default."
     )
     service_account: str = declare(
-        kubernetes_values.dns_subdomain,
+        k8s.dns_subdomain,
         "",
-        doc="The predictor's service account, whose Secrets hold the storage's credentials; "
+        "The predictor's service account, whose Secrets hold the storage's credentials; "
         "empty for the namespace's default.",
     )
     storage_key: str = declare(
         readers.text,
         "",
-        doc="The key in the Secret storage-config that holds the storage's credentials, instead "
+        "The key in the Secret storage-config that holds the storage's credentials, instead "
         "of a service account's.",
     )
-    node_selector: dict[str, str] = declare(
-        kubernetes_values.label_map, {}, doc="Labels that a node must have."
-    )
+    node_selector: dict[str, str] = declare(k8s.label_map, {}, "Labels that a node must have.")
     tolerations: tuple[dict[str, Any], ...] = declare(
         placement.tolerations,
         [],
-        doc="Taints that the predictors tolerate, as a list of Kubernetes' objects.",
+        "Taints that the predictors tolerate, as a list of Kubernetes' objects.",
     )
-    labels: dict[str, str] = declare(
-        kubernetes_values.label_map, {}, doc="Labels of the service and its pods."
-    )
+    labels: dict[str, str] = declare(k8s.label_map, {}, "Labels of the service and its pods.")
     annotations: dict[str, str] = declare(
-        _annotations, {}, doc="Annotations of the service and its pods."
+        _annotations, {}, "Annotations of the service and its pods."
     )
     timeout: int = declare(
-        partial(readers.integer, minimum=1),
-        900,
-        doc="Seconds until the new revision must serve.",
+        partial(readers.integer, minimum=1), 900, "Seconds until the new revision must serve."
     )
 
 

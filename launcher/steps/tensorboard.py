@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import StepError
-from kfp_pytorch.launcher.inputs import kubernetes_values, storage
+from kfp_pytorch.launcher.inputs import k8s, storage
 from kfp_pytorch.launcher.inputs.declaration import declare, parse
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs.pytorchjob.manifest import CREDENTIALS_MOUNT, GCS_CREDENTIALS_FILE
@@ -46,7 +46,7 @@ class UiArtifact(Protocol):
 
 
 def _image(name: str, value: Any) -> str:
-    return kubernetes_values.image(name, value) or constants.TRAINING_IMAGE
+    return k8s.image(name, value) or constants.TRAINING_IMAGE
 
 
 @dataclass(frozen=True)
@@ -56,29 +56,25 @@ class View:
     output_uri: Location = declare(
         storage.location,
         constants.DEFAULT_OUTPUT_URI,
-        doc="Where jobs keep their folders, as in pytorch_job.",
+        "Where jobs keep their folders, as in pytorch_job.",
     )
-    key: str = declare(storage.relative, "", doc="The folder below it, as in pytorch_job.")
+    key: str = declare(storage.relative, "", "The folder below it, as in pytorch_job.")
     image: str = declare(
         _image,
         "",
-        doc="An image with TensorBoard for the KFP viewer; empty for this project's training "
+        "An image with TensorBoard for the KFP viewer; empty for this project's training "
         "image. For s3:// and gs:// it needs s3fs or gcsfs too.",
     )
     output_secret: str = declare(
-        kubernetes_values.dns_subdomain,
-        "",
-        doc="The Secret with the bucket's credentials, as in pytorch_job.",
+        k8s.dns_subdomain, "", "The Secret with the bucket's credentials, as in pytorch_job."
     )
     namespace: str = declare(
-        kubernetes_values.dns_label,
-        "",
-        doc="The namespace of the Tensorboard object; empty for the step's own.",
+        k8s.dns_label, "", "The namespace of the Tensorboard object; empty for the step's own."
     )
     labels: dict[str, str] = declare(
-        kubernetes_values.label_map,
+        k8s.label_map,
         {},
-        doc="Labels of the Tensorboard object and its pod, such as those of a PodDefault that "
+        "Labels of the Tensorboard object and its pod, such as those of a PodDefault that "
         "gives it a bucket's credentials.",
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import kubernetes_values, readers
+from kfp_pytorch.launcher.inputs import k8s, readers
 
 # The launcher polls every 30 s while watches break; a job that is gone after fewer than four
 # polls could have ended unseen. In seconds, as all times here.
@@ -18,7 +18,7 @@ CLEAN_POD_POLICIES = {"Running": "Running", "All": "All", "Keep": "None"}
 
 def training_image(name: str, value: Any) -> str:
     """Read the training image, which must be given."""
-    image = kubernetes_values.image(name, value)
+    image = k8s.image(name, value)
     if not image:
         raise InputError(f"{name} is not set; give the name of the training image.")
     return image
@@ -71,13 +71,13 @@ def processes(name: str, value: Any) -> str:
 def shm_size(name: str, value: Any) -> str:
     """Read the size of /dev/shm; '0' for the runtime's own."""
     off = str(value).strip() in ("0", "0.0")
-    return "0" if off else kubernetes_values.quantity(name, value, minimum="1Mi")
+    return "0" if off else k8s.quantity(name, value, minimum="1Mi")
 
 
 def pull_secrets(name: str, value: Any) -> tuple[str, ...]:
     """Read the names of Secrets, each once, as the API server requires."""
     secrets = [
-        kubernetes_values.dns_subdomain(f"{name}[{i}]", secret)
+        k8s.dns_subdomain(f"{name}[{i}]", secret)
         for i, secret in enumerate(readers.strings(name, value))
     ]
     return tuple(dict.fromkeys(secrets))
@@ -92,12 +92,12 @@ def _unreserved(name: str, pairs: dict[str, str]) -> dict[str, str]:
 
 def job_labels(name: str, value: Any) -> dict[str, str]:
     """Read labels other than the launcher's and the operator's."""
-    return _unreserved(name, kubernetes_values.label_map(name, value))
+    return _unreserved(name, k8s.label_map(name, value))
 
 
 def job_annotations(name: str, value: Any) -> dict[str, str]:
     """Read annotations other than the launcher's and the operator's."""
-    return _unreserved(name, kubernetes_values.annotation_map(name, value))
+    return _unreserved(name, k8s.annotation_map(name, value))
 
 
 def ttl(name: str, value: Any) -> int:

@@ -10,7 +10,7 @@ from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import (
     environment,
-    kubernetes_values,
+    k8s,
     placement,
     readers,
     storage,
@@ -29,201 +29,191 @@ MAX_NODES = 10_000
 class PyTorchJobInputs:
     """The checked inputs of `pytorch_job`, and what follows from several of them."""
 
-    image: str = declare(input_readers.training_image, doc="The training image.")
+    image: str = declare(input_readers.training_image, None, "The training image.")
     task_config: task_config.TaskSettings = declare(
-        lambda _, value: task_config.read(value),
-        doc="Filled in by KFP with what is set on the task.",
+        task_config.read,
+        None,
+        "Filled in by KFP with what is set on the task.",
         type_name="dsl.TaskConfig",
     )
     name: str = declare(
         input_readers.job_name,
         "pytorch-job",
-        doc="The readable part of the job's name; a hash of this step is added.",
+        "The readable part of the job's name; a hash of this step is added.",
     )
-    namespace: str = declare(
-        kubernetes_values.dns_label, "", doc="The job's namespace; empty for the step's own."
-    )
+    namespace: str = declare(k8s.dns_label, "", "The job's namespace; empty for the step's own.")
     command: tuple[str, ...] = declare(
         input_readers.command,
         [],
-        doc="The container's command as a list; empty for the image's own. There is no shell.",
+        "The container's command as a list; empty for the image's own. There is no shell.",
     )
     args: tuple[str, ...] = declare(
         readers.strings,
         [],
-        doc="The command's arguments as a list; each reaches the container byte for byte.",
+        "The command's arguments as a list; each reaches the container byte for byte.",
     )
     hyperparameters: dict[str, str] = declare(
         input_readers.hyperparameters,
         {},
-        doc="Further arguments, each key and value as --key=value. In a pipeline, a value may be "
+        "Further arguments, each key and value as --key=value. In a pipeline, a value may be "
         "one of its parameters: a number, true or false, or a text without quotation marks and "
         "backslashes.",
     )
     env: tuple[dict[str, Any], ...] = declare(
         environment.variables,
         {},
-        doc="Environment variables: a string, a number, true or false each, or a reference such "
+        "Environment variables: a string, a number, true or false each, or a reference such "
         'as {"secretKeyRef": {"name": "a-secret", "key": "a-key"}}.',
     )
     num_nodes: int = declare(
         partial(readers.integer, minimum=1, maximum=MAX_NODES),
         1,
-        doc="How many pods train, the first one included.",
+        "How many pods train, the first one included.",
     )
     nproc_per_node: str = declare(
         input_readers.processes,
         "",
-        doc="Processes in each pod: a number, auto, cpu or gpu; empty for one for each GPU, or "
-        "one.",
+        "Processes in each pod: a number, auto, cpu or gpu; empty for one for each GPU, or one.",
     )
     cpu: str = declare(
-        partial(kubernetes_values.quantity, minimum="1m"),
+        partial(k8s.quantity, minimum="1m"),
         "",
-        doc="CPU of each pod, such as 4 or 500m, requested and limited.",
+        "CPU of each pod, such as 4 or 500m, requested and limited.",
     )
     memory: str = declare(
-        partial(kubernetes_values.quantity, minimum="1Mi"),
+        partial(k8s.quantity, minimum="1Mi"),
         "",
-        doc="Memory of each pod, such as 16Gi, requested and limited.",
+        "Memory of each pod, such as 16Gi, requested and limited.",
     )
     gpus_per_node: int = declare(
         partial(readers.integer, maximum=4096),
         0,
-        doc="Accelerators of each pod; 0 for what is set on the task.",
+        "Accelerators of each pod; 0 for what is set on the task.",
     )
     gpu_resource: str = declare(
-        placement.gpu_resource, placement.GPU_RESOURCE, doc="The accelerators' resource name."
+        placement.gpu_resource, placement.GPU_RESOURCE, "The accelerators' resource name."
     )
     shm_size: str = declare(
         input_readers.shm_size,
         "",
-        doc="Size of /dev/shm, such as 8Gi; empty for memory without a limit of its own; 0 for "
+        "Size of /dev/shm, such as 8Gi; empty for memory without a limit of its own; 0 for "
         "the 64 MiB that a container has otherwise.",
     )
     output_uri: Location = declare(
         storage.location,
         constants.DEFAULT_OUTPUT_URI,
-        doc="Where jobs keep their folders: pvc://CLAIM/path, s3://, gs:// or minio://.",
+        "Where jobs keep their folders: pvc://CLAIM/path, s3://, gs:// or minio://.",
     )
     key: str = declare(
         storage.relative,
         "",
-        doc="The folder between output_uri and the job's own, such as the run's id.",
+        "The folder between output_uri and the job's own, such as the run's id.",
     )
     output_secret: str = declare(
-        kubernetes_values.dns_subdomain,
+        k8s.dns_subdomain,
         "",
-        doc="A Secret whose entries become variables of the training container, such as "
+        "A Secret whose entries become variables of the training container, such as "
         "AWS_ACCESS_KEY_ID; for gs:// its gcloud-application-credentials.json is mounted.",
     )
     resume_from: Location | None = declare(
         storage.optional_location,
         "",
-        doc="Another job's folder, such as its step's output `folder`, to start from; read only.",
+        "Another job's folder, such as its step's output `folder`, to start from; read only.",
     )
     service_account: str = declare(
-        kubernetes_values.dns_subdomain,
+        k8s.dns_subdomain,
         "",
-        doc="The training pods' service account; empty for the namespace's default.",
+        "The training pods' service account; empty for the namespace's default.",
     )
     image_pull_secrets: tuple[str, ...] = declare(
-        input_readers.pull_secrets, [], doc="Names of the Secrets to pull the image with."
+        input_readers.pull_secrets, [], "Names of the Secrets to pull the image with."
     )
     image_pull_policy: str = declare(
         partial(readers.choice, choices=("", "IfNotPresent", "Always", "Never")),
         "",
-        doc="IfNotPresent, Always or Never; empty for the cluster's default.",
+        "IfNotPresent, Always or Never; empty for the cluster's default.",
     )
     run_as_root: bool = declare(
         readers.boolean,
         False,
-        doc="Whether the image must run as root; else the pods keep to the restricted Pod "
+        "Whether the image must run as root; else the pods keep to the restricted Pod "
         "Security Standard.",
     )
     run_as_user: int = declare(
         readers.integer,
         1000,
-        doc="The user id, and the group that owns a mounted claim; 0 for the image's own user, "
+        "The user id, and the group that owns a mounted claim; 0 for the image's own user, "
         "which must be a number other than 0.",
     )
     security_context: dict[str, Any] = declare(
         placement.security_context,
         {},
-        doc="Changes to the pods' securityContext; null removes a default (an argument of a run "
+        "Changes to the pods' securityContext; null removes a default (an argument of a run "
         "on a cluster may hold it, a constant of a pipeline may not).",
     )
-    node_selector: dict[str, str] = declare(
-        kubernetes_values.label_map, {}, doc="Labels that a node must have."
-    )
+    node_selector: dict[str, str] = declare(k8s.label_map, {}, "Labels that a node must have.")
     tolerations: tuple[dict[str, Any], ...] = declare(
         placement.tolerations,
         [],
-        doc="Taints that the pods tolerate, as a list of Kubernetes' objects.",
+        "Taints that the pods tolerate, as a list of Kubernetes' objects.",
     )
     affinity: dict[str, Any] = declare(
-        placement.affinity, {}, doc="The pods' affinity, as Kubernetes' object."
+        placement.affinity, {}, "The pods' affinity, as Kubernetes' object."
     )
     labels: dict[str, str] = declare(
         input_readers.job_labels,
         {},
-        doc="Labels of the job and its pods, such as kueue.x-k8s.io/queue-name.",
+        "Labels of the job and its pods, such as kueue.x-k8s.io/queue-name.",
     )
     annotations: dict[str, str] = declare(
-        input_readers.job_annotations, {}, doc="Annotations of the job and its pods."
+        input_readers.job_annotations, {}, "Annotations of the job and its pods."
     )
     istio_injection: bool = declare(
-        readers.boolean,
-        False,
-        doc="Whether a service mesh may put its proxy into the training pods.",
+        readers.boolean, False, "Whether a service mesh may put its proxy into the training pods."
     )
     backoff_limit: int = declare(
         partial(readers.integer, minimum=-1),
         -1,
-        doc="Restarts at which the job fails, summed over all pods; -1 for three of the whole "
+        "Restarts at which the job fails, summed over all pods; -1 for three of the whole "
         "job, which is three for each node.",
     )
     ttl_seconds: int = declare(
         input_readers.ttl,
         86_400,
-        doc="Seconds that a finished job is kept, at least 120; -1 for no limit.",
+        "Seconds that a finished job is kept, at least 120; -1 for no limit.",
     )
     clean_pod_policy: str = declare(
         input_readers.clean_pod_policy,
         "Running",
-        doc="Which pods are deleted when the job ends: Running, All, or Keep for none.",
+        "Which pods are deleted when the job ends: Running, All, or Keep for none.",
     )
     active_deadline: int = declare(
-        readers.integer,
-        0,
-        doc="Seconds after which the operator itself ends the job; 0 for no limit.",
+        readers.integer, 0, "Seconds after which the operator itself ends the job; 0 for no limit."
     )
     restart_policy: str = declare(
         partial(readers.choice, choices=("OnFailure", "Never", "Always", "ExitCode")),
         "OnFailure",
-        doc="When a failed pod is restarted: OnFailure, Never, Always or ExitCode.",
+        "When a failed pod is restarted: OnFailure, Never, Always or ExitCode.",
     )
     queue_timeout: int = declare(
-        readers.integer,
-        0,
-        doc="Seconds that the job may wait in a queue, suspended; 0 for no limit.",
+        readers.integer, 0, "Seconds that the job may wait in a queue, suspended; 0 for no limit."
     )
     start_timeout: int = declare(
         readers.integer,
         1_800,
-        doc="Seconds until every pod must run, the queue not counted; 0 for no limit.",
+        "Seconds until every pod must run, the queue not counted; 0 for no limit.",
     )
-    timeout: int = declare(readers.integer, 0, doc="Seconds that the job may run; 0 for no limit.")
+    timeout: int = declare(readers.integer, 0, "Seconds that the job may run; 0 for no limit.")
     cleanup: str = declare(
         partial(readers.choice, choices=("on_failure", "always", "never")),
         "on_failure",
-        doc="When the job is deleted: on_failure (when it did not succeed, or the run was ended), "
+        "When the job is deleted: on_failure (when it did not succeed, or the run was ended), "
         "always or never.",
     )
     pod_template_patch: dict[str, Any] = declare(
         input_readers.template_patch,
         {},
-        doc="A strategic merge patch of the pod template, with metadata or spec.",
+        "A strategic merge patch of the pod template, with metadata or spec.",
     )
 
     def folder(self, job_name: str) -> Location:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import environment, kubernetes_values, readers
+from kfp_pytorch.launcher.inputs import environment, k8s, readers
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs import strategic_merge
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs
@@ -279,8 +279,8 @@ def _render_texts(template: dict[str, Any]) -> None:
     """Write the numbers and truth values of a patch as texts where Kubernetes takes but these."""
     metadata, where = template["metadata"], "pod_template_patch.metadata"
     read_as = {
-        "labels": kubernetes_values.label_map,
-        "annotations": kubernetes_values.annotation_map,
+        "labels": k8s.label_map,
+        "annotations": k8s.annotation_map,
     }
     metadata |= {
         part: read(f"{where}.{part}", metadata[part])
