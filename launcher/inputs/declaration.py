@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs.readers import unset
+from kfp_pytorch.launcher.inputs.readers import is_unset
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ def parse(declaration: type[T], component: str, values: Mapping[str, Any]) -> T:
     unknown = sorted(set(values) - set(declared))
     if unknown:
         raise InputError(f"{component} has no input {unknown[0]!r}.")
-    given = {name: value for name, value in values.items() if not unset(value)}
+    given = {name: value for name, value in values.items() if not is_unset(value)}
     return declaration(
         **{name: item.read(name, given.get(name, item.default)) for name, item in declared.items()}
     )

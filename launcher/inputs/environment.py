@@ -18,13 +18,13 @@ from kfp_pytorch.launcher.inputs import k8s, readers
 # step to its own launcher as one such argument.
 SIZE_LIMIT = 100_000
 _NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
-_OURS = (
+_SET_BY_LAUNCHER = (
     constants.OUTPUT_ENV,
     constants.RESUME_FROM_ENV,
     constants.TERMINATION_LOG_ENV,
 )
 # https://github.com/kubeflow/trainer/blob/v1.9.2/pkg/controller.v1/pytorch/envvar.go
-_OPERATORS = (
+_SET_BY_OPERATOR = (
     "MASTER_ADDR",
     "MASTER_PORT",
     "WORLD_SIZE",
@@ -42,7 +42,7 @@ _FIELD = re.compile(
     r"metadata\.(name|namespace|uid|(labels|annotations)\['[^']+'\])"
     r"|spec\.(nodeName|serviceAccountName)|status\.(host|pod)IPs?"
 )
-# What each source of a variable's value cannot do without.
+# The required fields of each source of a variable's value.
 _REFERENCES = {
     "secretKeyRef": ("name", "key"),
     "configMapKeyRef": ("name", "key"),
@@ -65,7 +65,7 @@ def variables(name: str, value: Any) -> tuple[dict[str, Any], ...]:
     Raises:
         InputError: If a name or value cannot be a variable's; the message names it.
     """
-    if not readers.unset(value) and not isinstance(value, Mapping):
+    if not readers.is_unset(value) and not isinstance(value, Mapping):
         # The value is not shown: it may hold secrets.
         kind = type(value).__name__
         raise InputError(f'{name} must be an object, such as {{"NAME": "value"}}, not a {kind}.')
@@ -78,7 +78,7 @@ def variables(name: str, value: Any) -> tuple[dict[str, Any], ...]:
 def merged(
     given: Iterable[Mapping[str, Any]], of_task: Iterable[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], ...]:
-    """Return a container's `env` from what the author set on the task and the input.
+    """Return the training container's `env` from the task's variables and the input's.
 
     Args:
         given: The input's variables, which override the task's.
@@ -88,11 +88,12 @@ def merged(
         The variables, the task's first, no name twice.
 
     Raises:
-        InputError: If a name cannot be a variable's.
+        InputError: If a name cannot be a variable's, or is one that others set.
     """
     by_name = {str(item.get("name")): dict(item) for item in (*of_task, *given)}
     for name in by_name:
         check_name(name, "env")
+        check_not_reserved(name, "env")
     return tuple(by_name.values())
 
 
@@ -105,7 +106,7 @@ def _variable(name: str, value: Any) -> dict[str, Any]:
             )
         _check_reference(name, *next(iter(value.items())))
         return {"name": name, "valueFrom": value}
-    return {"name": name, "value": literal(readers.rendered(f"env[{name!r}]", value))}
+    return {"name": name, "value": escaped(readers.rendered(f"env[{name!r}]", value))}
 
 
 def _check_reference(name: str, source: str, reference: Any) -> None:
@@ -129,7 +130,7 @@ def _check_reference(name: str, source: str, reference: Any) -> None:
 
 
 def check_name(name: str, where: str) -> None:
-    """Refuse the name of a variable that none can have.
+    """Refuse a name that no environment variable can have.
 
     Args:
         name: The name.
@@ -145,8 +146,8 @@ def check_name(name: str, where: str) -> None:
         )
 
 
-def check_free(name: str, where: str) -> None:
-    """Refuse the name of a variable that others set where training runs.
+def check_not_reserved(name: str, where: str) -> None:
+    """Refuse the name of a variable that the launcher or the operator sets.
 
     Args:
         name: The name.
@@ -155,28 +156,28 @@ def check_free(name: str, where: str) -> None:
     Raises:
         InputError: It cannot be set there.
     """
-    if name in _OURS:
+    if name in _SET_BY_LAUNCHER:
         raise InputError(f"{where} may not set {name}: the launcher does.")
-    if name in _OPERATORS:
+    if name in _SET_BY_OPERATOR:
         raise InputError(
             f"{where} may not set {name}: the operator does, from num_nodes and nproc_per_node."
         )
 
 
-def literal(text: str) -> str:
-    """Return what a manifest must say so that the container gets this text byte for byte."""
+def escaped(text: str) -> str:
+    """Escape a text so that Kubernetes expands no `$(NAME)` in it."""
     return text.replace("$", "$$") if "$(" in text or "$$" in text else text
 
 
-def plain(name: str, value: str) -> dict[str, str]:
+def variable(name: str, value: str) -> dict[str, str]:
     """Return a variable with a literal value, in the form of a container's `env`."""
-    return {"name": name, "value": literal(value)}
+    return {"name": name, "value": escaped(value)}
 
 
 def check_size(
     command: Iterable[str], args: Iterable[str], env: Iterable[Mapping[str, Any]]
 ) -> None:
-    """Refuse what no step or container could be started with.
+    """Refuse more than a step or container can be started with.
 
     Raises:
         InputError: If command, arguments and environment together are over 100,000 bytes.

@@ -62,7 +62,7 @@ def quantity(name: str, value: Any, *, minimum: str) -> str:
     Raises:
         InputError: If it is no quantity, or smaller than the minimum.
     """
-    if readers.unset(value):
+    if readers.is_unset(value):
         return ""
     written = readers.rendered(name, value).strip()
     amount = quantity_value(written)

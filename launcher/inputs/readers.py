@@ -17,7 +17,7 @@ from kfp_pytorch.launcher.errors import InputError
 _EXACT = 2**53
 
 
-def unset(value: Any) -> bool:
+def is_unset(value: Any) -> bool:
     """Return whether an input is unset: None, '', 'None', 'null', [] and {} alike."""
     if isinstance(value, str):
         return value.strip() in ("", "None", "null")
@@ -38,14 +38,14 @@ def text(name: str, value: Any, default: str = "") -> str:
     Raises:
         InputError: If it is no string, or holds what no container can be given.
     """
-    if unset(value):
+    if is_unset(value):
         return default
     if not isinstance(value, str):
         raise InputError(f"{name} must be a string, not {value!r}.")
-    return printable(name, value)
+    return encodable(name, value)
 
 
-def printable(name: str, value: str) -> str:
+def encodable(name: str, value: str) -> str:
     """Return the string if it can be an argument or a variable: no NUL, encodable as UTF-8."""
     if "\0" in value:
         raise InputError(f"{name} holds a NUL character, which no argument or variable can carry.")
@@ -71,7 +71,7 @@ def integer(name: str, value: Any, *, minimum: int = 0, maximum: int = 2**31 - 1
     Raises:
         InputError: If it is no whole number, or out of range.
     """
-    if unset(value):
+    if is_unset(value):
         return 0
     number = _whole(value)
     if number is None:
@@ -114,7 +114,7 @@ def boolean(name: str, value: Any) -> bool:
     Raises:
         InputError: If it is something else.
     """
-    if unset(value):
+    if is_unset(value):
         return False
     word = str(value).strip().lower()
     if word not in ("true", "false"):
@@ -151,7 +151,7 @@ def rendered(name: str, value: Any) -> str:
         InputError: If it is None, a list, an object, or not finite.
     """
     if isinstance(value, str):
-        return printable(name, value)
+        return encodable(name, value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and not math.isfinite(value):
@@ -180,11 +180,11 @@ def sequence(name: str, value: Any) -> list[Any]:
     Raises:
         InputError: If it is no list.
     """
-    if unset(value):
+    if is_unset(value):
         return []
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise InputError(f'{name} must be a list, such as ["a", "b"], not {value!r}.')
-    return [whole_floats(item) for item in value]
+    return [with_integers(item) for item in value]
 
 
 def mapping(name: str, value: Any) -> dict[str, Any]:
@@ -193,22 +193,22 @@ def mapping(name: str, value: Any) -> dict[str, Any]:
     Raises:
         InputError: If it is no object, or a key is no string.
     """
-    if unset(value):
+    if is_unset(value):
         return {}
     if not isinstance(value, Mapping):
         raise InputError(f'{name} must be an object, such as {{"key": "value"}}, not {value!r}.')
     for key in value:
         if not isinstance(key, str):
             raise InputError(f"{name} has the key {key!r}; keys must be strings.")
-    return {key: whole_floats(item) for key, item in value.items()}
+    return {key: with_integers(item) for key, item in value.items()}
 
 
-def whole_floats(value: Any) -> Any:
+def with_integers(value: Any) -> Any:
     """Copy JSON with every float that is a whole number made an integer: KFP turns 20 to 20.0."""
     if isinstance(value, Mapping):
-        return {key: whole_floats(item) for key, item in value.items()}
+        return {key: with_integers(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [whole_floats(item) for item in value]
+        return [with_integers(item) for item in value]
     if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
         return int(value)
     return value

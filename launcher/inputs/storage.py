@@ -1,4 +1,4 @@
-"""Where a job's files lie: the URIs of its folder, as each program wants to see them.
+"""Storage locations: the URIs of a job's folder, in the form that each program reads.
 
 A location is `pvc://CLAIM/sub/path`, or `s3://`, `gs://` or `minio://` with a bucket and a prefix.
 `minio://` is how KFP writes an S3 bucket whose endpoint its settings know; everything else that
@@ -54,11 +54,11 @@ class Location:
         """Return a folder below this one; empty parts add nothing."""
         return replace(self, path="/".join(part for part in (self.path, *parts) if part))
 
-    def seen_from(self, mount: str) -> str:
-        """Return what a container calls this folder.
+    def path_in_container(self, mount: str) -> str:
+        """Return the path or URI of this folder in a container.
 
         Args:
-            mount: Where the container has the root of the claim.
+            mount: The path at which the container mounts the claim.
 
         Returns:
             A path below the mount for a claim, an fsspec URI otherwise.
@@ -110,7 +110,7 @@ def location(name: str, value: Any) -> Location:
 
 def optional_location(name: str, value: Any) -> Location | None:
     """Read the input `name` as a location, or None where it is unset."""
-    return None if readers.unset(value) else location(name, value)
+    return None if readers.is_unset(value) else location(name, value)
 
 
 def relative(name: str, value: Any) -> str:
@@ -128,7 +128,7 @@ def relative(name: str, value: Any) -> str:
             character or is too long for a folder; or if it is a KFP placeholder that nothing
             filled in.
     """
-    path = filled_in(readers.text(name, value), name)
+    path = without_placeholder(readers.text(name, value), name)
     parts = [part for part in path.split("/") if part]
     for part in parts:
         if part in (".", "..") or part != part.strip() or not part.isprintable() or "\\" in part:
@@ -144,7 +144,7 @@ def relative(name: str, value: Any) -> str:
     return "/".join(parts)
 
 
-def filled_in(text: str, name: str) -> str:
+def without_placeholder(text: str, name: str) -> str:
     """Return a text that names something, which a placeholder of KFP does not.
 
     Raises:

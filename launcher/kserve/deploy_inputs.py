@@ -25,7 +25,7 @@ def service_name(name: str, value: Any) -> str:
     Raises:
         InputError: Nothing is left that a name may have, or KFP left a placeholder in it.
     """
-    given = storage.filled_in(readers.text(name, value), name)
+    given = storage.without_placeholder(readers.text(name, value), name)
     word = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
     if not word:
         raise InputError(

@@ -77,7 +77,7 @@ def parse_inputs(**inputs: Any) -> GateInputs:
     Raises:
         InputError: If one cannot work, or the thresholds leave nothing to pass or to refuse.
     """
-    if "metric" in inputs and readers.unset(inputs["metric"]):
+    if "metric" in inputs and readers.is_unset(inputs["metric"]):
         raise InputError("metric is not set; give the name of the metric, such as accuracy.")
     given = parse(GateInputs, "metric_gate", inputs)
     low, high = given.minimum, given.maximum

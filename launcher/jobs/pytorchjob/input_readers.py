@@ -50,7 +50,7 @@ def hyperparameters(name: str, value: Any) -> dict[str, str]:
     """Read the hyperparameters, their values rendered."""
     given = readers.mapping(name, value)
     for key in given:
-        if not re.fullmatch(r"[^\s=-][^\s=]*", readers.printable(name, key)):
+        if not re.fullmatch(r"[^\s=-][^\s=]*", readers.encodable(name, key)):
             raise InputError(
                 f"{name} has the key {key!r}; it becomes --KEY=VALUE, so write it without dashes "
                 "before it, and without blanks and '='."
@@ -60,7 +60,7 @@ def hyperparameters(name: str, value: Any) -> dict[str, str]:
 
 def processes(name: str, value: Any) -> str:
     """Read the number of processes in each pod; unset gives ''."""
-    word = "" if readers.unset(value) else readers.rendered(name, value).strip()
+    word = "" if readers.is_unset(value) else readers.rendered(name, value).strip()
     if word in ("", "auto", "cpu", "gpu"):
         return word
     if not word.lstrip("+-").isdecimal():

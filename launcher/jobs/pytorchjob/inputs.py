@@ -279,7 +279,7 @@ def parse_inputs(**inputs: Any) -> PyTorchJobInputs:
     merged = replace(
         given,
         args=_with_hyperparameters(given.args, given.hyperparameters),
-        env=_with_task_env(given.env, task.env),
+        env=environment.merged(given.env, task.env),
         nproc_per_node=given.nproc_per_node or str(max(1, given.gpus)),
         node_selector=task.node_selector | given.node_selector,
         tolerations=placement.merged_tolerations(given.tolerations, task.tolerations),
@@ -303,12 +303,3 @@ def _with_hyperparameters(
                 "programs would pass over args. Give it in one of them."
             )
     return args + tuple(f"--{key}={value}" for key, value in hyperparameters.items())
-
-
-def _with_task_env(
-    given: tuple[dict[str, Any], ...], of_task: list[dict[str, Any]]
-) -> tuple[dict[str, Any], ...]:
-    env = environment.merged(given, of_task)
-    for variable in env:
-        environment.check_free(variable["name"], "env")
-    return env

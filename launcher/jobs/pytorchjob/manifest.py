@@ -151,8 +151,8 @@ def _container(
         "name": constants.PYTORCH_CONTAINER,
         "image": inputs.image,
         "imagePullPolicy": inputs.image_pull_policy,
-        "command": [environment.literal(item) for item in inputs.command],
-        "args": [environment.literal(item) for item in inputs.args],
+        "command": [environment.escaped(item) for item in inputs.command],
+        "args": [environment.escaped(item) for item in inputs.args],
         "env": [copy.deepcopy(item) for item in inputs.env] + _contract(inputs, job_name),
         "resources": copy.deepcopy(inputs.resources),
         "securityContext": _container_security(inputs),
@@ -166,16 +166,17 @@ def _container(
 
 
 def _contract(inputs: PyTorchJobInputs, job_name: str) -> list[dict[str, str]]:
-    folder = inputs.folder(job_name).seen_from(constants.OUTPUT_MOUNT)
+    folder = inputs.folder(job_name).path_in_container(constants.OUTPUT_MOUNT)
     values = {
         constants.OUTPUT_ENV: folder,
         constants.TERMINATION_LOG_ENV: constants.TERMINATION_LOG_PATH,
     }
     if inputs.resume_from:
-        values[constants.RESUME_FROM_ENV] = inputs.resume_from.seen_from(constants.RESUME_MOUNT)
+        resumed = inputs.resume_from.path_in_container(constants.RESUME_MOUNT)
+        values[constants.RESUME_FROM_ENV] = resumed
     if _reads_gcs_key(inputs) and not _named([*inputs.env], GCS_CREDENTIALS_ENV):
         values[GCS_CREDENTIALS_ENV] = f"{CREDENTIALS_MOUNT}/{GCS_CREDENTIALS_FILE}"
-    return [environment.plain(name, value) for name, value in values.items()]
+    return [environment.variable(name, value) for name, value in values.items()]
 
 
 def _reads_gcs_key(inputs: PyTorchJobInputs) -> bool:
@@ -322,7 +323,7 @@ def _check_patch(spec: dict[str, Any]) -> None:
     trains = _named(spec.get("containers") or [], constants.PYTORCH_CONTAINER) or {}
     for variable in trains.get("env") or []:
         environment.check_name(str(variable["name"]), "pod_template_patch")
-        environment.check_free(str(variable["name"]), "pod_template_patch")
+        environment.check_not_reserved(str(variable["name"]), "pod_template_patch")
 
 
 def _check_pod(spec: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ def test_a_location_is_read_and_named_for_each_reader(
 ) -> None:
     location = storage.parse(uri)
     assert location.uri == uri_again
-    assert location.seen_from("/m") == in_container
+    assert location.path_in_container("/m") == in_container
 
 
 def test_a_job_s_folder_is_output_key_and_job() -> None:
