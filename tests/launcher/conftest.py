@@ -16,9 +16,8 @@ from harness.hands import HASTY, IMPATIENT, Hands, bury, connected
 from harness.held import Clock
 
 from kfp_pytorch.launcher.constants import PYTORCHJOB
-from kfp_pytorch.launcher.jobs.pytorchjob.inputs import parse_inputs
+from kfp_pytorch.launcher.jobs.kind import JobKind
 from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
-from kfp_pytorch.launcher.jobs.pytorchjob.manifest import longest_suffix
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.outputs.artifacts import Places
 from kfp_pytorch.launcher.runtime import printing
@@ -97,9 +96,17 @@ class Run:
     """One try of the step, in a thread of its own."""
 
     def __init__(
-        self, kube: Kube, folder: Path, limits: Limits, *, task: str = "abc", **inputs: Any
+        self,
+        kube: Kube,
+        folder: Path,
+        limits: Limits,
+        *,
+        kind: JobKind = PYTORCH_JOB,
+        task: str = "abc",
+        **inputs: Any,
     ) -> None:
-        self.inputs = parse_inputs(**{"image": "train:1", "start_timeout": 0} | inputs)
+        self.kind = kind
+        self.inputs = kind.parse_inputs(**{"image": "train:1", "start_timeout": 0} | inputs)
         names = ("model", "metrics", "curves", "report")
         model_uri = MODEL_URI.replace("/abc/", f"/{task}/")
         uris = {name: model_uri.replace("/model", f"/{name}") for name in names}
@@ -112,14 +119,14 @@ class Run:
         self.error: BaseException | None = None
         self.ended_at = 0.0
         self._kube, self._limits = kube, limits
-        self.job = job_name(self.inputs.name, model_uri, longest_suffix(self.inputs))
+        self.job = job_name(self.inputs.name, model_uri, kind.longest_suffix(self.inputs))
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
             self.places = train(
-                PYTORCH_JOB, self._kube, self.inputs, self.outputs, self._limits, self.stopper
+                self.kind, self._kube, self.inputs, self.outputs, self._limits, self.stopper
             )
         except BaseException as error:
             self.error = error
@@ -145,6 +152,18 @@ class Run:
         self.wait(within)
         assert isinstance(self.error, kind), f"{self.error!r} and {self.places}"
         return str(self.error)
+
+
+@pytest.fixture(scope="session")
+def quick() -> Limits:
+    """The limits of a wait, scaled down."""
+    return QUICK
+
+
+@pytest.fixture(scope="session")
+def start_run() -> type[Run]:
+    """Starts one try of a step of any kind of job."""
+    return Run
 
 
 @pytest.fixture
