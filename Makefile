@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TAG := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' kfp_pytorch/__init__.py)-make-images
 DOCKER ?= docker
 
-.PHONY: setup demo test test-long lint format components compiled bench images clean
+.PHONY: setup demo test test-long lint format components compiled bench images wheels clean
 
 setup: $(STAMP)
 
@@ -40,7 +40,9 @@ format: setup
 components: setup
 	$(BIN)/python -m kfp_pytorch.components.generate
 
+# First what the steps of a pipeline read, then the pipelines, which ask for it.
 compiled: components
+	$(BIN)/python -c "from kfp_pytorch.components import bundle; bundle.write_manifest()"
 	$(BIN)/kfp-pytorch compile --all --output compiled
 
 bench: setup
@@ -50,6 +52,13 @@ images:
 	$(DOCKER) build --tag kfp-pytorch-launcher:$(TAG) --file launcher/Dockerfile .
 	$(DOCKER) build --tag kfp-pytorch-training:$(TAG) --file training/Dockerfile .
 	$(DOCKER) build --tag kfp-pytorch-serving:$(TAG) --file serving/Dockerfile .
+
+# kfp-pytorch, and kfp-pytorch-launcher: what the steps of a pipeline install, and no more.
+wheels: setup
+	rm -rf build/launcher
+	$(BIN)/python -c "from pathlib import Path; from kfp_pytorch.components import bundle; bundle.write_sources(Path('build/launcher'))"
+	$(BIN)/python -m build --quiet --wheel --outdir dist .
+	$(BIN)/python -m build --quiet --wheel --outdir dist build/launcher
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

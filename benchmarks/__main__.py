@@ -12,11 +12,13 @@ import subprocess
 import sys
 import tempfile
 
+from benchmarks import package
 from benchmarks.launcher import __main__ as launcher
 
 
 def main() -> None:
     """Runs every benchmark that finds what it needs here."""
+    package.main()
     launcher.main([])
     gpus = _gpus()
     if gpus:

@@ -26,32 +26,15 @@ _ARTIFACTS = {"model": "Model", "metrics": "Metrics", "curves": "HTML", "report"
 
 
 @functools.cache
-def command(form: str) -> list[str]:
-    """The command of the component `pytorch_job`, nothing to install.
-
-    Args:
-        form: `embedded`, with the launcher's source inside, as on a cluster; or `image`.
-    """
+def command() -> list[str]:
+    """The command of the component `pytorch_job`, with the launcher of this Python."""
     # Compiling needs all of kfp; what only measures does not.
-    from kfp import dsl
+    from kfp_pytorch.components import forms, pytorch_job
 
-    from kfp_pytorch.cli.packages.find import compile_pipeline
-    from kfp_pytorch.components import pytorch_job
-    from kfp_pytorch.components.forms import image_form
-
-    @dsl.pipeline(name="benchmark")
-    def one_job():  # KFP reads the annotations, which are strings here
-        pytorch_job(image="train:1")
-
-    spec = compile_pipeline("benchmark", one_job).spec
-    words = _command_of(image_form(spec, "this"))
-    # The image form installs nothing; its last word is the source.
-    return words if form == "image" else [*words[:-1], _command_of(spec)[-1]]
-
-
-def _command_of(spec: Object) -> list[str]:
-    found = spec["deploymentSpec"]["executors"]["exec-pytorch-job"]["container"]["command"]
-    return list(found)
+    container = {"command": pytorch_job.component_spec.implementation.container.command}
+    spec = {"deploymentSpec": {"executors": {"step": {"container": container}}}}
+    executors = forms.image_form(spec, forms.THIS_PYTHON)["deploymentSpec"]["executors"]
+    return list(executors["step"]["container"]["command"])
 
 
 def scaled(factor: float) -> dict[str, float]:
@@ -66,7 +49,6 @@ class Step:
         cluster: Where its job runs.
         namespace: The namespace of its pod and its job.
         folder: For what it writes.
-        form: As for `command`.
         limits: What differs from the launcher's own limits.
         inputs: Inputs of the component.
     """
@@ -77,7 +59,6 @@ class Step:
         namespace: str,
         folder: Path,
         *,
-        form: str = "embedded",
         limits: Mapping[str, float] | None = None,
         **inputs: Any,
     ) -> None:
@@ -98,7 +79,7 @@ class Step:
             "KFP_PYTORCH_TERMINATION_LOG": str(log),
         }
         given = {"image": "train:1", "name": self.name, "namespace": namespace} | inputs
-        words = [*command(form)[:-1], _with_limits(command(form)[-1], limits)]
+        words = [*command()[:-1], _with_limits(limits) + command()[-1]]
         words += ["--executor_input", json.dumps(self._executor_input(given))]
         words += ["--function_to_execute", "pytorch_job"]
         with (self._folder / "log").open("w") as output:
@@ -189,14 +170,12 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _with_limits(source: str, limits: Mapping[str, float] | None) -> str:
-    """A component's source that gives its launcher other limits."""
+def _with_limits(limits: Mapping[str, float] | None) -> str:
+    """What a component's source begins with to give its launcher other limits."""
     if not limits:
-        return source
-    at = source.index("\ndef pytorch_job(") + 1
-    lines = [
-        "import functools as _functools",
-        "import kfp_pytorch.launcher.steps.job as _step",
-        f"_step.Limits = _functools.partial(_step.Limits, **{dict(limits)!r})",
-    ]
-    return source[:at] + "\n".join(lines) + "\n\n\n" + source[at:]
+        return ""
+    return (
+        "import functools as _functools\n"
+        "import kfp_pytorch.launcher.steps.job as _step\n"
+        f"_step.Limits = _functools.partial(_step.Limits, **{dict(limits)!r})\n"
+    )

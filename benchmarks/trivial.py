@@ -2,12 +2,10 @@
 
 from kfp import dsl
 
-from kfp_pytorch.components.embedding import launcher_component
-
 WORKED = "worked for "
 
 
-@launcher_component
+@dsl.component(base_image="python", install_kfp_package=False)
 def work(seconds: float):
     """Works for so long, and says how long it was."""
     import time

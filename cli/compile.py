@@ -9,9 +9,6 @@ import click
 
 from kfp_pytorch.cli.packages.find import Package
 
-# The Argo Workflow that a backend makes of a package is one etcd object of about 1 MB.
-LARGE_PACKAGE_BYTES = 600_000
-
 
 @click.command("compile")
 @click.argument("pipelines", nargs=-1, metavar="[PIPELINE|FILE.py[:FUNCTION]]...")
@@ -24,24 +21,23 @@ LARGE_PACKAGE_BYTES = 600_000
     help="A folder, or a file ending in .yaml for one pipeline.",
 )
 @click.option(
-    "--image",
+    "--launcher",
     default="",
-    help="Run the steps in this image, which has the launcher, instead of embedding its source.",
+    metavar="configmap|image=REF|package[=REQUIREMENT]",
+    help="Where the steps get the launcher from: the ConfigMap of manifests/ (which is the default "
+    "of a FILE.py), an image that has it, or a Python package that pip installs.",
 )
-def compile_command(pipelines: tuple[str, ...], everything: bool, output: Path, image: str) -> None:
+@click.option("--verbose", is_flag=True, help="Print how large the run's Workflow becomes.")
+def compile_command(
+    pipelines: tuple[str, ...], everything: bool, output: Path, launcher: str, verbose: bool
+) -> None:
     """Compile pipelines to YAML for a Kubeflow cluster.
 
     PIPELINE is the name of one that comes with kfp-pytorch. Constants that cannot work, such as
     num_nodes=0, are found here.
     """
-    from kfp_pytorch.cli.packages import checks, find, parameters
-    from kfp_pytorch.launcher.errors import InputError
-    from kfp_pytorch.launcher.inputs.k8s import image as checked_image
+    from kfp_pytorch.cli.packages import checks, find, parameters, workflow
 
-    try:
-        image = checked_image("--image", image)
-    except InputError as error:
-        raise click.UsageError(error.message) from None
     names = [*pipelines, *(find.shipped() if everything else [])]
     if not names:
         raise click.UsageError(
@@ -57,8 +53,11 @@ def compile_command(pipelines: tuple[str, ...], everything: bool, output: Path, 
                 err=True,
             )
     targets = _targets(found, output)
+    found = [_with_launcher(package, launcher) for package in found]
+    for package in found:
+        workflow.check(package, verbose=verbose)
     for package, target in zip(found, targets, strict=True):
-        _write(_in_image(package, image) if image else package, target)
+        _write(package, target)
 
 
 def _targets(found: list[Package], output: Path) -> list[Path]:
@@ -74,10 +73,21 @@ def _targets(found: list[Package], output: Path) -> list[Path]:
     return targets
 
 
-def _in_image(package: Package, image: str) -> Package:
-    from kfp_pytorch.components.forms import image_form
+def _with_launcher(package: Package, launcher: str) -> Package:
+    from kfp_pytorch.components import forms
+    from kfp_pytorch.launcher.errors import InputError
+    from kfp_pytorch.launcher.inputs import k8s
 
-    return replace(package, spec=image_form(package.spec, image))
+    if not launcher:
+        return package
+    try:
+        if launcher.startswith("image="):
+            k8s.image("--launcher image", launcher.removeprefix("image="))
+        return replace(package, spec=forms.with_launcher(package.spec, launcher))
+    except InputError as error:
+        raise click.UsageError(error.message) from None
+    except ValueError as error:
+        raise click.UsageError(f"--launcher: {error}") from None
 
 
 def _write(package: Package, target: Path) -> None:
@@ -88,9 +98,3 @@ def _write(package: Package, target: Path) -> None:
     except OSError as error:
         raise click.ClickException(f"Cannot write {target}: {error.strerror or error}") from None
     click.echo(f"{target} ({len(content):,} bytes)")
-    if len(content) > LARGE_PACKAGE_BYTES:
-        click.echo(
-            f"Warning: {target} is over {LARGE_PACKAGE_BYTES:,} bytes, and a cluster keeps it in "
-            "one object of about 1 MB. With --image the launcher's source is not in it.",
-            err=True,
-        )

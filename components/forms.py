@@ -1,53 +1,209 @@
-"""The two forms of one package: embedded, and image.
+"""Where the launcher of a package's steps comes from: a ConfigMap, an image, or a Python package.
 
-*Embedded* is what a component is when imported: the launcher's source inside, a stock Python
-image, and pip at the start of the step. *Image* is for an image, or a Python, that has all of
-that installed.
+Each form of a step is short, for the Workflow of a run keeps a step's container nine times: it
+imports the component's function. The functions here turn one form into another.
 """
 
 from __future__ import annotations
 
 import copy
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from kfp_pytorch.components.embedding import without_launcher
+from google.protobuf import json_format
+from kfp.dsl import component_factory
 
+from kfp_pytorch import __version__
+from kfp_pytorch.components import bundle
+
+# Any image with Python 3.11 or newer and a shell will do.
+BASE_IMAGE = "python:3.12-slim"
 # `image` of a local run: the Python that runs the command. kfp.local warns of a name without
 # `python` in it.
 THIS_PYTHON = "this Python"
+PACKAGE = f"kfp-pytorch-launcher=={__version__}"
+
+_IMPORT = re.compile(r"^from (kfp_pytorch\.components\.[\w.]+) import (\w+)\n\Z", re.MULTILINE)
+_REFERENCE = re.compile(r"^SHA='(\w{64})'\nNAME='kfp-pytorch-launcher-([^']+)-'", re.MULTILINE)
+_STRING = re.compile(r"('[^'\n]*')")
+_PIP = "python3 -m pip install"
+# What would end the quotation marks that KFP puts around a requirement in a shell's command.
+_NO_REQUIREMENT = re.compile(r"^-|['\"\\`$\x00-\x1f]")
+
+Object = dict[str, Any]
 
 
-def image_form(spec: dict[str, Any], image: str) -> dict[str, Any]:
-    """Turns a package's embedded form into its image form.
+def with_launcher(spec: Object, launcher: str) -> Object:
+    """Turns a package into the form that a text names.
 
-    Only this project's components change; they are known by the source that they carry. All
-    other steps, their images and what they install stay as they are.
+    Only this project's steps change; all others, their images and what they install stay.
 
     Args:
         spec: The pipeline's specification (the first document of a compiled YAML), parsed.
-        image: The image that has the launcher, such as `constants.LAUNCHER_IMAGE`.
+        launcher: `configmap`, `image=REF`, `package` or `package=REQUIREMENT`.
 
     Returns:
-        A new specification in which each of our steps runs in `image` and installs nothing. A
-        package that is in image form already comes back as it was.
+        A new specification.
+
+    Raises:
+        ValueError: The text is none of these.
     """
-    result = copy.deepcopy(spec)
-    for container in _containers(result):
-        source = without_launcher(container["command"][-1])
-        if source is not None:
-            container["image"] = image
-            container["command"] = [*_without_install(container["command"][:-1]), source]
+    kind, _, value = launcher.partition("=")
+    if launcher == "configmap":
+        return configmap_form(spec)
+    if kind == "image" and value:
+        return image_form(spec, value)
+    if launcher == "package" or (kind == "package" and value):
+        return package_form(spec, value or PACKAGE)
+    raise ValueError(
+        f"The launcher is {launcher!r}; write configmap, image=REF, package or package=REQUIREMENT."
+    )
+
+
+def pipeline_with_launcher(pipeline: Any, launcher: str) -> Any:
+    """Turns a pipeline into the form that a text names, before it is compiled or submitted.
+
+    Args:
+        pipeline: What `dsl.pipeline` made.
+        launcher: As for `with_launcher`.
+
+    Returns:
+        A copy, for `kfp.compiler.Compiler().compile` and `kfp.Client`.
+
+    Raises:
+        ValueError: As for `with_launcher`.
+    """
+    result = copy.deepcopy(pipeline)
+    message = result.pipeline_spec.deployment_spec
+    spec = {"deploymentSpec": json_format.MessageToDict(message)}
+    changed = with_launcher(spec, launcher)["deploymentSpec"]
+    message.Clear()
+    json_format.ParseDict(changed, message)
     return result
 
 
-def _containers(spec: dict[str, Any]) -> list[dict[str, Any]]:
-    executors = spec.get("deploymentSpec", {}).get("executors", {})
-    found = [executor.get("container") for executor in executors.values()]
-    return [container for container in found if container and container.get("command")]
+def configmap_form(spec: Object) -> Object:
+    """Has each step read the launcher from the ConfigMap that `manifests/` brings.
+
+    Args:
+        spec: The pipeline's specification.
+
+    Returns:
+        A new specification.
+    """
+    return _changed(spec, BASE_IMAGE, _installing(), configmap_source)
 
 
-def _without_install(command: list[str]) -> list[str]:
-    """Drops KFP's `sh -c '… pip install … && "$0" "$@"'` from the head of a command."""
-    if command[:2] == ["sh", "-c"] and "pip install" in command[2]:
-        return command[3:]
-    return command
+def image_form(spec: Object, image: str) -> Object:
+    """Has each step run in an image that has the launcher, and install nothing.
+
+    Args:
+        spec: The pipeline's specification.
+        image: The image, such as `constants.LAUNCHER_IMAGE`.
+
+    Returns:
+        A new specification.
+    """
+    return _changed(spec, image, [], _import)
+
+
+def package_form(spec: Object, requirement: str) -> Object:
+    """Has pip install the launcher when a step starts.
+
+    KFP's own `packages_to_install` does not install KFP beside a package whose name begins with
+    `kfp`, so its command is extended here.
+
+    Args:
+        spec: The pipeline's specification.
+        requirement: What pip installs: a requirement, such as `PACKAGE`, or a wheel's URL.
+
+    Returns:
+        A new specification.
+
+    Raises:
+        ValueError: The requirement cannot be put between quotation marks.
+    """
+    if _NO_REQUIREMENT.search(requirement):
+        raise ValueError(
+            f"The package is {requirement!r}; write it without quotation marks, backslashes, $ and "
+            "a dash at its beginning, as in kfp-pytorch-launcher==1.0 or a wheel's URL."
+        )
+    shell, option, script = _installing()
+    first = component_factory.make_pip_install_command([requirement], "")
+    script = script.replace(_PIP, f"{first}  &&  {_PIP}", 1)
+    return _changed(spec, BASE_IMAGE, [shell, option, script], _import)
+
+
+def configmap_source(module: str, function: str) -> str:
+    """Returns the source of a step that reads its launcher from the ConfigMap.
+
+    Args:
+        module: The module of the component's function.
+        function: The function's name.
+
+    Returns:
+        Python: the bootstrap, and one import.
+    """
+    return _bootstrap() + _import(module, function)
+
+
+def wanted_configmaps(spec: Object) -> set[bundle.Reference]:
+    """Returns the ConfigMaps that the steps of a package read.
+
+    Args:
+        spec: The pipeline's specification.
+
+    Returns:
+        One for each version of this project that has steps in it.
+    """
+    found = (_REFERENCE.search(container["command"][-1]) for container, *_ in _steps(spec))
+    return {bundle.Reference(version=match[2], sha256=match[1]) for match in found if match}
+
+
+def function_of(container: Object) -> str:
+    """Returns the name of the component's function that a step runs; empty for other steps."""
+    found = _IMPORT.search((container.get("command") or [""])[-1])
+    return found[2] if found else ""
+
+
+def _changed(
+    spec: Object, image: str, install: list[str], source: Callable[[str, str], str]
+) -> Object:
+    result = copy.deepcopy(spec)
+    for container, module, function in _steps(result):
+        # KFP's own command, which writes the source to a file and runs it.
+        run = container["command"][-4:-1]
+        container["image"] = image
+        container["command"] = [*install, *run, source(module, function)]
+    return result
+
+
+def _steps(spec: Object) -> Iterator[tuple[Object, str, str]]:
+    """Yields the containers of this project's steps, with the module and name of the function."""
+    for executor in spec.get("deploymentSpec", {}).get("executors", {}).values():
+        container = executor.get("container") or {}
+        found = _IMPORT.search((container.get("command") or [""])[-1])
+        if found:
+            yield container, found[1], found[2]
+
+
+def _import(module: str, function: str) -> str:
+    return f"from {module} import {function}\n"
+
+
+def _installing() -> list[str]:
+    """The head of the command of a step that has KFP installed."""
+    return list(component_factory._get_packages_to_install_command())
+
+
+def _bootstrap() -> str:
+    """The bootstrap with what it leaves open filled in, as short as it can be."""
+    text = Path(__file__).with_name("bootstrap.py").read_text(encoding="utf-8").split('"""', 2)[2]
+    lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
+    text = "".join(re.sub("^(?: {4})+", lambda m: " " * (len(m[0]) // 4), f"{n}\n") for n in lines)
+    parts = _STRING.split(text)
+    parts[::2] = [re.sub(r" ?(,|=|==|>=|\+|:) ", r"\1", part) for part in parts[::2]]
+    wanted = bundle.reference()
+    return "".join(parts).replace("@VERSION", wanted.version).replace("@SHA256", wanted.sha256)

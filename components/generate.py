@@ -29,7 +29,6 @@ _MODULE = '''\
 {imports}
 
 
-@uncached
 @launcher_component{options}
 def {name}(
 {parameters}
@@ -93,7 +92,7 @@ def component_source(interface: Interface) -> str:
     )
 
 
-_OPTIONS = "(task_config_passthroughs=TASK_SETTINGS)  # type: ignore[untyped-decorator]"
+_OPTIONS = "(task_settings=TASK_SETTINGS)  # type: ignore[untyped-decorator]"
 
 
 def _imports(interface: Interface, *, passes_settings: bool) -> str:
@@ -110,8 +109,7 @@ def _imports(interface: Interface, *, passes_settings: bool) -> str:
         *(["from kfp import dsl"] if passes_settings else []),
         f"from kfp.dsl import {', '.join(ordered)}",
         "",
-        "from kfp_pytorch.components.caching import uncached",
-        "from kfp_pytorch.components.embedding import launcher_component",
+        "from kfp_pytorch.components.decorator import launcher_component",
     ]
     if passes_settings:
         lines.append("from kfp_pytorch.components.task_settings import TASK_SETTINGS")

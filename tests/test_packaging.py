@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kfp_pytorch.components import bundle, forms
+
 ROOT = Path(__file__).resolve().parent.parent
 UV = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
 pytestmark = pytest.mark.skipif(UV is None, reason="uv is not installed")
@@ -48,6 +50,22 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if name.startswith("kfp_pytorch/")}
     assert held == expected
+
+
+def test_the_wheel_of_the_launcher_holds_what_a_step_imports_and_needs_urllib3_alone(
+    tmp_path: Path,
+) -> None:
+    bundle.write_sources(tmp_path / "source")
+    command = [UV, "build", "--quiet", "--wheel", "--out-dir", tmp_path, tmp_path / "source"]
+    subprocess.run(command, check=True)
+    (built,) = tmp_path.glob("*.whl")
+    assert "==".join(built.name.replace("_", "-").rsplit("-", 4)[:2]) == forms.PACKAGE
+    with zipfile.ZipFile(built) as archive:
+        held = {name for name in archive.namelist() if name.startswith("kfp_pytorch/")}
+        (metadata,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        lines = archive.read(metadata).decode().splitlines()
+    assert held == set(bundle.sources())
+    assert [n for n in lines if n.startswith("Requires-Dist")] == ["Requires-Dist: urllib3>=2.3"]
 
 
 @pytest.mark.slow

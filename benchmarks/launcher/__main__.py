@@ -56,7 +56,7 @@ def main(names: list[str]) -> None:
     if unknown:
         raise SystemExit(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
     # Compiling a component is none of what is measured.
-    command("embedded")
+    command()
     bookmarks = 60.0 / cost.FACTOR
     with (
         tempfile.TemporaryDirectory(prefix="kfp-pytorch-bench-") as folder,

@@ -25,7 +25,7 @@ def crowd(cluster: Cluster, folder: Path) -> None:
     steps: list[Step] = []
     try:
         for number in range(LAUNCHERS):
-            steps.append(Step(cluster, NAMESPACE, folder, form="image"))
+            steps.append(Step(cluster, NAMESPACE, folder))
             # A machine of few cores starts no hundred Pythons at once.
             until(lambda n=number: _watches(cluster) > n - STARTED_AT_ONCE, 120.0)
         until(lambda: _watches(cluster) >= LAUNCHERS, 120.0)

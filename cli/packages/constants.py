@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kfp_pytorch.cli.packages.find import Package
+from kfp_pytorch.components import forms
 from kfp_pytorch.local.kfp import task_settings
 
 _REFERENCE = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
@@ -22,8 +23,6 @@ _OF_THE_RUN = re.compile(r"\{\{\$\.(?:pipeline_(?:job|task|root)\w*|workspace_pa
 _WORKSPACE = "{{$.workspace_path}}"
 _SELECTOR = re.compile(r'parseJson\(string_value\)\["([^"]+)"\]')
 _UNKNOWN = object()
-# The argument after which KFP's executor finds the function that a step runs.
-_NAMED = "--function_to_execute"
 # What KnownTask.function says of a task that imports an artifact.
 IMPORTER = "importer"
 
@@ -83,7 +82,7 @@ def _walk(
             spec.get("deploymentSpec", {}).get("executors", {}).get(child["executorLabel"], {})
         )
         if "container" in executor:
-            found[key] = _task(key, task, child, inputs, _function(executor["container"]))
+            found[key] = _task(key, task, child, inputs, forms.function_of(executor["container"]))
         elif "importer" in executor:
             metadata = _filled(executor["importer"].get("metadata", {}), inputs)
             inputs = inputs if metadata is _UNKNOWN else inputs | {"metadata": metadata}
@@ -220,10 +219,3 @@ def _unsafe(task: dict[str, Any], inputs: dict[str, Any]) -> dict[str, str]:
         if json.dumps(text, ensure_ascii=False) != f'"{text}"':
             found[parameters[name].get("componentInputParameter", name)] = text
     return found
-
-
-def _function(container: dict[str, Any]) -> str:
-    args = container.get("args", [])
-    named = args[args.index(_NAMED) + 1 :][:1] if _NAMED in args else []
-    source = container.get("command", [])[-1:]
-    return named[0] if named and source and f'run_step("{named[0]}"' in source[0] else ""

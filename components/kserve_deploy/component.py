@@ -6,11 +6,9 @@ from typing import Any, NamedTuple
 
 from kfp.dsl import Input, Model
 
-from kfp_pytorch.components.caching import uncached
-from kfp_pytorch.components.embedding import launcher_component
+from kfp_pytorch.components.decorator import launcher_component
 
 
-@uncached
 @launcher_component
 def kserve_deploy(
     model: Input[Model],

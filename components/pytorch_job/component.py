@@ -7,13 +7,11 @@ from typing import Any, NamedTuple
 from kfp import dsl
 from kfp.dsl import HTML, Markdown, Metrics, Model, Output
 
-from kfp_pytorch.components.caching import uncached
-from kfp_pytorch.components.embedding import launcher_component
+from kfp_pytorch.components.decorator import launcher_component
 from kfp_pytorch.components.task_settings import TASK_SETTINGS
 
 
-@uncached
-@launcher_component(task_config_passthroughs=TASK_SETTINGS)  # type: ignore[untyped-decorator]
+@launcher_component(task_settings=TASK_SETTINGS)  # type: ignore[untyped-decorator]
 def pytorch_job(
     image: str,
     task_config: dsl.TaskConfig,

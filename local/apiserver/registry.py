@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kfp_pytorch.launcher import constants
-from kfp_pytorch.launcher.constants import Kind
+from kfp_pytorch.launcher.constants import CONFIG_MAP, Kind
 from kfp_pytorch.local.apiserver import short_schemas
 from kfp_pytorch.local.apiserver.errors import Object, no_such_resource
 
 NAMESPACE = Kind("", "v1", "Namespace", "namespaces")
 NODE = Kind("", "v1", "Node", "nodes")
-CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 SECRET = Kind("", "v1", "Secret", "secrets")
 SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
 RESOURCE_QUOTA = Kind("", "v1", "ResourceQuota", "resourcequotas")

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-import yaml
 from kfp import compiler, components
 
 from kfp_pytorch.cli.packages import find as packages
@@ -29,22 +28,6 @@ def test_a_file_without_a_function_gives_every_pipeline_in_it(mine, cli, tmp_pat
         "serving.yaml",
         "training.yaml",
     }
-
-
-def test_image_form_runs_in_the_image_and_installs_nothing(mine, cli, tmp_path):
-    target = tmp_path / "image.yaml"
-    result = cli("compile", f"{mine}:training", "--output", target, "--image", "here/launcher:1")
-    assert result.exit_code == 0, result.output
-    executor = yaml.safe_load(target.read_text())["deploymentSpec"]["executors"]["exec-pytorch-job"]
-    assert executor["container"]["image"] == "here/launcher:1"
-    assert "pip install" not in target.read_text()
-
-
-def test_a_compiled_package_can_be_turned_into_image_form_later(mine, cli, tmp_path):
-    cli("compile", f"{mine}:training", "--output", tmp_path / "a.yaml")
-    cli("compile", tmp_path / "a.yaml", "--output", tmp_path / "b.yaml", "--image", "i")
-    cli("compile", f"{mine}:training", "--output", tmp_path / "c.yaml", "--image", "i")
-    assert (tmp_path / "b.yaml").read_bytes() == (tmp_path / "c.yaml").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -101,13 +84,6 @@ def test_a_field_that_pods_do_not_have_is_told_and_compiled_for_a_cluster_may_be
     assert result.exit_code == 0, result.output
     assert "task pytorch-job: Kubernetes' pods have no field spec.nodeSelectr" in result.stderr
     assert (tmp_path / "a.yaml").exists()
-
-
-def test_an_image_that_no_kubelet_pulls_is_refused(mine, cli, tmp_path):
-    result = cli("compile", mine, "--output", tmp_path / "out", "--image", "Mine:1:2")
-    assert result.exit_code == 2
-    assert "--image is 'Mine:1:2'; write it as REGISTRY/NAME:TAG" in result.output
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,16 @@
-"""One package in two forms: with the launcher inside, and for an image that has it."""
+"""One package in three forms: the launcher from a ConfigMap, an image, or a Python package."""
 
 import copy
+import json
 
+import pytest
 import yaml
 from kfp import compiler, dsl
 
-from kfp_pytorch.components.embedding import launcher_component
-from kfp_pytorch.components.forms import image_form
+from kfp_pytorch.components import bundle, forms, metric_gate, pytorch_job
 
-
-def ours(name: str) -> str:
-    from kfp_pytorch.launcher import constants
-
-    return f"{name} {constants.PREFIX}"
+CONTAINER_LIMIT = 3072
+BOOTSTRAP_LIMIT = 2048
 
 
 @dsl.component(base_image="python:3.12-slim", packages_to_install=["numpy"])
@@ -22,57 +20,116 @@ def theirs(name: str) -> str:
     return f"{name} {numpy.__version__}"
 
 
-def compiled(tmp_path, *steps):
-    @dsl.pipeline(name="mixed")
-    def mixed(name: str = "x"):
-        for step in steps:
-            step(name=name)
+@dsl.pipeline(name="mixed")
+def mixed(name: str = "x"):
+    job = pytorch_job(image=name)
+    metric_gate(metrics=job.outputs["metrics"], minimum=0.5)
+    theirs(name=name)
 
+
+def compiled(tmp_path, pipeline=mixed):
     target = tmp_path / "mixed.yaml"
-    compiler.Compiler().compile(mixed, str(target))
-    return yaml.safe_load(target.read_text())
+    compiler.Compiler().compile(pipeline, str(target))
+    return next(yaml.safe_load_all(target.read_text()))
 
 
-def container(spec, label):
-    return spec["deploymentSpec"]["executors"][label]["container"]
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory):
+    return compiled(tmp_path_factory.mktemp("compiled"))
 
 
-def test_our_step_loses_archive_and_pip_and_changes_its_image(tmp_path):
-    spec = compiled(tmp_path, launcher_component(ours))
+def container(spec, name):
+    return spec["deploymentSpec"]["executors"][f"exec-{name}"]["container"]
+
+
+FORMS = ["configmap", "image=registry.local/launcher:1", "package", "package=x @ https://a/b.whl"]
+IMPORT = "from kfp_pytorch.components.pytorch_job.component import pytorch_job\n"
+
+
+def test_a_component_is_in_configmap_form(spec):
+    assert forms.with_launcher(spec, "configmap") == spec
+    assert container(spec, "pytorch-job")["image"] == forms.BASE_IMAGE
+    assert forms.wanted_configmaps(spec) == {bundle.reference()}
+
+
+def test_the_source_is_a_short_bootstrap_and_one_import(spec):
+    source = container(spec, "pytorch-job")["command"][-1]
+    assert source.endswith(IMPORT)
+    assert len(source.removesuffix(IMPORT).encode()) < BOOTSTRAP_LIMIT
+    assert "@" not in source
+    compile(source, "bootstrap", "exec")
+
+
+@pytest.mark.parametrize("launcher", FORMS)
+def test_each_form_is_short(spec, launcher):
+    made = forms.with_launcher(spec, launcher)
+    for name in ("pytorch-job", "metric-gate"):
+        text = json.dumps(container(made, name), separators=(",", ":"))
+        assert len(text.encode()) < CONTAINER_LIMIT
+
+
+def test_image_form_installs_nothing(spec):
+    made = container(forms.image_form(spec, "registry.local/launcher:1"), "pytorch-job")
+    assert made["image"] == "registry.local/launcher:1"
+    assert made["command"][:2] == ["sh", "-ec"]
+    assert made["command"][-1] == IMPORT
+
+
+def test_package_form_installs_what_kfp_would_install_beside_itself(spec):
+    made = container(forms.package_form(spec, "x==1"), "pytorch-job")
+
+    @dsl.component(base_image=forms.BASE_IMAGE, packages_to_install=["x==1"])
+    def plain():
+        pass
+
+    kfps = plain.component_spec.implementation.container
+    assert made["command"][:-1] == kfps.command[:-1]
+    assert made["command"][-1] == IMPORT
+
+
+def test_the_package_is_the_launcher_of_this_version(spec):
+    command = container(forms.with_launcher(spec, "package"), "pytorch-job")["command"]
+    assert f"'{forms.PACKAGE}'" in command[2]
+    assert "'kfp==" in command[2]
+
+
+@pytest.mark.parametrize("first", FORMS)
+@pytest.mark.parametrize("second", FORMS)
+def test_every_form_can_be_made_of_every_other(spec, first, second):
+    through = forms.with_launcher(forms.with_launcher(spec, first), second)
+    assert through == forms.with_launcher(spec, second)
+
+
+@pytest.mark.parametrize("launcher", FORMS)
+def test_steps_of_others_and_the_given_package_stay_as_they_are(spec, launcher):
     before = copy.deepcopy(spec)
-    after = image_form(spec, "registry.local/launcher:1")
-    ours_after = container(after, "exec-ours")
-    assert ours_after["image"] == "registry.local/launcher:1"
-    assert ours_after["command"][:2] == ["sh", "-ec"]
-    assert not any("pip install" in part or "_ARCHIVE" in part for part in ours_after["command"])
-    assert "def ours(name: str) -> str:" in ours_after["command"][-1]
+    after = forms.with_launcher(spec, launcher)
     assert spec == before
-
-
-def test_image_form_is_what_kfp_makes_of_the_plain_function(tmp_path):
-    plain = dsl.component(ours, base_image="launcher", install_kfp_package=False)
-    assert image_form(compiled(tmp_path, launcher_component(ours)), "launcher") == compiled(
-        tmp_path, plain
-    )
-
-
-def test_steps_of_others_stay_as_they_are(tmp_path):
-    spec = compiled(tmp_path, launcher_component(ours), theirs)
-    after = image_form(spec, "launcher")
-    assert container(after, "exec-theirs") == container(spec, "exec-theirs")
+    assert container(after, "theirs") == container(spec, "theirs")
     assert after["root"] == spec["root"]
     assert after["components"] == spec["components"]
 
 
-def test_a_second_time_changes_the_image_of_nothing(tmp_path):
-    once = image_form(compiled(tmp_path, launcher_component(ours)), "launcher")
-    assert image_form(once, "another") == once
+@pytest.mark.parametrize("launcher", FORMS)
+def test_a_pipeline_in_python_takes_a_form_before_it_is_compiled(spec, launcher, tmp_path):
+    made = forms.pipeline_with_launcher(mixed, launcher)
+    assert compiled(tmp_path, made) == forms.with_launcher(spec, launcher)
+    assert compiled(tmp_path) == spec
 
 
-def test_a_package_with_an_importer_or_no_command_passes(tmp_path):
-    spec = {
-        "deploymentSpec": {
-            "executors": {"exec-a": {"importer": {}}, "exec-b": {"container": {"image": "i"}}}
-        }
-    }
-    assert image_form(spec, "launcher") == spec
+def test_a_package_with_an_importer_or_no_command_passes():
+    executors = {"exec-a": {"importer": {}}, "exec-b": {"container": {"image": "i"}}}
+    spec = {"deploymentSpec": {"executors": executors}}
+    assert forms.image_form(spec, "launcher") == spec
+
+
+@pytest.mark.parametrize("launcher", ["", "image", "image=", "package=", "wheel=x", "configmap=x"])
+def test_another_word_is_refused_with_those_that_there_are(spec, launcher):
+    with pytest.raises(ValueError, match="write configmap, image=REF, package or package="):
+        forms.with_launcher(spec, launcher)
+
+
+@pytest.mark.parametrize("requirement", ["x'; reboot", "-r x", 'x "y"', "$(x)", "a\nb"])
+def test_a_requirement_that_a_shell_would_take_apart_is_refused(spec, requirement):
+    with pytest.raises(ValueError, match="without quotation marks"):
+        forms.package_form(spec, requirement)

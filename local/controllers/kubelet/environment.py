@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from kfp_pytorch.launcher.constants import Kind
+from kfp_pytorch.launcher.constants import CONFIG_MAP, Kind
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.registry import CONFIG_MAP, SECRET
+from kfp_pytorch.local.apiserver.registry import SECRET
 from kfp_pytorch.local.quantities import quantity
 
 Object = dict[str, Any]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kfp_pytorch.launcher.constants import Kind
+from kfp_pytorch.launcher.constants import CONFIG_MAP, Kind
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.registry import CONFIG_MAP, SECRET
+from kfp_pytorch.local.apiserver.registry import SECRET
 from kfp_pytorch.local.controllers.kubelet.environment import Find, expand, files
 from kfp_pytorch.local.controllers.kubernetes.claims import claim_folder
 

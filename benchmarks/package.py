@@ -1,0 +1,63 @@
+"""How large a package's steps and the Workflow of its run are, in each form of the launcher.
+
+python -m benchmarks.package
+"""
+
+import json
+
+from kfp import dsl
+
+from benchmarks.figures import show
+from kfp_pytorch.cli.packages import find, workflow
+from kfp_pytorch.components import forms, kserve_deploy, kserve_predict, metric_gate, pytorch_job
+from kfp_pytorch.launcher.constants import LAUNCHER_IMAGE
+
+FORMS = ("configmap", f"image=registry.example.com/kfp-pytorch/{LAUNCHER_IMAGE}", "package")
+TRIALS = 8
+LIMITS = {
+    "container_bytes_max": 3072,
+    "workflow_bytes_train_and_serve": 500_000,
+    "workflow_bytes_sweep": 700_000,
+}
+
+
+@dsl.pipeline(name="sweep")
+def sweep(image: str = "registry.example.com/kfp-pytorch-training:1"):
+    """Trains, gates, deploys and asks several models, one beside the other."""
+    for trial in range(TRIALS):
+        job = pytorch_job(image=image, hyperparameters={"lr": 0.1 / (trial + 1)}, num_nodes=2)
+        gate = metric_gate(metrics=job.outputs["metrics"], minimum=0.9)
+        service = kserve_deploy(model=job.outputs["model"], service_name=f"trial-{trial}").after(
+            gate
+        )
+        kserve_predict(url=service.outputs["cluster_url"], model=job.outputs["model"])
+
+
+def main() -> None:
+    """Shows the figures of each form."""
+    shipped = find.find_one("train_and_serve")
+    many = find.compile_pipeline("sweep", sweep)
+    for launcher in FORMS:
+        form = launcher.partition("=")[0]
+        spec = forms.with_launcher(shipped.spec, launcher)
+        whole = workflow.estimate(spec, shipped.platform)
+        trials = workflow.estimate(forms.with_launcher(many.spec, launcher), many.platform)
+        values = {
+            "container_bytes_max": _largest(spec),
+            "workflow_bytes_train_and_serve": whole.stored,
+            "workflow_bytes_sweep": trials.stored,
+        }
+        for figure, value in values.items():
+            against = f"{form}; limit {LIMITS[figure]:,}"
+            if figure == "workflow_bytes_sweep":
+                against += f"; {TRIALS} times 4 steps, {trials.whole:,} before compression"
+            show(figure, value, "bytes", against)
+
+
+def _largest(spec: dict) -> int:
+    containers = (each["container"] for each in spec["deploymentSpec"]["executors"].values())
+    return max(len(json.dumps(each, separators=(",", ":")).encode()) for each in containers)
+
+
+if __name__ == "__main__":
+    main()

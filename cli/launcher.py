@@ -1,0 +1,100 @@
+"""`kfp-pytorch launcher`: the ConfigMap that the steps of a compiled pipeline read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from kfp_pytorch.components.bundle import Reference
+
+
+@click.group("launcher")
+def launcher() -> None:
+    """The launcher that the steps of a compiled pipeline read."""
+
+
+@launcher.command("install")
+@click.argument("package", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("-n", "--namespace", required=True, help="The namespace that the pipelines run in.")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The cluster's file; otherwise KUBECONFIG, or ~/.kube/config.",
+)
+def install(package: Path | None, namespace: str, kubeconfig: Path | None) -> None:
+    """Install the ConfigMap with the launcher that PACKAGE asks for.
+
+    PACKAGE is a compiled pipeline (YAML). Without it, this version's launcher is installed.
+    """
+    from kfp_pytorch.components import bundle
+
+    own = bundle.reference()
+    if package:
+        _check_wanted(package, own)
+    if kubeconfig:
+        os.environ["KUBECONFIG"] = str(kubeconfig)
+    click.echo(_installed(own, namespace))
+
+
+def _check_wanted(package: Path, own: Reference) -> None:
+    """Check that a package asks for this version's launcher.
+
+    Raises:
+        click.ClickException: It asks for another one, or for none.
+    """
+    from kfp_pytorch.cli.packages import find
+    from kfp_pytorch.components import forms
+
+    wanted = forms.wanted_configmaps(find.find_one(str(package)).spec)
+    if not wanted:
+        raise click.ClickException(
+            f"No step of {package} reads its launcher from a ConfigMap; nothing is to be installed."
+        )
+    for other in sorted(wanted - {own}, key=lambda each: each.name):
+        if other.version == own.version:
+            raise click.ClickException(
+                f"{package} asks for {other.name}, and this kfp-pytorch {own.version} has "
+                f"{own.name}: the package was compiled from other sources of the same version. "
+                "Install from those, or compile the pipeline again and upload it."
+            )
+        raise click.ClickException(
+            f"{package} asks for {other.name}, which kfp-pytorch {other.version} has; this is "
+            f"{own.version}. Run `pip install kfp-pytorch=={other.version}` and this command again."
+        )
+
+
+def _installed(own: Reference, namespace: str) -> str:
+    """Create the ConfigMap; return what to say.
+
+    Raises:
+        click.ClickException: It cannot be created.
+    """
+    import yaml
+
+    from kfp_pytorch.components import bundle
+    from kfp_pytorch.launcher.constants import CONFIG_MAP
+    from kfp_pytorch.launcher.errors import StepError
+    from kfp_pytorch.launcher.kubernetes import client
+    from kfp_pytorch.launcher.kubernetes.api_errors import AlreadyExists
+
+    manifest: dict[str, Any] = yaml.safe_load(bundle.manifest_path().read_text(encoding="utf-8"))
+    place = f"ConfigMap {namespace}/{own.name}"
+    try:
+        kube = client.connect(namespace)
+        try:
+            kube.create(CONFIG_MAP, manifest)
+        except AlreadyExists:
+            there = kube.get(CONFIG_MAP, own.name)
+            if there.get("binaryData") != manifest["binaryData"]:
+                raise click.ClickException(
+                    f"{place} is there with other content. Delete it with `kubectl delete "
+                    f"configmap {own.name} -n {namespace}` and run this command again."
+                ) from None
+            return f"{place} is there already."
+    except StepError as error:
+        raise click.ClickException(error.message) from None
+    return f"{place} is installed."

@@ -1,0 +1,174 @@
+"""The launcher and the components' functions as one file, in a ConfigMap.
+
+`make compiled` writes the ConfigMap, `manifests/launcher.yaml`; `make wheels` packs the same
+sources. The bytes depend on the sources alone: not on times, owners, the order of a folder, or
+the Python that packs.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import bz2
+import functools
+import hashlib
+import io
+import re
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import kfp_pytorch
+from kfp_pytorch.launcher.constants import PREFIX
+
+KEY = "launcher"
+SHA256_ANNOTATION = f"{PREFIX}/sha256"
+_PACKAGE = "kfp_pytorch"
+# Of urllib3, what only other platforms and other transports need.
+_UNUSED = re.compile(r"urllib3/(contrib/(emscripten/|pyopenssl|socks)|http2/connection)")
+_WITH_DOCSTRING = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_HEAD = re.compile(r"name: \S+-launcher-(\S+)-\w+\n(?:.*\n)*?.*/sha256: (\w+)\n")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Which launcher a step reads.
+
+    Attributes:
+        version: The version of kfp-pytorch.
+        sha256: The digest of the file.
+    """
+
+    version: str
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """The ConfigMap's name."""
+        return f"{PREFIX}-launcher-{self.version}-{self.sha256[:10]}"
+
+
+def manifest_path() -> Path:
+    """Returns where the ConfigMap of this version is."""
+    return Path(kfp_pytorch.__file__).parent / "manifests" / "launcher.yaml"
+
+
+@functools.cache
+def reference() -> Reference:
+    """Returns what `manifests/launcher.yaml` holds: the steps ask for what is installed."""
+    with manifest_path().open(encoding="utf-8") as file:
+        # The rest is one long line.
+        found = _HEAD.search(file.read(4096))
+    if not found:
+        raise ValueError(f"{manifest_path()} is damaged: it names no launcher.")
+    return Reference(version=found[1], sha256=found[2])
+
+
+def sources() -> dict[str, Path]:
+    """Returns the files that a step imports of this project, by their place in an archive."""
+    package = Path(kfp_pytorch.__file__).parent
+    components = package / "components"
+    found = [
+        package / "__init__.py",
+        *(package / "launcher").resolve().rglob("*.py"),
+        *(components / f"{name}.py" for name in ("__init__", "decorator", "task_settings")),
+        *components.resolve().glob("*/*.py"),
+    ]
+    return {_inside(path): path for path in sorted(found)}
+
+
+def archive() -> bytes:
+    """Packs the sources and urllib3, without docstrings, as a zip file.
+
+    bzip2 compresses it: zlib's output differs between its builds (zlib-ng, hardware deflate), while
+    bzip2 has one encoder whose output has been the same since 1.0.
+
+    Returns:
+        A zip file within bzip2.
+    """
+    import urllib3
+
+    root = Path(urllib3.__file__).parent
+    libraries = {path.relative_to(root.parent).as_posix(): path for path in root.rglob("*.py")}
+    used = {name: path for name, path in libraries.items() if not _UNUSED.match(name)}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as target:
+        for name, path in sorted((sources() | used).items()):
+            # A ZipInfo has a fixed time; its system would be this one's.
+            info = zipfile.ZipInfo(name)
+            info.create_system = 3
+            target.writestr(info, without_docstrings(path.read_text(encoding="utf-8")))
+    return bz2.compress(buffer.getvalue(), compresslevel=9)
+
+
+def manifest() -> str:
+    """Writes the ConfigMap that holds the archive.
+
+    Returns:
+        The content of `manifests/launcher.yaml`.
+    """
+    content = archive()
+    wanted = Reference(kfp_pytorch.__version__, hashlib.sha256(content).hexdigest())
+    return f"""\
+# Made by `make compiled`. The launcher: a step of a compiled pipeline reads it when it starts.
+# Pipelines of several versions run side by side, each with its own ConfigMap: neither delete nor
+# prune one while pipelines that ask for it are in use (`kubectl apply --prune` would).
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {wanted.name}
+  labels:
+    app.kubernetes.io/name: {PREFIX}-launcher
+  annotations:
+    {SHA256_ANNOTATION}: {wanted.sha256}
+    argocd.argoproj.io/sync-options: Prune=false
+    kustomize.toolkit.fluxcd.io/prune: disabled
+immutable: true
+binaryData:
+  {KEY}: {base64.b64encode(content).decode()}
+"""
+
+
+def write_manifest() -> None:
+    """Writes the ConfigMap into `manifests/launcher.yaml`."""
+    manifest_path().write_text(manifest(), encoding="utf-8")
+
+
+def write_sources(folder: Path) -> None:
+    """Writes what the wheel `kfp-pytorch-launcher` is built of.
+
+    Args:
+        folder: Where to; it is made.
+    """
+    project = Path(kfp_pytorch.__file__).parent / "launcher" / "pyproject.toml"
+    for name, path in (sources() | {project.name: project}).items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+
+
+def without_docstrings(source: str) -> str:
+    """Blanks the docstrings of a module, and keeps the number of every line.
+
+    Args:
+        source: The module's source.
+
+    Returns:
+        Source that does the same, as long as nothing in it reads `__doc__`.
+    """
+    lines = source.split("\n")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:
+            docstring = node.body[0]
+            first, last = docstring.lineno - 1, docstring.end_lineno or docstring.lineno
+            # An empty string stays: it may be all that the body has.
+            lines[first:last] = [" " * docstring.col_offset + '""', *[""] * (last - first - 1)]
+    return "\n".join(lines)
+
+
+def _inside(path: Path) -> str:
+    """The place of a file in an archive; in an editable install the folders are links."""
+    root = Path(kfp_pytorch.__file__).parent
+    base = root.parent if path.is_relative_to(root) else root.resolve().parent
+    inside = path.relative_to(base).as_posix()
+    return inside if inside.startswith(f"{_PACKAGE}/") else f"{_PACKAGE}/{inside}"

@@ -1,0 +1,58 @@
+"""What a launcher component is to KFP's compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kfp import dsl
+from kfp.dsl.pipeline_task import PipelineTask, TaskState
+from kfp.dsl.python_component import PythonComponent
+
+from kfp_pytorch.components import forms
+from kfp_pytorch.components.signature import with_signature
+
+
+class _Uncached(PythonComponent):  # type: ignore[misc]
+    """A component whose tasks have caching off, unless they switch it on again.
+
+    KFP's cache knows a task by its inputs. It does not know what the task does on the cluster, nor
+    what an input artifact holds: https://github.com/kubeflow/pipelines/pull/12751
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> PipelineTask:
+        task = super().__call__(*args, **kwargs)
+        # Called outside of a pipeline, kfp.local has run it by now and lets nothing be set.
+        if task.state is TaskState.FUTURE:
+            task.set_caching_options(enable_caching=False)
+        return task
+
+    @property
+    def pipeline_spec(self) -> Any:
+        # What is compiled of a component alone: KFP makes its only task anew.
+        spec = super().pipeline_spec
+        for task in spec.root.dag.tasks.values():
+            task.caching_options.enable_cache = False
+        return spec
+
+
+def define(func: Callable[..., Any], task_settings: Mapping[str, bool]) -> Any:
+    """Makes the component of a function, in configmap form.
+
+    Args:
+        func: The function, of a module of this package.
+        task_settings: As for `decorator.launcher_component`.
+
+    Returns:
+        The component.
+    """
+    passthroughs = [
+        dsl.TaskConfigPassthrough(getattr(dsl.TaskConfigField, field), apply_to_task=applied)
+        for field, applied in task_settings.items()
+    ]
+    component = dsl.component(
+        func, base_image=forms.BASE_IMAGE, task_config_passthroughs=passthroughs or None
+    )
+    container = component.component_spec.implementation.container
+    container.command[-1] = forms.configmap_source(func.__module__, func.__name__)
+    return with_signature(_Uncached(component.component_spec, func))

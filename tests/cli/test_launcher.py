@@ -1,0 +1,103 @@
+"""`kfp-pytorch launcher install`: the ConfigMap that a package asks for, on a local API server."""
+
+import pytest
+import yaml
+from harness.api_server import start_in_thread
+
+from kfp_pytorch.components import bundle
+from kfp_pytorch.launcher.constants import CONFIG_MAP
+
+OTHER = "0" * 64
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    # What the command sets is taken back.
+    monkeypatch.setenv("KUBECONFIG", "")
+    (tmp_path / "server").mkdir()
+    started = start_in_thread(tmp_path / "server")
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def package(mine, cli, tmp_path):
+    path = tmp_path / "training.yaml"
+    assert cli("compile", f"{mine}:training", "--output", path).exit_code == 0
+    return path
+
+
+@pytest.fixture
+def install(cli, server):
+    def run(*arguments, namespace="default"):
+        kubeconfig = ("--kubeconfig", server.kubeconfig)
+        return cli("launcher", "install", *arguments, "-n", namespace, *kubeconfig)
+
+    return run
+
+
+def installed(server):
+    return server.call(server.api.find, CONFIG_MAP, "default", bundle.reference().name)
+
+
+def test_installs_what_a_package_asks_for(install, server, package):
+    result = install(package)
+    assert (result.exit_code, result.output) == (
+        0,
+        f"ConfigMap default/{bundle.reference().name} is installed.\n",
+    )
+    made = installed(server)
+    manifest = yaml.safe_load(bundle.manifest_path().read_text())
+    assert made["binaryData"] == manifest["binaryData"]
+    assert made["metadata"]["annotations"] == manifest["metadata"]["annotations"]
+    assert made["immutable"] is True
+
+
+def test_without_a_package_installs_this_versions_and_a_second_time_nothing(install, server):
+    assert install().exit_code == 0
+    result = install()
+    assert (result.exit_code, "is there already" in result.output) == (0, True)
+    assert installed(server)
+
+
+def test_says_which_version_has_what_a_package_asks_for(install, server, package):
+    wanted = bundle.reference()
+    text = package.read_text().replace(f"launcher-{wanted.version}-", "launcher-9.1.2-")
+    package.write_text(text.replace(wanted.sha256, OTHER))
+    result = install(package)
+    assert result.exit_code == 1
+    assert "kfp-pytorch-launcher-9.1.2-0000000000, which kfp-pytorch 9.1.2 has" in result.output
+    assert "pip install kfp-pytorch==9.1.2" in result.output
+    assert installed(server) is None
+
+
+def test_says_so_where_the_same_version_was_built_from_other_sources(install, package):
+    package.write_text(package.read_text().replace(bundle.reference().sha256, OTHER))
+    result = install(package)
+    assert result.exit_code == 1
+    assert "compiled from other sources of the same version" in result.output
+
+
+def test_a_package_in_another_form_needs_no_configmap(install, server, cli, package):
+    cli("compile", package, "--output", package, "--launcher", "image=i")
+    result = install(package)
+    assert result.exit_code == 1
+    assert "No step of" in result.output
+    assert installed(server) is None
+
+
+def test_a_configmap_of_the_name_with_other_content_is_left_alone(install, server):
+    metadata = {"name": bundle.reference().name, "namespace": "default"}
+    content = {"metadata": metadata, "binaryData": {"launcher": "eA=="}}
+    server.call(server.api.create, CONFIG_MAP, content)
+    result = install()
+    assert result.exit_code == 1
+    assert f"kubectl delete configmap {bundle.reference().name} -n default" in result.output
+    assert installed(server)["binaryData"] == {"launcher": "eA=="}
+
+
+def test_the_servers_refusal_is_what_a_person_reads(install):
+    result = install(namespace="nowhere")
+    assert result.exit_code == 1
+    assert "nowhere" in result.output
+    assert "Traceback" not in result.output

@@ -1,0 +1,372 @@
+"""The bootstrap of a step against an HTTPS server on loopback, at the limits that it ships with."""
+
+from __future__ import annotations
+
+import base64
+import bz2
+import contextlib
+import hashlib
+import io
+import json
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from kfp_pytorch.components import bundle, forms
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="makes its certificates with openssl"
+)
+
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/"
+MESSAGE = "/dev/termination-log"
+MODULE = "kfp_pytorch.components.metric_gate.component"
+INSTALL = "kfp-pytorch launcher install PACKAGE -n team"
+RBAC = "kubectl apply -n team -f manifests/rbac.yaml"
+TOKEN = "a-token"
+
+
+def small_archive() -> bytes:
+    """A package that says that it has started, and from where."""
+    program = (
+        "import sys\n"
+        "def metric_gate(): pass\n"
+        "print('started', kfp_pytorch.__file__, kfp_pytorch.VALUE)\n"
+    )
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as target:
+        target.writestr("kfp_pytorch/__init__.py", "VALUE = 'from the ConfigMap'\n")
+        for package in ("components", "components/metric_gate"):
+            target.writestr(f"kfp_pytorch/{package}/__init__.py", "")
+        target.writestr(f"{MODULE.replace('.', '/')}.py", f"import kfp_pytorch\n{program}")
+    return bz2.compress(buffer.getvalue())
+
+
+ARCHIVE = small_archive()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the server answers to one request."""
+
+    status: int = 200
+    body: bytes = b""
+    length: int | None = None
+
+    @classmethod
+    def of(cls, status: int, **content: object) -> Answer:
+        return cls(status, json.dumps(content).encode())
+
+
+GOOD = Answer.of(200, kind="ConfigMap", binaryData={"launcher": base64.b64encode(ARCHIVE).decode()})
+OTHER = Answer.of(200, kind="ConfigMap", binaryData={"launcher": base64.b64encode(b"x").decode()})
+NONE = Answer.of(200, kind="ConfigMap")
+GONE = Answer.of(404, kind="Status", reason="NotFound", message='configmaps "x" not found')
+WHO = 'User "system:serviceaccount:team:runner" cannot get resource "configmaps"'
+FORBIDDEN = Answer.of(403, kind="Status", reason="Forbidden", message=WHO)
+UNAUTHORIZED = Answer.of(401, kind="Status", reason="Unauthorized", message="Unauthorized")
+STARTING = Answer.of(503, kind="Status", message="the server is starting")
+BUSY = Answer.of(429, kind="Status", message="storage is (re)initializing")
+PAGE = Answer(200, b"<html>a proxy's page</html>")
+PROXY_404 = Answer(404, b"404 page not found")
+CUT = Answer(200, GOOD.body[:50], len(GOOD.body))
+
+
+@dataclass
+class Server:
+    """An API server that answers from a script: the last answer is repeated."""
+
+    port: int
+    script: list[Answer] = field(default_factory=lambda: [GOOD])
+    before: Callable[[int], object] = lambda _: None
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+
+
+def certificate(folder: Path, name: str) -> None:
+    options = (
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=a "
+        f"-addext subjectAltName=IP:127.0.0.1,IP:::1 -keyout {name}.key -out {name}.crt"
+    )
+    subprocess.run(["openssl", *options.split()], check=True, capture_output=True, cwd=folder)
+
+
+@contextlib.contextmanager
+def serving(folder: Path, port: int = 0) -> Iterator[Server]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            number = len(made.asked)
+            made.asked.append((self.path, self.headers["Authorization"]))
+            made.before(number)
+            answer = made.script[min(number, len(made.script) - 1)]
+            self.send_response(answer.status)
+            self.send_header("Content-Length", str(answer.length or len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.crt", folder / "server.key")
+    http.socket = context.wrap_socket(http.socket, server_side=True)
+    made = Server(http.server_port)
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield made
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()
+
+
+@dataclass
+class Pod:
+    """A step's container: a service account, a termination log, and the program."""
+
+    folder: Path
+    environ: dict[str, str]
+    wanted: bytes = ARCHIVE
+    python: tuple[str, ...] = (sys.executable, "-S")
+
+    @classmethod
+    def make(cls, folder: Path, port: int, name: str = "pod", host: str = "127.0.0.1") -> Pod:
+        pod = cls(folder / name, {"PATH": os.environ["PATH"], "KUBERNETES_SERVICE_HOST": host})
+        pod.environ["KUBERNETES_SERVICE_PORT"] = str(port)
+        # Whatever these name, the API server is asked itself.
+        pod.environ |= {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+        pod.account.mkdir(parents=True)
+        (pod.account / "token").write_text(f"{TOKEN}\n")
+        (pod.account / "namespace").write_text("team")
+        shutil.copy(folder / "server.crt", pod.account / "ca.crt")
+        pod.message.touch()
+        return pod
+
+    @property
+    def account(self) -> Path:
+        return self.folder / "account"
+
+    @property
+    def message(self) -> Path:
+        return self.folder / "message"
+
+    def start(self) -> subprocess.Popen[str]:
+        source = forms.configmap_source(MODULE, "metric_gate")
+        digest = hashlib.sha256(self.wanted).hexdigest()
+        for there, here in {
+            ACCOUNT: f"{self.account}/",
+            MESSAGE: str(self.message),
+            bundle.reference().sha256: digest,
+        }.items():
+            assert source.count(there) == 1
+            source = source.replace(there, here)
+        program = self.folder / "step.py"
+        program.write_text(source)
+        return subprocess.Popen(
+            [*self.python, str(program)],
+            env=self.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self) -> tuple[int, str, float]:
+        """Runs it to its end: the exit code, what it wrote, and the seconds that it took."""
+        began = time.monotonic()
+        process = self.start()
+        output, errors = process.communicate(timeout=90)
+        return process.returncode, output + errors, time.monotonic() - began
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    certificate(tmp_path, "server")
+    return tmp_path
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[Server]:
+    with serving(folder) as made:
+        yield made
+
+
+@pytest.fixture
+def pod(folder: Path, server: Server) -> Pod:
+    return Pod.make(folder, server.port)
+
+
+def test_the_launcher_comes_from_the_configmap_of_the_pods_own_namespace(pod, server):
+    code, output, seconds = pod.run()
+    assert (code, "started" in output, "from the ConfigMap" in output) == (0, True, True), output
+    digest = hashlib.sha256(ARCHIVE).hexdigest()
+    # The name has the digest of the bytes that are wanted here.
+    name = bundle.Reference(bundle.reference().version, digest).name
+    assert server.asked == [(f"/api/v1/namespaces/team/configmaps/{name}", f"Bearer {TOKEN}")]
+    assert seconds < 5
+
+
+@pytest.mark.parametrize("answer", [GONE, OTHER, NONE])
+def test_without_its_configmap_a_step_ends_at_once_with_the_command_that_installs_it(
+    pod, server, answer
+):
+    server.script = [answer]
+    code, output, seconds = pod.run()
+    assert code == 1
+    assert INSTALL in output
+    assert f"ConfigMap team/{bundle.reference().name.rpartition('-')[0]}" in output
+    assert pod.message.read_text() == output.strip()
+    assert seconds < 3
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "answer", [FORBIDDEN, UNAUTHORIZED, STARTING, BUSY, PAGE, PROXY_404, CUT], ids=str
+)
+def test_an_answer_that_does_not_last_is_asked_for_again(pod, server, answer):
+    server.script = [answer, answer, GOOD]
+    code, output, _ = pod.run()
+    assert (code, len(server.asked)) == (0, 3), output
+
+
+def test_a_server_that_starts_again_is_waited_for(folder, server):
+    pod = Pod.make(folder, server.port)
+    server.script = [FORBIDDEN] * 3 + [STARTING] * 2 + [FORBIDDEN, BUSY, GOOD]
+    code, output, _ = pod.run()
+    assert (code, len(server.asked)) == (0, 8), output
+
+
+def test_a_token_that_was_replaced_is_read_again(pod, server):
+    def replace(number: int) -> None:
+        if number == 0:
+            (pod.account / "token").write_text("another")
+
+    server.before, server.script = replace, [UNAUTHORIZED, GOOD]
+    assert pod.run()[0] == 0
+    assert [token for _, token in server.asked] == [f"Bearer {TOKEN}", "Bearer another"]
+
+
+def test_causes_that_last_end_the_step_each_after_its_time_and_with_its_words(folder):
+    """All at once, for most of it is waiting."""
+    certificate(folder, "other")
+
+    def ends(name: str, answer: Answer) -> tuple[int, str, float]:
+        with serving(folder) as server:
+            server.script = [answer]
+            pod = Pod.make(folder, server.port, name)
+            if name == "untrusted":
+                shutil.copy(folder / "other.crt", pod.account / "ca.crt")
+            if name == "no-ca":
+                (pod.account / "ca.crt").unlink()
+            return pod.run()
+
+    cases = {"401": UNAUTHORIZED, "403": FORBIDDEN, "untrusted": GOOD, "no-ca": GOOD}
+    with ThreadPoolExecutor(len(cases)) as pool:
+        found = dict(zip(cases, pool.map(ends, cases, cases.values()), strict=True))
+    for name in ("401", "403"):
+        code, output, seconds = found[name]
+        assert code == 1
+        assert RBAC in output
+        assert "launcher install" not in output
+        assert 10 <= seconds < 15
+    assert "system:serviceaccount:team:runner" in found["403"][1]
+    for name, words in {"untrusted": "CERTIFICATE_VERIFY_FAILED", "no-ca": "No such file"}.items():
+        code, output, seconds = found[name]
+        assert code == 1
+        assert words in output
+        assert "launcher install" not in output
+        assert seconds < 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answer", [STARTING, None])
+def test_a_server_that_never_answers_ends_the_step_after_a_minute(folder, server, answer):
+    server.script = [answer or GOOD]
+    pod = Pod.make(folder, server.port if answer else 9)
+    code, output, seconds = pod.run()
+    assert code == 1
+    assert "Start the step again" in output
+    assert "launcher install" not in output
+    assert 60 <= seconds < 66
+
+
+def test_a_signal_ends_the_waiting_with_143(pod, server):
+    server.script = [STARTING]
+    process = pod.start()
+    until(lambda: server.asked)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=5)
+    assert process.returncode == 143
+    assert errors == "Stopped by a signal; a job of an earlier try may be alive.\n"
+    assert pod.message.read_text() == errors.strip()
+
+
+def test_a_pod_without_a_token_says_so_at_once(pod):
+    (pod.account / "token").unlink()
+    code, output, seconds = pod.run()
+    assert (code, output) == (1, "No service account token, and no kfp_pytorch installed.\n")
+    assert seconds < 3
+
+
+def test_without_a_token_the_installed_package_is_used(pod, server):
+    (pod.account / "token").unlink()
+    # KFP alone in a step reads it; it keeps the compiler out.
+    pod.environ["_KFP_RUNTIME"] = "true"
+    pod.python = (sys.executable,)
+    code, output, _ = pod.run()
+    assert (code, output, server.asked) == (0, "", [])
+
+
+def test_a_path_in_the_environment_goes_first(pod, server):
+    path = pod.folder / "mine.zip"
+    path.write_bytes(bz2.decompress(ARCHIVE))
+    pod.environ["KFP_PYTORCH_LAUNCHER"] = str(path)
+    code, output, _ = pod.run()
+    assert (code, server.asked) == (0, [])
+    assert f"started {path}/kfp_pytorch/__init__.py" in output
+
+
+def test_a_signal_while_the_launcher_is_read_waits_for_the_step(pod, server):
+    """With the real launcher and KFP's executor: the step's own handler takes it."""
+    pod.wanted = bundle.archive()
+    data = base64.b64encode(pod.wanted).decode()
+    server.script = [Answer.of(200, kind="ConfigMap", binaryData={"launcher": data})]
+    process = None
+
+    def stop(_: int) -> None:
+        until(lambda: process is not None)
+        process.send_signal(signal.SIGTERM)
+
+    server.before = stop
+    pod.environ["_KFP_RUNTIME"] = "true"
+    outputs = {"outputFile": str(pod.folder / "output.json")}
+    given = {"inputs": {"parameterValues": {"metric": "a"}}, "outputs": outputs}
+    pod.python = (
+        sys.executable, "-c", "import sys; from kfp.dsl.executor_main import executor_main;"
+        "sys.argv[1:] = ['--component_module_path', sys.argv[1], '--function_to_execute',"
+        f"'metric_gate', '--executor_input', {json.dumps(given)!r}]; executor_main()",
+    )  # fmt: skip
+    process = pod.start()
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 143, errors
+    assert errors.endswith("Stopped by a signal.\n")
+
+
+def until(ready: Callable[[], object], within: float = 20.0) -> None:
+    deadline = time.monotonic() + within
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
