@@ -1,6 +1,7 @@
 """The cluster of the end-to-end tests: a local one, or that of `--kubeconfig FILE`.
 
-A test is given a `cluster` and does not know which.
+A test is given a `cluster` and does not know which. What only the local one has, such as the files
+of a claim on this machine, needs the marker `local_cluster`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,13 @@ class Cluster:
     kubeconfig: Path
     root: Path
     where: list[str]
-    parameters: dict[str, str] = field(default_factory=dict)
+    image: str = ""
 
     def run(self, pipeline: str, *options: str, **parameters: Any) -> Ran:
         """Run a pipeline to its end."""
-        given = {**(self.parameters if pipeline == "train_and_serve" else {}), **parameters}
+        given = dict(parameters)
+        if pipeline == "train_and_serve" and self.image:
+            given = {"image": self.image, **given}
         command = [*COMMAND, "run", pipeline, *self.where, "--root", str(self.root), "--json"]
         for name, value in given.items():
             command += ["-p", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
@@ -75,17 +78,24 @@ class Cluster:
         return active["context"].get("namespace", "default")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--kubeconfig"):
+        skip = pytest.mark.skip(reason="needs the cluster of this machine")
+        for item in items:
+            if item.get_closest_marker("local_cluster"):
+                item.add_marker(skip)
+
+
 @pytest.fixture(scope="session")
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     root = tmp_path_factory.mktemp("cluster")
     given = request.config.getoption("--kubeconfig")
-    image = request.config.getoption("--training-image")
     if given:
         path = Path(given).absolute()
-        parameters = {"image": image} if image else {}
-        yield Cluster(path, root, ["--kubeconfig", str(path)], parameters)
+        image = request.config.getoption("--training-image")
+        yield Cluster(path, root, ["--kubeconfig", str(path)], image)
         return
     crds = ["--crds", str(CRDS)] if CRDS.is_dir() else []
     subprocess.run([*COMMAND, "local", "up", "--root", str(root), *crds], check=True)
@@ -94,6 +104,14 @@ def cluster(
     finally:
         subprocess.run([*COMMAND, "local", "down", "--root", str(root)], check=True)
         assert left_of(root) == []
+
+
+@pytest.fixture(scope="session")
+def training_image(cluster: Cluster) -> str:
+    """An image that trains; the local cluster runs this Python, whatever the image is called."""
+    if not cluster.image and cluster.where != ["--local"]:
+        pytest.skip("give the image that trains as --training-image")
+    return cluster.image or "any"
 
 
 @pytest.fixture

@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from harness.command import until
 from harness.disks import mounted
-from harness.faults.actions import Forbidden
-from harness.faults.plan import Fault
-from harness.hands import until
 from harness.steps import Try, drive
 
 from kfp_pytorch.cli import main
@@ -150,6 +148,7 @@ FOUND_BY_THE_RUN = {
 }
 
 
+@pytest.mark.local_cluster
 @pytest.mark.parametrize(
     "what", [pytest.param(w, marks=pytest.mark.slow if w == LATE else ()) for w in FOUND_BY_THE_RUN]
 )
@@ -169,6 +168,7 @@ def test_what_the_run_finds_out_is_told_at_the_end_of_the_step_and_in_short(
     nothing_is_left(cluster, "bad-")
 
 
+@pytest.mark.local_cluster
 @pytest.mark.slow
 def test_an_unknown_model_is_answered_with_those_that_there_are(where, package, cluster):
     given = {"image": "train", "name": "bad", "restart_policy": "Never"}
@@ -203,6 +203,9 @@ def left(handle, prefix):
 def test_a_missing_permission_is_named_with_the_account_and_what_to_apply(
     api_server, tmp_path, verb
 ):
+    from harness.faults.actions import Forbidden
+    from harness.faults.plan import Fault
+
     account = "system:serviceaccount:default:runner"
     claim(api_server)
     api_server.faults.add(Fault(Forbidden(account), verb=verb, path="*/pytorchjobs", times=None))
@@ -265,6 +268,7 @@ except OSError:
 """
 
 
+@pytest.mark.local_cluster
 @pytest.mark.parametrize("script", [pytest.param(FILLS, marks=pytest.mark.slow), SPEECHLESS])
 def test_a_disk_that_is_full_is_said_so_and_the_command_ends_in_order(small_disk, script):
     given = {"command": ["python", "-c", script], "name": "filling", "restart_policy": "Never"}
@@ -278,6 +282,7 @@ def test_a_disk_that_is_full_is_said_so_and_the_command_ends_in_order(small_disk
     assert lifecycle.status(small_disk / "root") is None
 
 
+@pytest.mark.local_cluster
 def test_a_disk_that_is_full_from_the_start_is_named(small_disk):
     with (small_disk / "fill").open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 from harness.backend import run
-from harness.hands import until
+from harness.command import until
 from harness.steps import Try, drive
 
 from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
 from kfp_pytorch.local import client, lifecycle
+
+pytestmark = pytest.mark.local_cluster
 
 PIPELINES = Path(__file__).with_name("training_pipelines.py")
 # Trains until it is let go. What it says is not in its command, which is in the step's log too.

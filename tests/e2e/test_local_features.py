@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.local_cluster
+
 FILE = Path(__file__).with_name("local_pipelines.py")
 
 

@@ -13,6 +13,8 @@ from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.local import client, lifecycle
 
+pytestmark = pytest.mark.local_cluster
+
 CLASSES = 1000
 # What training tells at its end, without the training.
 TELLS = """

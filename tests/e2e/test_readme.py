@@ -66,11 +66,13 @@ def test_the_pipeline_of_ones_own_compiles(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_pipeline_of_ones_own_runs_with_its_script(cluster, tmp_path: Path) -> None:
+def test_the_pipeline_of_ones_own_runs_with_its_script(
+    cluster, training_image: str, tmp_path: Path
+) -> None:
     pipeline, script = own(tmp_path)
     ran = cluster.run(
         f"{pipeline}:my_training",
-        image="any",
+        image=training_image,
         script=str(script),
         gpus_per_node=0,
         output_uri="pvc://kfp-pytorch",
@@ -80,9 +82,11 @@ def test_the_pipeline_of_ones_own_runs_with_its_script(cluster, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_job_goes_on_from_the_folder_of_the_one_before(cluster, tmp_path: Path) -> None:
+def test_a_job_goes_on_from_the_folder_of_the_one_before(
+    cluster, training_image: str, tmp_path: Path
+) -> None:
     (pipeline,) = shown("One job after another", "components/pytorch_job/README.md")
     (tmp_path / "chain.py").write_text(pipeline)
-    ran = cluster.run(f"{tmp_path / 'chain.py'}:train_on", image="any")
+    ran = cluster.run(f"{tmp_path / 'chain.py'}:train_on", image=training_image)
     assert ran.code == 0, ran.stderr
     assert re.search(r"second-\w+-master-0 .* going on from \S+/first-\w+/checkpoints", ran.stderr)

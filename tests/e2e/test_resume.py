@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from harness.backend import run
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
@@ -20,7 +19,7 @@ from kfp_pytorch.launcher.constants import PYTORCHJOB
 from kfp_pytorch.local import lifecycle
 
 # Stories with several trainings each, on a machine that may be busy.
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow, pytest.mark.local_cluster]
 
 PIPELINES = Path(__file__).with_name("training_pipelines.py")
 COMMAND = [sys.executable, "-m", "kfp_pytorch.cli", "run"]
@@ -68,8 +67,6 @@ class Run:
 @pytest.fixture(scope="module")
 def uninterrupted(cluster, tmp_path_factory):
     """What training leaves that nobody interrupts."""
-    if lifecycle.status(cluster.root) is None:
-        pytest.skip("what a job leaves is on this machine with the local cluster only")
     folder = tmp_path_factory.mktemp("uninterrupted")
     training = [sys.executable, "-m", "kfp_pytorch.training", f"--output={folder}"]
     subprocess.run([*training, f"--epochs={EPOCHS}"], check=True, capture_output=True)
@@ -78,6 +75,8 @@ def uninterrupted(cluster, tmp_path_factory):
 
 def same_as(folder: Path, uninterrupted: Path) -> None:
     """Compare what two jobs left: metrics, curves, and what TensorBoard shows."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     left, expected = (json.loads((f / "metrics.json").read_text()) for f in (folder, uninterrupted))
     assert left["metrics"] == pytest.approx(expected["metrics"])
     events = EventAccumulator(str(folder / "tensorboard"))

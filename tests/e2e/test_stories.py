@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness.hands import until
+from harness.command import until
 
 from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION, PYTORCHJOB
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from harness.backend import run
 from harness.steps import Try, drive
 
 from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
+
+pytestmark = pytest.mark.local_cluster
 
 PIPELINE = f"{Path(__file__).with_name('training_pipelines.py')}:anything"
 TEXTS = [
