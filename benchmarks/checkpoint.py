@@ -122,7 +122,7 @@ def save(job: loop.Job) -> tuple[list[Figure], list[float]]:
         costs.append(stalls[-1] + sum(seconds - step for seconds, _loss in after))
         job.checkpoints.wait()
         writes.append(job.checkpoints.wrote)
-    newest = catalog.place(job.state.progress.step - BETWEEN - 1)
+    newest = catalog.path_of(job.state.progress.step - BETWEEN - 1)
     gigabytes = sum(job.folder.sizes(newest).values()) / 1e9
     against = (
         f"{job.world.size} × {device_name(job.world)}, {gigabytes:.2f} GB a job, "

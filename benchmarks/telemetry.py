@@ -26,7 +26,7 @@ from kfp_pytorch.training.parallel.process_group import ALONE
 from kfp_pytorch.training.storage.job_folder import LocalFolder
 from kfp_pytorch.training.telemetry.metrics import History, Progress, fetch
 from kfp_pytorch.training.telemetry.reports import Telemetry
-from kfp_pytorch.training.telemetry.step_measurements import Instruments
+from kfp_pytorch.training.telemetry.step_measurements import StepMeasurements
 
 LOG_EVERY = 10
 ROUNDS, STEPS, REPORTS = 7, 10_000, 200
@@ -40,10 +40,10 @@ def measure() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(io.StringIO()):
         folder = LocalFolder(Path(scratch))
         config = Config()
-        instruments = Instruments(config, ALONE, folder, model, float, Heartbeat())
+        measurements = StepMeasurements(config, ALONE, folder, model, float, Heartbeat())
         with Telemetry(config, ALONE, folder, History(), Progress()) as telemetry:
-            step = _median(STEPS, lambda number: _step(instruments, number))
-            report = _median(REPORTS, lambda number: _report(instruments, telemetry, number))
+            step = _median(STEPS, lambda number: _step(measurements, number))
+            report = _median(REPORTS, lambda number: _report(measurements, telemetry, number))
     return {
         "telemetry_step_us": round(step, 2),
         "telemetry_report_us": round(report, 1),
@@ -51,16 +51,16 @@ def measure() -> dict[str, float]:
     }
 
 
-def _step(instruments: Instruments, number: int) -> None:
-    instruments.before_step(number)
-    instruments.after_backward()
-    instruments.after_step(number)
+def _step(measurements: StepMeasurements, number: int) -> None:
+    measurements.before_step(number)
+    measurements.after_backward()
+    measurements.after_step(number)
 
 
-def _report(instruments: Instruments, telemetry: Telemetry, number: int) -> None:
+def _report(measurements: StepMeasurements, telemetry: Telemetry, number: int) -> None:
     values = {"train_loss": 1.0, "lr": 0.1, "samples_per_second": 1e3}
-    ((norm,),) = fetch(ALONE.device, instruments.last_norm())
-    telemetry.report(1, number, *instruments.read(values, norm))
+    ((norm,),) = fetch(ALONE.device, measurements.last_norm())
+    telemetry.report(1, number, *measurements.read(values, norm))
 
 
 def _median(count: int, action: Callable[[int], None]) -> float:

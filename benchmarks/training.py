@@ -268,7 +268,7 @@ def reading_rate(config: Config, world: World, batches: int) -> float:
     sampler = DistributedBatchSampler(
         len(images.train.labels), 0, 1, config.batch_size, seed=0, block=images.block
     )
-    with closing(device_loader.open_feed(config, world, images)) as source:
+    with closing(device_loader.open_device_loader(config, world, images)) as source:
         supply: Iterator[Any] = source.train(0, sampler)
         # What workers made ahead while they started would be counted as if it took no time.
         for _ in range(batches // 2):

@@ -1,11 +1,11 @@
 """The entry point of the training container.
 
-It starts torchrun's agent, hands signals on, and when all is over writes the termination message.
-It does not import torch, so bad arguments are told at once.
+It starts torchrun's agent, forwards signals, and writes the termination message at the end. It does
+not import torch, so wrong arguments are reported at once.
 
 Exit codes: 0 if training finished; 2 for arguments or an environment that cannot work; 143 if it
-was asked to stop and saved its work; 138 if a rank of another node has gone, or a store does not
-answer for now; 128 + N if signal N ended a rank or the agent; 1 for any other failure.
+was asked to stop and saved a checkpoint; 138 if a rank of another node is lost, or a store is
+unavailable; 128 + N if signal N ended a rank or the agent; 1 for any other failure.
 """
 
 from __future__ import annotations
@@ -66,11 +66,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _records() -> tempfile.TemporaryDirectory[str]:
-    """A folder in which ranks and agent tell how they ended.
-
-    Raises:
-        ConfigError: If there is nowhere to make one.
-    """
+    """A folder for the records of ranks and agent."""
     try:
         return tempfile.TemporaryDirectory(prefix="kfp-pytorch-outcome-")
     except OSError as error:
@@ -81,23 +77,18 @@ def _records() -> tempfile.TemporaryDirectory[str]:
 
 
 def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> tuple[int, bool]:
-    """Runs torchrun's agent to its end.
-
-    Returns:
-        Its exit code, negative for a signal, and whether SIGTERM or SIGINT came here meanwhile.
-    """
-    # torchrun takes an empty value for one that it cannot read.
+    """Runs torchrun's agent; returns its exit code, and whether SIGTERM or SIGINT was received."""
+    # torchrun fails to parse an empty value.
     environ = {k: v for k, v in os.environ.items() if v.strip() or not k.startswith("PET_")}
     environ[rank_records.FOLDER_ENV] = str(folder)
-    # How long a save may take is for the pod's grace period to say, not for torchrun's half minute.
+    # The pod's grace period limits how long a save may take, not torchrun's half minute.
     environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_SECONDS))
     environ.setdefault("OMP_NUM_THREADS", str(threads_per_process(os.environ)))
     if ":" in environ.get("PET_NNODES", ""):
-        # Agents that share one store tell its rounds apart by their own count of failures, in
-        # which they differ after a node came: their ranks would never meet. So each round has its
-        # own store.
+        # Agents that share one store number rounds by their own count of failures. It differs after
+        # a node joined, and their ranks would never meet: so each round has its own store.
         environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    # torchelastic removes this file before it writes, which a mounted one does not allow.
+    # torchelastic removes this file before it writes, which fails for a mounted file.
     environ.pop("TORCHELASTIC_ERROR_FILE", None)
     command = [sys.executable, "-m", "kfp_pytorch.training.entry.agent", *agent]
     command += [
@@ -110,7 +101,7 @@ def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> tuple[in
     started: list[subprocess.Popen[bytes]] = []
 
     def forward() -> None:
-        # Once: a second signal would end the agent before its ranks have saved.
+        # Only once: a second signal would end the agent before its ranks have saved.
         if received:
             with contextlib.suppress(IndexError):
                 started.pop().send_signal(signal.SIGTERM)
@@ -121,7 +112,7 @@ def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> tuple[in
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)
-    # In a session of its own, the agent gets a terminal's Ctrl-C from here alone.
+    # In its own session the agent gets a terminal's Ctrl-C from here alone.
     process = subprocess.Popen(command, env=environ, start_new_session=True)
     started.append(process)
     forward()
@@ -130,7 +121,7 @@ def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> tuple[in
 
 
 def _conclude(folder: Path, code: int, terminated: bool) -> int:
-    """Writes the termination message by what ranks and agent left, and tells the exit code."""
+    """Writes the termination message from the records, and returns the exit code."""
     result = rank_records.read_result(folder)
     if result is not None:
         write_message(success_message(result))
@@ -145,7 +136,7 @@ def _conclude(folder: Path, code: int, terminated: bool) -> int:
 
 
 def _of_agent(code: int) -> Failure:
-    """The failure of an agent that left no record."""
+    """The failure of an agent that wrote no record."""
     text = "the agent ended and left no record; see this container's log"
     if code < 0:
         text = f"the agent was ended by {signal.Signals(-code).name}, and its ranks with it"
@@ -153,7 +144,7 @@ def _of_agent(code: int) -> Failure:
 
 
 def _node_rank() -> int:
-    """This node's rank, to say where an error that no rank raised comes from."""
+    """This node's rank, for an error that no rank raised."""
     text = os.environ.get("PET_NODE_RANK") or os.environ.get("RANK") or ""
     return int(text) if text.isdecimal() else 0
 

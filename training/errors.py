@@ -1,4 +1,4 @@
-"""Errors that are the user's to act on; their text says what to do."""
+"""Errors that a user can act on; their text says what to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _SHOWN_NAMES = 5
 
 
 class TrainingError(Exception):
-    """What was asked for cannot be done; the message says why and what to do."""
+    """Training cannot be done as requested; the message says why and what to do."""
 
 
 class ConfigError(TrainingError):
@@ -14,27 +14,27 @@ class ConfigError(TrainingError):
 
 
 class DataError(TrainingError):
-    """A data set is not there, or does not fit what was asked of it."""
+    """A data set is missing, or does not fit the arguments."""
 
 
 class StorageError(TrainingError):
     """A folder cannot be read or written."""
 
 
-class AwayError(TrainingError):
-    """A store does not answer for now: the same start may work later."""
+class UnavailableError(TrainingError):
+    """A store is unavailable for now: the same start may work later."""
 
 
-class StoreAwayError(StorageError, AwayError):
-    """A folder cannot be read or written for now."""
+class StoreUnavailableError(StorageError, UnavailableError):
+    """A folder is unavailable for now."""
 
 
-class DataAwayError(DataError, AwayError):
-    """A data set cannot be read for now."""
+class DataUnavailableError(DataError, UnavailableError):
+    """A data set is unavailable for now."""
 
 
 class CheckpointError(TrainingError):
-    """A checkpoint cannot be used, or none of those that are there can."""
+    """No checkpoint that exists can be used."""
 
 
 class DivergedError(TrainingError):
@@ -42,7 +42,7 @@ class DivergedError(TrainingError):
 
 
 class PeerLostError(TrainingError):
-    """Another rank has gone, and training cannot go on without it."""
+    """Another rank is lost, and training cannot continue without it."""
 
 
 class RankHungError(TrainingError):
@@ -50,7 +50,7 @@ class RankHungError(TrainingError):
 
 
 class Stopped(Exception):
-    """All ranks agreed to stop; what they had done is saved."""
+    """All ranks agreed to stop; a checkpoint was saved."""
 
 
 def some(names: list[str]) -> str:

@@ -1,17 +1,18 @@
-"""What every training loop does around its steps: begin, report, check, save, stop, sum up."""
+"""What every training loop does around its steps: open, report, check, save, stop, conclude."""
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from kfp_pytorch.training.arguments.config import Config
 from kfp_pytorch.training.checkpoint.checkpoints import Checkpoints
 from kfp_pytorch.training.checkpoint.job_state import State
 from kfp_pytorch.training.errors import DivergedError, Stopped
-from kfp_pytorch.training.faults.emergency_checkpoint import Rescue
+from kfp_pytorch.training.faults.emergency_checkpoint import EmergencySave
 from kfp_pytorch.training.faults.nonfinite_steps import Guard
 from kfp_pytorch.training.faults.stopping import StopAgreement, StopRequest
 from kfp_pytorch.training.faults.watchdog import Heartbeat
@@ -21,7 +22,7 @@ from kfp_pytorch.training.storage import job_folder
 from kfp_pytorch.training.storage.job_folder import Folder
 from kfp_pytorch.training.telemetry.metrics import fetch, mean_loss
 from kfp_pytorch.training.telemetry.reports import Telemetry
-from kfp_pytorch.training.telemetry.step_measurements import Instruments
+from kfp_pytorch.training.telemetry.step_measurements import StepMeasurements
 
 LOG = logging.getLogger("kfp_pytorch.training")
 
@@ -31,66 +32,75 @@ class Start:
     """What a run begins with.
 
     Attributes:
-        config: What to do.
-        world: This rank among all.
-        request: Whether somebody asked this process to stop.
-        heartbeat: What is told how far this rank is, for a watchdog to look at.
-        rescue: What is told how to save the last step, and does so when another rank has gone.
+        config: The arguments.
+        world: This rank.
+        request: Whether this process was asked to stop.
+        heartbeat: The progress of this rank, for the watchdog.
+        emergency: Saves the last step when another rank is lost.
     """
 
     config: Config
     world: World
     request: StopRequest
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
-    rescue: Rescue = field(default_factory=Rescue)
+    emergency: EmergencySave = field(default_factory=EmergencySave)
 
 
-class Running(Protocol):
-    """What a loop works with, whatever it trains; see `train.Job` and `language.Job`."""
+@dataclass(frozen=True, kw_only=True)
+class Job(ABC):
+    """What a training loop works with; each loop adds its data and its model.
+
+    Attributes:
+        config: The arguments.
+        world: This rank.
+        folder: The job's folder.
+        state: What changes, and is kept in checkpoints.
+        stop: Whether the ranks agreed to stop.
+        telemetry: Where reports go.
+        measurements: How steps are computed: times, memory, gradients.
+        guard: Takes the optimizer's steps, and finds those that are not finite.
+        checkpoints: Writes the state; restored it at the start.
+        emergency: Saves the last step when another rank is lost.
+    """
+
+    config: Config
+    world: World
+    folder: Folder
+    state: State
+    stop: StopAgreement
+    telemetry: Telemetry
+    measurements: StepMeasurements
+    guard: Guard
+    checkpoints: Checkpoints
+    emergency: EmergencySave
 
     @property
-    def config(self) -> Config: ...  # noqa: D102
-    @property
-    def world(self) -> World: ...  # noqa: D102
-    @property
-    def state(self) -> State: ...  # noqa: D102
-    @property
-    def stop(self) -> StopAgreement: ...  # noqa: D102
-    @property
-    def telemetry(self) -> Telemetry: ...  # noqa: D102
-    @property
-    def instruments(self) -> Instruments: ...  # noqa: D102
-    @property
-    def guard(self) -> Guard: ...  # noqa: D102
-    @property
-    def checkpoints(self) -> Checkpoints: ...  # noqa: D102
-    @property
-    def rescue(self) -> Rescue: ...  # noqa: D102
-
-    @property
+    @abstractmethod
     def is_over(self) -> bool:
         """Whether training is done."""
 
     @property
+    @abstractmethod
     def epoch_is_over(self) -> bool:
         """Whether no step of the current epoch is left."""
 
+    @abstractmethod
     def batch_of(self, step: int, rank: int) -> str:
-        """What a rank computed in a recent step, for a person to look at."""
+        """A description of what a rank computed in a recent step."""
 
 
 def open_output(config: Config, world: World) -> Folder:
-    """The job's folder, before anything is loaded that would be in vain; all ranks call it.
+    """Opens the job's folder and checks it before anything is loaded; all ranks call this.
 
     Args:
-        config: What the run was told.
+        config: The arguments.
         world: This rank.
 
     Returns:
         The folder; it can be written to.
 
     Raises:
-        ConfigError: If there are not as many ranks as the plan has places.
+        ConfigError: If the parallelism does not fit the number of ranks.
         StorageError: On all ranks, if the folder cannot be written to.
     """
     ParallelPlan.parse(config.parallelism, world.size)
@@ -99,23 +109,23 @@ def open_output(config: Config, world: World) -> Folder:
     return folder
 
 
-def report_training(job: Running, values: dict[str, float]) -> None:
+def report_training(job: Job, values: dict[str, float]) -> None:
     """Reports the training loss since the last report, unless training has diverged."""
-    # Asked for together: whenever training waits for the GPU, that stands still afterwards.
-    asked = job.guard.places(), job.state.meter.take(), job.instruments.last_norm()
-    places, totals, (norm,) = fetch(job.world.device, *asked)
-    _judge(job, places)
+    # Read together: each time that training waits for the GPU, the GPU is idle afterwards.
+    tensors = job.guard.bad_steps(), job.state.meter.take(), job.measurements.last_norm()
+    bad_steps, totals, (norm,) = fetch(job.world.device, *tensors)
+    _check_bad_steps(job, bad_steps)
     loss = mean_loss(totals)
     if loss is not None:
         progress = job.state.progress
         if job.guard.allowed:
             values = {**values, "skipped_steps": job.guard.count}
-        values, details = job.instruments.read({"train_loss": loss, **values}, norm)
+        values, details = job.measurements.read({"train_loss": loss, **values}, norm)
         job.telemetry.report(progress.epoch + 1, progress.step, values, details)
 
 
-def check_finite(job: Running) -> None:
-    """Stops before a loss that is not finite gets into a checkpoint; or says what was skipped.
+def check_finite(job: Job) -> None:
+    """Stops before a loss that is not finite gets into a checkpoint; or logs skipped steps.
 
     Args:
         job: The job.
@@ -123,13 +133,13 @@ def check_finite(job: Running) -> None:
     Raises:
         DivergedError: If there were more such steps than may be skipped.
     """
-    (places,) = fetch(job.world.device, job.guard.places())
-    _judge(job, places)
+    (bad_steps,) = fetch(job.world.device, job.guard.bad_steps())
+    _check_bad_steps(job, bad_steps)
 
 
-def _judge(job: Running, places: Sequence[float]) -> None:
-    bad, allowed = job.guard.found(places), job.guard.allowed
-    for number, (step, rank) in enumerate(bad, job.guard.count - len(bad) + 1):
+def _check_bad_steps(job: Job, bad_steps: Sequence[float]) -> None:
+    new, allowed = job.guard.new_bad_steps(bad_steps), job.guard.allowed
+    for number, (step, rank) in enumerate(new, job.guard.count - len(new) + 1):
         what = f"the loss of step {step} is not a finite number: {job.batch_of(step, rank)}"
         if number > allowed:
             after = f", and {allowed} steps were skipped before" if allowed else ""
@@ -141,28 +151,28 @@ def _judge(job: Running, places: Sequence[float]) -> None:
         LOG.warning("skipped step %s of at most %s: %s", number, allowed, what)
 
 
-def diverged(job: Running, what: str) -> DivergedError:
+def diverged(job: Job, message: str) -> DivergedError:
     """The error of a run whose numbers are no longer finite.
 
-    Ranks that raise it miss each other as they leave, and must not take that for a loss.
+    All ranks raise it; the ranks that end first must not be treated as lost.
     """
-    job.rescue.disarm()
-    return DivergedError(what)
+    job.emergency.disarm()
+    return DivergedError(message)
 
 
-def save(job: Running) -> None:
-    """Has a checkpoint written while training goes on, unless training has diverged."""
-    job.instruments.rest()
+def save(job: Job) -> None:
+    """Starts to write a checkpoint in a thread, unless training has diverged."""
+    job.measurements.idle()
     check_finite(job)
-    # A start that goes on from the checkpoint reports nothing of what came before it.
-    job.checkpoints.save(job.telemetry.keep, job.telemetry.saved)
+    # A run that resumes from the checkpoint does not repeat the reports before it.
+    job.checkpoints.save(job.telemetry.flush_events, job.telemetry.checkpoint_saved)
 
 
-def save_if_due(job: Running) -> None:
-    """Saves after a step where it is time to, and gets ready for it before.
+def save_if_due(job: Job) -> None:
+    """Saves after a step where a checkpoint is due, and prepares the memory for it before.
 
-    After an epoch's last step, `close_epoch` does: what goes on from before the evaluation would
-    report it a second time.
+    After an epoch's last step `close_epoch` saves: a checkpoint from before the evaluation would
+    make a resumed run report the evaluation a second time.
 
     Args:
         job: The job.
@@ -174,56 +184,56 @@ def save_if_due(job: Running) -> None:
     job.checkpoints.check()
     if job.checkpoints.due(step) and not job.epoch_is_over:
         save(job)
-        job.instruments.start(step + 1)
+        job.measurements.start(step + 1)
     else:
         job.checkpoints.prepare()
 
 
-def close_epoch(job: Running, evaluation: dict[str, float]) -> None:
-    """Reports how an epoch ended, saves where it is time to, and stops if that was asked."""
+def close_epoch(job: Job, evaluation: dict[str, float]) -> None:
+    """Reports an epoch's evaluation, saves where a checkpoint is due, and stops if requested."""
     progress = job.state.progress
-    # Where a rank is lost now, the last step is kept as one of an epoch that was judged.
-    with job.rescue.step():
-        # Training that ends within an epoch is judged in that one, as its steps are.
+    # If a rank is lost now, the last step is saved with this evaluation.
+    with job.emergency.step():
+        # Training that ends within an epoch reports that epoch, as its steps do.
         job.telemetry.report(progress.epoch + bool(progress.samples), progress.step, evaluation)
     # After the last epoch only the export is left, which is not worth another start.
     if job.stop.settle() and not job.is_over:
-        leave(job)
+        save_and_stop(job)
     due = job.checkpoints.due(progress.step) or progress.epoch % job.config.checkpoint_every == 0
     if due or job.is_over:
         save(job)
-    on_main(job.world, lambda: job.telemetry.flush(**summary(job, evaluation)))
+    on_main(job.world, lambda: job.telemetry.flush(**_summary(job, evaluation)))
 
 
 def conclude(
-    job: Running,
+    job: Job,
     evaluation: dict[str, float],
     curves: Sequence[str],
     export: Callable[[], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Has the export written by rank 0, and puts together the result.
+    """Lets rank 0 write the export, and returns the result.
 
     Args:
-        job: What was trained.
-        evaluation: The last one.
-        curves: The names of those that the termination message has room for.
-        export: Writes the export, and says what is to be told of it.
+        job: The job.
+        evaluation: The last evaluation.
+        curves: The names of the curves for the termination message.
+        export: Writes the export, and returns what the termination message says of it.
 
     Returns:
-        What the termination message reports, on all ranks.
+        The content of the termination message, on all ranks.
     """
 
     def write() -> dict[str, Any]:
         job.telemetry.finished()
-        job.telemetry.flush(**summary(job, evaluation))
+        job.telemetry.flush(**_summary(job, evaluation))
         return export()
 
     exported = on_main(job.world, write)
     kept = {name: job.state.history.curves.get(name, []) for name in curves}
-    return {**summary(job, evaluation), **exported, "curves": kept}
+    return {**_summary(job, evaluation), **exported, "curves": kept}
 
 
-def leave(job: Running) -> NoReturn:
+def save_and_stop(job: Job) -> NoReturn:
     """Writes a checkpoint, and ends this run on all ranks.
 
     Args:
@@ -236,18 +246,15 @@ def leave(job: Running) -> NoReturn:
     job.checkpoints.wait()
     raise Stopped(
         f"asked to stop at step {job.state.progress.step}; a checkpoint was written, and a new "
-        "start goes on from it"
+        "start resumes from it"
     )
 
 
-def summary(job: Running, evaluation: dict[str, float]) -> dict[str, Any]:
-    """The state of things in a few numbers."""
+def _summary(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
     losses = job.state.history.curves.get("train_loss")
-    metrics = dict(evaluation)
-    if losses:
-        metrics["train_loss"] = losses[-1][1]
+    last = {"train_loss": losses[-1][1]} if losses else {}
     return {
-        "metrics": metrics,
+        "metrics": {**evaluation, **last},
         "world_size": job.world.size,
         "step": job.state.progress.step,
         "epoch": job.state.progress.epoch,

@@ -1,4 +1,4 @@
-"""One rank: a process that trains, and tells how it ended."""
+"""One rank: a process that trains, and records how it ended."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING, NoReturn
 
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
 from kfp_pytorch.training.entry.rank_records import (
-    EXIT_AGAIN,
+    EXIT_RETRYABLE,
     EXIT_USAGE,
     Failure,
+    exit_now,
     failure_record,
-    leave,
     write_result,
 )
 from kfp_pytorch.training.errors import (
-    AwayError,
     ConfigError,
     PeerLostError,
     RankHungError,
     Stopped,
     TrainingError,
+    UnavailableError,
 )
-from kfp_pytorch.training.faults.emergency_checkpoint import Rescue
+from kfp_pytorch.training.faults.emergency_checkpoint import EmergencySave
 from kfp_pytorch.training.faults.stopping import StopRequest
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 NODES_ENV = "PET_NNODES"
 _AGENT_SECONDS = 10.0
-# How long one that is to stop waits for others, who then stop with it: well below a pod's grace.
+# How long a rank that was asked to stop waits for others to join: well below a pod's grace period.
 _JOIN_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1
-# Threads write checkpoints and traces, and answer Prometheus. In each of Python's own turns of 5 ms
-# that they take, a GPU could stand still for want of the next step.
-_TURN_SECONDS = 0.0005
+# Threads write checkpoints and traces, and answer Prometheus. In each of Python's switch intervals
+# of 5 ms that they take, a GPU could be idle before the next step.
+_SWITCH_SECONDS = 0.0005
 _OWN_ERROR_SECONDS = 2.0
-# Taken by the thread that ends this process, and never given back: one word, and a whole one.
+# Taken by the thread that ends this process, and never released: one record is written, and whole.
 _ENDING = threading.Lock()
 LOG = logging.getLogger("kfp_pytorch.training")
 
@@ -58,27 +58,27 @@ def main(arguments: list[str]) -> int:
         arguments: The training arguments.
 
     Returns:
-        The exit code: 0 if training finished, 143 if it was asked to stop and saved its work,
-        2 for arguments that cannot work, 138 if another rank has gone or a store does not answer,
+        The exit code: 0 if training finished, 143 if it was asked to stop and saved a checkpoint,
+        2 for arguments that cannot work, 138 if another rank is lost or a store is unavailable,
         1 if it failed.
     """
-    # Before the seconds that torch takes to import: a signal in them must not kill this rank
-    # while the others go on.
+    # Before the seconds that torch takes to import: a signal in them must not kill this rank while
+    # the others continue.
     request = StopRequest.on_sigterm()
-    _follow_agent()
+    _stop_with_agent()
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
         format=f"%(asctime)s rank {os.environ.get('RANK', '0')} %(levelname)s %(message)s",
     )
-    rescue = Rescue()
+    emergency = EmergencySave()
     try:
-        _train(arguments, request, rescue)
+        _train(arguments, request, emergency)
     except Stopped as stopped:
         LOG.info("%s", stopped)
         if ":" in os.environ.get(NODES_ENV, ""):
-            # In an elastic job the agent that will start this rank again says so. A rank that left
-            # before would count as one that failed, and there is a limit for these.
+            # In an elastic job the agent asks ranks to stop before it starts them again. A rank
+            # that ends before counts as failed, and there is a limit of failures.
             request.wait(_AGENT_SECONDS)
         return EXIT_TERMINATED
     except TrainingError as error:
@@ -88,15 +88,15 @@ def main(arguments: list[str]) -> int:
         return code
     except Exception as error:
         if _is_lost_connection(error):
-            return _end_without_peer(error, rescue)
+            return _end_without_peer(error, emergency)
         _record(error)
         LOG.exception("training failed")
         return 1
     return 0
 
 
-def _follow_agent() -> None:
-    """Has this rank asked to stop when its agent is killed, which then can ask it no more."""
+def _stop_with_agent() -> None:
+    """Lets the kernel ask this rank to stop when its agent is killed."""
     if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -104,10 +104,10 @@ def _follow_agent() -> None:
 def _exit_code(error: TrainingError) -> int:
     if isinstance(error, ConfigError):
         return EXIT_USAGE
-    return EXIT_AGAIN if isinstance(error, AwayError) else 1
+    return EXIT_RETRYABLE if isinstance(error, UnavailableError) else 1
 
 
-def _train(arguments: list[str], request: StopRequest, rescue: Rescue) -> None:
+def _train(arguments: list[str], request: StopRequest, emergency: EmergencySave) -> None:
     # These imports take seconds, so they come after the signal handler.
     from kfp_pytorch.training.arguments import config
     from kfp_pytorch.training.faults.peer_watch import watched_peers
@@ -115,63 +115,63 @@ def _train(arguments: list[str], request: StopRequest, rescue: Rescue) -> None:
     from kfp_pytorch.training.lifecycle import Start
     from kfp_pytorch.training.parallel import process_group
 
-    sys.setswitchinterval(_TURN_SECONDS)
+    sys.setswitchinterval(_SWITCH_SECONDS)
     settings = config.parse(arguments)
     if settings.is_language_model:
         from kfp_pytorch.training.language.loop import train
     else:
         from kfp_pytorch.training.image.loop import train
     heartbeat = Heartbeat()
-    lost = functools.partial(_lost, rescue, heartbeat)
+    lost = functools.partial(_lost, emergency, heartbeat)
     joining = request.answered_within(_JOIN_SECONDS)
     with (
         process_group.joined(settings.collective_timeout, joining) as world,
         watched_peers(world, lost),
     ):
         with watched(heartbeat, world, settings.rank_timeout, _hung):
-            result = train(Start(settings, world, request, heartbeat, rescue))
+            result = train(Start(settings, world, request, heartbeat, emergency))
         # Every node's entry point writes the message: rank 0's pod may be gone when it is read.
-        result = process_group.from_main(world, result)
+        result = process_group.broadcast_from_main(world, result)
         if world.local_rank == 0:
             write_result(result)
 
 
-def _lost(rescue: Rescue, heartbeat: Heartbeat, rank: int) -> None:
-    """Ends this rank because another has gone: the main thread may wait for it for ever."""
-    # Whoever waits for a rank that is known to have gone hangs no more.
-    heartbeat.rest()
-    rescue.attempt()
-    # What ended the other may be about to end this one, too, and its own words tell more.
+def _lost(emergency: EmergencySave, heartbeat: Heartbeat, rank: int) -> None:
+    """Ends this rank because another is lost: the main thread may wait for it for ever."""
+    # To wait for a rank that is known to be lost is not to hang.
+    heartbeat.idle()
+    emergency.attempt()
+    # The same cause may be about to end this rank, too, and its own error says more.
     time.sleep(_OWN_ERROR_SECONDS)
-    _leave_with(PeerLostError(f"rank {rank} has gone; its own error is the one to look for"))
+    _end_with(PeerLostError(f"rank {rank} has gone; its own error is the one to look for"))
 
 
-def _end_without_peer(error: Exception, rescue: Rescue) -> int:
-    """The end of a rank whose main thread noticed by itself that another has gone."""
-    rescue.attempt()
+def _end_without_peer(error: Exception, emergency: EmergencySave) -> int:
+    """Ends this rank when its main thread noticed by itself that another is lost."""
+    emergency.attempt()
     lost = PeerLostError("another rank has gone; its own error is the one to look for")
     lost.__cause__ = error
-    # Whether the job can go on is for the pod to say that went first.
-    _record(lost, EXIT_AGAIN)
+    # The exit code of the first pod to fail decides whether the job is started again.
+    _record(lost, EXIT_RETRYABLE)
     LOG.error("%s", lost, exc_info=lost)
-    return EXIT_AGAIN
+    return EXIT_RETRYABLE
 
 
 def _hung(error: RankHungError) -> None:
     """Ends this rank because it or another hangs: its main thread will not end it."""
-    _leave_with(error)
+    _end_with(error)
 
 
-def _leave_with(error: TrainingError) -> NoReturn:
-    """Ends this process from another thread, with a code that lets the job start again."""
-    _record(error, EXIT_AGAIN)
+def _end_with(error: TrainingError) -> NoReturn:
+    """Ends this process from another thread, with an exit code that the operator retries."""
+    _record(error, EXIT_RETRYABLE)
     LOG.error("%s", error, exc_info=error if error.__traceback__ else None)
-    leave(EXIT_AGAIN)
+    exit_now(EXIT_RETRYABLE)
 
 
 def _is_lost_connection(error: Exception) -> bool:
-    """Whether the main thread noticed by itself that another rank has gone."""
-    # Neither gloo nor NCCL raises an error of its own for it, but both have these in the text.
+    """Whether the main thread noticed by itself that another rank is lost."""
+    # Neither gloo nor NCCL has an exception class for it, but both have these in the text.
     signs = ("gloo/transport", "ncclRemoteError")
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
 
@@ -179,8 +179,8 @@ def _is_lost_connection(error: Exception) -> bool:
 def _record(error: BaseException, exit_code: int = 1) -> None:
     """Writes torchelastic's error file, with the rank and the time in fractions of a second.
 
-    If another thread has begun to end this process, this one waits for that. A file that cannot be
-    written costs the record: the others must not wait for a rank that only failed to say why.
+    If another thread has begun to end this process, this one waits for that. If the file cannot be
+    written the rank ends all the same: the others must not wait for it.
     """
     _ENDING.acquire()
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
@@ -197,8 +197,8 @@ def _record(error: BaseException, exit_code: int = 1) -> None:
     try:
         Path(path).write_text(failure_record(failure), encoding="utf-8")
     except OSError as failed:
-        LOG.warning("what ended this rank is told in this log alone: %s", failed)
+        LOG.warning("the error that ended this rank is in this log alone: %s", failed)
 
 
 if __name__ == "__main__":
-    leave(main(sys.argv[1:]))
+    exit_now(main(sys.argv[1:]))

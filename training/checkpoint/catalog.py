@@ -2,12 +2,12 @@
 
     checkpoints/step-00000026/__0_0.distcp   what rank 0 wrote of the tensors; one such file a rank
     checkpoints/step-00000026/.metadata      which tensor lies where
-    checkpoints/step-00000026/meta.json      written last: what was carried on beside the tensors,
-                                             and the size and sha256 of each file
+    checkpoints/step-00000026/meta.json      written last: what is kept beside the tensors, and the
+                                             size and sha256 of each file
     checkpoints/latest                       the newest one's name, written after that
     checkpoints/best                         the name of the one with the lowest held-out loss
 
-A folder with no `meta.json` is an attempt that was cut short.
+A folder with no `meta.json` is incomplete.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ BEST = "best"
 META = "meta.json"
 _PREFIX = "step-"
 _NAME = re.compile(_PREFIX + r"\d+", re.ASCII)
-# What an attempt that was cut short can have left.
-_ATTEMPT = re.compile(r"__\d+_\d+\.distcp|\..*")
+# The files of an incomplete checkpoint.
+_INCOMPLETE = re.compile(r"__\d+_\d+\.distcp|\..*")
 _HASHED_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that is there, complete and undamaged.
+    """A complete, undamaged checkpoint.
 
     Attributes:
-        folder: The job's folder that it is in.
-        meta: What it says of itself: format, version, step, files, and what else was written.
+        folder: The job's folder.
+        meta: Its `meta.json`: format, version, step, files, and what else was written.
     """
 
     folder: Folder
@@ -57,70 +57,72 @@ class Checkpoint:
         return int(self.meta["step"])
 
     @property
-    def place(self) -> str:
-        """Where in the job's folder its files lie."""
-        return place(self.step)
+    def path(self) -> str:
+        """The path of its files in the job's folder."""
+        return path_of(self.step)
 
     @property
     def uri(self) -> str:
-        """Where it lies."""
-        return f"{self.folder.uri}/{self.place}"
+        """Its path or URI."""
+        return f"{self.folder.uri}/{self.path}"
 
 
-def place(step: int) -> str:
-    """Where in a job's folder the checkpoint of a step lies."""
+def path_of(step: int) -> str:
+    """The path in a job's folder of the checkpoint of a step."""
     return f"{FOLDER}/{_PREFIX}{step:08d}"
 
 
 def complete(
     folder: Folder, step: int, about: dict[str, Any], files: dict[str, dict[str, Any]]
 ) -> None:
-    """Makes a checkpoint of files that are all written, and lets `latest` point to it.
+    """Completes a checkpoint whose files are all written, and makes `latest` name it.
 
     Args:
         folder: The job's folder.
         step: The number of steps that are done.
         about: Finite, plain values: what a later run or a person needs beside the tensors.
-        files: Size and sha256 of each file at `place(step)`, by name.
+        files: Size and sha256 of each file at `path_of(step)`, by name.
 
     Raises:
         StorageError: If it cannot be written. Older checkpoints stay as they are.
     """
     meta = {**about, "format": FORMAT, "version": VERSION, "step": step, "files": files}
     content = json.dumps(meta, indent=1, allow_nan=False).encode()
-    job_folder.write(folder, f"{place(step)}/{META}", content)
-    job_folder.write(folder, f"{FOLDER}/{LATEST}", Path(place(step)).name.encode())
+    job_folder.write(folder, f"{path_of(step)}/{META}", content)
+    job_folder.write(folder, f"{FOLDER}/{LATEST}", Path(path_of(step)).name.encode())
 
 
 def is_complete(folder: Folder, step: int) -> bool:
     """Whether there is a checkpoint of this step."""
-    return META in folder.names(place(step))
+    return META in folder.names(path_of(step))
 
 
 def prune(folder: Folder, keep: int, losses: dict[int, float] | None = None) -> None:
-    """Deletes all but the newest checkpoints and the best, and what cut-short attempts left.
+    """Deletes all but the newest checkpoints and the best, and incomplete ones.
 
-    What is newer than the newest may be the last step, which a rank that misses another saves now.
+    Those after the newest complete one are kept: a rank may be writing the last step now.
 
     Args:
         folder: The job's folder.
         keep: How many of the newest to keep.
-        losses: The loss on held-out samples, by step. The complete checkpoint of the lowest one
+        losses: The loss on held-out samples, by step. The complete checkpoint with the lowest one
             is kept too, and `best` names it.
     """
     names = _step_names(folder)
-    whole = [name for name in names if META in folder.names(f"{FOLDER}/{name}")]
-    judged = {name: losses[_step(name)] for name in whole if losses and _step(name) in losses}
-    best = sorted(judged, key=lambda name: judged[name])[:1]
+    complete_names = [name for name in names if META in folder.names(f"{FOLDER}/{name}")]
+    evaluated = {
+        name: losses[_step(name)] for name in complete_names if losses and _step(name) in losses
+    }
+    best = sorted(evaluated, key=lambda name: evaluated[name])[:1]
     if best:
         job_folder.write(folder, f"{FOLDER}/{BEST}", best[0].encode())
-    older = names[: names.index(whole[-1])] if whole else names
-    for name in {*older} - {*whole[-keep:], *best}:
+    older = names[: names.index(complete_names[-1])] if complete_names else names
+    for name in {*older} - {*complete_names[-keep:], *best}:
         _delete(folder, name)
 
 
 def discard_after(folder: Folder, step: int) -> None:
-    """Deletes what lies after the checkpoint that a run goes on from: it could not be read."""
+    """Deletes checkpoints after the one that a run resumes from: they could not be read."""
     for name in _step_names(folder):
         if _step(name) > step:
             _delete(folder, name)
@@ -136,23 +138,23 @@ def newest(folder: Folder, must_match: dict[str, Any]) -> Checkpoint | None:
 
     Args:
         folder: A job's folder.
-        must_match: Names and values that the checkpoint's `meta` may not have otherwise, such as
-            the model.
+        must_match: Names and values that the checkpoint's `meta` has to agree with, such as the
+            model.
 
     Returns:
         The checkpoint, or None if the folder has none and never had a complete one.
 
     Raises:
-        CheckpointError: If a checkpoint is of another kind or another model, or if there are
-            some and none can be read.
+        CheckpointError: If a checkpoint has another format or another model, or if there are some
+            and none can be read.
     """
     names = _step_names(folder)
     for name in names:
-        _check_cut_short(folder, f"{FOLDER}/{name}")
-        if f"{FOLDER}/{name}" != place(_step(name)):
+        _check_incomplete(folder, f"{FOLDER}/{name}")
+        if f"{FOLDER}/{name}" != path_of(_step(name)):
             raise CheckpointError(
                 f"{folder.uri}/{FOLDER}/{name} is no name that this program gives: rename it to "
-                f"{Path(place(_step(name))).name} if it wrote it, or move it away"
+                f"{Path(path_of(_step(name))).name} if it wrote it, or move it away"
             )
     problems = []
     for name in reversed(names):
@@ -161,7 +163,7 @@ def newest(folder: Folder, must_match: dict[str, Any]) -> Checkpoint | None:
             if meta is None:
                 continue
             _check_ours(meta, must_match, f"{folder.uri}/{FOLDER}/{name}")
-            _check_whole(folder, f"{FOLDER}/{name}", meta)
+            _check_files(folder, f"{FOLDER}/{name}", meta)
             return Checkpoint(folder, {**meta, "step": _step(name)})
         except _UnreadableError as error:
             LOG.warning("the checkpoint %s cannot be read, an older one is tried: %s", name, error)
@@ -175,10 +177,10 @@ def newest(folder: Folder, must_match: dict[str, Any]) -> Checkpoint | None:
 
 
 def newest_of_other(folder: Folder, must_match: dict[str, Any]) -> Checkpoint:
-    """Like `newest`, of a folder that was named to start from, where there must be one.
+    """Like `newest`, for the folder of --resume-from, where there must be one.
 
     Raises:
-        CheckpointError: If it has none, or `newest` refuses what it has.
+        CheckpointError: If it has none, or none that `newest` accepts.
     """
     found = newest(folder, must_match)
     if found is None:
@@ -191,7 +193,7 @@ def newest_of_other(folder: Folder, must_match: dict[str, Any]) -> Checkpoint:
 
 
 class _UnreadableError(Exception):
-    """A checkpoint is there, and damaged."""
+    """A checkpoint is damaged."""
 
 
 def _step_names(folder: Folder) -> list[str]:
@@ -204,7 +206,7 @@ def _step(name: str) -> int:
 
 
 def _delete(folder: Folder, name: str) -> None:
-    # Without its description first, so that a half deleted one is not taken for whole.
+    # Its description first, so that a partly deleted one does not count as complete.
     folder.remove(f"{FOLDER}/{name}/{META}")
     folder.remove(f"{FOLDER}/{name}")
 
@@ -216,7 +218,7 @@ def _read_meta(folder: Folder, name: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError, StorageError) as error:
-        _raise_of_store(folder, error)
+        _raise_if_remote(folder, error)
         raise _UnreadableError(f"{META}: {error}") from error
     if not isinstance(meta, dict):
         raise _UnreadableError(f"{META} holds no object")
@@ -228,8 +230,8 @@ def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is no finite number")
 
 
-def _check_cut_short(folder: Folder, where: str) -> None:
-    """Refuses what another program wrote, which would be taken away as an attempt of this one."""
+def _check_incomplete(folder: Folder, where: str) -> None:
+    """Refuses files of another program, which would be deleted as an incomplete checkpoint."""
     try:
         names = folder.names(where)
     except StorageError as error:
@@ -239,7 +241,7 @@ def _check_cut_short(folder: Folder, where: str) -> None:
             f"{folder.uri}/{where} is a file, and a checkpoint of this program is a folder: move "
             "it away, and the newest that can be read is taken"
         ) from error
-    others = [name for name in names if not _ATTEMPT.fullmatch(name)]
+    others = [name for name in names if not _INCOMPLETE.fullmatch(name)]
     if others and META not in names:
         raise CheckpointError(
             f"{folder.uri}/{where} is no checkpoint of this program: it has no {META}, and there "
@@ -258,7 +260,7 @@ def _check_ours(meta: dict[str, Any], must_match: dict[str, Any], where: str) ->
             f"{where} has version {meta.get('version')!r}, and this program reads {VERSION}; "
             "use the release that wrote it"
         )
-    # What an earlier release did not keep of the run is no reason to lose its steps.
+    # An earlier release that did not write a key is no reason to lose its steps.
     for key, value in must_match.items():
         if meta.get(key, value) != value:
             raise CheckpointError(
@@ -267,8 +269,8 @@ def _check_ours(meta: dict[str, Any], must_match: dict[str, Any], where: str) ->
             )
 
 
-def _check_whole(folder: Folder, where: str, meta: dict[str, Any]) -> None:
-    """Makes sure that each file is there and is what was written.
+def _check_files(folder: Folder, where: str, meta: dict[str, Any]) -> None:
+    """Checks that each file exists and has the content that was written.
 
     An object store keeps checksums itself, so there the sizes are enough.
     """
@@ -285,14 +287,14 @@ def _check_whole(folder: Folder, where: str, meta: dict[str, Any]) -> None:
         if isinstance(folder, LocalFolder):
             _check_digests({folder.path / where / name: files[name]["sha256"] for name in files})
     except (OSError, StorageError, KeyError, TypeError) as error:
-        _raise_of_store(folder, error)
+        _raise_if_remote(folder, error)
         raise _UnreadableError(str(error)) from error
 
 
-def _raise_of_store(folder: Folder, error: Exception) -> None:
-    """Raises what an object store answers: it damages nothing, so the error is one of the moment.
+def _raise_if_remote(folder: Folder, error: Exception) -> None:
+    """Raises errors of an object store: they are temporary, and no sign of damage.
 
-    An older checkpoint in the place of the newest one would cost its steps, and the newest itself.
+    To resume from an older checkpoint instead would lose steps, and delete the newest.
     """
     if isinstance(error, StorageError) and not isinstance(folder, LocalFolder):
         raise error

@@ -1,4 +1,4 @@
-"""A job's checkpoints: copied aside, and written by a thread while training goes on."""
+"""A job's checkpoints: the state is copied, and a thread writes it while training continues."""
 
 from __future__ import annotations
 
@@ -29,30 +29,24 @@ from kfp_pytorch.training.storage.job_folder import Folder, open_folder
 LOG = logging.getLogger("kfp_pytorch.training")
 # With another value of these a checkpoint's weights or position would mean something else.
 _IDENTITY = (
-    "dataset",
-    "model",
-    "image_size",
-    "max_train_samples",
-    "seed",
-    "shuffle_block",
-    "optimizer",
+    *("dataset", "model", "image_size", "max_train_samples"),
+    *("seed", "shuffle_block", "optimizer"),
 )
-# A rank that has gone is noticed at once; one whose storage is slow may take its time.
+# A lost rank is noticed at once; a rank whose storage is slow may take its time.
 _WRITE_TIMEOUT = timedelta(hours=6)
-# How long a rank that is about to leave waits for what it writes already.
+# How long a rank that is about to end waits for the checkpoint that is being written.
 _LAST_WRITE_SECONDS = 10.0
-# What another node wrote may be seen here only when a network file system looks again, this many
-# seconds later.
-_SEEN_AFTER = 90.0
+# A network file system may show what another node wrote only so many seconds later.
+_VISIBLE_AFTER = 90.0
 
 
 class Checkpoints:
-    """Writes a job's checkpoints, one at a time, and finds the one to go on from.
+    """Writes a job's checkpoints, one at a time, and finds the one to resume from.
 
     Attributes:
-        stalled: Seconds for which the last `save` kept training waiting. The first one also makes
+        stalled: Seconds for which training waited for the last `save`. The first one also allocates
             the memory that the state is copied to, if `prepare` has not.
-        wrote: Seconds that the last complete one took to be written, in its thread.
+        wrote: Seconds that its thread took to write the last complete one.
     """
 
     def __init__(
@@ -64,15 +58,15 @@ class Checkpoints:
         data: Mapping[str, int | str],
         data_ranks: int = 0,
     ) -> None:
-        """Gets ready; all ranks do so together.
+        """Prepares to write; all ranks do so together.
 
         Args:
             folder: The job's folder.
-            config: What the run was told.
+            config: The arguments.
             world: This rank.
-            state: What is kept, and put back.
-            data: What the data has to have in common with that of a checkpoint, by name.
-            data_ranks: How many parts a global batch has; by default there is one for each rank.
+            state: What is saved and restored.
+            data: Properties of the data that must be equal in a checkpoint, by name.
+            data_ranks: The parts of a global batch; by default one for each rank.
         """
         self._folder = folder
         self._config = config
@@ -80,7 +74,7 @@ class Checkpoints:
         self._state = state
         self._identity = {**{key: getattr(config, key) for key in _IDENTITY}, **data}
         self._data_ranks = data_ranks or world.size
-        # A group of its own: what the thread exchanges must not meet what training exchanges.
+        # Its own group: the thread's exchanges must not mix with those of training.
         self._group: dist.ProcessGroup | None = None
         if world.size > 1:
             self._group = dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT)  # type: ignore[assignment]
@@ -94,7 +88,7 @@ class Checkpoints:
         self.wrote = 0.0
 
     def resume(self) -> bool:
-        """Goes on from the job's newest checkpoint, or from that of the job named to start from.
+        """Resumes from the job's newest checkpoint, or from that of the job to start from.
 
         All ranks call this together.
 
@@ -102,24 +96,23 @@ class Checkpoints:
             Whether there was a checkpoint.
 
         Raises:
-            CheckpointError: On all ranks, if what is there cannot be used.
+            CheckpointError: On all ranks, if the checkpoint cannot be used.
         """
-        # What torchrun starts again goes on, whatever its first start was told.
-        begun = any(gather(self._world, rank_records.has_begun()))
-        anew = self._config.resume == "never" and not begun
-        where = on_main(self._world, functools.partial(self._find, anew))
-        rank_records.note_begun()
-        if where is not None:
-            uri, meta = where
-            found = Checkpoint(open_folder(uri), meta)
-            job_state.restore(self._state, found, self._world, self._config.seed, self._group)
+        # Ranks that torchrun starts again resume, whatever the arguments say.
+        restarted = any(gather(self._world, rank_records.was_started_before()))
+        delete = self._config.resume == "never" and not restarted
+        found = on_main(self._world, functools.partial(self._find, delete))
+        rank_records.record_start()
+        if found is not None:
+            uri, meta = found
+            checkpoint = Checkpoint(open_folder(uri), meta)
+            job_state.restore(self._state, checkpoint, self._world, self._config.seed, self._group)
             if uri == self._folder.uri:
-                self._newest_step = found.step
-            self._say_what_changed(found)
-        # A disk that is full has to have room for the next one: fewer may be kept by now, and one
-        # that was cut short is in its way.
+                self._newest_step = checkpoint.step
+            self._log_changes(checkpoint)
+        # Makes room on a full disk: --keep may be lower now, and incomplete ones are deleted.
         self._prune()
-        return where is not None
+        return found is not None
 
     def newest(self) -> Checkpoint | None:
         """The job's newest checkpoint, for one rank to read all of it."""
@@ -131,11 +124,11 @@ class Checkpoints:
         return bool(every) and step % every == 0
 
     def prepare(self) -> None:
-        """Lets a thread make the memory that the state is copied to, ahead of the first `save`.
+        """Lets a thread allocate the memory that the state is copied to, before the first `save`.
 
-        All ranks call this after each step; but for the first time it does nothing.
+        All ranks call this after each step; after the first time it does nothing.
         """
-        # Before the optimizer has a state, there is more to come than is there.
+        # An optimizer that has no state yet would need more memory later.
         if self._prepared or not self._state.optimizer.state:
             return
         self._prepared = True
@@ -143,22 +136,24 @@ class Checkpoints:
         self._pending = self._thread.submit(self._staging.prepare, tensors)
 
     def save(
-        self, before: Callable[[], None] = lambda: None, then: Callable[[], None] = lambda: None
+        self,
+        before: Callable[[], None] = lambda: None,
+        when_complete: Callable[[], None] = lambda: None,
     ) -> None:
-        """Copies the state aside, and lets a thread write it; all ranks call this together.
+        """Copies the state, and lets a thread write it; all ranks call this together.
 
         It waits for a checkpoint that is still being written. The same step is not saved twice.
 
         Args:
             before: Called in the thread of rank 0 right before the checkpoint is complete.
-            then: Called in the thread when it is.
+            when_complete: Called in the thread when it is.
 
         Raises:
-            StorageError: If that one could not be written.
+            StorageError: If the checkpoint before could not be written.
         """
         step = self._state.progress.step
         if step == self._newest_step:
-            # It may have been judged since it was written.
+            # It may have been evaluated since it was written.
             self.wait()
             self._prune()
             return
@@ -174,66 +169,64 @@ class Checkpoints:
         self.stalled = time.perf_counter() - clock
         self._pending = self._thread.submit(self._write, step, copied, about, losses, before)
         self._newest_step = step
-        self._pending.add_done_callback(lambda done: then() if not done.exception() else None)
+        self._pending.add_done_callback(
+            lambda done: when_complete() if not done.exception() else None
+        )
 
     def _prune(self) -> None:
         losses = dict(self._state.history.curves.get("loss", []))
         on_main(self._world, lambda: catalog.prune(self._folder, self._config.keep, losses))
 
-    def rescue(self, position: dict[str, Any]) -> None:
+    def save_alone(self, position: dict[str, Any]) -> None:
         """Writes a checkpoint by this rank alone, which has all of the model.
 
-        Other ranks are gone or about to go, so there is none to exchange anything with, and the
-        device may stand still in an exchange.
+        Other ranks are lost or about to end, so nothing is exchanged with them, and the device may
+        be blocked in an exchange.
 
         Args:
-            position: Where the job was at the last step that the weights have taken.
+            position: The position of the job at the last step that the weights have taken.
 
         Raises:
-            DivergedError: If the weights are no finite numbers, which nobody has noticed yet.
+            DivergedError: If the weights are not finite, which was not noticed yet.
             StorageError: If it cannot be written.
         """
         step = position["progress"]["step"]
-        pending = self._pending
-        if pending is not None:
-            failed = self._has_failed(pending, step)
-            self._newest_step = None if failed else self._newest_step
+        if self._pending is not None and self._has_failed(self._pending, step):
+            self._newest_step = None
         if step <= (self._newest_step or 0) or catalog.is_complete(self._folder, step):
             return
-        with _aside(self._world.device):
+        with _own_stream(self._world.device):
             tensors = job_state.tensors(self._state, self._world)
             copied = {part: _on_cpu(values) for part, values in tensors.items()}
-            if not all(
-                weight.sum().isfinite() for _, weight in staging.local_parts(copied["model"])
-            ):
+            weights = staging.local_parts(copied["model"])
+            if not all(weight.sum().isfinite() for _, weight in weights):
                 raise DivergedError(f"the weights of step {step} are no finite numbers")
             carried = job_state.plain(self._state, position, self._state.meter.local())
-        self._write_alone(step, copied, {**self._about(), "carried": carried})
+        about = {**self._about(), "carried": carried}
+
+        def commit(files: Files) -> None:
+            catalog.complete(self._folder, step, about, files)
+
+        tensor_files.write(self._folder, catalog.path_of(step), copied, None, commit)
         LOG.info("saved step %s from the memory of rank %s", step, self._world.rank)
 
     def _has_failed(self, pending: Future[None], step: int) -> bool:
-        """Whether a checkpoint that is being written is none to count on beside one of `step`.
+        """Whether the checkpoint that is being written cannot replace one of `step`.
 
         Raises:
             TimeoutError: If it is of that very step, and still being written.
         """
         try:
-            # It fails at once where it misses the same rank.
+            # It fails at once if it misses the same rank.
             return pending.exception(timeout=_LAST_WRITE_SECONDS) is not None
         except TimeoutError:
-            # Of a step that the device will never end, the copy never comes.
+            # The copy of a step that the device never ends does not arrive.
             if step == self._newest_step:
                 raise
             return True
 
-    def _write_alone(self, step: int, tensors: Tensors, about: dict[str, Any]) -> None:
-        def commit(files: Files) -> None:
-            catalog.complete(self._folder, step, about, files)
-
-        tensor_files.write(self._folder, catalog.place(step), tensors, None, commit)
-
     def check(self) -> None:
-        """Raises what went wrong with the last checkpoint, without waiting for it.
+        """Raises the error of the last checkpoint, without waiting for it.
 
         Raises:
             StorageError: If it could not be written.
@@ -249,11 +242,11 @@ class Checkpoints:
         """
         if self._pending is not None:
             self._pending.result()
-            # Not before, and not if it failed: `rescue` in its thread has to know of it.
+            # Not before, and not if it failed: `save_alone` in its thread has to know of it.
             self._pending = None
 
     def close(self) -> None:
-        """Ends the thread when it is done with what it writes."""
+        """Ends the thread when its last write is done."""
         self._thread.shutdown(wait=False)
 
     def _write(
@@ -265,24 +258,24 @@ class Checkpoints:
         before: Callable[[], None],
     ) -> None:
         clock = time.perf_counter()
-        folder, place = self._folder, catalog.place(step)
+        folder, path = self._folder, catalog.path_of(step)
         self._staging.finish()
 
         def commit(files: Files) -> None:
-            _await_files(folder, place, files)
+            _await_files(folder, path, files)
             before()
             catalog.complete(folder, step, about, files)
             catalog.prune(folder, self._config.keep, losses)
 
-        tensor_files.write(folder, place, tensors, self._group, commit, self._planner)
+        tensor_files.write(folder, path, tensors, self._group, commit, self._planner)
         self.wrote = time.perf_counter() - clock
         if self._world.is_main:
             words = "wrote the checkpoint %s in %.2f s; training waited %.3f s to hand it over"
-            LOG.info(words, f"{folder.uri}/{place}", self.wrote, self.stalled)
+            LOG.info(words, f"{folder.uri}/{path}", self.wrote, self.stalled)
 
-    def _find(self, anew: bool) -> tuple[str, dict[str, Any]] | None:
+    def _find(self, delete: bool) -> tuple[str, dict[str, Any]] | None:
         config, folder = self._config, self._folder
-        if anew:
+        if delete:
             catalog.clear(folder)
         found = catalog.newest(folder, self._identity)
         if found is not None:
@@ -292,7 +285,7 @@ class Checkpoints:
         return (found.folder.uri, found.meta) if found else None
 
     def _about(self) -> dict[str, Any]:
-        """What a checkpoint says of the run that wrote it."""
+        """The description of the run in its checkpoints."""
         config, world = self._config, self._world
         return {
             **self._identity,
@@ -304,17 +297,17 @@ class Checkpoints:
             "versions": {"torch": torch.__version__},
         }
 
-    def _say_what_changed(self, found: Checkpoint) -> None:
+    def _log_changes(self, found: Checkpoint) -> None:
         LOG.info("going on from %s, at step %s", found.uri, found.step)
-        here = self._about()
+        about = self._about()
         for name in ("global_batch", "learning_rate"):
-            if found.meta.get(name) != here[name]:
-                was, now = found.meta.get(name), here[name]
+            was, now = found.meta.get(name), about[name]
+            if was != now:
                 LOG.warning("%s was %s in the checkpoint, and is %s", name, was, now)
 
 
-def _aside(device: torch.device) -> AbstractContextManager[object]:
-    """A context in which a GPU is asked beside what it is at, which may never end."""
+def _own_stream(device: torch.device) -> AbstractContextManager[object]:
+    """A context in which a GPU does not wait for what it is computing, which may never end."""
     return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()  # type: ignore[no-untyped-call]
 
 
@@ -326,14 +319,14 @@ def _on_cpu(tensors: Tensors) -> Tensors:
     }
 
 
-def _await_files(folder: Folder, place: str, files: Files) -> None:
-    """Makes sure that what all ranks wrote is in one place, and whole."""
-    wanted = {name: facts["bytes"] for name, facts in files.items()}
-    deadline = time.monotonic() + _SEEN_AFTER
-    while lacking := dict(wanted.items() - folder.sizes(place).items()):
+def _await_files(folder: Folder, path: str, files: Files) -> None:
+    """Waits until the files of all ranks are visible in one folder, in full size."""
+    expected = {name: facts["bytes"] for name, facts in files.items()}
+    deadline = time.monotonic() + _VISIBLE_AFTER
+    while missing := dict(expected.items() - folder.sizes(path).items()):
         if time.monotonic() > deadline:
             raise StorageError(
-                f"{folder.uri}/{place} lacks what other ranks wrote ({', '.join(sorted(lacking))});"
+                f"{folder.uri}/{path} lacks what other ranks wrote ({', '.join(sorted(missing))});"
                 " give a folder with --output that all nodes share"
             )
         time.sleep(1)

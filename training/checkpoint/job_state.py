@@ -113,7 +113,7 @@ def restore(
         CheckpointError: On all ranks, if the checkpoint is of another model, optimizer or data.
         StorageError: On all ranks, if it cannot be read.
     """
-    index = read_index(found.folder, found.place, found.meta["files"])
+    index = read_index(found.folder, found.path, found.meta["files"])
     saved = frozenset(index.state_dict_metadata)
     stepped = any(name.startswith("optimizer.") for name in saved)
     model, optimizer = get_state_dict(
@@ -128,7 +128,7 @@ def restore(
     same_ranks = same_ranks and all(f"random.{world.rank}.{device}" in saved for device in random)
     if same_ranks:
         wanted["random"] = {str(world.rank): random}
-    tensor_files.read(found.folder, found.place, index, wanted, group)
+    tensor_files.read(found.folder, found.path, index, wanted, group)
     set_state_dict(
         state.model,
         state.optimizer if stepped else (),

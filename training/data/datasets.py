@@ -21,7 +21,7 @@ from kfp_pytorch.training.data.location import (
     unreadable_fashion_mnist,
 )
 from kfp_pytorch.training.errors import DataError
-from kfp_pytorch.training.parallel.process_group import World, once_a_node
+from kfp_pytorch.training.parallel.process_group import World, once_per_node
 
 HELD_OUT_SHARE = 0.2
 # The split is part of the data set, so it does not change with --seed.
@@ -126,7 +126,7 @@ def load(config: Config, world: World) -> ImageData:
         DataError: If it is not there, or has fewer samples than there are ranks.
     """
     if config.dataset == "fashion-mnist":
-        once_a_node(world, lambda: _find_fashion_mnist(config))
+        once_per_node(world, lambda: _find_fashion_mnist(config))
     data = LOADERS[config.dataset](config, world)
     if config.max_train_samples:
         data = replace(data, train=data.train.some(config.max_train_samples))

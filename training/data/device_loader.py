@@ -36,7 +36,7 @@ _RESIDENT = 2**30
 _CPU_IS_ENOUGH = 9
 
 
-class Feed(Protocol):
+class DeviceLoader(Protocol):
     """Where the loop gets its batches from."""
 
     def train(self, epoch: int, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Split]]:
@@ -49,7 +49,7 @@ class Feed(Protocol):
         """Ends what works ahead."""
 
 
-def open_feed(config: Config, world: World, data: ImageData) -> Feed:
+def open_device_loader(config: Config, world: World, data: ImageData) -> DeviceLoader:
     """The way of a data set to the device.
 
     Args:
@@ -65,11 +65,11 @@ def open_feed(config: Config, world: World, data: ImageData) -> Feed:
     """
     train, held_out = data.train, data.held_out
     if isinstance(train, EncodedSplit) and isinstance(held_out, EncodedSplit):
-        return LoaderFeed(config, world, train, held_out)
-    return MemoryFeed(world.device, train, held_out)
+        return FileLoader(config, world, train, held_out)
+    return MemoryLoader(world.device, train, held_out)
 
 
-class MemoryFeed:
+class MemoryLoader:
     """Samples that are in memory, or made on the device."""
 
     def __init__(self, device: torch.device, train: Samples, held_out: Samples) -> None:
@@ -77,20 +77,20 @@ class MemoryFeed:
         self._train, self._held_out = (_resident(each, device) for each in (train, held_out))
 
     def train(self, epoch: int, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Split]]:  # noqa: ARG002
-        """See `Feed.train`."""
+        """See `DeviceLoader.train`."""
         for batch in batches:
             yield batch, self._train.take(batch.indices, self._device)
 
     def held_out(self, batches: Sequence[Tensor]) -> Iterator[Split]:
-        """See `Feed.held_out`."""
+        """See `DeviceLoader.held_out`."""
         for indices in batches:
             yield self._held_out.take(indices, self._device)
 
     def close(self) -> None:
-        """See `Feed.close`."""
+        """See `DeviceLoader.close`."""
 
 
-class LoaderFeed:
+class FileLoader:
     """Samples that workers read from files, and they or the GPU decode."""
 
     def __init__(
@@ -109,17 +109,17 @@ class LoaderFeed:
         self._workers = Workers(pieces, config, pin=cuda and not self._by_gpu)
 
     def train(self, epoch: int, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Split]]:
-        """See `Feed.train`."""
+        """See `DeviceLoader.train`."""
         ahead, here = itertools.tee(batches)
         supply = self._supply(True, epoch, (batch.indices for batch in ahead))
         return zip(here, supply, strict=True)
 
     def held_out(self, batches: Sequence[Tensor]) -> Iterator[Split]:
-        """See `Feed.held_out`."""
+        """See `DeviceLoader.held_out`."""
         return self._supply(False, 0, batches)
 
     def close(self) -> None:
-        """See `Feed.close`."""
+        """See `DeviceLoader.close`."""
         self._workers.close()
 
     def _supply(self, train: bool, epoch: int, batches: Iterable[Tensor]) -> Iterator[Split]:

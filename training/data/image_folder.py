@@ -21,7 +21,7 @@ from kfp_pytorch.training.data.sources import (
 )
 from kfp_pytorch.training.entry.termination_message import printable
 from kfp_pytorch.training.errors import DataError
-from kfp_pytorch.training.parallel.process_group import World, on_main, once_a_node
+from kfp_pytorch.training.parallel.process_group import World, on_main, once_per_node
 
 LOG = logging.getLogger("kfp_pytorch.training")
 TRAIN, HELD_OUT = "train", "val"
@@ -67,7 +67,7 @@ def find(uri: str, world: World) -> Labelled:
     files = Files(uri)
     names = on_main(world, lambda: _listed(files))
     if files.local:
-        once_a_node(world, lambda: _check_same(files, names))
+        once_per_node(world, lambda: _check_same(files, names))
     return _labelled(files, names)
 
 

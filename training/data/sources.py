@@ -11,7 +11,7 @@ from typing import IO, Any, NoReturn, Protocol
 import torch
 from torch import Tensor
 
-from kfp_pytorch.training.errors import DataAwayError, DataError
+from kfp_pytorch.training.errors import DataError, DataUnavailableError
 from kfp_pytorch.training.storage import outages
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".jfif", ".jpe")
@@ -189,7 +189,7 @@ class Files:
         words = f"cannot {action} {where}: {reason};"
         hint = f"see that {self._option} is the place of the data, and that this user may read it"
         if outages.is_outage(error):
-            return DataAwayError(f"{words} {outages.AWAY} {hint}")
+            return DataUnavailableError(f"{words} {outages.UNAVAILABLE} {hint}")
         return DataError(f"{words} {hint}")
 
 

@@ -1,6 +1,6 @@
-"""torchrun's agent, which also tells what killed a rank that could not tell itself.
+"""torchrun's agent, which also records what killed a rank; one process a node.
 
-It is `python -m torch.distributed.run` but for that record. One process a node.
+It is `python -m torch.distributed.run` with that record.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.distributed.elastic.multiprocessing.errors import (
 )
 
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
-from kfp_pytorch.training.entry.rank_records import Failure, leave, write_agent_failure
+from kfp_pytorch.training.entry.rank_records import Failure, exit_now, write_agent_failure
 
 
 def main(arguments: list[str]) -> int:
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     Returns:
         The exit code: 0 if all ranks ended well, 1 otherwise.
     """
-    # It says at each failure that nothing is set which would copy the ranks' records.
+    # It logs at each failure that no variable is set to copy the records of the ranks.
     logging.getLogger(error_handler.__name__).setLevel(logging.CRITICAL)
     try:
         run.main(arguments)
@@ -41,13 +41,13 @@ def main(arguments: list[str]) -> int:
         write_agent_failure(_first_of(error))
         return 1
     except SignalException as error:
-        # It may have come here alone, and then the entry point knows nothing of it.
+        # If the signal was sent to the agent alone the entry point does not know of it.
         name = error.sigval.name
         failure = Failure(-1, time.time(), name, f"stopped by {name}", "", EXIT_TERMINATED)
         write_agent_failure(failure)
         return 1
     except Exception as error:
-        # The agents of the nodes did not find each other, or torchrun refused its arguments.
+        # The agents did not find each other, or torchrun refused its arguments.
         write_agent_failure(_of_agent(error, arguments))
         traceback.print_exc()
         return 1
@@ -55,19 +55,19 @@ def main(arguments: list[str]) -> int:
 
 
 def _first_of(error: ChildFailedError) -> Failure:
-    """The failure that only the agent can tell of, or else the first one."""
-    # A rank that was killed, or left by itself, has no record of its own. It goes before those
-    # that missed it, and may be seen a little after them: the agent keeps whole seconds.
-    silent = {rank: f for rank, f in error.failures.items() if not Path(f.error_file).is_file()}
-    if not silent:
+    """The first failure without a record of its own, or else the first one."""
+    # A rank that was killed has no record. It failed before those that missed it, though the agent,
+    # which keeps whole seconds, may have the later time for it.
+    unrecorded = {rank: f for rank, f in error.failures.items() if not Path(f.error_file).is_file()}
+    if not unrecorded:
         rank, failure = error.get_first_failure()
-        # The record tells more, and has to be the one that is found.
+        # The record says more, so it has to be the first by time.
         return _of_rank(rank, failure, failure.timestamp + 1.0)
-    rank = min(silent, key=lambda rank: silent[rank].timestamp)
-    return _of_rank(rank, silent[rank], silent[rank].timestamp - 1.0)
+    rank = min(unrecorded, key=lambda rank: unrecorded[rank].timestamp)
+    return _of_rank(rank, unrecorded[rank], unrecorded[rank].timestamp - 1.0)
 
 
-def _of_rank(rank: int, failure: ProcessFailure, seen: float) -> Failure:
+def _of_rank(rank: int, failure: ProcessFailure, at: float) -> Failure:
     signal_name = failure.signal_name() if failure.exitcode < 0 else ""
     if signal_name == "SIGKILL":
         message = "the process was killed by SIGKILL; out of memory is the usual reason"
@@ -75,7 +75,7 @@ def _of_rank(rank: int, failure: ProcessFailure, seen: float) -> Failure:
         message = f"the process was ended by {signal_name}"
     else:
         message = f"the process left with exit code {failure.exitcode}"
-    return Failure(rank, seen, signal_name or "ExitCode", message, "", failure.exitcode)
+    return Failure(rank, at, signal_name or "ExitCode", message, "", failure.exitcode)
 
 
 def _of_agent(error: Exception, arguments: list[str]) -> Failure:
@@ -95,4 +95,4 @@ def _of_agent(error: Exception, arguments: list[str]) -> Failure:
 
 
 if __name__ == "__main__":
-    leave(main(sys.argv[1:]))
+    exit_now(main(sys.argv[1:]))

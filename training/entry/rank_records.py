@@ -1,9 +1,9 @@
-"""How ranks and agent tell the entry point how it ended: files in a folder of this container.
+"""Files by which ranks and agent report to the entry point how training ended.
 
-`begun` says that ranks of this container began to train, before they were started again.
-`result.json` is written when training finished. Each rank that raises leaves an `error.json`
-where torchelastic tells it to, under `ranks/`. The agent leaves `agent.json` for what has no such
-record, such as a rank that was killed.
+`begun` exists if ranks of this container began to train before they were started again.
+`result.json` is written when training finished. Each rank that raises writes an `error.json` under
+`ranks/`, as torchelastic wants it. The agent writes `agent.json` for failures with no such record,
+such as a rank that was killed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ RANKS_FOLDER = "ranks"
 RESULT_FILE = "result.json"
 BEGUN_FILE = "begun"
 AGENT_FILE = "agent.json"
-# Of a container whose arguments or environment cannot work; a new start would not help.
+# For arguments or an environment that cannot work; a new start would not help.
 EXIT_USAGE = 2
-# The operator's restart policy `ExitCode` starts a pod again that ends with 128 or above; this one
-# is kept for programs that ask for it.
-EXIT_AGAIN = 138
+# The operator's restart policy `ExitCode` retries a pod that ends with 128 or above; 138 is meant
+# for programs that ask for a retry.
+EXIT_RETRYABLE = 138
 _ATTEMPT = re.compile(r"attempt_(\d+)")
 
 
@@ -41,7 +41,7 @@ class Failure:
         type: The exception's class, or a signal's name.
         message: The exception's text.
         traceback: The Python traceback, or an empty string.
-        exit_code: What the process left with; negative for a signal.
+        exit_code: The exit code of the process; negative for a signal.
     """
 
     rank: int
@@ -52,28 +52,28 @@ class Failure:
     exit_code: int = 1
 
 
-def note_begun() -> None:
-    """Leaves word for ranks that torchrun will start again, if there is an entry point."""
+def record_start() -> None:
+    """Records that training began, for ranks that torchrun starts again."""
     folder = os.environ.get(FOLDER_ENV)
     if folder:
         (Path(folder) / BEGUN_FILE).touch()
 
 
-def has_begun() -> bool:
-    """Whether ranks of this container began before, and were started again."""
+def was_started_before() -> bool:
+    """Whether ranks of this container began to train before, and were started again."""
     folder = os.environ.get(FOLDER_ENV)
     return folder is not None and (Path(folder) / BEGUN_FILE).exists()
 
 
 def write_result(result: dict[str, Any]) -> None:
-    """Leaves the result of a finished training for the entry point, if there is one."""
+    """Writes the result of a finished training, if there is an entry point."""
     folder = os.environ.get(FOLDER_ENV)
     if folder:
-        _write_whole(Path(folder) / RESULT_FILE, json.dumps(result))
+        _write_at_once(Path(folder) / RESULT_FILE, json.dumps(result))
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """The result that the ranks left in `folder`, or None if training did not finish."""
+    """The result that the ranks wrote to `folder`, or None if training did not finish."""
     try:
         result: dict[str, Any] = json.loads((folder / RESULT_FILE).read_text("utf-8"))
     except FileNotFoundError:
@@ -82,14 +82,14 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 
 def write_agent_failure(failure: Failure) -> None:
-    """Leaves what the agent saw of a failure that no rank could record."""
+    """Writes a failure that no rank could record."""
     folder = os.environ.get(FOLDER_ENV)
     if folder:
-        _write_whole(Path(folder) / AGENT_FILE, json.dumps(asdict(failure)))
+        _write_at_once(Path(folder) / AGENT_FILE, json.dumps(asdict(failure)))
 
 
 def failure_record(failure: Failure) -> str:
-    """A failure in the form of torchelastic's error files, which its agent reads too."""
+    """A failure in the form of torchelastic's error files, which its agent reads, too."""
     extra = {"py_callstack": failure.traceback, "timestamp": str(int(failure.time))}
     text = f"{failure.type}: {failure.message}"
     return json.dumps(
@@ -104,7 +104,7 @@ def first_failure(folder: Path) -> Failure | None:
         folder: The folder that ranks and agent wrote to.
 
     Returns:
-        The failure, or None where nobody recorded any.
+        The failure, or None where there is no record.
     """
     paths = list((folder / RANKS_FOLDER).rglob("error.json"))
     last = max((_attempt(path) for path in paths), default=0)
@@ -116,14 +116,14 @@ def first_failure(folder: Path) -> Failure | None:
     return min(failures, key=lambda failure: failure.time, default=None)
 
 
-def leave(code: int) -> NoReturn:
+def exit_now(code: int) -> NoReturn:
     """Ends this process at once.
 
-    Taking apart all that torch imported takes an interpreter seconds, in which the other nodes
-    and the pod's grace period wait. All files are closed by now.
+    The interpreter's own shutdown takes seconds after torch was imported, in which the other nodes
+    wait and the pod's grace period passes. All files are closed by now.
     """
     for stream in (sys.stdout, sys.stderr):
-        # Nobody may read it any more, or its disk be full.
+        # The reader may have closed it, or its disk may be full.
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
@@ -135,7 +135,7 @@ def _attempt(path: Path) -> int:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A record, or nothing where its writer was killed before it was whole."""
+    """A record, or nothing where its writer was killed before it was complete."""
     try:
         record: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -143,7 +143,7 @@ def _read(path: Path) -> dict[str, Any]:
     return record
 
 
-def _write_whole(path: Path, text: str) -> None:
+def _write_at_once(path: Path, text: str) -> None:
     with tempfile.NamedTemporaryFile(
         "w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8"
     ) as file:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from kfp_pytorch.training.errors import ConfigError
 from kfp_pytorch.training.resources import usable_cores
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOOPBACK_ADDRESSES = ("127.0.0.1", "localhost", "::1")
 RANK_MODULE = "kfp_pytorch.training.rank"
 _ETCD_BACKENDS = ("etcd", "etcd-v2")
 _STATIC_BACKEND = "static"
@@ -74,7 +74,7 @@ def threads_per_process(environ: Mapping[str, str]) -> int:
     nodes = environ.get("PET_NNODES", "").rpartition(":")[2]
     # ::1 alone, and [::1] where a port follows.
     host = address.partition("]")[0].strip("[") if "::" in address else address.partition(":")[0]
-    if host in LOOPBACK and nodes.isdecimal():
+    if host in LOOPBACK_ADDRESSES and nodes.isdecimal():
         share *= int(nodes)
     return max(1, cores // max(1, share))
 

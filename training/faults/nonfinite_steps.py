@@ -1,8 +1,8 @@
-"""Losses and gradients that are no finite numbers: found without waiting for the device in a step.
+"""Finds losses and gradients that are not finite, without waiting for the device in a step.
 
-What is found stays on the device until a report or a checkpoint is due. By then training either
-stops, before anything bad is kept, or the steps were skipped as they came: then weights, optimizer
-and batch norm are as if the step had not been.
+What is found stays on the device until a report or a checkpoint is due. Then training either stops,
+before anything bad is saved, or the bad steps were skipped when they came: weights, optimizer and
+batch norm are as if the step had not been.
 """
 
 from __future__ import annotations
@@ -21,22 +21,29 @@ _NONE = 2**62
 
 
 class Steps(Protocol):
-    """What takes a step: an optimizer, or what limits gradients before it."""
+    """What takes a step: an optimizer, or what clips gradients before it."""
 
     def step(self) -> object:
         """Updates the weights."""
 
 
-class Guard(Protocol):
-    """Takes the optimizer's steps, and knows which were bad.
+class Guard:
+    """Takes the optimizer's steps, and records the bad ones.
+
+    A bad step is kept as one number on the device: the step's number times the ranks, plus the
+    rank.
 
     Attributes:
         allowed: How many bad steps there may be.
         count: How many were found so far.
     """
 
-    allowed: int
-    count: int
+    def __init__(self, world: World, allowed: int) -> None:
+        self.allowed = allowed
+        self.count = 0
+        self._world = world
+        # One more than may be skipped, so that the step that is too many is known.
+        self._bad = torch.full((allowed + 1,), _NONE, dtype=torch.int64, device=world.device)
 
     def step(self, number: int, loss: Tensor) -> None:
         """Takes a step of the optimizer, unless it is bad and can be skipped.
@@ -45,16 +52,27 @@ class Guard(Protocol):
             number: The step's number.
             loss: The loss of this rank's samples, on the device.
         """
+        raise NotImplementedError
 
-    def places(self) -> Tensor:
-        """What `found` has to know, on the device; all ranks call this together."""
+    def bad_steps(self) -> Tensor:
+        """The bad steps of all ranks, on the device, for `new_bad_steps`; all ranks call this."""
+        common = self._bad.clone()
+        if self._world.size > 1:
+            dist.all_reduce(common, op=dist.ReduceOp.MIN)
+        return common
 
-    def found(self, places: Sequence[float]) -> list[tuple[int, int]]:
-        """The bad steps since the last call, each with the first rank where it was.
+    def new_bad_steps(self, numbers: Sequence[float]) -> list[tuple[int, int]]:
+        """The bad steps since the last call, each with the first rank where it was bad.
 
         Args:
-            places: The numbers of `places`.
+            numbers: The numbers of `bad_steps`.
         """
+        steps = [divmod(int(number), self._world.size) for number in numbers if number != _NONE]
+        new, self.count = steps[self.count :], len(steps)
+        return new
+
+    def _number(self, step: int) -> int:
+        return step * self._world.size + self._world.rank
 
 
 def open_guard(
@@ -65,7 +83,7 @@ def open_guard(
     Args:
         world: This rank.
         model: What is trained, unwrapped.
-        optimizer: What trains it, as it goes on from a checkpoint.
+        optimizer: Its optimizer, with the state of the checkpoint that the run resumes from.
         allowed: How many bad steps are skipped; with 0 the first one is the last.
     """
     if allowed:
@@ -73,37 +91,22 @@ def open_guard(
     return Stopper(world, optimizer)
 
 
-class Stopper:
-    """Keeps in mind the first bad loss; see `Guard`."""
-
-    allowed = 0
+class Stopper(Guard):
+    """Records the first bad loss, and takes every step."""
 
     def __init__(self, world: World, optimizer: Steps) -> None:
-        self.count = 0
-        self._world = world
+        super().__init__(world, 0)
         self._optimizer = optimizer
-        self._first = torch.full((1,), _NONE, dtype=torch.int64, device=world.device)
 
     def step(self, number: int, loss: Tensor) -> None:
         """See `Guard.step`."""
-        place = number * self._world.size + self._world.rank
-        here = torch.where(torch.isfinite(loss), _NONE, place)
-        self._first = torch.minimum(self._first, here)
+        here = torch.where(torch.isfinite(loss), _NONE, self._number(number))
+        self._bad = torch.minimum(self._bad, here)
         self._optimizer.step()
 
-    def places(self) -> Tensor:
-        """See `Guard.places`."""
-        return _common(self._world, self._first)
 
-    def found(self, places: Sequence[float]) -> list[tuple[int, int]]:
-        """See `Guard.found`."""
-        steps = _steps(self._world, places)
-        self.count = len(steps)
-        return steps
-
-
-class Skipper:
-    """Skips bad steps on all ranks alike; see `Guard`.
+class Skipper(Guard):
+    """Skips bad steps on all ranks alike.
 
     Each step costs the norm of the gradients, a copy of batch norm's averages and an exchange of
     one number.
@@ -117,31 +120,27 @@ class Skipper:
         allowed: int,
         norm: Callable[[], Tensor] | None = None,
     ) -> None:
-        """Keeps what a bad step would change.
+        """Copies what a bad step would change.
 
         Args:
             world: This rank.
             model: What is trained.
-            optimizer: What trains it, as it goes on from a checkpoint.
+            optimizer: Its optimizer, with the state of the checkpoint that the run resumes from.
             allowed: How many bad steps are skipped.
-            norm: Tells the norm of all gradients, and may limit them; by default that of the
+            norm: Returns the norm of all gradients, and may clip them; by default that of the
                 model's own.
         """
-        self.allowed = allowed
-        self.count = 0
-        self._world = world
+        super().__init__(world, allowed)
         self._optimizer = optimizer
         self._norm = norm or functools.partial(gradient_norm, model)
-        # Others, such as tables, do not change.
-        carried = model.state_dict().keys()
-        self._buffers = [buffer for name, buffer in model.named_buffers() if name in carried]
+        # Buffers that are not saved, such as tables, do not change.
+        saved = model.state_dict().keys()
+        self._buffers = [buffer for name, buffer in model.named_buffers() if name in saved]
         self._kept = [buffer.clone() for buffer in self._buffers]
         self._fused = all(group.get("fused") for group in optimizer.param_groups)
         if self._fused:
             _make_momentum(optimizer)
         self._seen = torch.zeros(1, dtype=torch.int64, device=world.device)
-        # One place more than may be filled, so that the step that is too much has a name.
-        self._places = torch.full((allowed + 1,), _NONE, dtype=torch.int64, device=world.device)
 
     def step(self, number: int, loss: Tensor) -> None:
         """See `Guard.step`."""
@@ -154,46 +153,22 @@ class Skipper:
         for kept, buffer in zip(self._kept, self._buffers, strict=True):
             buffer.copy_(torch.where(is_bad, kept, buffer))
             kept.copy_(buffer)
-        place = number * self._world.size + self._world.rank
         index = self._seen.clamp(max=self.allowed)
-        before = self._places.gather(0, index)
-        here = torch.where(mine, place, _NONE).reshape(1)
-        self._places.scatter_(0, index, torch.minimum(before, here))
+        before = self._bad.gather(0, index)
+        here = torch.where(mine, self._number(number), _NONE).reshape(1)
+        self._bad.scatter_(0, index, torch.minimum(before, here))
         self._seen += bad.to(torch.int64)
-
-    def places(self) -> Tensor:
-        """See `Guard.places`."""
-        return _common(self._world, self._places)
-
-    def found(self, places: Sequence[float]) -> list[tuple[int, int]]:
-        """See `Guard.found`."""
-        steps = _steps(self._world, places)
-        fresh, self.count = steps[self.count :], len(steps)
-        return fresh
 
     def _update(self, bad: Tensor) -> None:
         if not self._fused:
-            # On a CPU there is nothing to wait for; a GPU without a fused optimizer is waited for.
+            # This waits for a GPU, and for nothing on a CPU.
             if not bad.item():
                 self._optimizer.step()
             return
-        # What torch's GradScaler does: the kernel itself looks whether it should do anything.
+        # As torch's GradScaler does: the kernel itself checks whether to update anything.
         self._optimizer.found_inf = bad  # type: ignore[attr-defined]
         self._optimizer.step()
         del self._optimizer.found_inf  # type: ignore[attr-defined]
-
-
-def _common(world: World, places: Tensor) -> Tensor:
-    """The first of what the ranks keep in each place."""
-    common = places.clone()
-    if world.size > 1:
-        dist.all_reduce(common, op=dist.ReduceOp.MIN)
-    return common
-
-
-def _steps(world: World, places: Sequence[float]) -> list[tuple[int, int]]:
-    """Steps and ranks by what is kept in these places."""
-    return [divmod(int(place), world.size) for place in places if place != _NONE]
 
 
 def gradient_norm(model: nn.Module) -> Tensor:

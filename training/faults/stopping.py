@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
-from kfp_pytorch.training.entry.rank_records import leave
+from kfp_pytorch.training.entry.rank_records import exit_now
 
 if TYPE_CHECKING:
     import torch
@@ -29,25 +29,25 @@ class StopRequest:
 
     @classmethod
     def on_sigterm(cls) -> StopRequest:
-        """A request that SIGTERM makes; a second SIGTERM changes nothing."""
+        """A request that is set by SIGTERM; a second SIGTERM changes nothing."""
         request = cls()
 
         def handle(_signal: int, _frame: FrameType | None) -> None:
             request.requested = True
 
         signal.signal(signal.SIGTERM, handle)
-        # Whoever started this process may have had it blocked, and that is inherited.
+        # The parent process may have blocked it, and that is inherited.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         return request
 
     @contextmanager
     def answered_within(self, seconds: float) -> Iterator[None]:
-        """A context in which nothing is lost by leaving, and what waits may never see the request.
+        """A context in which this process may end at once, as nothing is lost.
 
-        While torch waits in C++, Python does not run the signal's handler.
+        While torch waits in C++, Python does not run the signal's handler, so a thread waits.
 
         Args:
-            seconds: How long after SIGTERM the context may last, before this process leaves.
+            seconds: How long after SIGTERM the context may last, before this process ends.
         """
         reads, writes = socket.socketpair()
         writes.setblocking(False)
@@ -61,7 +61,7 @@ class StopRequest:
                 if number[0] == signal.SIGTERM:
                     break
             if not over.wait(seconds):
-                leave(EXIT_TERMINATED)
+                exit_now(EXIT_TERMINATED)
 
         before = signal.set_wakeup_fd(writes.fileno())
         thread = threading.Thread(target=watch, name="stop", daemon=True)
@@ -76,18 +76,18 @@ class StopRequest:
             reads.close()
 
     def wait(self, seconds: float) -> None:
-        """Waits for this process itself to be asked, at most so long."""
+        """Waits for the request, at most so long."""
         deadline = time.monotonic() + seconds
         while not self.requested and time.monotonic() < deadline:
             time.sleep(0.05)
 
 
 class StopAgreement:
-    """The same answer on all ranks to "does anybody want to stop?".
+    """The same answer on all ranks to whether one of them was asked to stop.
 
-    A rank that left by itself would leave the others waiting for it. So each rank offers its
-    flag at every step, and learns the common one a step later: the exchange runs while the step
-    computes and costs it no time.
+    A rank that stopped alone would leave the others waiting for it. So each rank sends its flag at
+    every step, and receives the common one a step later: the exchange runs while the step computes
+    and takes no time of it.
     """
 
     def __init__(self, world: World, request: StopRequest) -> None:
@@ -97,32 +97,32 @@ class StopAgreement:
         self._work: dist.Work | None = None
 
     def reached(self) -> bool:
-        """Whether to stop here. All ranks call it at the same boundaries and get one answer."""
+        """Whether to stop here. All ranks call it between the same steps and get one answer."""
         if self._world.size == 1:
             return self._request.requested
-        if self._collect():
+        if self._receive():
             return True
-        self._offer()
+        self._send()
         return False
 
     def settle(self) -> bool:
-        """Like `reached`, but knows of all requests made so far; waits for the other ranks."""
+        """Like `reached`, but with all requests made so far; waits for the other ranks."""
         if self._world.size == 1:
             return self._request.requested
-        if self._collect():
+        if self._receive():
             return True
-        self._offer()
-        return self._collect()
+        self._send()
+        return self._receive()
 
-    def _offer(self) -> None:
+    def _send(self) -> None:
         import torch
         import torch.distributed as dist
 
         self._flag = torch.tensor([int(self._request.requested)])
         self._work = dist.all_reduce(self._flag, op=dist.ReduceOp.MAX, async_op=True)
 
-    def _collect(self) -> bool:
-        """The common flag that was offered last, once."""
+    def _receive(self) -> bool:
+        """The common flag that was sent last, once."""
         if self._work is None or self._flag is None:
             return False
         self._work.wait()

@@ -1,11 +1,10 @@
-"""Finds a rank that hangs, and says where.
+"""Finds a rank that hangs, and where.
 
-A rank that hangs makes all others wait for it in the next exchange, until that times out with a
-word about the exchange and none about the cause. So each rank says how far it is, a thread looks
-whether it still moves, and tells the others through the store that ranks met at. If nothing moves
-for too long, the rank that is furthest behind is the one that hangs: it ends itself, with the place
-where its main thread stands as the traceback. If it cannot even do that, the others do: they know
-it by its thread, which tells nothing any more, wherever the rank was.
+A rank that hangs makes all others wait in the next exchange, until that times out with an error
+that does not name the cause. So each rank records its progress, a thread checks it, and sends it to
+the other ranks through the store of the rendezvous. If nothing progresses for too long, the rank
+that is furthest behind is the one that hangs: it ends itself, with the traceback of its main
+thread. If it cannot even do that, the others end and name it: its thread sends nothing any more.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ import torch.distributed as dist
 from kfp_pytorch.training.errors import RankHungError
 from kfp_pytorch.training.parallel.process_group import World, own_store
 
-# How long a rank that finds itself hanging is given to say so itself.
+# How long a rank that hangs has to end itself.
 _GRACE_SECONDS = 5.0
-# Between two looks at the ranks, in seconds.
+# Between two checks, in seconds.
 _MOST_INTERVAL = 10.0
 # Where ranks wait for each other: the modules that exchange, or read what was exchanged.
 _EXCHANGES = (
@@ -43,13 +42,13 @@ WAITING_FOR_DATA, COMPUTING, EVALUATING = range(3)
 _NAMES = {WAITING_FOR_DATA: "waiting for data", COMPUTING: "computing", EVALUATING: "evaluating"}
 
 
-class Place(NamedTuple):
-    """How far a rank is; a rank that is behind has the smaller place.
+class Position(NamedTuple):
+    """How far a rank is; a rank that is behind has the smaller position.
 
     Attributes:
         step: The step that it is at.
         phase: What it does there.
-        batch: Of an evaluation, how many batches are done.
+        batch: The batches of an evaluation that are done.
     """
 
     step: int
@@ -60,58 +59,53 @@ class Place(NamedTuple):
         return f"at step {self.step}, {_NAMES[self.phase]}"
 
 
-class _Words(NamedTuple):
-    """What a rank tells the others.
+class _Status(NamedTuple):
+    """What a rank sends: its position, or None while it is idle, and the number of its checks."""
 
-    Attributes:
-        place: How far it is; None where it does what may take any time.
-        looks: How often its thread has looked.
-    """
-
-    place: Place | None
-    looks: int
+    position: Position | None
+    checks: int
 
 
 class Heartbeat:
-    """How far this rank is, as the training loop says and the watchdog reads.
+    """How far this rank is, written by the training loop and read by the watchdog.
 
     Attributes:
-        place: Where it is; None while it does what may take any time, such as compiling.
+        position: Where it is; None while it does what may take any time, such as compiling.
     """
 
     def __init__(self) -> None:
-        self.place: Place | None = None
+        self.position: Position | None = None
         self._warm = False
 
     def waiting(self, step: int) -> None:
-        """Says that a step waits for its data."""
-        self.place = Place(step, WAITING_FOR_DATA) if self._warm else None
+        """A step waits for its data."""
+        self.position = Position(step, WAITING_FOR_DATA) if self._warm else None
 
     def computing(self, step: int) -> None:
-        """Says that a step is computed. The first one may compile, and take any time."""
-        self.place = Place(step, COMPUTING) if self._warm else None
+        """A step is computed. The first one may compile, and take any time."""
+        self.position = Position(step, COMPUTING) if self._warm else None
         self._warm = True
 
     def evaluating(self, step: int, batch: int) -> None:
-        """Says that some batches of an evaluation are done."""
-        self.place = Place(step, EVALUATING, batch)
+        """So many batches of an evaluation are done."""
+        self.position = Position(step, EVALUATING, batch)
 
-    def rest(self) -> None:
-        """Says that what comes may take any time."""
-        self.place = None
+    def idle(self) -> None:
+        """What follows may take any time."""
+        self.position = None
 
 
 @contextlib.contextmanager
 def watched(
     heartbeat: Heartbeat, world: World, seconds: float, on_hang: Callable[[RankHungError], None]
 ) -> Iterator[None]:
-    """A context in which a rank that hangs is found; all ranks are in it together.
+    """A context in which a rank that hangs is found; all ranks enter it together.
 
     Args:
         heartbeat: How far this rank is.
         world: This rank.
-        seconds: How long it may stand still; 0 watches nothing.
-        on_hang: Called in a thread with what to tell. It must end this process.
+        seconds: How long it may make no progress; 0 for no limit.
+        on_hang: Called in a thread with the error. It must end this process.
     """
     if not seconds:
         yield
@@ -124,7 +118,7 @@ def watched(
 
 
 class Watchdog:
-    """The thread that looks; see the module."""
+    """The thread that checks; see the module."""
 
     def __init__(
         self,
@@ -138,7 +132,7 @@ class Watchdog:
         self._world = world
         self._seconds = seconds
         self._interval = min(seconds / 10, _MOST_INTERVAL)
-        self._looks = 0
+        self._checks = 0
         self._on_hang = on_hang
         self._store = own_store(world)
         self._main = threading.main_thread().ident
@@ -152,84 +146,83 @@ class Watchdog:
         self._thread.join()
 
     def _watch(self) -> None:
-        # Looks are counted rather than time, in which this process may have been frozen as a whole.
-        before, silent = None, 0
+        # Checks are counted, not time: this process as a whole may have been frozen.
+        before, unchanged = None, 0
         while not self._closed.wait(self._interval):
-            place = self._heartbeat.place
-            silent = silent + 1 if place is not None and place is before else 0
-            before = place
-            self._tell()
-            if place is not None and silent * self._interval >= self._seconds:
-                self._judge(place)
+            position = self._heartbeat.position
+            unchanged = unchanged + 1 if position is not None and position is before else 0
+            before = position
+            self._send()
+            if position is not None and unchanged * self._interval >= self._seconds:
+                self._end(position)
 
-    def _judge(self, place: Place) -> None:
+    def _end(self, position: Position) -> None:
         """Ends this process: as the one that hangs, or as one that waits for it."""
-        told = self._ask()
-        stands = _traceback_of(self._main)
-        waits = _is_exchange(stands)
-        other = _behind(told, place)
-        # A rank that waits for another gives that the time to say so, and to be missed.
-        if (other or waits) and not self._give_time(place):
+        received = self._receive()
+        traceback = _traceback_of(self._main)
+        waits = _is_exchange(traceback)
+        other = _behind(received, position)
+        # A rank that waits for another gives that rank the time to end first.
+        if (other or waits) and not self._wait_for_others(position):
             return
         if waits and not other:
-            other = _frozen(told, self._ask())
+            other = _frozen(received, self._receive())
         if other:
             what = (
                 f"{other} and cannot say why; this rank has waited for it for {self._seconds:g} "
-                f"seconds {place}"
+                f"seconds {position}"
             )
         else:
             what = (
-                f"no progress for {self._seconds:g} seconds {place}; the traceback is where this "
-                f"rank stands{_WAITS if waits else ''}; if it only needs longer, raise "
+                f"no progress for {self._seconds:g} seconds {position}; the traceback is where "
+                f"this rank stands{_WAITS if waits else ''}; if it only needs longer, raise "
                 "--rank-timeout"
             )
-        self._on_hang(RankHungError(what).with_traceback(stands))
+        self._on_hang(RankHungError(what).with_traceback(traceback))
 
-    def _give_time(self, place: Place) -> bool:
-        """Waits for others to say something; whether this rank still stands where it did then."""
-        # Twice what every rank tells in, so that one that tells nothing is known.
-        grace = max(_GRACE_SECONDS, 2 * self._interval)
-        until = time.monotonic() + grace
-        while time.monotonic() < until:
-            if self._closed.wait(self._interval) or self._heartbeat.place is not place:
+    def _wait_for_others(self, position: Position) -> bool:
+        """Waits for others to end; whether this rank is still at the same position then."""
+        # Twice the interval of every rank, so that one that sends nothing is known.
+        deadline = time.monotonic() + max(_GRACE_SECONDS, 2 * self._interval)
+        while time.monotonic() < deadline:
+            if self._closed.wait(self._interval) or self._heartbeat.position is not position:
                 return False
-            self._tell()
+            self._send()
         return True
 
-    def _tell(self) -> None:
-        self._looks += 1
+    def _send(self) -> None:
+        self._checks += 1
         if self._store is not None:
             with contextlib.suppress(dist.DistError):
-                words = json.dumps([self._heartbeat.place, self._looks])
-                self._store.set(_key(self._world.rank), words)
+                status = json.dumps([self._heartbeat.position, self._checks])
+                self._store.set(_key(self._world.rank), status)
 
-    def _ask(self) -> dict[int, _Words]:
-        """What each rank told last."""
-        told: dict[int, _Words] = {}
+    def _receive(self) -> dict[int, _Status]:
+        """What each rank sent last."""
+        received: dict[int, _Status] = {}
         if self._store is None:
-            return told
+            return received
         with contextlib.suppress(dist.DistError):
             for rank in range(self._world.size):
                 if self._store.check([_key(rank)]):
-                    place, looks = json.loads(self._store.get(_key(rank)))
-                    told[rank] = _Words(Place(*place) if place else None, looks)
-        return told
+                    position, checks = json.loads(self._store.get(_key(rank)))
+                    received[rank] = _Status(Position(*position) if position else None, checks)
+        return received
 
 
-def _behind(told: dict[int, _Words], place: Place) -> str:
-    """Says which rank is the furthest behind this place; nothing where none is."""
-    places = {rank: words.place for rank, words in told.items() if words.place is not None}
-    rank, behind = min(places.items(), key=lambda item: item[1], default=(-1, place))
-    return f"rank {rank} makes no progress {behind}" if behind < place else ""
+def _behind(received: dict[int, _Status], position: Position) -> str:
+    """Which rank is the furthest behind this position; empty where none is."""
+    others = {rank: each.position for rank, each in received.items() if each.position is not None}
+    rank, behind = min(others.items(), key=lambda item: item[1], default=(-1, position))
+    return f"rank {rank} makes no progress {behind}" if behind < position else ""
 
 
-def _frozen(before: dict[int, _Words], now: dict[int, _Words]) -> str:
-    """Says which rank has told nothing in the meantime, not even that it looks."""
-    silent = [rank for rank, words in before.items() if now.get(rank) == words]
+def _frozen(before: dict[int, _Status], now: dict[int, _Status]) -> str:
+    """Which rank has sent nothing in the meantime, not even the number of its checks."""
+    silent = [rank for rank, status in before.items() if now.get(rank) == status]
     if not silent:
         return ""
-    return f"rank {silent[0]} makes no progress {before[silent[0]].place or 'any more'}"
+    return f"rank {silent[0]} makes no progress {before[silent[0]].position or 'any more'}"
 
 
 def _key(rank: int) -> str:
@@ -237,7 +230,7 @@ def _key(rank: int) -> str:
 
 
 def _traceback_of(thread: int | None) -> TracebackType | None:
-    """Where a thread stands, in the form of a traceback."""
+    """The current stack of a thread, in the form of a traceback."""
     frame = sys._current_frames().get(thread or 0)
     found: TracebackType | None = None
     while frame is not None:
@@ -246,9 +239,9 @@ def _traceback_of(thread: int | None) -> TracebackType | None:
     return found
 
 
-def _is_exchange(stands: TracebackType | None) -> bool:
-    """Whether a thread stands where ranks wait for each other."""
-    while stands is not None and stands.tb_next is not None:
-        stands = stands.tb_next
-    module = str(stands.tb_frame.f_globals.get("__name__")) if stands is not None else ""
+def _is_exchange(traceback: TracebackType | None) -> bool:
+    """Whether a thread is where ranks wait for each other."""
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    module = str(traceback.tb_frame.f_globals.get("__name__")) if traceback is not None else ""
     return module.startswith(_EXCHANGES)

@@ -1,4 +1,4 @@
-"""The training loop. It reads from top to bottom; each concern is a module of its own."""
+"""The training loop of image classifiers, from top to bottom; each concern is its own module."""
 
 from __future__ import annotations
 
@@ -21,81 +21,62 @@ from kfp_pytorch.training.checkpoint.job_state import State
 from kfp_pytorch.training.data import datasets, device_loader
 from kfp_pytorch.training.data.datasets import ImageData, Split, split_evenly
 from kfp_pytorch.training.data.decode import LEFT_OUT
-from kfp_pytorch.training.data.device_loader import Feed
+from kfp_pytorch.training.data.device_loader import DeviceLoader
 from kfp_pytorch.training.data.sampler import Batch, DistributedBatchSampler, evaluation_shards
 from kfp_pytorch.training.errors import ConfigError
-from kfp_pytorch.training.faults.emergency_checkpoint import Rescue
-from kfp_pytorch.training.faults.nonfinite_steps import Guard, open_guard
+from kfp_pytorch.training.faults.nonfinite_steps import open_guard
 from kfp_pytorch.training.faults.stopping import StopAgreement
-from kfp_pytorch.training.image import models, optimizers
+from kfp_pytorch.training.image import models
 from kfp_pytorch.training.image.export import write_export
 from kfp_pytorch.training.learning_rate import learning_rate, peak_rate
+from kfp_pytorch.training.lifecycle import (
+    Job as BaseJob,
+)
 from kfp_pytorch.training.lifecycle import (
     Start,
     check_finite,
     close_epoch,
     conclude,
     diverged,
-    leave,
     open_output,
     report_training,
+    save_and_stop,
     save_if_due,
 )
 from kfp_pytorch.training.parallel import compute_options
-from kfp_pytorch.training.parallel.compute_options import Speed
-from kfp_pytorch.training.parallel.process_group import World, share_buffers
-from kfp_pytorch.training.storage.job_folder import Folder
+from kfp_pytorch.training.parallel.compute_options import ComputeOptions
+from kfp_pytorch.training.parallel.process_group import share_buffers
 from kfp_pytorch.training.telemetry.flops import image_flops
 from kfp_pytorch.training.telemetry.metrics import Evaluation, History, LossMeter, Progress
 from kfp_pytorch.training.telemetry.reports import Telemetry
-from kfp_pytorch.training.telemetry.step_measurements import Instruments
+from kfp_pytorch.training.telemetry.step_measurements import StepMeasurements
 
 LOG = logging.getLogger("kfp_pytorch.training")
 # The curves that the termination message has room for.
 CURVES = ("train_loss", "loss", "accuracy")
-# What the arguments of several jobs are compared by.
+# The results by which TensorBoard compares jobs.
 RESULTS = ("accuracy", "loss")
 _SHOWN_IMAGES = 16
 _CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True)
-class Job:
-    """All that a training run works with.
+@dataclass(frozen=True, kw_only=True)
+class Job(BaseJob):
+    """What this loop works with.
 
     Attributes:
-        config: What it was told.
-        world: This rank.
-        folder: Where everything is written.
-        data: What it trains on and is judged by.
-        feed: The way of the data to the device.
-        speed: How steps compute.
-        state: What changes, and is kept in checkpoints.
+        data: The data set.
+        loader: Brings its batches to the device.
+        compute: How steps compute.
         replica: The model, wrapped so that gradients are averaged over ranks.
         sampler: This rank's batches.
-        stop: Whether the ranks agreed to stop.
-        telemetry: Where reports go.
-        instruments: What measures how steps are computed.
-        guard: What takes the optimizer's steps, but for those that are no finite numbers.
-        checkpoints: What writes the state, and put it back at the start.
-        rescue: What saves the last step when another rank has gone.
     """
 
-    config: Config
-    world: World
-    folder: Folder
     data: ImageData
-    feed: Feed
-    speed: Speed
-    state: State
+    loader: DeviceLoader
+    compute: ComputeOptions
     replica: nn.Module
     sampler: DistributedBatchSampler
-    stop: StopAgreement
-    telemetry: Telemetry
-    instruments: Instruments
-    guard: Guard
-    checkpoints: Checkpoints
-    rescue: Rescue
 
     @property
     def is_over(self) -> bool:
@@ -108,7 +89,7 @@ class Job:
         return self.state.progress.samples >= self.sampler.samples
 
     def batch_of(self, step: int, rank: int) -> str:
-        """What a rank computed in a recent step of this epoch, for a person to look at."""
+        """A description of what a rank computed in a recent step of this epoch."""
         progress, sampler = self.state.progress, self.sampler
         done = sum(1 for batch in sampler.of_rank(rank) if batch.start < progress.samples)
         index = done - 1 - (progress.step - step)
@@ -124,28 +105,28 @@ def train(start: Start) -> dict[str, Any]:
     """Trains, evaluates and exports a model.
 
     Args:
-        start: What to do, where and for whom.
+        start: The arguments, this rank, and what watches it.
 
     Returns:
-        What the termination message reports, on all ranks.
+        The content of the termination message, on all ranks.
 
     Raises:
         Stopped: If a rank was asked to stop; a checkpoint was written.
-        TrainingError: If something cannot be done, with what to do about it.
+        TrainingError: If training cannot be done; the message says what to do.
     """
     job = set_up(start)
     with (
         job.telemetry,
-        closing(job.feed),
+        closing(job.loader),
         closing(job.checkpoints),
-        closing(job.instruments),
+        closing(job.measurements),
     ):
-        introduce(job)
+        _report_arguments(job)
         evaluation: dict[str, float] = {}
         while not job.is_over:
-            train_epoch(job)
+            _train_epoch(job)
             evaluation = evaluate(job)
-            finish_epoch(job, evaluation)
+            _finish_epoch(job, evaluation)
         return finish(job, evaluation or evaluate(job))
 
 
@@ -154,57 +135,69 @@ def set_up(start: Start) -> Job:
     config, world = start.config, start.world
     folder = open_output(config, world)
     images = datasets.load(config, world)
-    choices = compute_options.choose(config, world.device)
-    # Equal weights on all ranks, then dropout of its own on each.
+    compute = compute_options.choose(config, world.device)
+    # Equal weights on all ranks, then different dropout on each.
     torch.manual_seed(config.seed)
     model = models.build(config.model, images.spec, config.image_size)
-    check_batch(config, images, model)
-    choices.place(model)
+    _check_batch(config, images, model)
+    compute.place(model)
     torch.manual_seed(config.seed * 1_000_003 + world.rank)
-    optimizer = optimizers.build(config, model, choices.fused)
+    optimizer = _make_optimizer(config, model, compute.fused)
     state = State(model, optimizer, LossMeter(world), Progress(), History())
-    # With other images or classes the order of samples, or an answer, would mean another thing.
+    # With other images or classes the order of samples, or an answer, would mean something else.
     samples, classes = len(images.train.labels), images.spec.classes
     identity: dict[str, int | str] = {"train_samples": samples, "classes": len(classes)}
     identity["class_names"] = datasets.names_in_short(classes)
     checkpoints = Checkpoints(folder, config, world, state, identity)
     checkpoints.resume()
-    start.rescue.arm(world, lambda: job_state.position(state), checkpoints.rescue)
+    start.emergency.arm(world, lambda: job_state.position(state), checkpoints.save_alone)
     return Job(
         config=config,
         world=world,
         folder=folder,
         data=images,
-        feed=device_loader.open_feed(config, world, images),
-        speed=choices,
+        loader=device_loader.open_device_loader(config, world, images),
+        compute=compute,
         state=state,
         replica=compute_options.replicate(
-            model, world, choices, config.batch_size // config.accumulate
+            model, world, compute, config.batch_size // config.accumulate
         ),
         sampler=DistributedBatchSampler(
             samples, world.rank, world.size, config.batch_size, config.seed, images.block
         ),
         stop=StopAgreement(world, start.request),
         telemetry=Telemetry(config, world, folder, state.history, state.progress),
-        instruments=Instruments(
+        measurements=StepMeasurements(
             *(config, world, folder, model),
             lambda: image_flops(model, images.spec.shape),
             start.heartbeat,
         ),
         guard=open_guard(world, model, optimizer, config.skip_bad_steps),
         checkpoints=checkpoints,
-        rescue=start.rescue,
+        emergency=start.emergency,
     )
 
 
-def check_batch(config: Config, images: ImageData, model: models.Classifier) -> None:
+def _make_optimizer(config: Config, model: nn.Module, fused: bool) -> torch.optim.Optimizer:
+    # None leaves the choice to torch.
+    options: dict[str, Any] = {
+        "lr": config.lr,
+        "weight_decay": config.weight_decay,
+        "fused": fused or None,
+    }
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(model.parameters(), **options)
+    nesterov = config.momentum > 0
+    return torch.optim.SGD(
+        model.parameters(), momentum=config.momentum, nesterov=nesterov, **options
+    )
+
+
+def _check_batch(config: Config, images: ImageData, model: models.Classifier) -> None:
     """Refuses batches of one image for a model whose batch norm cannot train on them.
 
-    Larger batches have no part of one image: `Config` sees to those of `--accumulate`, the sampler
-    to the last one of an epoch.
-
-    Raises:
-        ConfigError: If that is so.
+    Larger batches have no part of one image: `Config` checks those of `--accumulate`, the sampler
+    the last one of an epoch.
     """
     samples = len(images.train.labels)
     if min(config.batch_size, samples) > 1:
@@ -220,10 +213,10 @@ def check_batch(config: Config, images: ImageData, model: models.Classifier) -> 
         )
 
 
-def introduce(job: Job) -> None:
-    """Says what will be done, and shows a batch of what is trained on."""
+def _report_arguments(job: Job) -> None:
+    """Reports the arguments and sizes of the run, and a batch of its images."""
     config, world, train_split = job.config, job.world, job.data.train
-    about = {
+    values = {
         **asdict(config),
         "world_size": world.size,
         "global_batch": config.batch_size * world.size,
@@ -232,10 +225,10 @@ def introduce(job: Job) -> None:
         "held_out_samples": len(job.data.held_out.labels),
         "parameters": sum(weight.numel() for weight in job.state.model.parameters()),
     }
-    job.telemetry.note("run", about, RESULTS)
+    job.telemetry.describe("run", values, RESULTS)
     shown = train_split.take(torch.arange(min(_SHOWN_IMAGES, len(train_split.labels))), _CPU)
-    step, values = job.state.progress.step, job.data.spec.values
-    job.telemetry.images("train_images", step, shown.images, values)
+    step, limits = job.state.progress.step, job.data.spec.values
+    job.telemetry.images("train_images", step, shown.images, limits)
     if config.label_smoothing and world.is_main:
         LOG.info(
             "train_loss is of smoothed labels (--label-smoothing %g), loss is not: train_loss "
@@ -245,19 +238,19 @@ def introduce(job: Job) -> None:
     LOG.info("training on %s as rank %s of %s", world.device, world.rank, world.size)
 
 
-def train_epoch(job: Job) -> None:
+def _train_epoch(job: Job) -> None:
     """Takes the steps that are left in the current epoch."""
     progress = job.state.progress
     job.replica.train()
     job.sampler.set_epoch(progress.epoch, progress.samples)
     clock, seen = time.perf_counter(), 0
-    job.instruments.start(progress.step + 1)
-    for batch, samples in job.feed.train(progress.epoch, job.sampler):
+    job.measurements.start(progress.step + 1)
+    for batch, samples in job.loader.train(progress.epoch, job.sampler):
         if job.stop.reached():
-            leave(job)
-        job.instruments.before_step(progress.step + 1)
+            save_and_stop(job)
+        job.measurements.before_step(progress.step + 1)
         rate = train_step(job, batch, samples)
-        job.instruments.after_step(progress.step)
+        job.measurements.after_step(progress.step)
         seen += batch.global_size
         if progress.step % job.config.log_every == 0:
             seconds, clock = time.perf_counter() - clock, time.perf_counter()
@@ -265,11 +258,11 @@ def train_epoch(job: Job) -> None:
             seen = 0
         save_if_due(job)
     check_finite(job)
-    job.instruments.rest()
+    job.measurements.idle()
 
 
 def train_step(job: Job, batch: Batch, samples: Split) -> float:
-    """Takes one step of the optimizer, and tells its learning rate."""
+    """Takes one step of the optimizer, and returns its learning rate."""
     progress, optimizer = job.state.progress, job.state.optimizer
     epochs_done = progress.epoch + progress.samples / job.sampler.samples
     rate = learning_rate(job.config, job.world.size, epochs_done)
@@ -277,8 +270,8 @@ def train_step(job: Job, batch: Batch, samples: Split) -> float:
         group["lr"] = rate
     optimizer.zero_grad(set_to_none=True)
     loss = backward(job, samples, batch)
-    job.instruments.after_backward()
-    with job.rescue.step():
+    job.measurements.after_backward()
+    with job.emergency.step():
         job.guard.step(progress.step + 1, loss)
         progress.step += 1
         progress.samples += batch.global_size
@@ -287,17 +280,17 @@ def train_step(job: Job, batch: Batch, samples: Split) -> float:
 
 
 def backward(job: Job, samples: Split, batch: Batch) -> Tensor:
-    """Leaves a batch's gradients in the model, averaged over ranks; its loss, on the device."""
-    # Ranks are averaged alike, whatever their part of the last batch: so each is weighed by it.
+    """Computes a batch's gradients, averaged over ranks; returns its loss, on the device."""
+    # DDP averages over ranks whatever their number of samples: so each is weighted by it.
     weight = batch.count * job.world.size / batch.global_size
     # Batch norm cannot train on a part of one sample, as the last batch of an epoch could give.
     parts = max(1, min(job.config.accumulate, len(samples.labels) // 2))
     total = torch.zeros((), device=job.world.device)
     for number, (images, labels) in enumerate(split_evenly(counted(samples, batch), parts)):
         with compute_options.exchange(job.replica, wanted=number == parts - 1):
-            with job.speed.autocast():
+            with job.compute.autocast():
                 logits = job.replica(images)
-                # A sum, as a mean over no label at all is not a number.
+                # A sum, as the mean over no label is not a number.
                 summed = functional.cross_entropy(
                     logits, labels, label_smoothing=job.config.label_smoothing, reduction="sum"
                 )
@@ -308,16 +301,16 @@ def backward(job: Job, samples: Split, batch: Batch) -> Tensor:
 
 
 def counted(samples: Split, batch: Batch) -> Split:
-    """A batch's samples, of which the loss leaves out those that do not count."""
+    """A batch's samples, where the labels of those that do not count are left out of the loss."""
     if batch.count == len(samples.labels):
         return samples
-    places = torch.arange(len(samples.labels), device=samples.labels.device)
-    return Split(samples.images, samples.labels.where(places < batch.count, LEFT_OUT))
+    positions = torch.arange(len(samples.labels), device=samples.labels.device)
+    return Split(samples.images, samples.labels.where(positions < batch.count, LEFT_OUT))
 
 
 @torch.no_grad()
 def evaluate(job: Job) -> dict[str, float]:
-    """Loss and accuracy on the held-out samples, each counted once over all ranks.
+    """Computes loss and accuracy on the held-out samples, each counted once over all ranks.
 
     Args:
         job: The job.
@@ -329,35 +322,34 @@ def evaluate(job: Job) -> dict[str, float]:
         DivergedError: If the loss is not a finite number.
         Stopped: If all ranks agreed to stop.
     """
-    world, model = job.world, job.state.model
+    world, model, progress = job.world, job.state.model, job.state.progress
     share_buffers(world, model)
     model.eval()
-    evaluation = Evaluation(world, len(job.data.spec.classes))
-    samples = len(job.data.held_out.labels)
+    classes, samples = job.data.spec.classes, len(job.data.held_out.labels)
+    evaluation = Evaluation(world, len(classes))
     shards = evaluation_shards(samples, world.rank, world.size, job.config.batch_size)
-    for number, (images, labels) in enumerate(job.feed.held_out(shards), 1):
+    for number, (images, labels) in enumerate(job.loader.held_out(shards), 1):
         if job.stop.reached():
-            leave(job)
+            save_and_stop(job)
         if len(labels):
-            with job.speed.autocast():
+            with job.compute.autocast():
                 logits = model(images)
             evaluation.add(logits, labels)
-        job.instruments.evaluating(job.state.progress.step, number)
+        job.measurements.evaluating(progress.step, number)
     result = evaluation.result()
-    job.instruments.rest()
+    job.measurements.idle()
     if not all(map(math.isfinite, result.values())):
         raise diverged(
             job,
             f"the loss on held-out samples is {result['loss']} after step "
-            f"{job.state.progress.step}; try a lower --lr than {job.config.lr}",
+            f"{progress.step}; try a lower --lr than {job.config.lr}",
         )
-    step, classes = job.state.progress.step, job.data.spec.classes
-    job.telemetry.confusion(step, evaluation.confusion(), classes)
+    job.telemetry.confusion(progress.step, evaluation.confusion(), classes)
     return result
 
 
-def finish_epoch(job: Job, evaluation: dict[str, float]) -> None:
-    """Reports the epoch, writes a checkpoint where one is due, and stops if that was asked."""
+def _finish_epoch(job: Job, evaluation: dict[str, float]) -> None:
+    """Reports the epoch, saves where a checkpoint is due, and stops if requested."""
     progress = job.state.progress
     if progress.epoch + 1 == job.config.epochs:
         report_training(job, {})
@@ -366,12 +358,11 @@ def finish_epoch(job: Job, evaluation: dict[str, float]) -> None:
 
 
 def finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
-    """Writes metrics and the export, and puts together the result."""
+    """Writes metrics and the export, and returns the result."""
     job.stop.settle()
     job.checkpoints.wait()
     model = job.state.model.eval().to("cpu").to(memory_format=torch.contiguous_format)
-
-    def export() -> dict[str, Any]:
-        return write_export(job.folder, model, job.data.spec, job.data.held_out)
-
-    return conclude(job, evaluation, CURVES, export)
+    return conclude(
+        *(job, evaluation, CURVES),
+        lambda: write_export(job.folder, model, job.data.spec, job.data.held_out),
+    )

@@ -97,9 +97,9 @@ def load(shape: TransformerConfig, found: Checkpoint) -> Transformer:
         StorageError: If it cannot be read.
     """
     model = Transformer(shape)
-    index = read_index(found.folder, found.place, found.meta["files"])
+    index = read_index(found.folder, found.path, found.meta["files"])
     weights = {name: torch.empty_like(value) for name, value in model.state_dict().items()}
-    tensor_files.read(found.folder, found.place, index, {"model": weights}, None)
+    tensor_files.read(found.folder, found.path, index, {"model": weights}, None)
     models.load_weights(model, weights)
     return model
 

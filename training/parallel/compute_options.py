@@ -29,7 +29,7 @@ _SMALLEST_BUCKET_MB = 25.0
 
 
 @dataclass(frozen=True)
-class Speed:
+class ComputeOptions:
     """The choices of a run.
 
     Attributes:
@@ -60,7 +60,7 @@ class Speed:
         return model.to(memory_format=torch.channels_last) if self.channels_last else model
 
 
-def choose(config: Config, device: torch.device) -> Speed:
+def choose(config: Config, device: torch.device) -> ComputeOptions:
     """Decides how to compute, sets what is set for the whole process, and says so in the log.
 
     Args:
@@ -77,7 +77,7 @@ def choose(config: Config, device: torch.device) -> Speed:
     torch.backends.cudnn.benchmark = cuda and config.cudnn_benchmark
     torch.set_float32_matmul_precision("high" if cuda and config.tf32 else "highest")
     no_compile = _why_not_compile(config, cuda)
-    speed = Speed(
+    speed = ComputeOptions(
         device=device,
         dtype=_dtype(config, device),
         channels_last=cuda and config.channels_last,
@@ -97,7 +97,7 @@ def choose(config: Config, device: torch.device) -> Speed:
     return speed
 
 
-def replicate(model: nn.Module, world: World, speed: Speed, batch: int) -> nn.Module:
+def replicate(model: nn.Module, world: World, speed: ComputeOptions, batch: int) -> nn.Module:
     """The model as all ranks train it together.
 
     Args:

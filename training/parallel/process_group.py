@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from kfp_pytorch.training.entry.torchrun import LOOPBACK
+from kfp_pytorch.training.entry.torchrun import LOOPBACK_ADDRESSES
 from kfp_pytorch.training.errors import ConfigError, Stopped, TrainingError
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ def sum_over_ranks(world: World, values: torch.Tensor) -> torch.Tensor:
     return values
 
 
-def from_main(world: World, value: T) -> T:
+def broadcast_from_main(world: World, value: T) -> T:
     """Rank 0's value, on all ranks."""
     if world.size == 1:
         return value
@@ -146,13 +146,13 @@ def on_main(world: World, action: Callable[[], T]) -> T:
     Raises:
         TrainingError: On all ranks, if the action raised it on rank 0: nobody waits in vain.
     """
-    value, error = from_main(world, _attempt(action) if world.is_main else (None, None))
+    value, error = broadcast_from_main(world, _attempt(action) if world.is_main else (None, None))
     if error is not None:
         raise error
     return value  # type: ignore[return-value]
 
 
-def once_a_node(world: World, action: Callable[[], T]) -> None:
+def once_per_node(world: World, action: Callable[[], T]) -> None:
     """Does something on the first rank of each node, while the others wait until all are done.
 
     Args:
@@ -212,6 +212,6 @@ def _attempt(action: Callable[[], T]) -> tuple[T | None, TrainingError | None]:
 
 def _stay_on_loopback() -> None:
     """Binds gloo to the loopback device if all ranks are on this machine."""
-    local = os.environ.get("MASTER_ADDR", "") in LOOPBACK
+    local = os.environ.get("MASTER_ADDR", "") in LOOPBACK_ADDRESSES
     if local and os.path.isdir("/sys/class/net/lo"):  # noqa: PTH112
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from kfp_pytorch.launcher.constants import BUCKET_PATTERNS
-from kfp_pytorch.training.errors import StorageError, StoreAwayError
+from kfp_pytorch.training.errors import StorageError, StoreUnavailableError
 from kfp_pytorch.training.storage import outages
 
 _HINTS = {
@@ -347,7 +347,7 @@ def _check_size(where: str, size: int) -> None:
 
 def _failed(words: str, hint: str, error: Exception) -> StorageError:
     if outages.is_outage(error):
-        return StoreAwayError(f"{words}; {outages.AWAY} {hint}")
+        return StoreUnavailableError(f"{words}; {outages.UNAVAILABLE} {hint}")
     return StorageError(f"{words}; {hint}")
 
 

@@ -1,7 +1,7 @@
-"""Whether a store is away for now, or refuses for good: what another start can mend, and what not.
+"""Whether a store is unavailable for now, so that a new start can succeed, or refuses requests.
 
-The clients of object stores have errors of their own that share no base class, so these are known
-by their names; the reason often is an error beneath them.
+The errors of object stores' clients share no base class, so they are recognised by name; the reason
+often is an error in their chain of causes.
 """
 
 from __future__ import annotations
@@ -12,50 +12,50 @@ import ssl
 from collections.abc import Iterator
 from typing import Any
 
-AWAY = (
+UNAVAILABLE = (
     "the store does not answer now, so this ends with an exit code that the operator's restart "
     "policy ExitCode starts again, from the newest checkpoint; if it never answers,"
 )
-# Answers by which a server, or what is before it, says that it cannot for now:
+# Statuses by which a server, or a proxy, says that it is unavailable for now:
 # https://www.rfc-editor.org/rfc/rfc9110#section-15 and, for 429, RFC 6585.
-_NOT_NOW = {408, 429, 500, 502, 503, 504}
+_UNAVAILABLE_STATUSES = {408, 429, 500, 502, 503, 504}
 _UNREACHABLE = {
     *(errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE),
     *(errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN),
 }
-_SILENT = {
+_NO_ANSWER = {
     # botocore.exceptions
     *("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError"),
     "ConnectionClosedError",
-    # aiohttp and http.client: an answer that stops in the middle
+    # aiohttp and http.client: an answer that ends too early
     *("ServerDisconnectedError", "ClientPayloadError", "IncompleteRead"),
-    # google.auth.exceptions, of the server that gives out tokens
+    # google.auth.exceptions, of the server of tokens
     "TransportError",
 }
 _REFUSED = (PermissionError, FileNotFoundError, ssl.SSLError)
 
 
 def is_outage(error: BaseException) -> bool:
-    """Tells whether a store could not be reached, or answered that it cannot for now.
+    """Whether a store could not be reached, or answered that it is unavailable for now.
 
     Args:
-        error: What a file system of this machine or of fsspec raised.
+        error: What a local file system or fsspec raised.
 
     Returns:
-        Whether it is so. Not for what a new start meets again: refused credentials, a bucket or
-        host of that name that does not exist, a certificate that is not trusted.
+        Whether it is so. Not for errors that a new start gets again: refused credentials, a bucket
+        or host that does not exist, a certificate that is not trusted.
     """
     chain = list(_chain(error))
     if any(isinstance(each, _REFUSED) or _is_unknown_host(each) for each in chain):
         return False
     statuses = [status for status in map(_status, chain) if status]
     if statuses:
-        return statuses[0] in _NOT_NOW
-    return any(map(_is_silent, chain))
+        return statuses[0] in _UNAVAILABLE_STATUSES
+    return any(map(_has_no_answer, chain))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an error and those that it came from."""
+    """An error and its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -64,7 +64,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _status(error: BaseException) -> int:
-    """The status of the answer that an error is made of; 0 where it is of none."""
+    """The HTTP status that an error was made of; 0 where there is none."""
     response: Any = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore's
         found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -79,9 +79,9 @@ def _is_unknown_host(error: BaseException) -> bool:
     return isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
 
 
-def _is_silent(error: BaseException) -> bool:
+def _has_no_answer(error: BaseException) -> bool:
     if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
         return True
     if isinstance(error, OSError) and error.errno in _UNREACHABLE:
         return True
-    return any(kind.__name__ in _SILENT for kind in type(error).__mro__)
+    return any(kind.__name__ in _NO_ANSWER for kind in type(error).__mro__)

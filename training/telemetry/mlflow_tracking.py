@@ -1,8 +1,8 @@
 """Reports to an MLflow server, where MLFLOW_TRACKING_URI names one.
 
-All of it happens in a thread: mlflow takes a second to import and a server takes its time. A server
-that fails costs a warning and never the training; what could not be sent is kept and tried again. A
-job that is started again goes on with its run, and no point of a curve comes twice.
+All of it happens in a thread: mlflow takes a second to import, and a server may be slow. If the
+server fails a warning is logged, and what could not be sent is kept and retried. A job that is
+started again continues its run, and no point of a curve is sent twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ URI_ENV = "MLFLOW_TRACKING_URI"
 RUN_FILE = "mlflow.json"
 _USER_ENV, _PASSWORD_ENV = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
 _TOKEN_ENV = "MLFLOW_TRACKING_TOKEN"  # noqa: S105 - a name, not a secret
-# mlflow waits 120 seconds and tries 7 times, prints addresses, and tells its makers of its use.
+# By default mlflow waits 120 seconds, tries 7 times, prints addresses and reports its usage.
 _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
@@ -39,7 +39,7 @@ _SETTINGS = {
 _MOST_METRICS, _MOST_PARAMETERS, _LONGEST_VALUE = 1000, 100, 500
 _MOST_KEPT = 50_000
 _RETRY_SECONDS = 30.0
-# A finished job, or the pod's grace period, waits no longer for a server that is slow.
+# How long the end of a job waits for a slow server, within the pod's grace period.
 _CLOSING_SECONDS = 10.0
 
 Point = tuple[str, float, int, int]
@@ -47,11 +47,11 @@ Point = tuple[str, float, int, int]
 
 
 def open_tracker(folder: Folder, anew: bool) -> Tracker | None:
-    """Starts to report to MLflow, if that was asked for and can be done.
+    """Starts to report to MLflow, if MLFLOW_TRACKING_URI is set and mlflow is installed.
 
     Args:
         folder: The job's folder, which keeps the run's id.
-        anew: Whether the job starts anew whatever is there, and so as another run.
+        anew: Whether the job starts from the beginning, and so as another run.
 
     Returns:
         Where to report, or None.
@@ -69,7 +69,7 @@ def open_tracker(folder: Folder, anew: bool) -> Tracker | None:
     try:
         return Tracker(uri, folder, anew)
     except ValueError:
-        # Its words may have the password.
+        # The error may contain the password.
         LOG.warning("nothing is logged to MLflow: %s is no address that can be read", URI_ENV)
         return None
 
@@ -81,9 +81,9 @@ class Tracker:
         """Starts the thread; the server is not waited for.
 
         Args:
-            uri: The server's, or that of a store; its user and password stay secret.
+            uri: The URI of the server, or of a store; its user and password stay secret.
             folder: The job's folder.
-            anew: Whether the run that the folder knows is not gone on with.
+            anew: Whether to start another run than the one recorded in the folder.
         """
         self._secrets = _secrets(uri)
         self._uri = _without_credentials(uri)
@@ -94,32 +94,32 @@ class Tracker:
         self._parameters: dict[str, str] = {}
         self._status = ""
         self._finished = False
-        self._news = threading.Event()
+        self._wake = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
         self._thread.start()
 
     def parameters(self, values: Mapping[str, Any]) -> None:
-        """Logs arguments. Of a run that goes on, those that it has already stay as they are."""
+        """Logs arguments. A run that is continued keeps those that it has."""
         with self._lock:
             self._parameters |= {name: str(value) for name, value in values.items()}
-        self._news.set()
+        self._wake.set()
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Logs values that were measured after a step; those that are not finite are left out."""
+        """Logs values that were measured after a step; values that are not finite are left out."""
         now = int(time.time() * 1000)
         points = [(k, float(v), now, step) for k, v in values.items() if math.isfinite(v)]
         with self._lock:
             self._points += points
             del self._points[:-_MOST_KEPT]
-        self._news.set()
+        self._wake.set()
 
     def finished(self) -> None:
-        """Says that training is done."""
+        """Training is done."""
         self._finished = True
 
     def close(self, kind: type[BaseException] | None) -> None:
-        """Says how this start of the job ended, and waits a little until it is told.
+        """Sets how this start of the job ended, and waits a little until that is sent.
 
         Args:
             kind: What ended it, or None.
@@ -127,18 +127,18 @@ class Tracker:
         stopped = kind is not None and issubclass(kind, Stopped)
         self._status = "FINISHED" if self._finished else "KILLED" if stopped else "FAILED"
         self._closing.set()
-        self._news.set()
+        self._wake.set()
         self._thread.join(_CLOSING_SECONDS)
         if self._thread.is_alive() or self._points:
             LOG.warning("the last reports to MLflow are lost: the server did not take them")
 
     def _work(self) -> None:
         run: _Run | None = None
-        told = False
+        warned = False
         while True:
-            self._news.wait()
-            self._news.clear()
-            # Before it is sent, so that nothing said in between is forgotten.
+            self._wake.wait()
+            self._wake.clear()
+            # Before it is sent, so that nothing reported in between is lost.
             last = self._closing.is_set()
             try:
                 run = run or _Run(self._uri, self._folder, self._anew)
@@ -146,16 +146,16 @@ class Tracker:
                 if last:
                     run.end(self._status)
                     return
-                told = False
+                warned = False
             except Exception as error:
-                # mlflow has errors of its own beside those of its HTTP client and its databases.
-                if not told:
+                # mlflow raises its own errors beside those of its HTTP client and its databases.
+                if not warned:
                     LOG.warning("MLflow failed, and is tried again: %s", self._redacted(error))
-                told = True
+                warned = True
                 if last:
                     return
                 self._closing.wait(_RETRY_SECONDS)
-                self._news.set()
+                self._wake.set()
 
     def _send(self, run: _Run) -> None:
         with self._lock:
@@ -188,7 +188,7 @@ class _Run:
         self._client = MlflowClient(tracking_uri=uri)
         self._last_steps: dict[str, int] = {}
         found = self._old(folder, anew)
-        self._goes_on = found is not None
+        self._continued = found is not None
         self._id, self._parameters = found or (self._new(folder), frozenset())
         LOG.info("logging to the MLflow run %s", self._id)
 
@@ -217,14 +217,14 @@ class _Run:
         self._client.set_terminated(self._id, status)
 
     def _last_step(self, name: str) -> int:
-        """The last step of a curve: a job that goes on repeats what came after its checkpoint."""
+        """The last step of a curve: a job that resumes repeats the steps after its checkpoint."""
         if name not in self._last_steps:
-            history = self._client.get_metric_history(self._id, name) if self._goes_on else []
+            history = self._client.get_metric_history(self._id, name) if self._continued else []
             self._last_steps[name] = max((point.step for point in history), default=-1)
         return self._last_steps[name]
 
     def _old(self, folder: Folder, anew: bool) -> tuple[str, frozenset[str]] | None:
-        """The run that the environment or the job's folder names, and the arguments that it has."""
+        """The run that the environment or the job's folder names, and its arguments."""
         named = os.environ.get("MLFLOW_RUN_ID", "")
         known = named or ("" if anew else _known(folder))
         if not known:
@@ -263,7 +263,7 @@ def _known(folder: Folder) -> str:
 
 
 def _secrets(uri: str) -> list[str]:
-    """What must not get into a log, the longest first: a server may repeat what it was sent."""
+    """What must not get into a log, the longest first: an error may repeat what was sent."""
     parts = urllib.parse.urlsplit(uri)
     user = urllib.parse.unquote(parts.username or "") or os.environ.get(_USER_ENV, "")
     password = urllib.parse.unquote(parts.password or "") or os.environ.get(_PASSWORD_ENV, "")
@@ -274,7 +274,7 @@ def _secrets(uri: str) -> list[str]:
 
 
 def _without_credentials(uri: str) -> str:
-    """Hands a web server's user and password to mlflow where it does not print them."""
+    """Moves a web server's user and password to where mlflow does not print them."""
     parts = urllib.parse.urlsplit(uri)
     if parts.scheme not in ("http", "https") or "@" not in parts.netloc:
         return uri

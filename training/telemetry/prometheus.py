@@ -1,7 +1,7 @@
-"""A page that Prometheus reads: how far the job is, how fast, and how old its checkpoint is.
+"""Metrics for Prometheus: how far the job is, how fast, and how old its checkpoint is.
 
-The first process of each node serves it. Between two readings it costs a dictionary's update a
-report, and nothing a step.
+The first process of each node serves them. They cost the update of a dictionary in each report, and
+nothing in a step.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _HELPS = {
 
 
 class Exporter:
-    """Serves the page until the process ends."""
+    """Serves the metrics until the process ends."""
 
     def __init__(self, port: int, position: Callable[[], tuple[int, int]], starts: int) -> None:
         """Starts to serve.
 
-        A port that is taken costs the page, not the training: it is told in the log.
+        If the port is in use a warning is logged, and training continues without metrics.
 
         Args:
-            port: Where, on all addresses of this pod; 0 takes a free one.
-            position: Tells the current epoch and the number of steps that are done.
+            port: The port on all addresses of this pod; 0 for any free one.
+            position: Returns the current epoch and the number of steps that are done.
             starts: How often the job was started before.
         """
         self.port = port
@@ -53,9 +53,9 @@ class Exporter:
         self._values: dict[str, float] = {}
         self._saved = time.time()
         registry = CollectorRegistry()
-        registry.register(_Pages(self._gauges))
+        registry.register(_Gauges(self._gauges))
         try:
-            # All addresses: in a pod, Prometheus comes from outside.
+            # All addresses: Prometheus connects from another pod.
             server, _thread = start_http_server(port, "0.0.0.0", registry)  # noqa: S104
         except OSError as error:
             LOG.warning(
@@ -68,11 +68,11 @@ class Exporter:
         LOG.info("metrics for Prometheus at port %s, path /metrics", self.port)
 
     def report(self, values: Mapping[str, float]) -> None:
-        """Takes in values by name; of a name the last one is told."""
+        """Takes values by name; the last value of each name is served."""
         self._values = {**self._values, **values}
 
-    def saved(self) -> None:
-        """Says that a checkpoint is complete."""
+    def checkpoint_saved(self) -> None:
+        """A checkpoint is complete."""
         self._saved = time.time()
 
     def _gauges(self) -> Iterator[GaugeMetricFamily]:
@@ -94,7 +94,7 @@ class Exporter:
         yield phases
 
 
-class _Pages(Collector):
+class _Gauges(Collector):
     def __init__(self, gauges: Callable[[], Iterator[GaugeMetricFamily]]) -> None:
         self._gauges = gauges
 

@@ -1,6 +1,6 @@
-"""What a job tells of itself while it runs, and to whom.
+"""Where a running job reports what is measured.
 
-| who | what | where |
+| from | what | to |
 | --- | --- | --- |
 | rank 0 | reports | stdout, one line each |
 | rank 0 | reports with their details, images, tables | TensorBoard |
@@ -8,7 +8,7 @@
 | rank 0 | reports with their details | MLflow, where MLFLOW_TRACKING_URI is set |
 | the first rank of each node | the last report, the step, the checkpoint's age | Prometheus |
 
-All ranks call all of it: what has nowhere to go costs nothing.
+All ranks call all methods; on a rank that has nowhere to report to they do nothing.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from kfp_pytorch.training.errors import StorageError
 from kfp_pytorch.training.parallel.process_group import World, on_main
 from kfp_pytorch.training.storage import job_folder
 from kfp_pytorch.training.storage.job_folder import Folder
-from kfp_pytorch.training.telemetry.metrics import History, line
+from kfp_pytorch.training.telemetry.metrics import History, Progress, line
 
 if TYPE_CHECKING:
-    from kfp_pytorch.training.telemetry.metrics import Progress
     from kfp_pytorch.training.telemetry.mlflow_tracking import Tracker
     from kfp_pytorch.training.telemetry.prometheus import Exporter
     from kfp_pytorch.training.telemetry.tensorboard_events import TensorBoardWriter
@@ -49,21 +48,16 @@ class Telemetry:
     """
 
     def __init__(
-        self,
-        config: Config,
-        world: World,
-        folder: Folder,
-        history: History,
-        progress: Progress,
+        self, config: Config, world: World, folder: Folder, history: History, progress: Progress
     ) -> None:
-        """Opens what is told to; all ranks do so together.
+        """Opens all outputs; all ranks do so together.
 
         Args:
-            config: What the run was told.
+            config: The arguments.
             world: This rank.
             folder: The job's folder.
-            history: The curves that are gone on with.
-            progress: How far the job is; looked at whenever Prometheus asks.
+            history: The curves so far.
+            progress: How far the job is; read at each request of Prometheus.
         """
         self.history = history
         self._folder = folder
@@ -71,7 +65,7 @@ class Telemetry:
         self._tracker: Tracker | None = None
         self._exporter: Exporter | None = None
         starts = on_main(world, lambda: len(folder.names(BOARD_FOLDER)))
-        # What a rank does not need it does not import.
+        # A rank imports only what it needs.
         if world.is_main:
             from kfp_pytorch.training.telemetry.mlflow_tracking import open_tracker
             from kfp_pytorch.training.telemetry.tensorboard_events import TensorBoardWriter
@@ -98,7 +92,7 @@ class Telemetry:
             epoch: The epoch, from 1.
             step: The steps that are done.
             values: Points of the job's curves.
-            details: What is too much for the log and for the curves in checkpoints.
+            details: Values that are too many for the log and for the curves in checkpoints.
         """
         self.history.add(step, values)
         every = {**values, **(details or {})}
@@ -110,20 +104,19 @@ class Telemetry:
         if self._tracker is not None:
             self._tracker.metrics(step, every)
 
-    def note(self, name: str, values: Mapping[str, Any], results: Sequence[str] = ()) -> None:
-        """Says once what does not change, such as the arguments.
+    def describe(self, name: str, values: Mapping[str, Any], results: Sequence[str] = ()) -> None:
+        """Reports once what does not change, such as the arguments.
 
         Args:
             name: What the values are.
-            values: Them by name.
-            results: Curves that the values are to be compared by.
+            values: The values by name.
+            results: The curves by which TensorBoard compares jobs with other values.
         """
         values = {k: printable(v) if isinstance(v, str) else v for k, v in values.items()}
         if self._board is not None:
             numbers = {k: v for k, v in values.items() if type(v) in (int, float)}
-            # Who left an argument as it is knows it; all are in TensorBoard.
-            told = {k: v for k, v in numbers.items() if _DEFAULTS.get(k) != v}
-            print(line(told), flush=True)
+            # Defaults are left out of the log; TensorBoard has all.
+            print(line({k: v for k, v in numbers.items() if _DEFAULTS.get(k) != v}), flush=True)
             rows = "\n".join(f"| {key} | `{value}` |" for key, value in values.items())
             self._board.text(name, f"| name | value |\n| --- | --- |\n{rows}")
             self._board.hyperparameters(printable(self._folder.uri), values, results)
@@ -136,14 +129,14 @@ class Telemetry:
             self._board.images(name, step, images, limits)
 
     def confusion(self, step: int, counts: Tensor | None, classes: Sequence[str]) -> None:
-        """Shows which classes were taken for which, of the held-out samples."""
+        """Shows the confusion matrix of the held-out samples."""
         if self._board is not None and counts is not None:
             from kfp_pytorch.training.telemetry.confusion_matrix import confusion_matrix
 
             self._board.picture("confusion", step, confusion_matrix(counts, classes))
 
-    def keep(self) -> None:
-        """Makes reports readable to others, before a checkpoint that a new start goes on from.
+    def flush_events(self) -> None:
+        """Makes reports readable to others, before a checkpoint from which a new start resumes.
 
         Raises:
             StorageError: If the job's folder cannot be written to.
@@ -151,28 +144,28 @@ class Telemetry:
         if self._board is not None:
             self._board.flush()
 
-    def saved(self) -> None:
-        """Says that a checkpoint is complete."""
+    def checkpoint_saved(self) -> None:
+        """A checkpoint is complete."""
         if self._exporter is not None:
-            self._exporter.saved()
+            self._exporter.checkpoint_saved()
 
-    def flush(self, **about: Any) -> None:
+    def flush(self, **summary: Any) -> None:
         """Makes reports readable to others, and writes `metrics.json`.
 
         Args:
-            **about: What `metrics.json` says beside the curves.
+            **summary: The content of `metrics.json` beside the curves.
 
         Raises:
             StorageError: If the job's folder cannot be written to.
         """
         if self._board is not None:
             self._board.flush()
-            content = {**about, "curves": self.history.curves}
+            content = {**summary, "curves": self.history.curves}
             text = json.dumps(content, indent=1, allow_nan=False)
             job_folder.write(self._folder, METRICS_FILE, text.encode())
 
     def finished(self) -> None:
-        """Says that training is done, and what was reported last is its result."""
+        """Training is done, and the last reports are its result."""
         if self._board is not None:
             self._board.end()
         if self._tracker is not None:
@@ -182,7 +175,7 @@ class Telemetry:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
-        """Flushes and closes; whatever ends the job, what was reported stays."""
+        """Flushes and closes; reports are kept however the job ends."""
         if self._tracker is not None:
             self._tracker.close(kind)
         if self._board is None:
@@ -192,5 +185,5 @@ class Telemetry:
         except StorageError as error:
             if kind is None:
                 raise
-            # What ended the job is what has to be told.
+            # The error that ended the job is the one to raise.
             LOG.warning("the last reports are lost: %s", error)

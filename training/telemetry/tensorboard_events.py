@@ -17,25 +17,26 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from torch import Tensor
 
 from kfp_pytorch.training.errors import StorageError
 from kfp_pytorch.training.storage.job_folder import Folder, LocalFolder
-from kfp_pytorch.training.telemetry import tensorboard_hparams
 from kfp_pytorch.training.telemetry.reports import BOARD_FOLDER
 
 LOG = logging.getLogger("kfp_pytorch.training")
 _DT_STRING = 7
-# As often as tensorboard's own writer flushes what it writes to a file of this machine.
+# As often as tensorboard's own writer flushes to a local file.
 _UPLOAD_SECONDS = 120.0
+_HPARAM_TYPES = {bool: api_pb2.DATA_TYPE_BOOL, str: api_pb2.DATA_TYPE_STRING}
 
 
 class TensorBoardWriter:
     """The one writer of a job's `tensorboard/` folder.
 
-    An object store cannot append to a file, so there the file is written on this machine and
-    uploaded whole at each flush, and every two minutes, as an epoch may last for days.
+    An object store cannot append to a file, so there the file is written locally and uploaded whole
+    at each flush, and every two minutes, as an epoch may last for days.
     """
 
     def __init__(self, folder: Folder, done: int) -> None:
@@ -44,7 +45,7 @@ class TensorBoardWriter:
         Args:
             folder: The job's folder.
             done: The steps that were done before this process. TensorBoard drops what an earlier
-                process wrote of later ones; of a job that begins anew, all.
+                process wrote of later ones; for a job that starts from the beginning, all.
         """
         self._folder = folder
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
@@ -53,14 +54,14 @@ class TensorBoardWriter:
         else:
             self._scratch = tempfile.TemporaryDirectory(prefix="kfp-pytorch-tensorboard-")
             path = Path(self._scratch.name)
-        # The random part: containers of one name have equal process ids, and restart in a second.
+        # Random: containers of one name have equal process ids, and may restart within a second.
         suffix = f".{os.urandom(4).hex()}"
-        # Checkpoints flush in a thread of their own: an older file must not be uploaded last.
+        # Checkpoints flush in their own thread: an older file must not be uploaded last.
         self._uploading = threading.Lock()
         self._uploaded = time.monotonic()
         self._closed = False
-        self._here = LocalFolder(path)
-        with self._here.explained("write", ""):
+        self._local = LocalFolder(path)
+        with self._local.explained("write", ""):
             self._writer = EventFileWriter(str(path), filename_suffix=suffix)
         self._path = next(path.glob(f"*{suffix}"))
         first = done + 1 if done else 0
@@ -74,15 +75,15 @@ class TensorBoardWriter:
             try:
                 self.flush()
             except StorageError as error:
-                # The next one uploads all of it.
+                # The next flush uploads all of it.
                 LOG.warning("the newest reports are not in TensorBoard yet: %s", error)
 
     def images(self, tag: str, step: int, images: Tensor, limits: tuple[float, float]) -> None:
         """Writes a batch of images, side by side.
 
         Args:
-            tag: What they are called.
-            step: The step that they belong to.
+            tag: Their name.
+            step: Their step.
             images: Of shape [samples, channels, height, width], in the data set's own values.
             limits: The values that are shown as black and as white.
         """
@@ -111,8 +112,8 @@ class TensorBoardWriter:
             string_val=[text.encode()],
             tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]),
         )
-        metadata = SummaryMetadata(plugin_data=plugin)
-        value = Summary.Value(tag=f"{tag}/text_summary", metadata=metadata, tensor=tensor)
+        about = SummaryMetadata(plugin_data=plugin)
+        value = Summary.Value(tag=f"{tag}/text_summary", metadata=about, tensor=tensor)
         self._write(Event(step=0, summary=Summary(value=[value])))
 
     def hyperparameters(
@@ -121,16 +122,35 @@ class TensorBoardWriter:
         """Writes what the HPARAMS tab compares jobs by.
 
         Args:
-            job: What tells this job from others.
+            job: The name of this job among others.
             arguments: Its arguments; those that are no plain values are left out.
-            results: The names of the scalars that tell how good it is.
+            results: The names of the scalars that say how good it is.
         """
         plain = {k: v for k, v in arguments.items() if isinstance(v, str | bool | int | float)}
-        self._write(Event(summary=tensorboard_hparams.start(job, plain, results)))
+        experiment = api_pb2.Experiment(
+            hparam_infos=[
+                api_pb2.HParamInfo(
+                    name=name, type=_HPARAM_TYPES.get(type(value), api_pb2.DATA_TYPE_FLOAT64)
+                )
+                for name, value in plain.items()
+            ],
+            metric_infos=[
+                api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=tag)
+                for tag in results
+            ],
+        )
+        values = plugin_data_pb2.HParamsPluginData(experiment=experiment)
+        summary = _hparams(metadata.EXPERIMENT_TAG, values)
+        summary.value.extend(summary_v2.hparams_pb(plain, trial_id=job).value)
+        self._write(Event(summary=summary))
 
     def end(self) -> None:
-        """Writes that the job has finished."""
-        self._write(Event(summary=tensorboard_hparams.end()))
+        """Writes that the job has finished; its results are its last scalars."""
+        end = plugin_data_pb2.SessionEndInfo(
+            status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time()
+        )
+        values = plugin_data_pb2.HParamsPluginData(session_end_info=end)
+        self._write(Event(summary=_hparams(metadata.SESSION_END_INFO_TAG, values)))
 
     def flush(self) -> None:
         """Makes all that was written readable to others; any thread may call it.
@@ -141,7 +161,7 @@ class TensorBoardWriter:
         with self._uploading:
             if self._closed:
                 return
-            with self._here.explained("write", self._path.name):
+            with self._local.explained("write", self._path.name):
                 self._writer.flush()
             if self._scratch is not None:
                 self._uploaded = time.monotonic()
@@ -163,6 +183,11 @@ class TensorBoardWriter:
 
     def _write(self, event: Event) -> None:
         event.wall_time = time.time()
-        # It raises what its thread met since the last one.
-        with self._here.explained("write", self._path.name):
+        # It raises the error of its thread since the last call.
+        with self._local.explained("write", self._path.name):
             self._writer.add_event(event)
+
+
+def _hparams(tag: str, values: plugin_data_pb2.HParamsPluginData) -> Summary:
+    about = metadata.create_summary_metadata(values)
+    return Summary(value=[Summary.Value(tag=tag, metadata=about, tensor=metadata.NULL_TENSOR)])

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from kfp_pytorch.training.checkpoint import catalog, tensor_files
 from kfp_pytorch.training.checkpoint.index import read_index
-from kfp_pytorch.training.errors import CheckpointError, StorageError, StoreAwayError
+from kfp_pytorch.training.errors import CheckpointError, StorageError, StoreUnavailableError
 from kfp_pytorch.training.storage.job_folder import open_folder
 
 SAVING_PROCESS = Path(__file__).parents[1] / "programs" / "saving_process.py"
@@ -34,15 +34,15 @@ def save(folder, step, size=64):
         catalog.complete(folder, step, ABOUT, files)
 
     tensors = {"model": {"weight": torch.full((size,), step)}}
-    tensor_files.write(folder, catalog.place(step), tensors, None, commit)
+    tensor_files.write(folder, catalog.path_of(step), tensors, None, commit)
 
 
 def newest_step(folder, size=64):
     found = catalog.newest(folder, ABOUT)
     assert found is not None
     weight = torch.zeros(size, dtype=torch.int64)
-    index = read_index(folder, found.place, found.meta["files"])
-    tensor_files.read(folder, found.place, index, {"model": {"weight": weight}}, None)
+    index = read_index(folder, found.path, found.meta["files"])
+    tensor_files.read(folder, found.path, index, {"model": {"weight": weight}}, None)
     assert set(weight.tolist()) == {found.step}
     return found.step
 
@@ -108,7 +108,7 @@ def test_a_write_that_misses_a_rank_leaves_what_another_saved_meanwhile(folder):
 
     save(folder, 1)
     with pytest.raises(CheckpointError, match="Connection closed by peer"):
-        tensor_files.write(folder, catalog.place(1), {}, None, dict.update, Lost())
+        tensor_files.write(folder, catalog.path_of(1), {}, None, dict.update, Lost())
     assert newest_step(folder) == 1
 
 
@@ -184,7 +184,7 @@ def test_a_store_that_goes_away_while_tensors_are_written_is_asked_once(monkeypa
         raise aiohttp.ServerDisconnectedError("no answer")
 
     monkeypatch.setattr(MemoryFile, "write", refuse)
-    with pytest.raises(StoreAwayError, match="no answer"):
+    with pytest.raises(StoreUnavailableError, match="no answer"):
         save(open_folder("memory://gone/job"), 1)
     assert len(asked) == 1
 
@@ -298,7 +298,7 @@ def test_an_index_that_would_run_code_is_refused(tmp_path):
     index = tmp_path / "checkpoints" / "step-00000001" / ".metadata"
     index.write_bytes(pickle.dumps(Malicious()))
     with pytest.raises(CheckpointError, match=r"names posix\.system.*could run code"):
-        read_index(folder, found.place, found.meta["files"])
+        read_index(folder, found.path, found.meta["files"])
 
 
 def test_an_index_that_points_outside_of_its_checkpoint_is_refused(tmp_path):
@@ -306,7 +306,7 @@ def test_an_index_that_points_outside_of_its_checkpoint_is_refused(tmp_path):
     save(folder, 1)
     found = catalog.newest(folder, ABOUT)
     with pytest.raises(CheckpointError, match=r"points to '__0_0\.distcp', which is no file of"):
-        read_index(folder, found.place, {"other": {}})
+        read_index(folder, found.path, {"other": {}})
 
 
 @pytest.mark.parametrize("content", [b"", b"random bytes", pickle.dumps({"a": 1})])

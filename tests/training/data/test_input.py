@@ -42,7 +42,7 @@ def seen_by(config, rank=0, ranks=1, epoch=0, start=0, batch=4, steps=None):
     count = len(found.train.labels)
     sampler = DistributedBatchSampler(count, rank, ranks, batch, config.seed, found.block)
     sampler.set_epoch(epoch, start)
-    source = device_loader.open_feed(config, World(rank, rank, ranks, CPU), found)
+    source = device_loader.open_device_loader(config, World(rank, rank, ranks, CPU), found)
     images, labels = [], []
     for part, samples in itertools.islice(source.train(epoch, sampler), steps):
         assert len(samples.labels) == len(part.indices)
@@ -96,7 +96,7 @@ def test_held_out_images_are_each_judged_once_over_uneven_ranks(settings):
     found = datasets.load(config, ALONE)
     numbers = []
     for rank in range(3):
-        source = device_loader.open_feed(config, World(rank, rank, 3, CPU), found)
+        source = device_loader.open_device_loader(config, World(rank, rank, 3, CPU), found)
         shards = evaluation_shards(len(found.held_out.labels), rank, 3, 2)
         batches = list(source.held_out(shards))
         assert len(batches) == len(shards)
@@ -271,7 +271,7 @@ def test_a_few_broken_images_are_left_out_and_named_where_that_was_asked(broken,
     assert len(labels) == 37
     assert "train/blue/002.jpg, which cannot be decoded" in caplog.text
     found = datasets.load(config, ALONE)
-    source = device_loader.open_feed(config, ALONE, found)
+    source = device_loader.open_device_loader(config, ALONE, found)
     judged = list(source.held_out(evaluation_shards(10, 0, 1, 4)))
     assert sorted(number_of(image) for batch in judged for image in batch.images) == [
         number for number in range(37, 47) if number != 40
@@ -282,7 +282,7 @@ def test_a_file_that_goes_while_training_is_named(broken, tmp_path):
     config = Config(**broken, workers=1, skip_corrupt=9)
     found = datasets.load(config, ALONE)
     (tmp_path / "train/green/007.jpg").unlink()
-    source = device_loader.open_feed(config, ALONE, found)
+    source = device_loader.open_device_loader(config, ALONE, found)
     with pytest.raises(DataError, match=r"cannot read .*train/green/007.jpg: No such file"):
         list(source.train(0, DistributedBatchSampler(37, 0, 1, 8, 0)))
     source.close()
@@ -304,7 +304,7 @@ def test_a_worker_that_is_killed_ends_training_with_the_image_that_was_waited_fo
     os.mkfifo(image)
     pipe = os.open(image, os.O_RDWR)
     os.write(pipe, b"the beginning")
-    source = device_loader.open_feed(config, ALONE, found)
+    source = device_loader.open_device_loader(config, ALONE, found)
     supply = source.train(0, batches)
     others = multiprocessing.active_children()
     next(supply)
@@ -326,7 +326,7 @@ def test_workers_that_cannot_be_started_are_told_of(tmp_path):
 
     make_folder(tmp_path)
     config = Config(dataset="imagefolder", data_dir=str(tmp_path), image_size=8, workers=0)
-    source = device_loader.open_feed(config, ALONE, datasets.load(config, ALONE))
+    source = device_loader.open_device_loader(config, ALONE, datasets.load(config, ALONE))
     source._workers._loader = Unstartable()
     with pytest.raises(DataError, match=r"cannot be started \(EOFError: unexpected EOF\); give"):
         next(source.train(0, DistributedBatchSampler(37, 0, 1, 4, 0)))
@@ -343,7 +343,7 @@ def test_an_error_that_nobody_thought_of_names_the_images_that_it_came_from(tmp_
 def test_decoding_on_a_gpu_that_is_not_there_is_refused(broken):
     config = Config(**broken, decode="gpu")
     with pytest.raises(ConfigError, match=r"--decode is gpu, and there is no GPU"):
-        device_loader.open_feed(config, ALONE, datasets.load(config, ALONE))
+        device_loader.open_device_loader(config, ALONE, datasets.load(config, ALONE))
 
 
 def test_raw_images_of_any_size_are_what_the_spec_says(settings):

@@ -78,7 +78,7 @@ def test_a_store_that_is_away_ends_every_rank_with_a_code_that_is_started_again(
     ranks = start_ranks(2, "--output=s3://bucket/job", prepare="away_store.py")
     assert ranks.exit_codes() == [AGAIN, AGAIN]
     for rank in (0, 1):
-        assert ranks.error(rank)["type"] == "StoreAwayError"
+        assert ranks.error(rank)["type"] == "StoreUnavailableError"
         assert ranks.error(rank)["exit_code"] == AGAIN
 
 

@@ -190,7 +190,7 @@ def test_weights_that_are_no_finite_numbers_are_saved_by_no_rank_that_is_left(tm
     with torch.no_grad():
         model.weight[0, 0] = float("nan")
     with pytest.raises(DivergedError, match="the weights of step 3 are no finite"):
-        checkpoints.rescue(position(state))
+        checkpoints.save_alone(position(state))
     assert not list(tmp_path.iterdir())
 
 
@@ -209,7 +209,7 @@ def test_the_last_step_is_saved_after_training_has_waited_for_it_in_vain(tmp_pat
         checkpoints.save()
         with pytest.raises(RuntimeError, match="Connection closed"):
             checkpoints.wait()
-    checkpoints.rescue(position(state))
+    checkpoints.save_alone(position(state))
     assert (tmp_path / "checkpoints" / "latest").read_text() == "step-00000003"
 
 
@@ -230,8 +230,8 @@ def test_the_last_step_is_saved_though_the_copy_of_a_later_one_never_comes(
     state.progress.step = 4
     held.save()
     with pytest.raises(TimeoutError):
-        held.rescue(position(state))
-    held.rescue(reached)
+        held.save_alone(position(state))
+    held.save_alone(reached)
     assert (tmp_path / "checkpoints" / "latest").read_text() == "step-00000003"
     stands.set()
     held.wait()

@@ -37,7 +37,7 @@ def gradients(accumulate, samples, global_size):
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
     config = Config(accumulate=accumulate, batch_size=10, dataset="synthetic")
     job = SimpleNamespace(
-        config=config, world=ALONE, replica=model, speed=compute_options.choose(config, CPU)
+        config=config, world=ALONE, replica=model, compute=compute_options.choose(config, CPU)
     )
     batch = batch_of(len(samples.labels), global_size)
     loss = loop.backward(job, samples, batch)
@@ -65,7 +65,7 @@ def test_no_part_of_a_last_batch_has_one_sample_which_batch_norm_cannot_train_on
     model = nn.Sequential(nn.Flatten(), norm, nn.Linear(12, 5))
     config = Config(accumulate=4, batch_size=8, dataset="synthetic")
     chosen = compute_options.choose(config, CPU)
-    job = SimpleNamespace(config=config, world=ALONE, replica=model, speed=chosen)
+    job = SimpleNamespace(config=config, world=ALONE, replica=model, compute=chosen)
     for size in (8, 5, 3):
         samples = Split(torch.rand(size, 3, 2, 2), torch.zeros(size).long())
         loop.backward(job, samples, batch_of(size, size))
@@ -89,7 +89,7 @@ def test_samples_that_only_keep_a_rank_in_step_change_neither_loss_nor_gradients
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
     config = Config(dataset="synthetic")
     job = SimpleNamespace(
-        config=config, world=ALONE, replica=model, speed=compute_options.choose(config, CPU)
+        config=config, world=ALONE, replica=model, compute=compute_options.choose(config, CPU)
     )
     found = []
     for each in (samples, own):

@@ -28,7 +28,7 @@ def gradients(world, samples, batch, accumulate):
     config = Config(accumulate=accumulate, batch_size=8)
     chosen = compute_options.choose(config, world.device)
     replica = compute_options.replicate(model, world, chosen, config.batch_size)
-    job = SimpleNamespace(config=config, world=world, replica=replica, speed=chosen)
+    job = SimpleNamespace(config=config, world=world, replica=replica, compute=chosen)
     for _ in range(3):
         model.zero_grad()
         loop.backward(job, samples, batch)

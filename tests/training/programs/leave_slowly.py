@@ -6,13 +6,13 @@ import os
 import threading
 from typing import Any
 
-from kfp_pytorch.training.faults.emergency_checkpoint import Rescue
+from kfp_pytorch.training.faults.emergency_checkpoint import EmergencySave
 from kfp_pytorch.training.telemetry.reports import Telemetry
 
-attempt, close, attempted = Rescue.attempt, Telemetry.__exit__, threading.Event()
+attempt, close, attempted = EmergencySave.attempt, Telemetry.__exit__, threading.Event()
 
 
-def told_attempt(self: Rescue) -> None:
+def told_attempt(self: EmergencySave) -> None:
     attempt(self)
     attempted.set()
 
@@ -23,4 +23,4 @@ def slow_close(self: Telemetry, *error: Any) -> None:
 
 
 if os.environ["RANK"] == "0":
-    Rescue.attempt, Telemetry.__exit__ = told_attempt, slow_close  # type: ignore[method-assign]
+    EmergencySave.attempt, Telemetry.__exit__ = told_attempt, slow_close  # type: ignore[method-assign]

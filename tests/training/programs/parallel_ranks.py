@@ -87,7 +87,7 @@ def save(trainable: Trainable, batches: TextBatches, rank: int, uri: str) -> Non
         catalog.complete(folder, STEPS, about, files)
 
     tensors, group = job_state.tensors(state, world), dist.group.WORLD
-    tensor_files.write(folder, catalog.place(STEPS), tensors, group, commit)
+    tensor_files.write(folder, catalog.path_of(STEPS), tensors, group, commit)
 
 
 def load(trainable: Trainable, batches: TextBatches, rank: int, uri: str) -> None:

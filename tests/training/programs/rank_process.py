@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from kfp_pytorch.training import rank
-from kfp_pytorch.training.entry.rank_records import leave
+from kfp_pytorch.training.entry.rank_records import exit_now
 
 given = globals()
 os.environ.update(given["environ"])
@@ -29,11 +29,11 @@ torch.set_num_threads(1)
 def follow(tests) -> None:
     """Leaves as soon as the tests have gone, even if they were killed."""
     tests.join()
-    leave(1)
+    exit_now(1)
 
 
 threading.Thread(target=follow, args=(multiprocessing.parent_process(),), daemon=True).start()
 runpy.run_path(str(Path(__file__).with_name("faults.py")))["install"]()
 if given.get("prepare"):
     runpy.run_path(given["prepare"])
-leave(rank.main(given["arguments"]))
+exit_now(rank.main(given["arguments"]))

@@ -20,7 +20,7 @@ def save(step: int) -> None:
         catalog.complete(job, step, {"model": "small_cnn"}, files)
 
     tensors = {"model": {"weight": torch.full((given["size"],), step)}}
-    tensor_files.write(job, catalog.place(step), tensors, None, commit)
+    tensor_files.write(job, catalog.path_of(step), tensors, None, commit)
     catalog.prune(job, keep=2)
 
 

@@ -21,10 +21,10 @@ from harness.in_process import NEVER, StopAt
 
 from kfp_pytorch.training.arguments.config import Config
 from kfp_pytorch.training.checkpoint import tensor_files
-from kfp_pytorch.training.checkpoint.catalog import complete, place
+from kfp_pytorch.training.checkpoint.catalog import complete, path_of
 from kfp_pytorch.training.data.sources import Files
 from kfp_pytorch.training.data.tar_index import index_shards
-from kfp_pytorch.training.errors import DataAwayError, StorageError, StoreAwayError
+from kfp_pytorch.training.errors import DataUnavailableError, StorageError, StoreUnavailableError
 from kfp_pytorch.training.image import loop
 from kfp_pytorch.training.lifecycle import Start
 from kfp_pytorch.training.parallel.process_group import ALONE
@@ -190,7 +190,7 @@ def test_each_way_to_a_store_that_is_away_says_so_with_the_way_out(client_of, st
     with answering(status or 200, "ServiceUnavailable") as address:
         client_of(address if status else NOTHING_THERE)
         for error in all_ways():
-            assert isinstance(error, StoreAwayError | DataAwayError), repr(error)
+            assert isinstance(error, StoreUnavailableError | DataUnavailableError), repr(error)
             assert "the store does not answer now" in str(error)
             assert "AWS_ENDPOINT_URL" in str(error) or "--data-dir" in str(error)
 
@@ -204,7 +204,7 @@ def test_each_way_to_a_store_that_refuses_is_an_error_for_good(client_of, status
         errors = [error for error in all_ways() if error]
         assert len(errors) > 5  # a file of a bucket that is not there need not be removed
         for error in errors:
-            assert not isinstance(error, StoreAwayError | DataAwayError), repr(error)
+            assert not isinstance(error, StoreUnavailableError | DataUnavailableError), repr(error)
             assert "does not answer" not in str(error)
 
 
@@ -227,7 +227,7 @@ def test_whichever_request_of_a_save_is_the_first_to_fail_the_store_is_away(monk
         folder = open_folder("memory://away/save")
         tensors = {"model": {"weight": torch.zeros(3)}}
         tensor_files.write(
-            *(folder, place(1), tensors, None),
+            *(folder, path_of(1), tensors, None),
             lambda files: complete(folder, 1, {}, files),
         )
 
@@ -237,7 +237,7 @@ def test_whichever_request_of_a_save_is_the_first_to_fail_the_store_is_away(monk
     for fails_at in range(1, requests + 1):
         asked.clear()
         error = met(save)
-        assert isinstance(error, StoreAwayError), f"{asked[fails_at - 1]}: {error!r}"
+        assert isinstance(error, StoreUnavailableError), f"{asked[fails_at - 1]}: {error!r}"
 
 
 def test_a_job_whose_store_was_away_goes_on_from_the_newest_checkpoint(monkeypatch):
@@ -257,7 +257,7 @@ def test_a_job_whose_store_was_away_goes_on_from_the_newest_checkpoint(monkeypat
     monkeypatch.setattr(RemoteFolder, "make", make)
     with pytest.raises(StorageError) as lost:
         loop.train(Start(config, ALONE, StopAt()))
-    assert isinstance(lost.value, StoreAwayError)
+    assert isinstance(lost.value, StoreUnavailableError)
     assert written
     monkeypatch.setattr(RemoteFolder, "make", write)
     folder = open_folder(config.output)

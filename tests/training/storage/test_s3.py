@@ -36,14 +36,14 @@ def test_a_checkpoint_comes_back_and_older_ones_go(client, s3):
     for step in (1, 2, 3):
         weights = {"weights": torch.full((4,), float(step))}
         done = functools.partial(catalog.complete, folder, step, {"model": "m"})
-        tensor_files.write(folder, catalog.place(step), weights, None, done)
+        tensor_files.write(folder, catalog.path_of(step), weights, None, done)
     # What an upload that was cut short leaves: tensors without their description.
     write(folder, "checkpoints/step-00000004/__0_0.distcp", b"half")
     found = catalog.newest(folder, {"model": "m"})
     assert found.step == 3
-    index = read_index(folder, found.place, found.meta["files"])
+    index = read_index(folder, found.path, found.meta["files"])
     read = {"weights": torch.zeros(4)}
-    tensor_files.read(folder, found.place, index, read, None)
+    tensor_files.read(folder, found.path, index, read, None)
     assert read["weights"].tolist() == [3.0] * 4
     catalog.discard_after(folder, found.step)
     catalog.prune(folder, keep=1)

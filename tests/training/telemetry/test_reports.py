@@ -160,7 +160,7 @@ def test_the_age_of_the_checkpoint_starts_again_with_each_one():
     exporter = Exporter(0, lambda: (0, 0), starts=0)
     exporter._saved -= 1000
     assert scrape(exporter.port)["kfp_pytorch_checkpoint_age_seconds",] >= 1000
-    exporter.saved()
+    exporter.checkpoint_saved()
     assert scrape(exporter.port)["kfp_pytorch_checkpoint_age_seconds",] < 1000
 
 
