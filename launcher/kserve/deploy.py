@@ -1,4 +1,4 @@
-"""Creates or changes an InferenceService; `rollout_wait` waits until the new revision serves.
+"""Creates or changes an InferenceService; `kserve.wait` waits until the new revision serves.
 
 A live service is never deleted, whatever happens: not on failure, not on a signal.
 """
@@ -8,9 +8,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, Kind
+from kfp_pytorch.launcher.constants import (
+    DEPLOYMENT,
+    INFERENCE_SERVICE,
+    KNATIVE_REVISION,
+    Kind,
+)
 from kfp_pytorch.launcher.errors import InputError, StepError
-from kfp_pytorch.launcher.kserve.deploy_inputs import no_raw_canary
+from kfp_pytorch.launcher.kserve.deploy_inputs import MODE_ANNOTATION, MODES, no_raw_canary
 from kfp_pytorch.launcher.kserve.manifest import ServiceInputs, manifest
 from kfp_pytorch.launcher.kserve.rollout import mode_of, stopped
 from kfp_pytorch.launcher.kubernetes.api_errors import (
@@ -101,6 +106,7 @@ def _applied(kube: Kube, inputs: ServiceInputs, pace: Pace, deadline: float) -> 
         if existing and inputs.canary:
             _refuse_raw_canary(kube, existing, inputs)
         wanted = manifest(inputs, existing)
+        _check_knative(kube, wanted, pace)
         halted = stopped(wanted)
         if halted:
             raise DeployFailed(
@@ -122,6 +128,23 @@ def _applied(kube: Kube, inputs: ServiceInputs, pace: Pace, deadline: float) -> 
                 raise _contended(kube, inputs, error) from error
             # KServe's controller writes too: read, change and write again.
             time.sleep(pace.settle)
+
+
+def _check_knative(kube: Kube, wanted: Object, pace: Pace) -> None:
+    """Refuse Knative mode where there is no Knative: KServe's status would stay empty."""
+    mode = str(dig(wanted, "metadata", "annotations", MODE_ANNOTATION) or "")
+    deadline = time.monotonic() + pace.refusal_grace
+    while MODES.get(mode) == "Knative" and not kube.serves(KNATIVE_REVISION):
+        # A server that has only just started does not list every kind yet.
+        if time.monotonic() > deadline:
+            name = dig(wanted, "metadata", "name")
+            raise InputError(
+                f"InferenceService {kube.namespace}/{name} is to run in mode {mode!r}, but the "
+                f"cluster has no Knative Serving (no {KNATIVE_REVISION.plural}."
+                f"{KNATIVE_REVISION.group}), so KServe could make nothing of it. Set "
+                "deployment_mode to 'Standard', or ask an administrator to install Knative Serving."
+            )
+        time.sleep(pace.poll)
 
 
 def _contended(kube: Kube, inputs: ServiceInputs, error: ApiError) -> DeployFailed:

@@ -14,6 +14,7 @@ from kfp_pytorch.launcher.inputs.declaration import declare, parse
 PREFIX = "serving.kserve.io"
 MODE_ANNOTATION = f"{PREFIX}/deploymentMode"
 STOP_ANNOTATION = f"{PREFIX}/stop"
+AUTOSCALER_ANNOTATION = f"{PREFIX}/autoscalerClass"
 # KServe 0.16 renamed its modes, and takes the old names too.
 MODES = {"": "", "RawDeployment": "Standard", "Serverless": "Knative"}
 MODES |= {"Standard": "Standard", "Knative": "Knative"}

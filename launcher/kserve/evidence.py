@@ -168,16 +168,19 @@ def _ended(end: pod_status.ContainerEnd) -> str:
 
 def crash_loop(status: Object) -> str:
     """How a container ended that has crashed more than once, or an empty string."""
+    if status.get("ready") is True and dig(status, "state", "running") is not None:
+        return ""
     now = dig(status, "state", "terminated") or {}
     end = now or dig(status, "lastState", "terminated") or {}
-    crashes = int(status.get("restartCount") or 0) + bool(now.get("exitCode"))
+    restarts = int(status.get("restartCount") or 0)
+    if not end:
+        # The kubelet forgets how a container ended once that container was removed.
+        return f"keeps restarting, {restarts} times so far" if restarts >= CRASHES else ""
     looping = dig(status, "state", "waiting", "reason") == "CrashLoopBackOff"
-    if status.get("ready") is True and dig(status, "state", "running") is not None:
-        # Whatever kept it from that before.
-        return ""
-    if not end or (not looping and (crashes < CRASHES or not end.get("exitCode"))):
-        return ""
     code, reason = int(end.get("exitCode") or 0), str(end.get("reason") or "")
+    crashes = restarts + bool(now.get("exitCode"))
+    if not looping and (crashes < CRASHES or not code):
+        return ""
     words = [line for line in str(end.get("message") or "").splitlines() if line.strip()]
     tail = f": {words[-1]}" if words else ""
     if reason == "OOMKilled":

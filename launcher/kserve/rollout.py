@@ -9,7 +9,12 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
-from kfp_pytorch.launcher.kserve.deploy_inputs import MODE_ANNOTATION, MODES, STOP_ANNOTATION
+from kfp_pytorch.launcher.kserve.deploy_inputs import (
+    AUTOSCALER_ANNOTATION,
+    MODE_ANNOTATION,
+    MODES,
+    STOP_ANNOTATION,
+)
 from kfp_pytorch.launcher.kserve.manifest import HASH
 from kfp_pytorch.launcher.kubernetes import admission
 from kfp_pytorch.launcher.kubernetes.objects import Object, condition, dig, each
@@ -114,8 +119,8 @@ def _workload_waits_for(service: Object, workload: Object | None, spec_hash: str
     observed = int(status.get("observedGeneration") or 0)
     if observed < int(dig(workload, "metadata", "generation") or 0):
         return "the Deployment's controller"
-    wanted = spec.get("replicas", 1)
-    if not wanted and dig(service, "spec", "predictor", "minReplicas") != 0:
+    wanted = max(spec.get("replicas", 1), autoscaler_minimum(service))
+    if not spec.get("replicas", 1) and dig(service, "spec", "predictor", "minReplicas") != 0:
         return "pods of the new revision: its Deployment is scaled to 0"
     counts = {f: int(status.get(f) or 0) for f in ("updatedReplicas", "availableReplicas")}
     counts["replicas"] = int(status.get("replicas") or 0)
@@ -126,6 +131,21 @@ def _workload_waits_for(service: Object, workload: Object | None, spec_hash: str
             f"{counts['availableReplicas']} available, {counts['replicas']} in all{words}"
         )
     return ""
+
+
+def autoscaler_minimum(service: Object) -> int:
+    """Return the replicas that KServe's own autoscaler raises a Deployment to; 0 where it has none.
+
+    KServe makes the Deployment with one replica, and a HorizontalPodAutoscaler with the predictor's
+    minReplicas, which raises it up to 15 s later (measured with 0.19).
+
+    Args:
+        service: The InferenceService, in Standard mode.
+    """
+    if dig(service, "metadata", "annotations", AUTOSCALER_ANNOTATION) == "external":
+        return 0
+    wanted = dig(service, "spec", "predictor", "minReplicas")
+    return wanted if isinstance(wanted, int) else 0
 
 
 def _deployment_words(workload: Object) -> str:

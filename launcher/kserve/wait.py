@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, POD, Kind
+from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KNATIVE_REVISION, POD
 from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.kserve.advice import what_to_do
 from kfp_pytorch.launcher.kserve.deploy import DeployFailed, Pace, find, find_deployment
@@ -31,8 +31,6 @@ from kfp_pytorch.launcher.kubernetes.pod_status import (
 )
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 from kfp_pytorch.launcher.runtime.printing import Progress, log
-
-REVISION = Kind("serving.knative.dev", "v1", "Revision", "revisions")
 
 
 @dataclass
@@ -122,7 +120,7 @@ class Waiter:
         self._service = found
         if mode_of(found) == "Knative":
             created = created_revision(found)
-            self._workload = find(self.kube, REVISION, created) if created else None
+            self._workload = find(self.kube, KNATIVE_REVISION, created) if created else None
         else:
             self._workload = find_deployment(self.kube, name)
         return rollout(found, self._workload, self.inputs.spec_hash)

@@ -11,9 +11,15 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from kfp_pytorch.launcher.constants import POD, Kind
-from kfp_pytorch.launcher.kubernetes.api_errors import Call, Expired, Unreachable
+from kfp_pytorch.launcher.kubernetes.api_errors import (
+    Call,
+    Expired,
+    Forbidden,
+    KindAbsent,
+    Unreachable,
+)
 from kfp_pytorch.launcher.kubernetes.credentials import Credentials, load
-from kfp_pytorch.launcher.kubernetes.objects import Object, dig
+from kfp_pytorch.launcher.kubernetes.objects import Object, dig, each
 from kfp_pytorch.launcher.kubernetes.streams import LogStream, WatchStream
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy, Transport, ignore_report
 
@@ -95,6 +101,22 @@ class Kube:
             NotFound: It is not there.
         """
         return self._object(kind, "get", "GET", name, namespace)
+
+    def serves(self, kind: Kind) -> bool:
+        """Whether the server's discovery lists a kind; every service account may read it.
+
+        Args:
+            kind: A kind of an API group that has a name.
+        """
+        call = self._call("get", kind.plural, kind, "", "")
+        path = f"/apis/{kind.group}/{kind.version}"
+        try:
+            found = self._transport.retried(lambda: self._transport.json(call, "GET", path))
+        except KindAbsent:
+            return False
+        except Forbidden:
+            return True
+        return any(item.get("name") == kind.plural for item in each(found, "resources"))
 
     def create(
         self, kind: Kind, obj: Object, namespace: str = "", *, unknown_fields: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -361,3 +362,14 @@ def test_no_request_deletes_a_service(
     start(metadata={"sha256": "2"}, timeout=1).failed()
     assert kserve.service() is not None
     assert not [r for r in server.requests if r.verb == "delete"]
+
+
+def test_knative_mode_is_refused_within_seconds_where_there_is_no_knative(
+    start: Start, kserve: KServe
+) -> None:
+    began = time.monotonic()
+    message = start(Pace(), deployment_mode="Knative").failed(InputError)
+    assert time.monotonic() - began < 30
+    assert "no revisions.serving.knative.dev" in message
+    assert "Set deployment_mode to 'Standard'" in message
+    assert kserve.service() is None

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from kfp_pytorch.launcher.constants import SPEC_HASH_LABEL
-from kfp_pytorch.launcher.kserve.wait import REVISION
+from kfp_pytorch.launcher.constants import KNATIVE_REVISION, SPEC_HASH_LABEL
 from kfp_pytorch.local.apiserver.registry import Registry
 from kfp_pytorch.local.apiserver.store.api import Api
 
@@ -17,12 +16,16 @@ REVISIONS = {
     "kind": "CustomResourceDefinition",
     "metadata": {"name": "revisions.serving.knative.dev"},
     "spec": {
-        "group": REVISION.group,
+        "group": KNATIVE_REVISION.group,
         "scope": "Namespaced",
-        "names": {"kind": REVISION.kind, "plural": REVISION.plural, "singular": "revision"},
+        "names": {
+            "kind": KNATIVE_REVISION.kind,
+            "plural": KNATIVE_REVISION.plural,
+            "singular": "revision",
+        },
         "versions": [
             {
-                "name": REVISION.version,
+                "name": KNATIVE_REVISION.version,
                 "served": True,
                 "storage": True,
                 "schema": {
@@ -76,7 +79,7 @@ class Knative:
             "namespace": "default",
             "annotations": {SPEC_HASH_LABEL: carried},
         }
-        self._kserve._create(REVISION, {"metadata": metadata})
+        self._kserve._create(KNATIVE_REVISION, {"metadata": metadata})
 
     def routes(self, revision: str, **shares: int) -> None:
         """Says that a Revision is the newest, ready, and which gets how much of the traffic."""

@@ -60,6 +60,20 @@ def test_a_stale_or_half_rollout_is_not_done(seen: Object, workload: Object | No
     assert state.waits_for
 
 
+def scaled(minimum: int, **annotations: str) -> Object:
+    metadata = {"annotations": {f"serving.kserve.io/{k}": v for k, v in annotations.items()}}
+    return service() | {"metadata": metadata, "spec": {"predictor": {"minReplicas": minimum}}}
+
+
+def test_a_rollout_waits_for_the_replicas_that_the_autoscaler_adds() -> None:
+    """KServe makes the Deployment with one replica, whole after seconds; the rest come later."""
+    assert "1 of 2 made" in rollout(scaled(2), deployment(), "new").waits_for
+    assert rollout(scaled(2), deployment(wanted=2), "new").done
+    assert rollout(scaled(2), deployment(wanted=3), "new").done
+    assert rollout(scaled(2, autoscalerClass="external"), deployment(), "new").done
+    assert rollout(scaled(0), deployment(), "new").done
+
+
 def knative(created: str, ready: str) -> Object:
     revisions = {"latestCreatedRevision": created, "latestReadyRevision": ready}
     return service(mode="", components={"predictor": revisions})
