@@ -122,32 +122,23 @@ class Refused(ApiError):
         )
 
 
-class Unauthorized(ApiError):
-    """401 even with credentials read afresh."""
-
-    def _format(self) -> str:
-        account = self.call.account or "no account"
-        return (
-            f"The API server does not accept the credentials ({account}), "
-            f"read again from disk each time: could not {self.call}: {self.server_message}\n"
-            "Check that the step's service account still exists and its token is mounted; outside "
-            "of a cluster, log in again."
-        )
-
-
 class Forbidden(ApiError, PermissionMissing):
     """403: the account lacks a permission."""
 
     def _format(self) -> str:
-        said, call = _USER_WORDS.search(self.server_message), self.call
-        account = said.group(1) if said else call.account or "this step's service account"
-        return (
-            f"Missing permission: {account} may not {call}.\n"
-            f"An administrator grants it with `kubectl apply -n {call.namespace} -f "
-            f"{RBAC_MANIFEST}` and `kubectl create rolebinding {_ROLE} -n {call.namespace} "
-            f"--clusterrole={_ROLE} {_subject(account)}`.\n"
-            f"The server said: {self.server_message}"
-        )
+        return _missing_permission(self.call, self.server_message)
+
+
+def _missing_permission(call: Call, server_message: str) -> str:
+    said = _USER_WORDS.search(server_message)
+    account = said.group(1) if said else call.account or "this step's service account"
+    return (
+        f"Missing permission: {account} may not {call}.\n"
+        f"An administrator grants it with `kubectl apply -n {call.namespace} -f "
+        f"{RBAC_MANIFEST}` and `kubectl create rolebinding {_ROLE} -n {call.namespace} "
+        f"--clusterrole={_ROLE} {_subject(account)}`.\n"
+        f"The server said: {server_message}"
+    )
 
 
 def _subject(account: str) -> str:
@@ -159,7 +150,27 @@ def _subject(account: str) -> str:
 
 
 class Transient(ApiError):
-    """429, 5xx, a redirection or no answer: the same call may work in a moment."""
+    """The same call may succeed later: 429, 5xx, a redirection, no answer, 401 and some 403."""
+
+
+class Unauthorized(Transient):
+    """401 even with credentials that were read again."""
+
+    def _format(self) -> str:
+        account = self.call.account or "no account"
+        return (
+            f"The API server does not accept the credentials ({account}), "
+            f"read again from disk each time: could not {self.call}: {self.server_message}\n"
+            "Check that the step's service account still exists and its token is mounted; outside "
+            "of a cluster, log in again."
+        )
+
+
+class Unconfirmed(Transient):
+    """403 that is not believed, at least not yet: see `permissions`."""
+
+    def _format(self) -> str:
+        return _missing_permission(self.call, self.server_message)
 
 
 class Unreachable(Transient):

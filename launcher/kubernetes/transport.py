@@ -1,7 +1,8 @@
-"""HTTP to the API server: one request at a time, and again where a retry can mend it.
+"""HTTP to the API server: sends requests, and retries them where that can help.
 
-Connection errors, 429 and 5xx are retried with growing, jittered pauses within a bounded blind
-time; 401, and a certificate that is not trusted, with credentials read afresh from disk.
+Connection errors, 429, 5xx, 401 and a 403 that may not last are retried with backoff and jitter
+within an unavailability budget. After 401, and where the server's certificate is not trusted, the
+credentials are read again from disk.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -22,19 +23,28 @@ import urllib3
 
 from kfp_pytorch.launcher.errors import CannotObserve
 from kfp_pytorch.launcher.kubernetes.api_errors import (
+    AlreadyExists,
     ApiError,
     Call,
+    Conflict,
+    Expired,
+    Forbidden,
+    NotFound,
     Transient,
     Unauthorized,
+    Unconfirmed,
     Unreachable,
     error_from,
 )
 from kfp_pytorch.launcher.kubernetes.credentials import Credentials, NoCluster
 from kfp_pytorch.launcher.kubernetes.objects import Object
+from kfp_pytorch.launcher.kubernetes.permissions import Permissions, Readiness
 
 T = TypeVar("T")
-# OpenSSL's word for a certificate that the CA on disk does not vouch for.
-_DISTRUST = "CERTIFICATE_VERIFY_FAILED"
+# What OpenSSL calls a certificate that the CA on disk did not sign.
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
+# Answers of a server that has allowed the call.
+_AUTHORIZED = (NotFound, AlreadyExists, Conflict, Expired)
 
 
 @dataclass(frozen=True)
@@ -43,12 +53,12 @@ class RetryPolicy:
 
     Attributes:
         blind: How long a server that has answered before may be unavailable.
-        first_contact: The same for a server that has never answered.
+        first_contact: The same for a server that has never answered, and for credentials that it
+            has never accepted.
         pause: The first pause between tries; it doubles, with jitter.
         max_pause: What it grows to; a Retry-After may ask for up to four times as much.
         connect: Limit of making a connection.
         read: Limit of waiting for an answer.
-        login_retries: How often credentials are read again before 401 is believed.
         report_after: After how long unavailable a person is told.
     """
 
@@ -58,27 +68,28 @@ class RetryPolicy:
     max_pause: float = 15.0
     connect: float = 10.0
     read: float = 30.0
-    login_retries: int = 5
     report_after: float = 10.0
 
 
 def ignore_report(_text: str) -> None:
-    """Tells nobody."""
+    """Reports nothing."""
 
 
 @dataclass
 class _ServerState:
-    """What the transports to one server know of it together.
+    """What the transports to one server share.
 
     Attributes:
-        credentials: The credentials as last read, by whichever of them.
+        credentials: The credentials as last read, by any of them.
         contacted: Whether the server has ever answered.
         clock_offset: How far its clock is ahead of this machine's.
+        permissions: Which calls it has allowed and denied.
     """
 
     credentials: Credentials
     contacted: bool = False
     clock_offset: timedelta = timedelta()
+    permissions: Permissions = field(default_factory=Permissions)
 
 
 class Transport:
@@ -89,28 +100,28 @@ class Transport:
         load: Callable[[], Credentials],
         policy: RetryPolicy,
         notify: Callable[[str], None] = ignore_report,
-        known: _ServerState | None = None,
+        state: _ServerState | None = None,
     ) -> None:
         self._load = load
         self._policy = policy
         self._notify = notify
-        self._known = known or _ServerState(load())
-        self._pooled = self._known.credentials
+        self._state = state or _ServerState(load())
+        self._pooled = self._state.credentials
         self._pool = _pool(self._pooled)
 
     @property
     def credentials(self) -> Credentials:
         """The credentials as last read."""
-        return self._known.credentials
+        return self._state.credentials
 
     @property
     def clock_offset(self) -> timedelta:
         """How far the server's clock is ahead of this machine's."""
-        return self._known.clock_offset
+        return self._state.clock_offset
 
     def with_policy(self, policy: RetryPolicy) -> Transport:
         """Another transport to the same server, with its own sockets and policy."""
-        return Transport(self._load, policy, self._notify, self._known)
+        return Transport(self._load, policy, self._notify, self._state)
 
     def json(self, call: Call, method: str, path: str, **request: Any) -> Object:
         """Sends one request and returns the object in the answer.
@@ -146,7 +157,7 @@ class Transport:
         body: Object | None = None,
         idle_timeout: float = 0.0,
     ) -> urllib3.BaseHTTPResponse:
-        """Sends one request, again with fresh credentials while the answer is 401.
+        """Sends one request; after 401 once more, with credentials that were read again.
 
         Args:
             call: What it asks, for errors.
@@ -166,21 +177,21 @@ class Transport:
         asked = urlencode({k: v for k, v in (query or {}).items() if v})
         target = f"{path}?{asked}" if asked else path
         data = None if body is None else json.dumps(body).encode()
-        login = 0
-        while True:
-            answer = self._once(call, method, target, data, idle_timeout)
-            if answer.status < 300:
-                return answer
-            error = error_from(call, answer.status, answer.headers, answer.data)
-            if not isinstance(error, Unauthorized) or login == self._policy.login_retries:
-                raise error
-            # At once the first time: a rotated token is the usual cause.
-            time.sleep(min(2.0 ** (login - 2), 4.0) if login else 0.0)
+        answer = self._once(call, method, target, data, idle_timeout)
+        if answer.status == 401:
+            # A rotated token is the usual cause.
             self._reload()
-            login += 1
+            answer = self._once(call, method, target, data, idle_timeout)
+        if answer.status < 300:
+            self._state.permissions.allow(call)
+            return answer
+        error = error_from(call, answer.status, answer.headers, answer.data)
+        if isinstance(error, _AUTHORIZED):
+            self._state.permissions.allow(call)
+        raise self._confirmed(error) if isinstance(error, Forbidden) else error
 
     def retried(self, attempt: Callable[[], T]) -> T:
-        """Makes an attempt again until it meets no transient error.
+        """Repeats an attempt while it meets transient errors.
 
         Args:
             attempt: What to try.
@@ -189,37 +200,58 @@ class Transport:
             What it returned.
 
         Raises:
-            CannotObserve: The blind time is over, or the credentials are refused after a try whose
-                answer was lost: nobody knows what that did.
-            ApiError: The server refused.
+            CannotObserve: The unavailability budget is used up.
+            ApiError: The server refused; `Unauthorized` where it has never accepted the
+                credentials.
         """
         started, pause = time.monotonic(), self._policy.pause
-        told = lost = False
+        reported = lost = False
         while True:
             try:
                 return attempt()
-            except Unauthorized as error:
-                if not lost:
-                    raise
-                raise CannotObserve(f"Could not observe the cluster: {error.message}") from error
             except Transient as error:
-                lost = True
-                waited, budget = time.monotonic() - started, self._budget()
+                # After any other error nobody knows what the attempt did.
+                lost = lost or not isinstance(error, Unauthorized | Unconfirmed)
+                waited, budget = time.monotonic() - started, self._budget(error)
                 if waited >= budget:
+                    if isinstance(error, Unauthorized) and not (lost or self._accepted):
+                        raise
                     raise CannotObserve(_unavailable_message(error, waited)) from error
-                if waited > self._policy.report_after and not told:
-                    self._notify(f"{error.message.rstrip('.')}; trying for up to {budget:.0f} s")
-                    told = True
+                if waited > self._policy.report_after and not reported:
+                    self._notify(f"{error.short.rstrip('.')}; trying for up to {budget:.0f} s")
+                    reported = True
                 time.sleep(max(0.0, min(self._wait(error, pause), budget - waited)))
                 pause = min(2 * pause, self._policy.max_pause)
 
-    def _budget(self) -> float:
-        limits = self._policy
-        return (
-            limits.unavailability_budget
-            if self._known.contacted
-            else min(limits.unavailability_budget, limits.first_contact)
-        )
+    @property
+    def _accepted(self) -> bool:
+        """Whether the server has ever accepted the credentials."""
+        return self._state.permissions.any_allowed
+
+    def _budget(self, error: Transient) -> float:
+        denied = isinstance(error, Unauthorized | Unconfirmed)
+        policy = self._policy
+        if self._accepted if denied else self._state.contacted:
+            return policy.unavailability_budget
+        return min(policy.unavailability_budget, policy.first_contact)
+
+    def _confirmed(self, error: Forbidden) -> ApiError:
+        """A 403 as what it is: a missing permission, or an answer that may not last."""
+        call, permissions = error.call, self._state.permissions
+        if not permissions.was_allowed(call):
+            readiness = self._readiness(call)
+            if permissions.is_missing(call, readiness, time.monotonic()):
+                return error
+        return Unconfirmed(call, error.status, error.reason, error.server_message)
+
+    def _readiness(self, call: Call) -> Readiness:
+        try:
+            status = self._once(call, "GET", "/readyz", None, 0.0).status
+        except Unreachable:
+            return Readiness.STARTING
+        if status == 200:
+            return Readiness.READY
+        return Readiness.UNREADABLE if status in (401, 403, 404) else Readiness.STARTING
 
     def _wait(self, error: Transient, pause: float) -> float:
         asked = min(error.retry_after, 4 * self._policy.max_pause)
@@ -252,47 +284,49 @@ class Transport:
                 answer.read(cache_content=True)
                 answer.release_conn()
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            if _DISTRUST in str(error):
+            if _UNTRUSTED in str(error):
                 # A cluster's CA is rotated as its tokens are.
                 self._reload()
             words = f"{type(error).__name__}: {error} ({who.server}, from {who.source})"
             raise Unreachable(call, 0, "", words) from error
-        self._known.contacted = True
+        self._state.contacted = True
         self._note_time(answer.headers.get("Date", ""))
         return answer
 
     def _reload(self) -> None:
-        """Reads the credentials afresh; who rotates them may be writing the file just now."""
+        """Reads the credentials again; the file may just be being written."""
         with contextlib.suppress(NoCluster):
-            self._known.credentials = self._load()
+            self._state.credentials = self._load()
 
     def _connected(self) -> tuple[Credentials, urllib3.PoolManager]:
         """The credentials, with a new pool for new ones: a certificate may have changed."""
-        who = self._known.credentials
+        who = self._state.credentials
         if who is not self._pooled:
             self._pooled, self._pool = who, _pool(who)
         return who, self._pool
 
     def _note_time(self, date: str) -> None:
         try:
-            self._known.clock_offset = parsedate_to_datetime(date) - datetime.now(UTC)
+            self._state.clock_offset = parsedate_to_datetime(date) - datetime.now(UTC)
         except (TypeError, ValueError):
             return
 
 
 def _unavailable_message(error: ApiError, waited: float) -> str:
     advice = "Check that the API server runs and can be reached."
-    if _DISTRUST in error.server_message:
+    if _UNTRUSTED in error.server_message:
         advice = "Check that the CA in the kubeconfig, or of the service account, is the server's."
-    if error.status:
+    if isinstance(error, Unauthorized | Unconfirmed):
+        # The message has its own advice.
+        advice = ""
+    elif error.status:
         advice = (
             "Something answered, but not as it should: an administrator looks at the API server, "
             "and at the webhook or the proxy if one is named."
         )
     said = error.message.rstrip(".")
-    return (
-        f"Could not observe the cluster: tried for {waited:.0f} s, the last time: {said}.\n{advice}"
-    )
+    words = f"Could not observe the cluster: tried for {waited:.0f} s, the last time: {said}."
+    return f"{words}\n{advice}".rstrip()
 
 
 def _pool(credentials: Credentials) -> urllib3.PoolManager:
@@ -300,7 +334,7 @@ def _pool(credentials: Credentials) -> urllib3.PoolManager:
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     ]
-    # Finds a peer that went without a word in about a minute, also on an idle watch.
+    # Finds in about a minute that a peer is gone, also on an idle watch.
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):
             options.append((socket.IPPROTO_TCP, getattr(socket, name), value))
