@@ -19,7 +19,7 @@ from kfp_pytorch.launcher.kserve.rollout import (
     rollout,
 )
 from kfp_pytorch.launcher.kubernetes import objects, pending
-from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Forbidden, Unauthorized
+from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Forbidden
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig
 from kfp_pytorch.launcher.kubernetes.pod_failures import StartupFailures
@@ -109,7 +109,7 @@ class Waiter:
         """How far it is; an answer that tells nothing of the service is waited out."""
         try:
             return self._rollout()
-        except (Forbidden, Unauthorized):
+        except Forbidden:
             raise
         except ApiError as error:
             return Rollout(False, f"an answer of the cluster that can be read ({error.short})")

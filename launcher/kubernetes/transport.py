@@ -49,17 +49,17 @@ _AUTHORIZED = (NotFound, AlreadyExists, Conflict, Expired)
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long and how often a call that gets no answer is tried again. All in seconds.
+    """How long and how often a call is retried. All in seconds.
 
     Attributes:
-        blind: How long a server that has answered before may be unavailable.
+        unavailability_budget: How long a server that has answered before may be unavailable.
         first_contact: The same for a server that has never answered, and for credentials that it
             has never accepted.
         pause: The first pause between tries; it doubles, with jitter.
         max_pause: What it grows to; a Retry-After may ask for up to four times as much.
         connect: Limit of making a connection.
         read: Limit of waiting for an answer.
-        report_after: After how long unavailable a person is told.
+        report_after: After how long without an answer this is reported.
     """
 
     unavailability_budget: float = 900.0
@@ -177,18 +177,12 @@ class Transport:
         asked = urlencode({k: v for k, v in (query or {}).items() if v})
         target = f"{path}?{asked}" if asked else path
         data = None if body is None else json.dumps(body).encode()
-        answer = self._once(call, method, target, data, idle_timeout)
-        if answer.status == 401:
+        try:
+            return self._authorized(call, method, target, data, idle_timeout)
+        except Unauthorized:
             # A rotated token is the usual cause.
             self._reload()
-            answer = self._once(call, method, target, data, idle_timeout)
-        if answer.status < 300:
-            self._state.permissions.allow(call)
-            return answer
-        error = error_from(call, answer.status, answer.headers, answer.data)
-        if isinstance(error, _AUTHORIZED):
-            self._state.permissions.allow(call)
-        raise self._confirmed(error) if isinstance(error, Forbidden) else error
+            return self._authorized(call, method, target, data, idle_timeout)
 
     def retried(self, attempt: Callable[[], T]) -> T:
         """Repeats an attempt while it meets transient errors.
@@ -244,6 +238,17 @@ class Transport:
                 return error
         return Unconfirmed(call, error.status, error.reason, error.server_message)
 
+    def _authorized(self, call: Call, *request: Any) -> urllib3.BaseHTTPResponse:
+        """Sends one request, and notes whether the server allows the call."""
+        answer = self._once(call, *request)
+        if answer.status < 300:
+            self._state.permissions.allow(call)
+            return answer
+        error = error_from(call, answer.status, answer.headers, answer.data)
+        if isinstance(error, _AUTHORIZED):
+            self._state.permissions.allow(call)
+        raise self._confirmed(error) if isinstance(error, Forbidden) else error
+
     def _readiness(self, call: Call) -> Readiness:
         try:
             status = self._once(call, "GET", "/readyz", None, 0.0).status
@@ -267,8 +272,7 @@ class Transport:
             headers["Authorization"] = who.authorization
         if data is not None:
             headers["Content-Type"] = "application/json"
-        read = idle_timeout or self._policy.read
-        limits = urllib3.Timeout(connect=self._policy.connect, read=read)
+        limits = urllib3.Timeout(connect=self._policy.connect, read=self._policy.read)
         try:
             answer = pool.request(
                 method,
@@ -283,6 +287,9 @@ class Transport:
             if not idle_timeout or answer.status >= 300:
                 answer.read(cache_content=True)
                 answer.release_conn()
+            elif (sock := getattr(answer.connection, "sock", None)) is not None:
+                # The headers came in time; what follows may be idle for longer.
+                sock.settimeout(idle_timeout)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             if _UNTRUSTED in str(error):
                 # A cluster's CA is rotated as its tokens are.

@@ -13,7 +13,7 @@ from kfp_pytorch.launcher.constants import (
     MANAGED_BY_LABEL,
     RUN_ID_LABEL,
 )
-from kfp_pytorch.launcher.errors import CannotObserve, InputError, JobFailed, NotOurs, StepError
+from kfp_pytorch.launcher.errors import InputError, JobFailed, NotOurs, StepError
 from kfp_pytorch.launcher.jobs.kind import JobKind
 from kfp_pytorch.launcher.jobs.state import Phase
 from kfp_pytorch.launcher.kubernetes.api_errors import (
@@ -24,7 +24,6 @@ from kfp_pytorch.launcher.kubernetes.api_errors import (
     KindAbsent,
     NotFound,
     Refused,
-    Unauthorized,
 )
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object
@@ -195,8 +194,6 @@ def _find(kube: Kube, kind: JobKind, name: str, limits: Limits) -> Object | None
             return kube.get(kind.resource, name)
         except NotFound:
             return None
-        except Unauthorized as error:
-            raise CannotObserve(f"Could not observe the job: {error.message}") from error
         except KindAbsent as error:
             _bear_absence(error, kind, started, limits)
 

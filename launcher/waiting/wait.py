@@ -22,17 +22,16 @@ from kfp_pytorch.launcher.runtime.printing import Progress, duration, log
 from kfp_pytorch.launcher.waiting import refusals
 from kfp_pytorch.launcher.waiting.clocks import Clocks
 from kfp_pytorch.launcher.waiting.ensure import Ensured
+from kfp_pytorch.launcher.waiting.follower import (
+    Change,
+    Observation,
+    ObservationFailed,
+    Snapshot,
+)
 from kfp_pytorch.launcher.waiting.gather import Gatherer
 from kfp_pytorch.launcher.waiting.limits import Limits
 from kfp_pytorch.launcher.waiting.logs import LogFollower
-from kfp_pytorch.launcher.waiting.watches import (
-    Change,
-    JobFollower,
-    Observation,
-    ObservationFailed,
-    PodsFollower,
-    Snapshot,
-)
+from kfp_pytorch.launcher.waiting.watches import JobFollower, PodsFollower
 
 # How long the log of a job that has ended may take to be shown to its end, in seconds.
 _LAST_LINES = 0.4

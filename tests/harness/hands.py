@@ -33,9 +33,7 @@ from kfp_pytorch.local.apiserver.store.api import DELETED, Api
 
 NAMESPACE = "default"
 JOBS = f"*/namespaces/{NAMESPACE}/pytorchjobs*"
-PATIENT = RetryPolicy(
-    unavailability_budget=30, first_contact=30, pause=0.05, max_pause=0.2, login_retries=2
-)
+PATIENT = RetryPolicy(unavailability_budget=30, first_contact=30, pause=0.05, max_pause=0.2)
 # For tests of a server that does not answer: one asks again soon, one gives up soon.
 HASTY = replace(PATIENT, connect=1.0, read=0.5)
 IMPATIENT = replace(PATIENT, unavailability_budget=1.8)

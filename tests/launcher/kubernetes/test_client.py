@@ -160,7 +160,9 @@ def test_a_rotated_token_is_read_from_disk_on_401(hands: Any, tmp_path: Path) ->
     token.write_text("old")
     config = kubeconfig(hands.server.url, token_file=str(token))
     environ = {"KUBECONFIG": str(write_kubeconfig(tmp_path / "rotating", config))}
-    kube = connect(load_credentials=lambda: load(environ), policy=RetryPolicy(login_retries=2))
+    kube = connect(
+        load_credentials=lambda: load(environ), policy=RetryPolicy(first_contact=0.5, pause=0.05)
+    )
     hands.fault(TokenExpired(), "get", CLAIMS, times=None)
     with pytest.raises(Unauthorized):
         kube.get(CLAIM, "kfp-pytorch")

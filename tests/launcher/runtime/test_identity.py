@@ -131,7 +131,7 @@ def test_outside_of_a_pod_nothing_is_asked(kube: Any, hands: Any) -> None:
 
 
 def test_a_pod_that_may_not_be_read_or_is_another_is_only_noted(kube: Any, hands: Any) -> None:
-    hands.fault(Forbidden(), "get", "*/pods/step-pod")
+    hands.fault(Forbidden(), "get", "*/pods/step-pod", times=None)
     environ = own_pod(hands, WORKFLOW)
     assert "may not get pods" in whoami(kube, environ).note
     assert whoami(kube, environ | {"KFP_POD_UID": "of-an-older-pod"}).owner is None

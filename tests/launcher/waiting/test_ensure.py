@@ -228,11 +228,11 @@ def test_a_quota_that_has_no_room_for_another_job_is_not_waited_for_for_ever(
 
 
 def test_credentials_refused_after_a_create_whose_answer_was_lost_say_that_a_job_may_be_there(
-    step: Any, hands: Any
+    step: Any, hands: Any, impatient: Any
 ) -> None:
     hands.fault(LostAnswer("timeout"), "create")
     hands.fault(Answer(401), "create", times=None)
-    words = step().failed(CannotObserve)
+    words = step(on=impatient).failed(CannotObserve)
     assert "does not accept the credentials" in words
     assert "Whether PyTorchJob default/pytorch-job-" in words
 
@@ -246,7 +246,7 @@ def test_an_admission_refusal_is_told_in_the_webhooks_words(step: Any, hands: An
 
 
 def test_a_missing_permission_names_all_that_is_needed_to_grant_it(step: Any, hands: Any) -> None:
-    hands.fault(Forbidden(), "create")
+    hands.fault(Forbidden(), "create", times=None)
     words = step().failed(PermissionMissing)
     for part in (
         "system:serviceaccount:kubeflow:pipeline-runner",

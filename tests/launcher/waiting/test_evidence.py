@@ -104,7 +104,7 @@ def test_a_run_that_was_ended(seen: Any) -> None:
 
 
 def test_a_permission_that_is_missing(seen: Any, hands: Any) -> None:
-    hands.fault(Forbidden(), "create")
+    hands.fault(Forbidden(), "create", times=None)
     log, node = seen().end()
     account = "system:serviceaccount:kubeflow:pipeline-runner"
     words = f"Missing permission: {account} may not create pytorchjobs (kubeflow.org)"

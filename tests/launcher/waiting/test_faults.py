@@ -23,6 +23,7 @@ from harness.faults.watches import (
     WithholdLast,
     expired_watch,
 )
+from harness.hands import connected
 
 from kfp_pytorch.launcher.constants import PYTORCHJOB
 from kfp_pytorch.launcher.errors import CannotObserve, JobFailed, PermissionMissing
@@ -183,7 +184,7 @@ def test_a_job_that_is_adopted_is_not_deleted_for_what_this_try_may_not_do(
     first = runs(step, hands)
     hands.until(lambda: hands.count("watch", "/pytorchjobs"))
     hands.fault(Forbidden(), "watch", times=None)
-    assert "watch pytorchjobs" in step().failed(CannotObserve)
+    assert "watch pytorchjobs" in step(on=connected(hands.server)).failed(CannotObserve)
     hands.server.faults.clear()
     hands.success(first.job)
     first.succeeded()
@@ -262,9 +263,9 @@ def test_a_retry_replaces_a_failed_job_though_its_delete_collides_at_first(
     [(Answer(401), "does not accept the credentials"), (Forbidden(), "may not")],
 )
 def test_access_that_is_lost_while_a_job_runs_leaves_it_to_a_retry(
-    step: Any, hands: Any, says: Any, refusal: Any, said: str
+    step: Any, hands: Any, says: Any, impatient: Any, refusal: Any, said: str
 ) -> None:
-    run = runs(step, hands)
+    run = runs(step, hands, on=impatient)
     # What it says it has by a watch.
     says("running")
     hands.until(lambda: hands.count("get", "/log"))
@@ -290,10 +291,19 @@ def test_clocks_that_disagree_shorten_no_limit(step: Any, hands: Any) -> None:
     again.succeeded()
 
 
-def test_persistent_401_fails_after_a_few_tries(step: Any, hands: Any) -> None:
+def test_401_is_retried_within_the_unavailability_budget(
+    step: Any, hands: Any, impatient: Any
+) -> None:
     hands.fault(Answer(401), "create", times=None)
-    assert "does not accept the credentials" in step().failed(Unauthorized)
-    assert 2 <= hands.count("create", "pytorchjobs") <= 5
+    assert "does not accept the credentials" in step(on=impatient).failed(CannotObserve)
+    assert hands.count("create", "pytorchjobs") > 5
+
+
+def test_credentials_that_were_never_accepted_are_named_as_the_cause(
+    step: Any, hands: Any, impatient: Any
+) -> None:
+    hands.fault(Answer(401), "", "*", times=None)
+    assert "does not accept the credentials" in step(on=impatient).failed(Unauthorized)
 
 
 def test_a_broken_stdout_ends_nothing(
