@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.cluster import Cluster, cluster
-from benchmarks.launcher import cost, crowd, detection, overhead, size, stop
+from benchmarks.launcher import bootstrap, cost, crowd, detection, overhead, size, stop
 from benchmarks.steps import command
 
 Part = Callable[[Cluster, Path], None]
@@ -34,6 +34,7 @@ def at_once(*parts: Part) -> Part:
 
 
 PARTS: dict[str, Part] = {
+    "bootstrap": bootstrap.bootstrap,
     "overhead": overhead.overhead,
     "detection": detection.watched,
     "hours": at_once(detection.polled, detection.silent, cost.costs),

@@ -122,7 +122,7 @@ def compile_pipeline(name: str, pipeline: Any) -> Package:
         pipeline: What `dsl.pipeline` made.
 
     Returns:
-        The package, in embedded form.
+        The package, in the form that its components have.
 
     Raises:
         click.ClickException: When a default would break the YAML that KFP writes, KFP cannot

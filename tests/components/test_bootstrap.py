@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import base64
 import bz2
-import contextlib
 import hashlib
 import io
 import json
-import os
 import shutil
 import signal
-import ssl
-import subprocess
 import sys
-import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from harness.step_pod import MODULE, TOKEN, Answer, Pod, Server, certificate, serving
 
-from kfp_pytorch.components import bundle, forms
+from kfp_pytorch.components import bundle
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="makes its certificates with openssl"
 )
 
-ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/"
-MESSAGE = "/dev/termination-log"
-MODULE = "kfp_pytorch.components.metric_gate.component"
 INSTALL = "kfp-pytorch launcher install PACKAGE -n team"
 RBAC = "kubectl apply -n team -f manifests/rbac.yaml"
-TOKEN = "a-token"
 
 
 def small_archive() -> bytes:
@@ -58,21 +47,8 @@ def small_archive() -> bytes:
 ARCHIVE = small_archive()
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What the server answers to one request."""
-
-    status: int = 200
-    body: bytes = b""
-    length: int | None = None
-
-    @classmethod
-    def of(cls, status: int, **content: object) -> Answer:
-        return cls(status, json.dumps(content).encode())
-
-
-GOOD = Answer.of(200, kind="ConfigMap", binaryData={"launcher": base64.b64encode(ARCHIVE).decode()})
-OTHER = Answer.of(200, kind="ConfigMap", binaryData={"launcher": base64.b64encode(b"x").decode()})
+GOOD = Answer.with_launcher(ARCHIVE)
+OTHER = Answer.with_launcher(b"x")
 NONE = Answer.of(200, kind="ConfigMap")
 GONE = Answer.of(404, kind="Status", reason="NotFound", message='configmaps "x" not found')
 WHO = 'User "system:serviceaccount:team:runner" cannot get resource "configmaps"'
@@ -85,128 +61,22 @@ PROXY_404 = Answer(404, b"404 page not found")
 CUT = Answer(200, GOOD.body[:50], len(GOOD.body))
 
 
-@dataclass
-class Server:
-    """An API server that answers from a script: the last answer is repeated."""
-
-    port: int
-    script: list[Answer] = field(default_factory=lambda: [GOOD])
-    before: Callable[[int], object] = lambda _: None
-    asked: list[tuple[str, str | None]] = field(default_factory=list)
-
-
-def certificate(folder: Path, name: str) -> None:
-    options = (
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=a "
-        f"-addext subjectAltName=IP:127.0.0.1,IP:::1 -keyout {name}.key -out {name}.crt"
-    )
-    subprocess.run(["openssl", *options.split()], check=True, capture_output=True, cwd=folder)
-
-
-@contextlib.contextmanager
-def serving(folder: Path, port: int = 0) -> Iterator[Server]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            number = len(made.asked)
-            made.asked.append((self.path, self.headers["Authorization"]))
-            made.before(number)
-            answer = made.script[min(number, len(made.script) - 1)]
-            self.send_response(answer.status)
-            self.send_header("Content-Length", str(answer.length or len(answer.body)))
-            self.end_headers()
-            self.wfile.write(answer.body)
-
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
-
-    http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "server.crt", folder / "server.key")
-    http.socket = context.wrap_socket(http.socket, server_side=True)
-    made = Server(http.server_port)
-    thread = threading.Thread(target=http.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield made
-    finally:
-        http.shutdown()
-        http.server_close()
-        thread.join()
-
-
-@dataclass
-class Pod:
-    """A step's container: a service account, a termination log, and the program."""
-
-    folder: Path
-    environ: dict[str, str]
-    wanted: bytes = ARCHIVE
-    python: tuple[str, ...] = (sys.executable, "-S")
-
-    @classmethod
-    def make(cls, folder: Path, port: int, name: str = "pod", host: str = "127.0.0.1") -> Pod:
-        pod = cls(folder / name, {"PATH": os.environ["PATH"], "KUBERNETES_SERVICE_HOST": host})
-        pod.environ["KUBERNETES_SERVICE_PORT"] = str(port)
-        # Whatever these name, the API server is asked itself.
-        pod.environ |= {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
-        pod.account.mkdir(parents=True)
-        (pod.account / "token").write_text(f"{TOKEN}\n")
-        (pod.account / "namespace").write_text("team")
-        shutil.copy(folder / "server.crt", pod.account / "ca.crt")
-        pod.message.touch()
-        return pod
-
-    @property
-    def account(self) -> Path:
-        return self.folder / "account"
-
-    @property
-    def message(self) -> Path:
-        return self.folder / "message"
-
-    def start(self) -> subprocess.Popen[str]:
-        source = forms.configmap_source(MODULE, "metric_gate")
-        digest = hashlib.sha256(self.wanted).hexdigest()
-        for there, here in {
-            ACCOUNT: f"{self.account}/",
-            MESSAGE: str(self.message),
-            bundle.reference().sha256: digest,
-        }.items():
-            assert source.count(there) == 1
-            source = source.replace(there, here)
-        program = self.folder / "step.py"
-        program.write_text(source)
-        return subprocess.Popen(
-            [*self.python, str(program)],
-            env=self.environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self) -> tuple[int, str, float]:
-        """Runs it to its end: the exit code, what it wrote, and the seconds that it took."""
-        began = time.monotonic()
-        process = self.start()
-        output, errors = process.communicate(timeout=90)
-        return process.returncode, output + errors, time.monotonic() - began
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    certificate(tmp_path, "server")
+    certificate(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def server(folder: Path) -> Iterator[Server]:
     with serving(folder) as made:
+        made.script = [GOOD]
         yield made
 
 
 @pytest.fixture
 def pod(folder: Path, server: Server) -> Pod:
-    return Pod.make(folder, server.port)
+    return Pod.make(folder, server.port, ARCHIVE)
 
 
 def test_the_launcher_comes_from_the_configmap_of_the_pods_own_namespace(pod, server):
@@ -243,7 +113,7 @@ def test_an_answer_that_does_not_last_is_asked_for_again(pod, server, answer):
 
 
 def test_a_server_that_starts_again_is_waited_for(folder, server):
-    pod = Pod.make(folder, server.port)
+    pod = Pod.make(folder, server.port, ARCHIVE)
     server.script = [FORBIDDEN] * 3 + [STARTING] * 2 + [FORBIDDEN, BUSY, GOOD]
     code, output, _ = pod.run()
     assert (code, len(server.asked)) == (0, 8), output
@@ -266,7 +136,7 @@ def test_causes_that_last_end_the_step_each_after_its_time_and_with_its_words(fo
     def ends(name: str, answer: Answer) -> tuple[int, str, float]:
         with serving(folder) as server:
             server.script = [answer]
-            pod = Pod.make(folder, server.port, name)
+            pod = Pod.make(folder, server.port, ARCHIVE, name)
             if name == "untrusted":
                 shutil.copy(folder / "other.crt", pod.account / "ca.crt")
             if name == "no-ca":
@@ -295,7 +165,7 @@ def test_causes_that_last_end_the_step_each_after_its_time_and_with_its_words(fo
 @pytest.mark.parametrize("answer", [STARTING, None])
 def test_a_server_that_never_answers_ends_the_step_after_a_minute(folder, server, answer):
     server.script = [answer or GOOD]
-    pod = Pod.make(folder, server.port if answer else 9)
+    pod = Pod.make(folder, server.port if answer else 9, ARCHIVE)
     code, output, seconds = pod.run()
     assert code == 1
     assert "Start the step again" in output
@@ -316,6 +186,7 @@ def test_a_signal_ends_the_waiting_with_143(pod, server):
 
 def test_a_pod_without_a_token_says_so_at_once(pod):
     (pod.account / "token").unlink()
+    pod.python = (sys.executable, "-S")
     code, output, seconds = pod.run()
     assert (code, output) == (1, "No service account token, and no kfp_pytorch installed.\n")
     assert seconds < 3
@@ -323,9 +194,7 @@ def test_a_pod_without_a_token_says_so_at_once(pod):
 
 def test_without_a_token_the_installed_package_is_used(pod, server):
     (pod.account / "token").unlink()
-    # KFP alone in a step reads it; it keeps the compiler out.
     pod.environ["_KFP_RUNTIME"] = "true"
-    pod.python = (sys.executable,)
     code, output, _ = pod.run()
     assert (code, output, server.asked) == (0, "", [])
 
@@ -342,8 +211,7 @@ def test_a_path_in_the_environment_goes_first(pod, server):
 def test_a_signal_while_the_launcher_is_read_waits_for_the_step(pod, server):
     """With the real launcher and KFP's executor: the step's own handler takes it."""
     pod.wanted = bundle.archive()
-    data = base64.b64encode(pod.wanted).decode()
-    server.script = [Answer.of(200, kind="ConfigMap", binaryData={"launcher": data})]
+    server.script = [Answer.with_launcher(pod.wanted)]
     process = None
 
     def stop(_: int) -> None:
