@@ -12,7 +12,7 @@ from harness.command import invoke, left_of, start, until, wait_for
 
 from kfp_pytorch.local import lifecycle
 
-PIPELINES = Path(__file__).with_name("small_pipelines.py")
+PIPELINES = Path(__file__).parents[1] / "small_pipelines.py"
 
 
 @pytest.mark.parametrize(
