@@ -24,7 +24,7 @@ POD_GRACE = 10.0
 """Seconds that pods have to end when the cluster stops."""
 
 # What the cluster and its pods import: the extra `local`, which not every installation has.
-_MODULES = ("jsonschema_rs", "kserve", "starlette", "torch", "uvicorn")
+_MODULES = ("jsonpatch", "jsonschema_rs", "kserve", "starlette", "torch", "uvicorn")
 _LOCK_FILE = "cluster.lock"
 _GRACE = POD_GRACE + 5
 _BEAT_S = 0.02

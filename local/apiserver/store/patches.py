@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from kfp_pytorch.local.apiserver import objects
@@ -146,106 +145,21 @@ def _merged_list(entries: list[Any], patch: list[Any], key: str) -> list[Any]:
     return result
 
 
-class _RejectedError(Exception):
-    """A JSON patch that does not fit the object."""
-
-
 def json_patched(obj: Object, patch: Any) -> Any:
     """An object with a JSON patch applied (RFC 6902).
 
     Raises:
         ApiError: 422 when an operation does not fit or a test fails.
     """
-    document: Any = objects.copy(obj)
+    # Imported late: hardly anybody sends a JSON patch.
+    import jsonpatch
+
     try:
-        if not isinstance(patch, list):
-            raise _RejectedError
-        for operation in patch:
-            document = _OPERATIONS[operation["op"]](document, operation)
-    except (_RejectedError, KeyError, TypeError, IndexError, ValueError):
+        return jsonpatch.apply_patch(obj, patch)
+    except (
+        jsonpatch.JsonPatchException,
+        jsonpatch.JsonPointerException,
+        *(AttributeError, LookupError, TypeError, ValueError),
+    ):
         message = "the server rejected our request due to an error in our request"
         raise ApiError(422, "Invalid", message) from None
-    return document
-
-
-def _pointer(path: str) -> list[str]:
-    if path and not path.startswith("/"):
-        raise _RejectedError
-    return [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:]]
-
-
-def _at(document: Any, path: str) -> Any:
-    value = document
-    for part in _pointer(path):
-        value = value[int(part)] if isinstance(value, list) else value[part]
-    return value
-
-
-def _parent(document: Any, path: str) -> tuple[Any, str]:
-    parts = _pointer(path)
-    value = document
-    for part in parts[:-1]:
-        value = value[int(part)] if isinstance(value, list) else value[part]
-    if not isinstance(value, dict | list):
-        raise _RejectedError
-    return value, parts[-1]
-
-
-def _put(document: Any, path: str, value: Any) -> Any:
-    if not path:
-        return value
-    parent, last = _parent(document, path)
-    if isinstance(parent, dict):
-        parent[last] = value
-    elif last == "-":
-        parent.append(value)
-    else:
-        if not 0 <= int(last) <= len(parent):
-            raise _RejectedError
-        parent.insert(int(last), value)
-    return document
-
-
-def _taken(document: Any, path: str) -> Any:
-    parent, last = _parent(document, path)
-    return parent.pop(int(last)) if isinstance(parent, list) else parent.pop(last)
-
-
-def _add(document: Any, operation: Object) -> Any:
-    return _put(document, operation["path"], objects.copy(operation["value"]))
-
-
-def _remove(document: Any, operation: Object) -> Any:
-    _taken(document, operation["path"])
-    return document
-
-
-def _replace(document: Any, operation: Object) -> Any:
-    _at(document, operation["path"])
-    if operation["path"]:
-        _taken(document, operation["path"])
-    return _put(document, operation["path"], objects.copy(operation["value"]))
-
-
-def _move(document: Any, operation: Object) -> Any:
-    return _put(document, operation["path"], _taken(document, operation["from"]))
-
-
-def _copy(document: Any, operation: Object) -> Any:
-    return _put(document, operation["path"], objects.copy(_at(document, operation["from"])))
-
-
-def _test(document: Any, operation: Object) -> Any:
-    if _at(document, operation["path"]) != operation["value"]:
-        raise _RejectedError
-    return document
-
-
-_OPERATIONS: dict[str, Callable[[Any, Object], Any]] = {
-    "add": _add,
-    "remove": _remove,
-    "replace": _replace,
-    "move": _move,
-    "copy": _copy,
-    "test": _test,
-}
