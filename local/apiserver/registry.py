@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.constants import CONFIG_MAP, Kind
-from kfp_pytorch.local.apiserver import short_schemas
 from kfp_pytorch.local.apiserver.errors import Object, no_such_resource
 
 NAMESPACE = Kind("", "v1", "Namespace", "namespaces")
@@ -21,8 +22,6 @@ RUNTIME_CLASS = Kind("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses")
 PRIORITY_CLASS = Kind("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses")
 AUTOSCALER = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 EXPERIMENT = Kind("kubeflow.org", "v1beta1", "Experiment", "experiments")
-TRIAL = Kind("kubeflow.org", "v1beta1", "Trial", "trials")
-SUGGESTION = Kind("kubeflow.org", "v1beta1", "Suggestion", "suggestions")
 CLUSTER_SERVING_RUNTIME = Kind(
     "serving.kserve.io", "v1alpha1", "ClusterServingRuntime", "clusterservingruntimes"
 )
@@ -31,7 +30,6 @@ RBAC = tuple(
     Kind("rbac.authorization.k8s.io", "v1", name, f"{name.lower()}s")
     for name in ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 )
-TRAINING_RUNTIME = Kind("trainer.kubeflow.org", "v1alpha1", "TrainingRuntime", "trainingruntimes")
 CLUSTER_TRAINING_RUNTIME = Kind(
     "trainer.kubeflow.org", "v1alpha1", "ClusterTrainingRuntime", "clustertrainingruntimes"
 )
@@ -88,81 +86,19 @@ class Resource:
 
 
 AGE = Column("Age", ".metadata.creationTimestamp", "date")
-_STATE = Column("State", ".status.conditions[-1:].type")
 
 
-def _custom(
-    kind: Kind,
-    columns: tuple[Column, ...] = (AGE,),
-    *,
-    namespaced: bool = True,
-    status: bool = True,
-    short_names: tuple[str, ...] = (),
-    categories: tuple[str, ...] = (),
-) -> Resource:
-    return Resource(
-        kind,
-        namespaced=namespaced,
-        custom=True,
-        status=status,
-        generation=True,
-        short_names=short_names,
-        categories=categories,
-        columns=columns,
-        schema=short_schemas.schema(kind),
-    )
+@cache
+def _own_definitions() -> list[Object]:
+    """The CustomResourceDefinitions of a server that is given none."""
+    # Imported late: what asks for a kind alone starts without it.
+    import yaml
 
-
-def _training_jobs() -> Iterator[Resource]:
-    for name in ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob"):
-        columns = (AGE, _STATE) if name == "MPIJob" else (_STATE, AGE)
-        yield _custom(Kind("kubeflow.org", "v1", name, f"{name.lower()}s"), columns)
-
-
-def _katib() -> Iterator[Resource]:
-    columns = (
-        Column("Type", ".status.conditions[-1:].type"),
-        Column("Status", ".status.conditions[-1:].status"),
-        AGE,
-    )
-    for kind in (EXPERIMENT, TRIAL, SUGGESTION):
-        yield _custom(kind, columns, categories=("all", "kubeflow", "katib"))
-
-
-def _kserve() -> Iterator[Resource]:
-    latest = ".status.components.predictor.traffic[?(@.latestRevision==true)]"
-    previous = ".status.components.predictor.traffic[?(@.tag=='prev')]"
-    columns = (
-        Column("URL", ".status.url"),
-        Column("Ready", ".status.conditions[?(@.type=='Ready')].status"),
-        Column("Prev", f"{previous}.percent", "integer"),
-        Column("Latest", f"{latest}.percent", "integer"),
-        Column("PrevRolledoutRevision", f"{previous}.revisionName"),
-        Column("LatestReadyRevision", f"{latest}.revisionName"),
-        AGE,
-    )
-    yield _custom(constants.INFERENCE_SERVICE, columns, short_names=("isvc",))
-    runtime = (
-        Column("Disabled", ".spec.disabled", "boolean"),
-        Column("ModelType", ".spec.supportedModelFormats[*].name"),
-        Column("Containers", ".spec.containers[*].name"),
-        AGE,
-    )
-    yield _custom(constants.SERVING_RUNTIME, runtime, status=False)
-    yield _custom(CLUSTER_SERVING_RUNTIME, runtime, status=False, namespaced=False)
-
-
-def _others() -> Iterator[Resource]:
-    workflow = (
-        Column("Status", ".status.phase"),
-        AGE,
-        Column("Message", ".status.message"),
-    )
-    yield _custom(constants.TRAINJOB, (_STATE, AGE))
-    yield _custom(TRAINING_RUNTIME, status=False)
-    yield _custom(CLUSTER_TRAINING_RUNTIME, status=False, namespaced=False)
-    yield _custom(constants.TENSORBOARD)
-    yield _custom(constants.WORKFLOW, workflow, status=False, short_names=("wf",))
+    text = Path(__file__).with_name("definitions.yaml").read_text()
+    # libyaml's loader, where it is there, takes a tenth of the time.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    items: list[Object] = yaml.load(text, loader)["items"]  # noqa: S506 (a safe loader)
+    return items
 
 
 def _native() -> Iterator[Resource]:
@@ -199,13 +135,11 @@ class Registry:
     """
 
     def __init__(self, definitions: Iterable[Object] = ()) -> None:
-        self._resources: dict[Kind, Resource] = {}
-        for group in (_native(), _training_jobs(), _katib(), _kserve(), _others()):
-            for resource in group:
-                self._resources[resource.kind] = resource
-        for definition in definitions:
-            for resource in defined(definition):
-                self._resources[resource.kind] = resource
+        custom = (_custom(each) for each in (*_own_definitions(), *definitions))
+        self._resources = {
+            resource.kind: resource
+            for resource in (*_native(), *itertools.chain.from_iterable(custom))
+        }
         self._paths = {
             (kind.group, kind.version, kind.plural): resource
             for kind, resource in self._resources.items()
@@ -230,7 +164,7 @@ class Registry:
         return self._paths.get((group, version, plural))
 
 
-def defined(definition: Object) -> Iterator[Resource]:
+def _custom(definition: Object) -> Iterator[Resource]:
     """The types that a CustomResourceDefinition makes, one a served version.
 
     Raises:
@@ -246,17 +180,17 @@ def defined(definition: Object) -> Iterator[Resource]:
     for version in spec["versions"]:
         if not version.get("served", True):
             continue
-        kind = Kind(spec["group"], version["name"], names["kind"], names["plural"])
-        resource = _custom(
-            kind,
-            tuple(_columns(version)) or (AGE,),
+        yield Resource(
+            Kind(spec["group"], version["name"], names["kind"], names["plural"]),
             namespaced=spec.get("scope", "Namespaced") == "Namespaced",
+            custom=True,
             status="status" in (version.get("subresources") or {}),
+            generation=True,
             short_names=tuple(names.get("shortNames") or ()),
             categories=tuple(names.get("categories") or ()),
+            columns=tuple(_columns(version)) or (AGE,),
+            schema=(version.get("schema") or {}).get("openAPIV3Schema"),
         )
-        schema = (version.get("schema") or {}).get("openAPIV3Schema")
-        yield replace(resource, schema=schema)
 
 
 def read_definitions(folder: Path) -> list[Object]:
@@ -275,7 +209,7 @@ def read_definitions(folder: Path) -> list[Object]:
     for path in paths:
         try:
             definition = json.loads(path.read_text())
-            list(defined(definition))
+            list(_custom(definition))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is no CustomResourceDefinition as JSON: {error}") from None
         found.append(definition)
