@@ -116,14 +116,21 @@ def main() -> int:
     # Imported late: torch takes seconds, and a wrong option should not.
     import torch
 
-    from kfp_pytorch.serving import export, predictor, threads
+    from kfp_pytorch.serving import export, limits, predictor
 
-    torch.set_num_threads(threads.cpu_limit())
+    torch.set_num_threads(limits.cpu_limit())
+    if not torch.cuda.is_available():  # a GPU's driver maps more than it uses
+        limits.cap_memory(limits.memory_limit())
     try:
         served = predictor.Predictor(export.load(options.model_dir))
         served.warm_up()
     except (export.ExportError, predictor.ModelBroken) as error:
         return _failed(str(error))
+    except MemoryError:
+        return _failed(
+            f"the model does not fit into {limits.in_words(limits.memory_limit())}, this "
+            "container's memory: give the predictor more"
+        )
     from kfp_pytorch.serving.server import serve
 
     gc.enable()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from kfp_pytorch.launcher.constants import MODEL_FORMAT, MODEL_VERSION
+from kfp_pytorch.serving.limits import in_words, memory_limit
 
 DESCRIPTION = "model.json"
 PROGRAM = "model.pt2"
@@ -33,6 +34,7 @@ DATATYPES = {
 PICKLED_CONSTANTS = ("custom_obj_", "opaque_obj_")
 
 LISTED = 20
+LARGEST_DESCRIPTION = 16 * 1024 * 1024
 
 
 class ExportError(Exception):
@@ -160,6 +162,11 @@ def _listing(directory: Path) -> str:
 
 
 def _read_description(path: Path) -> dict[str, Any]:
+    size = path.stat().st_size
+    if size > LARGEST_DESCRIPTION:
+        raise ExportError(
+            f"{path} has {size:,} bytes; a description has at most {LARGEST_DESCRIPTION:,}"
+        )
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -249,7 +256,7 @@ def _preprocessing(description: dict[str, Any]) -> dict[str, Any]:
 
 
 def _load_program(path: Path) -> Callable[[torch.Tensor], torch.Tensor]:
-    _refuse_pickled_constants(path)
+    _check_archive(path)
     # torch.export.load unpickles tensors that it could not store as they are; with this it
     # unpickles nothing but tensors.
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
@@ -262,12 +269,20 @@ def _load_program(path: Path) -> Callable[[torch.Tensor], torch.Tensor]:
     return program
 
 
-def _refuse_pickled_constants(path: Path) -> None:
+def _check_archive(path: Path) -> None:
+    """Refuses a program that is larger than memory, or that holds pickled objects."""
     try:
         with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
+            members = archive.infolist()
     except (OSError, zipfile.BadZipFile) as error:
         raise ExportError(f"{path} is not an archive of torch.export: {error}") from error
+    size, limit = sum(member.file_size for member in members), memory_limit()
+    if size > limit:
+        raise ExportError(
+            f"{path} takes {in_words(size)} of memory, and this container has {in_words(limit)}: "
+            "give the predictor more memory"
+        )
+    names = [member.filename for member in members]
     pickled = [name for name in names if Path(name).name.startswith(PICKLED_CONSTANTS)]
     if pickled:
         raise ExportError(f"{path} holds pickled objects, which could run any code: {pickled}")

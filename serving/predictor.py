@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from kfp_pytorch.serving.export import DATATYPES, DESCRIPTION, Export
+from kfp_pytorch.serving.limits import in_words, memory_limit
 from kfp_pytorch.serving.tensors import NUMPY_TYPES, BadRequest, from_nested
 
 # Rows that go through the model at once: what bounds the memory of a large request.
@@ -53,14 +55,15 @@ class Predictor:
         """Runs the model on zeros, in two batch sizes.
 
         Raises:
-            ModelBroken: It raised, or its output is not of the shape or type that `model.json`
-                states.
+            ModelBroken: The stated input does not fit into memory, the program raised, or its
+                output is not of the shape or type that `model.json` states.
         """
         spec = self.export.input
         # A text may be shorter than that at its longest.
         free = min(WARM_UP_SIZE, self.export.longest or WARM_UP_SIZE)
         sizes = [free if size == -1 else size for size in spec.shape[1:]]
         for batch in (2, 1):
+            self._check_memory([batch, *sizes])
             try:
                 zeros = torch.zeros([batch, *sizes], dtype=DATATYPES[spec.datatype])
                 output = self._run(zeros)
@@ -143,6 +146,17 @@ class Predictor:
             "score": ("FP32", answers.scores),
         }
         return classified | named
+
+    def _check_memory(self, shape: list[int]) -> None:
+        """Compares the size of a tensor with the container's limit before it is allocated."""
+        size = prod(shape) * DATATYPES[self.export.input.datatype].itemsize
+        limit = memory_limit()
+        if size > limit:
+            raise ModelBroken(
+                f"{DESCRIPTION}: inputs[0].shape is {list(self.export.input.shape)}; a batch of "
+                f"{shape[0]} takes {in_words(size)}, and this container has {in_words(limit)} of "
+                "memory. Correct the shape, or give the predictor more memory"
+            )
 
     def _run(self, rows: torch.Tensor) -> Array:
         with torch.inference_mode():

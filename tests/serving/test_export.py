@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from kfp_pytorch.serving import export, predictor, tensors, threads
+from kfp_pytorch.serving import export, predictor, tensors
 from kfp_pytorch.serving.export import ExportError
 
 
@@ -157,6 +157,19 @@ def test_a_broken_description_is_refused(copied: Path, text: str) -> None:
         export.load(copied)
 
 
+def test_a_description_or_program_that_memory_is_too_small_for_is_not_read(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as small:
+        small.setattr(export, "memory_limit", lambda: 1000)
+        with pytest.raises(ExportError, match="of memory, and this container has 1000 B"):
+            export.load(copied)
+    with (copied / "model.json").open("ab") as file:
+        file.truncate(10**12)  # a hole, which takes no space
+    with pytest.raises(ExportError, match="1,000,000,000,000 bytes; a description has at most"):
+        export.load(copied)
+
+
 def test_a_file_outside_the_export_is_not_read(copied: Path) -> None:
     files = {"../secret": "0", **json.loads((copied / "model.json").read_text())["files"]}
     with pytest.raises(ExportError, match=r"'\.\./secret' is not a plain name"):
@@ -192,7 +205,19 @@ def test_a_program_whose_output_does_not_fit_its_classes_is_not_served(copied: P
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"inputs": [{"name": "x", "shape": [-1, 10**12], "datatype": "FP32"}]}, "fails on zeros"),
+        (
+            {"inputs": [{"name": "x", "shape": [-1, 1, 9, 9], "datatype": "FP32"}]},
+            r"fails on zeros \[2, 1, 9, 9\]",
+        ),
+        (
+            {"inputs": [{"name": "x", "shape": [-1, 10**12], "datatype": "FP32"}]},
+            r"inputs\[0\].shape is \[-1, 1000000000000\]; a batch of 2 takes 7.276 TiB, and this "
+            r"container has .* of memory. Correct the shape",
+        ),
+        (
+            {"inputs": [{"name": "x", "shape": [-1] * 11, "datatype": "INT64"}]},
+            "a batch of 2 takes 16 PiB",
+        ),
         (
             {"outputs": [{"name": "y", "shape": [-1, 4], "datatype": "INT64"}]},
             "gives float32 where INT64 is stated",
@@ -265,16 +290,3 @@ def test_a_program_that_gives_nan_is_not_served(
     loaded = predictor.Predictor(export.load(write_export(tmp_path, Broken())))
     with pytest.raises(predictor.ModelBroken, match="NaN or infinity"):
         loaded.warm_up()
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "omp", "expected"),
-    [("50000 100000", "", 1), ("100000 100000", "", 1), ("max 100000", "3", 3), ("", "0", None)],
-)
-def test_threads_stay_within_the_containers_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroup: str, omp: str, expected: int | None
-) -> None:
-    (tmp_path / "cpu.max").write_text(cgroup)
-    monkeypatch.setenv(threads.OMP_ENV, omp)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
-    assert threads.cpu_limit(tmp_path / "cpu.max") == (64 if expected is None else expected)
