@@ -31,7 +31,16 @@ _NO_CLAIM = (
     "The claim that the model lies on is missing, or cannot be had where the pod may run: look at "
     "it with kubectl describe pvc."
 )
-# What events tell of a pod whose containers only say that they are being created.
+_INITIALIZER_SECURITY = (
+    "KServe's storage initializer has no securityContext, which this namespace wants: an "
+    "administrator gives it one by a ClusterStorageContainer (spec.container.securityContext; "
+    "`kubectl get clusterstoragecontainers`). A model on a claim (pvc://) needs no initializer."
+)
+_RUNTIME_SECURITY = (
+    "Give the containers of the ServingRuntime the securityContext that is named (`kubectl get "
+    "servingruntimes,clusterservingruntimes`), or deploy to a namespace that allows them."
+)
+# What events say of a pod whose containers only say that they are being created.
 _VOLUMES = {
     "Multi-Attach": "The claim can be attached to one node only, and another pod holds it: give it "
     "the access mode ReadWriteMany, or wait until that pod ends.",
@@ -55,7 +64,7 @@ def what_to_do(state: Rollout, seen: Seen, reason: str = "") -> str:
         return "Let it run again, if whoever stopped it agrees, and start the step again."
     refused = objects.condition(seen.workload or {}, "ReplicaFailure")
     if refused.get("status") == "True":
-        return admission.advice(str(refused.get("message")))
+        return _of_refusal(str(refused.get("message")))
     if state.refusal:
         return (
             "Correct what it names. Where no runtime serves the model's format, name one as "
@@ -75,6 +84,13 @@ def what_to_do(state: Rollout, seen: Seen, reason: str = "") -> str:
         kind, name = seen.workload.get("kind") or "deployment", objects.name(seen.workload)
         return f"`kubectl describe {kind} {name}` may say why it has no pods. {_LONGER}"
     return f"See the conditions below for what is missing. {_LONGER}"
+
+
+def _of_refusal(words: str) -> str:
+    """What to do about pods that the cluster refuses; the step has no template of its own."""
+    if "violates PodSecurity" not in words:
+        return admission.advice(words).replace("pod_template_patch", "the ServingRuntime")
+    return _INITIALIZER_SECURITY if f'"{INITIALIZER}"' in words else _RUNTIME_SECURITY
 
 
 def _of_pod(pod: Object) -> Iterator[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import urllib3
 
@@ -14,6 +16,7 @@ from kfp_pytorch.launcher import patterns
 from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.inputs.readers import as_float
 from kfp_pytorch.launcher.kserve.predict_inputs import Known, PredictInputs
+from kfp_pytorch.launcher.kserve.rollout import port_forward_advice
 from kfp_pytorch.launcher.runtime.printing import Progress
 
 # Right after a rollout: no route yet, no pod behind the route yet, a pod that loads its model.
@@ -22,6 +25,7 @@ BATCH = 32
 TOLERANCE = 1e-4
 SHOWN_WRONG = 5
 SHOWN_BYTES = 300
+_UNREACHABLE = r"NameResolutionError|NewConnectionError|ConnectTimeoutError"
 _ADVICE = (
     (
         r"^(?:401|403|302|303)\b|^\s*<",
@@ -52,7 +56,7 @@ _ADVICE = (
         "What answers there speaks no TLS: begin url with http://.",
     ),
     (
-        r"NameResolutionError|NewConnectionError|ConnectTimeoutError",
+        _UNREACHABLE,
         "It cannot be reached from this step's pod: from within the cluster use kserve_deploy's "
         "output `cluster_url`.",
     ),
@@ -113,18 +117,23 @@ def _post(http: urllib3.PoolManager, server: PredictInputs, body: Any) -> bytes:
         except urllib3.exceptions.HTTPError as error:
             said, retry = f"{type(error).__name__}: {error}", True
         if not retry:
-            raise NoAnswer(f"{server.url} refused the request: {said}{_advice(said)}")
+            raise NoAnswer(f"{server.url} refused the request: {said}{_advice(said, server.url)}")
         if time.monotonic() + pause > deadline:
             raise NoAnswer(
                 f"{server.url} did not answer within {server.ready_timeout} s (ready_timeout); the "
-                f"last try gave: {said}{_advice(said)}"
+                f"last try gave: {said}{_advice(said, server.url)}"
             )
         progress.report("waiting for an answer", said)
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def _advice(said: str) -> str:
+def _advice(said: str, url: str = "") -> str:
+    parts = urlsplit(url)
+    service, _, rest = (parts.hostname or "").partition(".")
+    if re.search(_UNREACHABLE, said) and ".svc" in f".{rest}":
+        predictor = f"{service.removesuffix('-predictor')}-predictor"
+        return f"\n{port_forward_advice(predictor, rest.partition('.')[0], parts.path)}"
     advice = patterns.advice(_ADVICE, said)
     return f"\n{advice}" if advice else ""
 

@@ -238,3 +238,28 @@ def predict_url(base: str, name: str, protocol: str) -> str:
     path = f"/v1/models/{name}:predict" if protocol == "v1" else f"/v2/models/{name}/infer"
     parts = urlsplit(base)
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+
+
+def reachable_from_outside(url: str) -> bool:
+    """Whether a URL may lead to the service from outside of the cluster.
+
+    Args:
+        url: A URL of the service. Names of Kubernetes' Services are known to pods only, and
+            example.com is KServe's domain where an administrator has set none.
+    """
+    host = urlsplit(url).hostname or ""
+    return "." in host and not host.endswith((".svc", ".cluster.local", ".example.com"))
+
+
+def port_forward_advice(service: str, namespace: str, path: str) -> str:
+    """Say how a person reaches a predictor from outside of the cluster.
+
+    Args:
+        service: The name of the predictor's Service.
+        namespace: Its namespace.
+        path: The path of the predict URL.
+    """
+    return (
+        "It cannot be reached from outside of the cluster. From your own machine: `kubectl "
+        f"port-forward -n {namespace} service/{service} 8080:80`, then http://localhost:8080{path}"
+    )

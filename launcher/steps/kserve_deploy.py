@@ -14,7 +14,13 @@ from kfp_pytorch.launcher.kserve.manifest import (
     doubtful_claim,
     parse_inputs,
 )
-from kfp_pytorch.launcher.kserve.rollout import base_url, predict_url
+from kfp_pytorch.launcher.kserve.rollout import (
+    base_url,
+    mode_of,
+    port_forward_advice,
+    predict_url,
+    reachable_from_outside,
+)
 from kfp_pytorch.launcher.kserve.wait import Waiter
 from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, NotFound
 from kfp_pytorch.launcher.kubernetes.client import Kube, connect
@@ -102,6 +108,9 @@ def deploy(kube: Kube, inputs: ServiceInputs, pace: Pace, stopper: Stopper) -> O
         revision=inputs.spec_hash,
     )
     log(f"serves at {outputs.url}")
+    if mode_of(service) == "Standard" and not reachable_from_outside(outputs.url):
+        path = urlsplit(outputs.url).path
+        log(port_forward_advice(f"{inputs.name}-predictor", kube.namespace, path))
     return outputs
 
 

@@ -66,6 +66,24 @@ def test_pods_that_are_refused_are_told_what_refuses_them() -> None:
     assert "larger quota" in advice(workload=DEPLOYMENT | {"status": {"conditions": [refused]}})
 
 
+@pytest.mark.parametrize(
+    ("container", "said"),
+    [("storage-initializer", "ClusterStorageContainer"), ("kserve-container", "ServingRuntime")],
+)
+def test_a_restricted_namespace_is_told_whose_container_breaks_its_rules(
+    container: str, said: str
+) -> None:
+    words = (
+        'pods "p" is forbidden: violates PodSecurity "restricted:latest": '
+        f'allowPrivilegeEscalation != false (container "{container}" must set '
+        "securityContext.allowPrivilegeEscalation=false)"
+    )
+    refused = {"type": "ReplicaFailure", "status": "True", "message": words}
+    advised = advice(workload=DEPLOYMENT | {"status": {"conditions": [refused]}})
+    assert said in advised
+    assert "pod_template_patch" not in advised
+
+
 def test_a_spec_that_no_runtime_serves_is_told_where_runtimes_are() -> None:
     assert "kubectl get servingruntimes" in advice(refusal="NoSupportingRuntime: none found")
 

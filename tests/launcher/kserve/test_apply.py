@@ -65,6 +65,19 @@ def test_a_new_service_is_created_and_its_exact_url_returned(
     assert outputs.revision == created["spec"]["predictor"]["annotations"][SPEC_HASH_LABEL]
 
 
+def test_a_service_that_only_pods_reach_is_said_to_be_that_with_the_way_to_it(
+    kserve: KServe, start: Start, until: Until, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """KServe's own URL is one of example.com where an administrator has set no domain."""
+    step = start()
+    until(kserve.service)
+    kserve.serves()
+    step.succeeded()
+    printed = capsys.readouterr().out
+    assert "cannot be reached from outside of the cluster" in printed
+    assert "`kubectl port-forward -n default service/digits-predictor 8080:80`" in printed
+
+
 def test_a_service_of_an_older_kserve_keeps_the_name_of_its_deployment(
     kserve: KServe, start: Start, until: Until
 ) -> None:

@@ -251,6 +251,15 @@ def test_a_name_that_nobody_knows_is_told_with_the_url_that_pods_reach(ask: Ask)
     assert "`cluster_url`" in failure(NoAnswer, lambda: ask(SAMPLES, url=url, ready_timeout=0))
 
 
+def test_a_name_that_only_pods_know_is_told_with_the_command_that_forwards_its_port(
+    ask: Ask,
+) -> None:
+    url = "http://digits-predictor.team.svc.cluster.local/v1/models/digits:predict"
+    message = failure(NoAnswer, lambda: ask(SAMPLES, url=url, ready_timeout=0))
+    assert "`kubectl port-forward -n team service/digits-predictor 8080:80`" in message
+    assert "http://localhost:8080/v1/models/digits:predict" in message
+
+
 def test_words_that_are_no_text_are_written_as_such(
     ask: Ask, server: ModelServer, tmp_path: Path
 ) -> None:
