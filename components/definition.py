@@ -10,6 +10,7 @@ from kfp.dsl.pipeline_task import PipelineTask, TaskState
 from kfp.dsl.python_component import PythonComponent
 
 from kfp_pytorch.components import forms
+from kfp_pytorch.components.descriptions import unwrapped
 from kfp_pytorch.components.signature import with_signature
 
 
@@ -50,9 +51,11 @@ def define(func: Callable[..., Any], task_settings: Mapping[str, bool]) -> Any:
         dsl.TaskConfigPassthrough(getattr(dsl.TaskConfigField, field), apply_to_task=applied)
         for field, applied in task_settings.items()
     ]
+    written = func.__doc__
     component = dsl.component(
-        func, base_image=forms.BASE_IMAGE, task_config_passthroughs=passthroughs or None
+        unwrapped(func), base_image=forms.BASE_IMAGE, task_config_passthroughs=passthroughs or None
     )
+    func.__doc__ = written
     container = component.component_spec.implementation.container
     container.command[-1] = forms.configmap_source(func.__module__, func.__name__)
     return with_signature(_Uncached(component.component_spec, func))

@@ -11,11 +11,13 @@ from kfp_pytorch.components import (
     pytorch_job,
     tensorboard,
 )
+from kfp_pytorch.components.descriptions import unwrapped
 from kfp_pytorch.launcher.constants import DEFAULT_OUTPUT_URI, TRAINING_IMAGE
 from kfp_pytorch.pipelines.steps import long_running, uncached
 
 
 @dsl.pipeline(name="train-and-serve")  # type: ignore[untyped-decorator] # kfp has no types
+@unwrapped
 def train_and_serve(
     image: str = TRAINING_IMAGE,
     num_nodes: int = 2,
@@ -46,7 +48,8 @@ def train_and_serve(
             push it to a registry of yours and give that name here.
         num_nodes: How many pods train together.
         gpus_per_node: GPUs of each pod; 0 trains on its CPUs.
-        dataset: The data: digits (in the image) or fashion-mnist (in data_dir).
+        dataset: The data: digits or synthetic, which need no files, or fashion-mnist, imagefolder
+            or shards, in data_dir.
         data_dir: The folder, in the training container, of data that the image does not have.
         model: small_cnn, or the name of a classification model of torchvision.
         epochs: How often to go through the data.

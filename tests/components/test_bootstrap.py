@@ -89,7 +89,7 @@ def test_the_launcher_comes_from_the_configmap_of_the_pods_own_namespace(pod, se
     assert seconds < 5
 
 
-@pytest.mark.parametrize("answer", [GONE, OTHER, NONE])
+@pytest.mark.parametrize("answer", [GONE, OTHER, NONE], ids=["gone", "other", "empty"])
 def test_without_its_configmap_a_step_ends_at_once_with_the_command_that_installs_it(
     pod, server, answer
 ):
@@ -104,7 +104,9 @@ def test_without_its_configmap_a_step_ends_at_once_with_the_command_that_install
 
 
 @pytest.mark.parametrize(
-    "answer", [FORBIDDEN, UNAUTHORIZED, STARTING, BUSY, PAGE, PROXY_404, CUT], ids=str
+    "answer",
+    [FORBIDDEN, UNAUTHORIZED, STARTING, BUSY, PAGE, PROXY_404, CUT],
+    ids=["403", "401", "503", "429", "a page", "404 of a proxy", "cut"],
 )
 def test_an_answer_that_does_not_last_is_asked_for_again(pod, server, answer):
     server.script = [answer, answer, GOOD]
@@ -162,7 +164,7 @@ def test_causes_that_last_end_the_step_each_after_its_time_and_with_its_words(fo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("answer", [STARTING, None])
+@pytest.mark.parametrize("answer", [STARTING, None], ids=["503", "refused"])
 def test_a_server_that_never_answers_ends_the_step_after_a_minute(folder, server, answer):
     server.script = [answer or GOOD]
     pod = Pod.make(folder, server.port if answer else 9, ARCHIVE)

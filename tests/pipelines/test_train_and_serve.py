@@ -13,6 +13,7 @@ from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.cli.packages import workflow
 from kfp_pytorch.launcher.constants import DEFAULT_OUTPUT_URI, TRAINING_IMAGE
 from kfp_pytorch.pipelines import steps
+from kfp_pytorch.training.arguments.config import DATASETS
 
 ROOT = Path(kfp_pytorch.__file__).parent.parent
 COMPILED = ROOT / "compiled" / "train_and_serve.yaml"
@@ -143,3 +144,9 @@ def test_the_package_needs_no_image_of_ours_to_start_and_installs_kfp_alone(pack
         install = executor["container"]["command"][2]
         assert install.count("pip install") == 1
         assert re.search(r"pip install --quiet --no-warn-script-location 'kfp==[\d.]+'", install)
+
+
+def test_no_parameters_description_has_a_line_break_and_datasets_names_all(package):
+    parameters = package.spec["root"]["inputDefinitions"]["parameters"]
+    assert not [name for name, each in parameters.items() if "\n" in each["description"]]
+    assert all(name in parameters["dataset"]["description"] for name in DATASETS)

@@ -1,0 +1,59 @@
+"""Docstrings are wrapped in the code; what a package describes is not."""
+
+import inspect
+
+import pytest
+
+from kfp_pytorch import components
+from kfp_pytorch.components.descriptions import unwrapped
+
+
+def documented():
+    """Does one thing,
+    and another.
+
+    A paragraph that is
+    wrapped.
+
+    Another one.
+
+    Args:
+        first: A short one.
+        second: One that goes on
+            in a second line, and
+            in a third.
+
+    Returns:
+        what: A result that
+            is wrapped.
+    """
+
+
+def test_each_paragraph_and_argument_becomes_one_line():
+    assert unwrapped(documented).__doc__.splitlines() == [
+        "Does one thing, and another.",
+        "",
+        "A paragraph that is wrapped.",
+        "",
+        "Another one.",
+        "",
+        "Args:",
+        "    first: A short one.",
+        "    second: One that goes on in a second line, and in a third.",
+        "",
+        "Returns:",
+        "    what: A result that is wrapped.",
+    ]
+
+
+@pytest.mark.parametrize("name", components.__all__)
+def test_no_description_of_an_input_or_output_has_a_line_break(name):
+    spec = getattr(components, name).component_spec
+    described = [*spec.inputs.values(), *(spec.outputs or {}).values()]
+    assert not [each.description for each in described if "\n" in (each.description or "")]
+
+
+@pytest.mark.parametrize("name", components.__all__)
+def test_help_shows_the_docstring_wrapped(name):
+    shown = inspect.getdoc(getattr(components, name))
+    assert max(map(len, shown.splitlines())) <= 100
