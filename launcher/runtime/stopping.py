@@ -1,18 +1,17 @@
-"""What a signal does: the job's DELETE goes out before anything else, also before any print.
+"""What a signal does: the job's DELETE is sent before anything else, also before any print.
 
 On Terminate, Argo's emissary signals the process group and kills what is left 0 to 1 s later, and
 stdout is a broken pipe by then. So a thread of its own waits for signals, woken by Python's signal
 handler in C: it does not matter what the main thread is doing.
 
 A drained node sends the same SIGTERM, but the step's own pod then has a deletionTimestamp. The job
-is left alive there, for a retry of the step to adopt.
+is left alive then, for a retry of the step to adopt.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import signal
 import socket
 import threading
@@ -21,20 +20,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 
-from kfp_pytorch.launcher.constants import EXIT_TERMINATED, POD, Kind
+from kfp_pytorch.launcher.constants import EXIT_TERMINATED, Kind
 from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Conflict, KindAbsent, NotFound
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
+from kfp_pytorch.launcher.runtime.own_pod import OwnPod
 from kfp_pytorch.launcher.runtime.printing import print_error, write_termination_message
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# In seconds. Argo kills a second later at the earliest only where the pod's grace was not
-# lengthened.
-GRACE = 25.0
-# How long the DELETE waits to learn whether this is a drain, in seconds.
-_DRAIN_TIMEOUT = 0.025
+# How long a deletion is repeated, in seconds: longer than most pods live after SIGTERM.
+GRACE = 120.0
+# After so many seconds without success, the termination message says so: SIGKILL may come.
+_REPORT_AFTER = 3.0
 # A server that starts may not know a kind for a moment, though its objects are there; others may
 # write an object at the moment of its deletion.
 _PAUSES = (0.1, 0.4, 1.0, 2.0)
@@ -51,7 +50,7 @@ class Target:
         kube: The cluster.
         kind: The object's kind.
         name: The object's name.
-        owns: Tells whether an object of that name is this step's.
+        owns: Returns whether an object of that name is this step's.
         pod_name: The step's own pod; empty outside of one.
         keep: Whether the object is left alive whatever happens.
         uid: The object's uid, once known.
@@ -66,15 +65,13 @@ class Target:
     keep: bool = False
     uid: str = ""
     creating: bool = False
+    own_pod: OwnPod = field(init=False)
     _urgent: Kube = field(init=False)
-    _asking: Kube = field(init=False)
 
     def __post_init__(self) -> None:
         # Made now: nothing should be read from disk when the signal comes.
         self._urgent = self.kube.with_policy(_URGENT)
-        self._asking = self.kube.with_policy(
-            RetryPolicy(unavailability_budget=0.0, first_contact=0.0, connect=1, read=1)
-        )
+        self.own_pod = OwnPod(self.kube, self.pod_name)
 
     def delete(self, deadline: float) -> bool:
         """Deletes the object, also one whose create is still in flight.
@@ -97,31 +94,15 @@ class Target:
                 return False
             time.sleep(0.02)
 
-    def is_drain(self, within: float) -> bool:
+    def is_drain(self) -> bool:
         """Whether the step's own pod is being deleted; False when that is not known in time."""
-        if not self.pod_name:
-            return False
-        deadline = time.monotonic() + within
-        answer: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        threading.Thread(
-            target=lambda: answer.put(self._own_pod_is_terminating()), daemon=True
-        ).start()
+        deadline = self.own_pod.ask()
         if not self.uid:
-            # The DELETE will want it: ask for both at once.
+            # The DELETE will need it: ask for both at once.
             with contextlib.suppress(StepError):
                 found = self._find()
                 self.uid = self.uid or found
-        try:
-            return answer.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            return False
-
-    def _own_pod_is_terminating(self) -> bool:
-        try:
-            pod = self._asking.get(POD, self.pod_name, namespace=self.kube.own_namespace)
-        except StepError:
-            return False
-        return bool(pod["metadata"].get("deletionTimestamp"))
+        return self.own_pod.is_terminating(deadline)
 
     def _find(self) -> str:
         try:
@@ -202,6 +183,8 @@ class Stopper:
 
     def set_target(self, target: Target) -> None:
         """From now on this object, once it is, must not outlive the step."""
+        if not target.keep:
+            target.own_pod.start()
         self._target = target
         self._target_known.set()
 
@@ -256,14 +239,20 @@ class Stopper:
         what = f"{target.kind.kind} {target.kube.namespace}/{target.name}"
         if target.keep:
             return f"{what} is left as it is, for cleanup is 'never'"
-        if target.is_drain(_DRAIN_TIMEOUT):
+        if target.is_drain():
             return f"this pod is being deleted, so {what} is left for a retry of the step to adopt"
+        not_yet = f"Stopped by a signal; {what} could not be deleted yet, trying again."
+        report = threading.Timer(_REPORT_AFTER, write_termination_message, [not_yet])
+        report.daemon = True
+        report.start()
         try:
             found = target.delete(started + self._grace)
         except ApiError as error:
             return f"{what} could not be deleted: {error.message}"
         except StepError as error:
             return f"{what} could not be deleted, do it by hand: {error.message}"
+        finally:
+            report.cancel()
         return f"{what} deleted" if found else f"there was no {what} to delete"
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from harness.faults.actions import Answer, Delay, LostAnswer, Stall
+from harness.faults.actions import Answer, Delay, Forbidden, LostAnswer, Stall
+from harness.faults.restart import Restart
 
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
 from kfp_pytorch.launcher.runtime.stopping import Stopper, Target
@@ -40,11 +41,6 @@ def mask(how, numbers):
         os.kill(os.getpid(), signal.SIGTERM)
     return old
 signal.pthread_sigmask = mask
-"""
-# A busy machine answers late, and a drain that is not known in time is taken for Terminate.
-PATIENT = """
-from kfp_pytorch.launcher.runtime import stopping
-stopping._DRAIN_CHECK = 15.0
 """
 
 
@@ -129,6 +125,28 @@ def own_pod(hands: Any) -> dict[str, str]:
     return {"KFP_POD_NAME": "step", "KFP_POD_UID": made["metadata"]["uid"]}
 
 
+def drain(hands: Any) -> None:
+    """Deletes the step's pod; the kubelet, too, takes a moment from there to the signal."""
+    hands.delete(POD, "step")
+    time.sleep(0.5)
+
+
+@pytest.mark.parametrize("answers_after", [0.05, 0.2])
+@pytest.mark.parametrize("watched", [True, False], ids=["watched", "may not be watched"])
+@pytest.mark.parametrize("drained", [True, False], ids=["drain", "Terminate"])
+def test_a_drain_is_told_from_terminate_by_a_slow_server(
+    process: Any, hands: Any, answers_after: float, watched: bool, drained: bool
+) -> None:
+    if not watched:
+        hands.fault(Forbidden(), "watch", "*/pods", times=None)
+    hands.fault(Delay(answers_after), "", "*", times=None)
+    step = process(own_pod(hands)).runs()
+    if drained:
+        drain(hands)
+    assert step.signal().exit()[0] == 143
+    assert bool(hands.jobs()) is drained
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_deletes_the_job_and_ends_in_143(
     process: Any, hands: Any, number: signal.Signals
@@ -150,9 +168,9 @@ def test_it_works_with_nobody_left_to_read_the_output(process: Any, hands: Any) 
 
 def test_a_drained_node_leaves_the_job_to_be_adopted(process: Any, hands: Any) -> None:
     environ = own_pod(hands)
-    step = process(environ, program=PATIENT).runs()
+    step = process(environ).runs()
     uid = step.job()["metadata"]["uid"]
-    hands.delete(POD, "step")
+    drain(hands)
     code, stderr = step.signal().exit()
     assert code == 143
     assert "adopt" in stderr
@@ -219,6 +237,27 @@ def test_a_delete_that_fails_at_first_is_tried_again_within_the_grace(
     hands.fault(Answer(code), "delete", times=2)
     assert step.signal().exit()[0] == 143
     hands.until(lambda: hands.jobs() == [])
+
+
+def test_a_delete_is_repeated_while_the_server_starts(process: Any, hands: Any) -> None:
+    step = process(own_pod(hands)).runs()
+    hands.server.restart(Restart(refused_s=0.5, forbidden_s=4.0))
+    code, stderr = step.signal().exit()
+    assert code == 143
+    assert "deleted" in stderr
+    assert hands.jobs() == []
+
+
+def test_a_signal_while_the_server_is_away_says_that_the_job_is_not_deleted_yet(
+    process: Any, hands: Any
+) -> None:
+    step = process().runs()
+    hands.fault(Answer(503), "delete", times=None)
+    step.signal()
+    hands.until(lambda: "could not be deleted yet" in step.message)
+    hands.server.faults.clear()
+    assert step.exit()[0] == 143
+    assert step.message.endswith(" deleted.")
 
 
 def test_a_second_signal_changes_nothing(process: Any, hands: Any) -> None:
@@ -288,9 +327,9 @@ def test_terminate_and_drain_are_told_apart_at_the_node_too(process: Any, hands:
     said = []
     for drained in (False, True):
         environ = own_pod(hands)
-        step = process(environ, program=PATIENT).runs()
+        step = process(environ).runs()
         if drained:
-            hands.delete(POD, "step")
+            drain(hands)
         step.signal().exit()
         said.append(step.message)
         hands.reset()

@@ -1,0 +1,113 @@
+"""Knows whether the step's own pod is being deleted: a signal then comes from a drain."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import random
+import threading
+import time
+
+from kfp_pytorch.launcher.constants import POD
+from kfp_pytorch.launcher.errors import StepError
+from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Forbidden
+from kfp_pytorch.launcher.kubernetes.client import Kube
+from kfp_pytorch.launcher.kubernetes.pod_status import is_terminating
+from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
+
+# How long a signal waits for the answer of the API server, in seconds: where a watch has shown the
+# pod, only for an event that is under way.
+_WAIT_IF_WATCHED = 0.03
+_WAIT_IF_NOT = 0.3
+_ASK = RetryPolicy(unavailability_budget=0.0, first_contact=0.0, connect=1.0, read=1.0)
+# One watch an hour, as a job that runs must cost the API server little.
+_LIFETIME = 3600.0
+_FIRST_PAUSE = 1.0
+_LONGEST_PAUSE = 600.0
+_HEALTHY_AFTER = 60.0
+
+
+class OwnPod:
+    """Watches the step's own pod from `start` on.
+
+    Args:
+        kube: The cluster.
+        name: The pod's name; empty outside of a pod, where nothing is asked.
+    """
+
+    def __init__(self, kube: Kube, name: str) -> None:
+        self._kube = kube
+        self._asking = kube.with_policy(_ASK)
+        self._name = name
+        self._watched = self._terminating = self._started = False
+        self._answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def start(self) -> None:
+        """Begins to watch."""
+        if self._name and not self._started:
+            self._started = True
+            threading.Thread(target=self._watch, daemon=True, name="OwnPod").start()
+
+    def ask(self) -> float:
+        """Asks whether the pod is being deleted, in a thread.
+
+        Returns:
+            The monotonic time until which `is_terminating` waits for the answer.
+        """
+        if not self._name or self._terminating:
+            return 0.0
+        threading.Thread(target=self._ask, daemon=True).start()
+        return time.monotonic() + (_WAIT_IF_WATCHED if self._watched else _WAIT_IF_NOT)
+
+    def is_terminating(self, deadline: float) -> bool:
+        """Whether the pod is being deleted; False where that is not known in time.
+
+        Args:
+            deadline: What `ask` returned.
+        """
+        if not self._name or self._terminating:
+            return self._terminating
+        with contextlib.suppress(queue.Empty):
+            return self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        return self._terminating
+
+    def _ask(self) -> None:
+        try:
+            pod = self._asking.get(POD, self._name, namespace=self._kube.own_namespace)
+        except StepError:
+            self._answers.put(False)
+        else:
+            self._answers.put(is_terminating(pod))
+
+    def _watch(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._terminating:
+            opened = time.monotonic()
+            try:
+                self._follow()
+            except Forbidden:
+                # It has to be asked when the signal comes.
+                return
+            except ApiError:
+                pass
+            finally:
+                self._watched = False
+            healthy = time.monotonic() - opened > _HEALTHY_AFTER
+            pause = _FIRST_PAUSE if healthy else min(4 * pause, _LONGEST_PAUSE)
+            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
+
+    def _follow(self) -> None:
+        stream = self._kube.watch(
+            POD,
+            name=self._name,
+            namespace=self._kube.own_namespace,
+            idle_timeout=1.1 * _LIFETIME,
+            lifetime=_LIFETIME,
+        )
+        with contextlib.closing(stream):
+            for kind, pod in stream:
+                if kind == "DELETED" or is_terminating(pod):
+                    self._terminating = True
+                    self._answers.put(True)
+                    return
+                self._watched = self._watched or kind in ("ADDED", "MODIFIED")
