@@ -16,7 +16,6 @@ from kfp_pytorch.launcher.kserve.deploy import Pace
 from kfp_pytorch.launcher.kubernetes.api_errors import Refused
 from kfp_pytorch.local.apiserver.errors import conflict, denied
 from kfp_pytorch.local.apiserver.store.api import Api
-from kfp_pytorch.local.controllers.kserve.webhook import check
 
 NAMESPACE = "default"
 NAME = "digits"
@@ -206,15 +205,6 @@ def test_an_update_that_collides_with_the_controller_is_made_again(
     assert collisions == 0
     kserve.rolls_out()
     step.succeeded()
-
-
-def test_a_webhooks_refusal_ends_the_step_at_once_with_its_words(
-    kserve: KServe, start: Start, deployed: Object, server: ThreadedServer
-) -> None:
-    server.call(server.api.add_webhook, INFERENCE_SERVICE, check)
-    message = start(deployment_mode="Knative").failed(Refused)
-    assert "deploymentMode cannot be changed from 'Standard' to 'Knative'" in message
-    assert kserve.service() is not None
 
 
 def test_a_refused_creation_leaves_nothing(start: Start, server: ThreadedServer) -> None:

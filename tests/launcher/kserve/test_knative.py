@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from kfp_pytorch.launcher.constants import KNATIVE_REVISION, SPEC_HASH_LABEL
+from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KNATIVE_REVISION, SPEC_HASH_LABEL
+from kfp_pytorch.launcher.kubernetes.api_errors import Refused
 from kfp_pytorch.local.apiserver.registry import Registry
 from kfp_pytorch.local.apiserver.store.api import Api
+from kfp_pytorch.local.controllers.kserve.webhook import check
 
 URL = "http://digits.default.example.com"
 REVISIONS = {
@@ -42,7 +44,7 @@ REVISIONS = {
 Object = dict[str, Any]
 Start = Callable[..., Any]
 Until = Callable[..., Any]
-KServe = Any
+KServe = ThreadedServer = Any
 
 
 @pytest.fixture
@@ -174,3 +176,12 @@ def test_the_first_revision_of_a_service_gets_all_whatever_its_canary(
     knative.makes("r1")
     knative.routes("r1", r1=100)
     step.succeeded()
+
+
+def test_a_webhooks_refusal_ends_the_step_at_once_with_its_words(
+    kserve: KServe, start: Start, deployed: Object, server: ThreadedServer
+) -> None:
+    server.call(server.api.add_webhook, INFERENCE_SERVICE, check)
+    message = start(deployment_mode="Knative").failed(Refused)
+    assert "deploymentMode cannot be changed from 'Standard' to 'Knative'" in message
+    assert kserve.service() is not None
