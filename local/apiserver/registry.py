@@ -105,7 +105,13 @@ def _native() -> Iterator[Resource]:
     everything = ("all",)
     yield Resource(NAMESPACE, namespaced=False, status=True, short_names=("ns",))
     yield Resource(NODE, namespaced=False, status=True, short_names=("no",))
-    yield Resource(constants.POD, status=True, short_names=("po",), categories=everything)
+    yield Resource(
+        constants.POD,
+        status=True,
+        generation=True,
+        short_names=("po",),
+        categories=everything,
+    )
     yield Resource(constants.SERVICE, status=True, short_names=("svc",), categories=everything)
     yield Resource(constants.CLAIM, status=True, short_names=("pvc",))
     yield Resource(constants.EVENT, short_names=("ev",))

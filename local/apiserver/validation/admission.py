@@ -221,9 +221,13 @@ def _keep_server_fields(resource: Resource, old: Object, new: Object) -> None:
 
 
 def _spec(resource: Resource, obj: Object) -> Object:
-    """What the generation counts: all but metadata and a status that is a subresource."""
+    """What the generation counts: all but metadata, a subresource and a pod's binding."""
     left_out = ("metadata", "status") if resource.status else ("metadata",)
-    return {key: value for key, value in obj.items() if key not in left_out}
+    counted = {key: value for key, value in obj.items() if key not in left_out}
+    if resource.kind == POD:
+        spec = obj.get("spec") or {}
+        counted["spec"] = {key: value for key, value in spec.items() if key != "nodeName"}
+    return counted
 
 
 def _forbidden_changes(resource: Resource, old: Object, new: Object) -> Iterable[Cause]:

@@ -11,6 +11,11 @@ import re
 from functools import cache, lru_cache
 from pathlib import Path
 
+# Fields of Kubernetes 1.34 that the client's version does not have.
+_NEWER: dict[str, dict[str, str]] = {
+    "V1PodStatus": {"observedGeneration": "int"},
+    "V1PodCondition": {"observedGeneration": "int"},
+}
 _IMPORT = re.compile(r"^from kubernetes\.client\.models\.(\w+) import (\w+)$", re.MULTILINE)
 
 
@@ -26,7 +31,8 @@ def fields(model: str) -> dict[str, str]:
     """
     text = (_folder() / f"{_modules()[model]}.py").read_text()
     types, names = _table(text, "openapi_types"), _table(text, "attribute_map")
-    return {names[attribute]: kind for attribute, kind in types.items()}
+    found = {names[attribute]: kind for attribute, kind in types.items()}
+    return found | _NEWER.get(model, {})
 
 
 def _table(text: str, name: str) -> dict[str, str]:

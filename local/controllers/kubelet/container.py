@@ -1,53 +1,31 @@
-"""One container of a pod: starts its process, again where it must, and tells how it is."""
+"""One container of a pod: starts its process, restarts it, and keeps its state."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kfp_pytorch.launcher.constants import INIT_CONTAINER
 from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.controllers.kubelet import container_config, probes
 from kfp_pytorch.local.controllers.kubelet.container_config import CreateError, ImageError, Place
 from kfp_pytorch.local.controllers.kubelet.environment import ConfigError
 from kfp_pytorch.local.controllers.kubelet.pod_status import ContainerState
-from kfp_pytorch.local.controllers.kubelet.process import Launch, Process, StartError, tail
+from kfp_pytorch.local.controllers.kubelet.process import Process, ProcessSpec, StartError, tail
+from kfp_pytorch.local.controllers.kubelet.timing import Timing
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
 from kfp_pytorch.local.quantities import quantity
 
-Object = dict[str, Any]
-
-KILLED = 137
+_KILLED = 137
 _START_ERROR = 128
-# Each container's last words; of its log, so many lines and bytes.
+# The longest termination message; of a log that takes its place, so many lines and bytes.
 _MESSAGE_LIMIT = 4096
 _LOG_LINES, _LOG_BYTES = 80, 2048
-# How soon what could not be made is tried again.
+# Seconds until a container that could not be created is retried.
 _RETRY_S = 1.0
-
-
-@dataclass(frozen=True)
-class Backoff:
-    """How long a container that ended waits to be started again.
-
-    The first start after an end is at once. The times are those of a kubelet with
-    ReduceDefaultCrashLoopBackOffDecay: a real 10 s to 5 minutes would try nobody's code better.
-
-    Attributes:
-        first: Seconds before the second.
-        longest: Seconds that no wait exceeds; twice as long a run begins anew.
-    """
-
-    first: float = 1.0
-    longest: float = 60.0
-
-    def before(self, restart: int) -> float:
-        """Seconds to wait before a restart, counted from 1 since the last long run."""
-        return 0.0 if restart <= 1 else float(min(self.first * 2 ** (restart - 2), self.longest))
 
 
 class Container:
@@ -55,16 +33,16 @@ class Container:
 
     Attributes:
         place: Where it runs.
-        state: What is known of it.
-        memory_limit: Bytes that it may hold; None for any.
+        state: Its state, as the pod's status reports it.
+        memory_limit: Bytes of memory that it may use; None for any.
         up: Is set once it has started, its startup probe included.
 
     Args:
         place: Where it runs.
         spec: The container in the pod's spec.
         restart_policy: When it is started again.
-        recorder: Where events go.
-        backoff: How long it waits before.
+        recorder: Records its events.
+        timing: How long it waits before a restart.
         changed: Is called whenever `state` has changed.
     """
 
@@ -74,7 +52,7 @@ class Container:
         spec: Object,
         restart_policy: str,
         recorder: Recorder,
-        backoff: Backoff,
+        timing: Timing,
         changed: Callable[[], None],
     ) -> None:
         self.place = place
@@ -82,7 +60,7 @@ class Container:
         self._name: str = spec["name"]
         self._policy = restart_policy
         self._recorder = recorder
-        self._backoff = backoff
+        self._timing = timing
         self._changed = changed
         self._stopping = asyncio.Event()
         self.up = asyncio.Event()
@@ -96,13 +74,13 @@ class Container:
 
     @property
     def pid(self) -> int | None:
-        """The process id that all of its processes are below; None while it does not run."""
+        """The id of the process that all of its processes descend from; None if none runs."""
         return self._process.pid if self._process else None
 
     async def run(self) -> bool:
-        """Run it until it has ended for good; returns whether it succeeded."""
+        """Run it until it is not restarted any more; returns whether it succeeded."""
         if self._name == INIT_CONTAINER:
-            # It waits until the master's name is known; here every name is 127.0.0.1.
+            # It waits for the DNS name of the master, which here is the loopback address.
             self._finish(self._terminated(0, "Completed", self._now()))
             return True
         restarts = 0
@@ -110,18 +88,18 @@ class Container:
             began = asyncio.get_running_loop().time()
             ended = await self._attempt()
             if ended is None or self._stopping.is_set() or not self._restarts(ended):
-                self._finish(ended or self._never_ran())
+                self._finish(ended or self._unknown())
                 return not self.state.ended["exitCode"]
-            if asyncio.get_running_loop().time() - began > 2 * self._backoff.longest:
+            if asyncio.get_running_loop().time() - began > 2 * self._timing.longest_backoff:
                 restarts = 0
             restarts += 1
             await self._wait_before(restarts, ended)
 
     def stop(self, grace: float) -> None:
-        """Ask it to end.
+        """Terminate it.
 
         Args:
-            grace: Seconds until it is killed; its pod's own grace is the longest.
+            grace: Seconds until it is killed, at most the grace period of its pod.
         """
         self._stopping.set()
         process = self._process
@@ -134,13 +112,13 @@ class Container:
         process.terminate()
         asyncio.get_running_loop().call_later(grace, self._kill, process)
 
-    def give_up(self) -> None:
-        """Say that it ended without having run, as its pod ends before its turn came."""
+    def mark_unknown(self) -> None:
+        """Report it as terminated, as its pod ends before it could be started."""
         if not self.state.ended:
-            self._finish(self._never_ran())
+            self._finish(self._unknown())
 
     def kill_for_memory(self) -> None:
-        """Kill it, as the kernel kills what exceeds its memory limit."""
+        """Kill it, as the kernel kills a container that exceeds its memory limit."""
         self._out_of_memory = True
         if self._process:
             self._process.kill()
@@ -153,47 +131,46 @@ class Container:
 
     async def _attempt(self) -> Object | None:
         """Start the process and wait for its end; None if it is stopped before it starts."""
-        launch = await self._prepared()
-        if launch is None:
+        spec = await self._process_spec()
+        if spec is None:
             return None
         self._event("Normal", "Created", f"Created container: {self._name}")
         self._out_of_memory = False
         try:
-            self._process = await Process.start(launch)
+            self._process = await Process.start(spec)
         except (StartError, OSError) as error:
             return self._not_started(str(error))
         try:
-            return await self._running(self._process, launch)
+            return await self._running(self._process, spec)
         except asyncio.CancelledError:
             self._process.kill()
             raise
         finally:
             self._process = None
 
-    async def _prepared(self) -> Launch | None:
-        """What is to be started, once all that it needs is there."""
+    async def _process_spec(self) -> ProcessSpec | None:
+        """The process to start, once all that it refers to exists; None if it is stopped."""
         while not self._stopping.is_set():
             try:
                 container_config.check_image(self._spec["image"])
-                prepared = container_config.launch(self.place, self._spec, self.state.restarts)
+                found = container_config.process_spec(self.place, self._spec, self.state.restarts)
             except (ConfigError, CreateError, ImageError, OSError) as error:
                 reason = _REASONS.get(type(error), "CreateContainerError")
                 self._wait(reason, str(error))
                 self._event("Warning", "Failed", f"Error: {error}")
                 await self._sleep(_RETRY_S)
             else:
-                image = self._spec["image"]
-                said = f'Container image "{image}" already present on machine'
-                self._event("Normal", "Pulled", said)
-                return prepared
+                message = f'Container image "{self._spec["image"]}" already present on machine'
+                self._event("Normal", "Pulled", message)
+                return found
         return None
 
-    async def _running(self, process: Process, launch: Launch) -> Object:
+    async def _running(self, process: Process, spec: ProcessSpec) -> Object:
         started_at = self._now()
         self.state.state = {"running": {"startedAt": started_at}}
         self.state.container_id = f"containerd://{process.pid}"
         if not self._spec.get("startupProbe"):
-            self._start_up()
+            self._set_started()
         self.state.ready = self.state.started and not self._spec.get("readinessProbe")
         self._event("Normal", "Started", f"Started container {self._name}")
         self._changed()
@@ -206,12 +183,12 @@ class Container:
             watching.cancel()
         self.state.ready = self.state.started = False
         reason = "OOMKilled" if self._out_of_memory else "Error" if code else "Completed"
-        words = self._last_words(code, launch.log)
-        if process.lost:
+        message = self._termination_message(code, spec.log)
+        if process.log_error:
             # In brackets: it is no line of the program's.
-            lost = f"[the end of this container's log is lost: {process.lost}]"
-            words = f"{words}\n{lost}".lstrip()
-        return self._terminated(code, reason, started_at, words)
+            lost = f"[the end of this container's log is lost: {process.log_error}]"
+            message = f"{message}\n{lost}".lstrip()
+        return self._terminated(code, reason, started_at, message)
 
     def _not_started(self, message: str) -> Object:
         self._event("Warning", "Failed", f"Error: {message}")
@@ -228,15 +205,15 @@ class Container:
         }
         return {**ended, "message": message} if message else ended
 
-    def _last_words(self, code: int, log: Path) -> str:
+    def _termination_message(self, code: int, log: Path) -> str:
         try:
-            words = self.place.termination_log(self._spec).read_bytes()[-_MESSAGE_LIMIT:]
+            message = self.place.termination_log(self._spec).read_bytes()[-_MESSAGE_LIMIT:]
         except OSError:
-            words = b""
+            message = b""
         to_logs = self._spec.get("terminationMessagePolicy") == "FallbackToLogsOnError"
-        if not words and code and to_logs:
+        if not message and code and to_logs:
             return tail(log, _LOG_LINES, _LOG_BYTES)
-        return words.decode(errors="replace")
+        return message.decode(errors="replace")
 
     # Between two starts.
 
@@ -246,25 +223,31 @@ class Container:
         return self._policy == "Always"
 
     async def _wait_before(self, restart: int, ended: Object) -> None:
-        self.state.last_state = {"terminated": ended}
         if ended["reason"] == "StartError":
+            self.state.last_state = {"terminated": ended}
             self._wait("RunContainerError", ended["message"])
-        delay = self._backoff.before(restart)
-        if delay:
-            meta = objects.metadata(self.place.pod)
-            pod = f"{meta['name']}_{meta['namespace']}({meta['uid']})"
-            said = f"restarting failed container={self._name} pod={pod}"
-            self._wait("CrashLoopBackOff", f"back-off {delay:g}s {said}")
-            said = f"restarting failed container {self._name} in pod {pod}"
-            self._event("Warning", "BackOff", f"Back-off {said}")
-            await self._sleep(delay)
+        else:
+            self.state.state = {"terminated": ended}
+            self._changed()
+        delay = self._timing.before(restart)
+        reported_after = min(delay, self._timing.crash_loop)
+        await self._sleep(reported_after)
+        self.state.last_state = {"terminated": ended}
+        if restart > 1 and not self._stopping.is_set():
+            self._report_crash_loop(delay)
+            await self._sleep(delay - reported_after)
         if not self._stopping.is_set():
             self.state.restarts += 1
-            self._forget_old_logs()
+            # As a kubelet, it keeps the log of the run before, and none that is older.
+            self.place.log(self._spec, self.state.restarts - 2).unlink(missing_ok=True)
 
-    def _forget_old_logs(self) -> None:
-        """Keep the log of the start before, as a kubelet does, and none that is older."""
-        self.place.log(self._spec, self.state.restarts - 2).unlink(missing_ok=True)
+    def _report_crash_loop(self, delay: float) -> None:
+        meta = objects.metadata(self.place.pod)
+        pod = f"{meta['name']}_{meta['namespace']}({meta['uid']})"
+        message = f"restarting failed container={self._name} pod={pod}"
+        self._wait("CrashLoopBackOff", f"back-off {delay:g}s {message}")
+        message = f"Back-off restarting failed container {self._name} in pod {pod}"
+        self._event("Warning", "BackOff", message)
 
     async def _sleep(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -283,10 +266,11 @@ class Container:
             self.state.last_state = {}
         self._changed()
 
-    def _never_ran(self) -> Object:
-        last: Object | None = self.state.last_state.get("terminated")
-        said = "The container could not be located when the pod was terminated"
-        return last or self._terminated(KILLED, "ContainerStatusUnknown", self._now(), said)
+    def _unknown(self) -> Object:
+        """How it ended before; else that there is no container."""
+        last: Object | None = self.state.ended or self.state.last_state.get("terminated")
+        message = "The container could not be located when the pod was terminated"
+        return last or self._terminated(_KILLED, "ContainerStatusUnknown", self._now(), message)
 
     # Probes.
 
@@ -295,53 +279,53 @@ class Container:
         if startup:
             started = asyncio.Event()
             watching = asyncio.create_task(
-                self._watch("Startup", startup, lambda ok: self._startup(ok, started, process))
+                self._watch("Startup", startup, lambda ok: self._on_startup(ok, started, process))
             )
             try:
                 await started.wait()
             finally:
                 watching.cancel()
-            self._start_up()
+            self._set_started()
             self._set_ready(not self._spec.get("readinessProbe"))
         async with asyncio.TaskGroup() as group:
-            for kind, tell in (
+            for kind, report in (
                 ("Readiness", self._set_ready),
-                ("Liveness", lambda alive: self._alive(alive, process)),
+                ("Liveness", lambda alive: self._on_liveness(alive, process)),
             ):
                 probe = self._spec.get(f"{kind.lower()}Probe")
                 if probe:
-                    group.create_task(self._watch(kind, probe, tell))
+                    group.create_task(self._watch(kind, probe, report))
 
-    async def _watch(self, kind: str, probe: Object, tell: Callable[[bool], None]) -> None:
+    async def _watch(self, kind: str, probe: Object, report: Callable[[bool], None]) -> None:
         once = probes.check(self.place.pod, probe, self.place.ports)
         if once is None:
-            tell(True)
+            report(True)
             return
 
-        def failed(wrong: str) -> None:
-            self._event("Warning", "Unhealthy", f"{kind} probe failed: {wrong}")
+        def failed(why: str) -> None:
+            self._event("Warning", "Unhealthy", f"{kind} probe failed: {why}")
 
-        await probes.watch(probe, once, tell, failed)
+        await probes.watch(probe, once, report, failed)
 
-    def _start_up(self) -> None:
+    def _set_started(self) -> None:
         self.state.started = True
         self.up.set()
 
-    def _startup(self, succeeded: bool, started: asyncio.Event, process: Process) -> None:
+    def _on_startup(self, succeeded: bool, started: asyncio.Event, process: Process) -> None:
         if succeeded:
             started.set()
         else:
-            self._alive(False, process)
+            self._on_liveness(False, process)
 
     def _set_ready(self, ready: bool) -> None:
         if self.state.ready != ready:
             self.state.ready = ready
             self._changed()
 
-    def _alive(self, alive: bool, process: Process) -> None:
+    def _on_liveness(self, alive: bool, process: Process) -> None:
         if not alive:
-            said = f"Container {self._name} failed liveness probe, will be restarted"
-            self._event("Normal", "Killing", said)
+            message = f"Container {self._name} failed liveness probe, will be restarted"
+            self._event("Normal", "Killing", message)
             process.terminate()
 
     def _event(self, type_: str, reason: str, message: str) -> None:

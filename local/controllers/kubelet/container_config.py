@@ -1,4 +1,4 @@
-"""From a container of a Pod object to a process of this machine."""
+"""The process of this machine that runs a container of a Pod object."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kfp_pytorch.launcher.constants import TERMINATION_LOG_ENV, TERMINATION_LOG_
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.controllers.kubelet import environment, volumes
-from kfp_pytorch.local.controllers.kubelet.process import Launch
-from kfp_pytorch.local.controllers.kubelet.rewriting import Translation
+from kfp_pytorch.local.controllers.kubelet.process import ProcessSpec
+from kfp_pytorch.local.controllers.kubelet.rewriting import Rewriter
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 from kfp_pytorch.local.processes import temporary
 
@@ -84,7 +84,7 @@ class Place:
 
 
 def check_image(image: str) -> None:
-    """Refuse the name of an image that no runtime could pull.
+    """Refuse an invalid name of an image.
 
     Raises:
         ImageError: It is not a reference to an image.
@@ -96,18 +96,18 @@ def check_image(image: str) -> None:
         )
 
 
-def launch(place: Place, container: Object, restarts: int) -> Launch:
-    """Decide how a container's process is started.
+def process_spec(place: Place, container: Object, restarts: int) -> ProcessSpec:
+    """The process to start for a container.
 
     Args:
         place: Where it runs.
         container: The container.
-        restarts: How often it was started before.
+        restarts: How often it was restarted.
 
     Raises:
         environment.ConfigError: Something that it refers to is missing.
         CreateError: There is no command.
-        OSError: The pod's folder cannot be written, as when the disk is full.
+        OSError: The pod's folder cannot be written.
     """
     declared = environment.variables(place.pod, container, place.find)
     command = environment.command(container, declared)
@@ -120,13 +120,13 @@ def launch(place: Place, container: Object, restarts: int) -> Launch:
     _empty_termination_log(place.termination_log(container))
     mounts = volumes.mounts(container, place.volumes, declared)
     mounts[message_path] = str(place.termination_log(container))
-    translation = Translation(mounts, _ports(place, container), _endpoint(place))
+    rewriter = Rewriter(mounts, _ports(place, container), _endpoint(place))
     values = {TERMINATION_LOG_ENV: message_path, **declared}
-    about_the_pod = {name: values.pop(name) for name in _about_the_pod(container)}
-    return Launch(
-        command=translation.command(command),
-        environment=_initial(place) | translation.variables(values) | about_the_pod,
-        folder=_working_folder(place, container, translation),
+    from_fields = {name: values.pop(name) for name in _field_variables(container)}
+    return ProcessSpec(
+        command=rewriter.command(command),
+        environment=_base_environment(place) | rewriter.variables(values) | from_fields,
+        folder=_working_folder(place, container, rewriter),
         log=place.log(container, restarts),
         grace=float(place.pod["spec"].get("terminationGracePeriodSeconds", 30)),
     )
@@ -148,14 +148,14 @@ def _empty_termination_log(path: Path) -> None:
     path.chmod(0o666)
 
 
-def _about_the_pod(container: Object) -> list[str]:
-    """The variables that say something of the pod itself; its name is also its service's."""
+def _field_variables(container: Object) -> list[str]:
+    """The variables from the pod's own fields: its name would be rewritten as its service's."""
     variables = container.get("env") or []
     return [each["name"] for each in variables if "fieldRef" in (each.get("valueFrom") or {})]
 
 
-def _initial(place: Place) -> dict[str, str]:
-    """The short list of variables that every process has."""
+def _base_environment(place: Place) -> dict[str, str]:
+    """The variables that every process has."""
     home = place.folder / "home"
     home.mkdir(parents=True, exist_ok=True)
     found = {
@@ -164,8 +164,8 @@ def _initial(place: Place) -> dict[str, str]:
         "TMPDIR": str(_temporary_folder(place)),
         "LANG": "C.UTF-8",
         "HOSTNAME": objects.name(place.pod),
-        # Pods share the cores of one machine: threads of OpenMP that spin while they wait for each
-        # other take them from the other pods, and make these several times slower.
+        # Pods share the cores of one machine: spinning threads of OpenMP would take them from the
+        # other pods.
         "OMP_WAIT_POLICY": "PASSIVE",
     }
     if place.gpus is not None:
@@ -209,10 +209,10 @@ def _python_folders(root: Path) -> list[str]:
     return [str(folder), own]
 
 
-def _working_folder(place: Place, container: Object, translation: Translation) -> Path:
+def _working_folder(place: Place, container: Object, rewriter: Rewriter) -> Path:
     given = container.get("workingDir") or ""
-    translated = translation.path(given)
+    mounted = rewriter.path(given)
     # The image is this Python: a folder of another image is made under the pod's own.
-    folder = Path(translated) if translated else place.folder / "work" / given.lstrip("/")
+    folder = Path(mounted) if mounted else place.folder / "work" / given.lstrip("/")
     folder.mkdir(parents=True, exist_ok=True)
     return folder

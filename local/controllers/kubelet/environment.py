@@ -14,12 +14,12 @@ from typing import Any
 
 from kfp_pytorch.launcher.constants import CONFIG_MAP, Kind
 from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.registry import SECRET
 from kfp_pytorch.local.quantities import quantity
 
-Object = dict[str, Any]
 Find = Callable[[Kind, str], Object | None]
-"""Gives an object of the pod's namespace by its kind and name, or None."""
+"""Finds an object of the pod's namespace by its kind and name; None if there is none."""
 
 _REFERENCE = re.compile(r"\$(\$|\(([^)]*)\))")
 _KEYED_FIELD = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
@@ -27,7 +27,7 @@ _WORDS = {SECRET: "Secret", CONFIG_MAP: "ConfigMap"}
 
 
 class ConfigError(Exception):
-    """Something that a container refers to is not there (CreateContainerConfigError)."""
+    """A container refers to an object that does not exist (CreateContainerConfigError)."""
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
@@ -53,30 +53,30 @@ def variables(pod: Object, container: Object, find: Find) -> dict[str, str]:
     Args:
         pod: The pod, for `fieldRef`.
         container: One of its containers.
-        find: Gives config maps and secrets.
+        find: Finds ConfigMaps and Secrets.
 
     Returns:
         Name → value, with references to variables that come before replaced.
 
     Raises:
-        ConfigError: A config map, a secret or a key in one is not there and not optional.
+        ConfigError: A ConfigMap, a Secret or a key in one does not exist and is not optional.
     """
     found: dict[str, str] = {}
     for source in container.get("envFrom") or []:
         prefix = source.get("prefix") or ""
-        for key, value in _whole(source, find):
+        for key, value in _all_of(source, find):
             found[prefix + key] = value
     for entry in container.get("env") or []:
         if entry.get("valueFrom"):
-            referred = _referred(pod, container, entry["valueFrom"], find)
-            if referred is not None:
-                found[entry["name"]] = referred
+            referenced = _value_from(pod, container, entry["valueFrom"], find)
+            if referenced is not None:
+                found[entry["name"]] = referenced
         else:
             found[entry["name"]] = expand(entry.get("value") or "", found)
     return found
 
 
-def _whole(source: Object, find: Find) -> Iterator[tuple[str, str]]:
+def _all_of(source: Object, find: Find) -> Iterator[tuple[str, str]]:
     for field, kind in (("configMapRef", CONFIG_MAP), ("secretRef", SECRET)):
         reference = source.get(field)
         if reference:
@@ -92,12 +92,12 @@ def _found(kind: Kind, reference: Object, find: Find) -> Object:
 
 
 def contents(holder: Object) -> dict[str, str]:
-    """The texts that a config map or a secret holds, by key."""
+    """The texts of a ConfigMap or a Secret, by key."""
     return {key: data.decode(errors="replace") for key, data in files(holder).items()}
 
 
 def files(holder: Object) -> dict[str, bytes]:
-    """The bytes that a config map or a secret holds, by key."""
+    """The bytes of a ConfigMap or a Secret, by key."""
     data = holder.get("data") or {}
     if holder.get("kind") == SECRET.kind:
         return {key: base64.b64decode(text) for key, text in data.items()}
@@ -106,7 +106,7 @@ def files(holder: Object) -> dict[str, bytes]:
     return found | {key: base64.b64decode(text) for key, text in binary.items()}
 
 
-def _referred(pod: Object, container: Object, source: Object, find: Find) -> str | None:
+def _value_from(pod: Object, container: Object, source: Object, find: Find) -> str | None:
     for field, kind in (("secretKeyRef", SECRET), ("configMapKeyRef", CONFIG_MAP)):
         if field in source:
             return _key(pod, kind, source[field], find)

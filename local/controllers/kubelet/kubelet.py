@@ -6,24 +6,22 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.controllers.kubelet import memory
-from kfp_pytorch.local.controllers.kubelet.container import Backoff
 from kfp_pytorch.local.controllers.kubelet.container_config import remove_folder
 from kfp_pytorch.local.controllers.kubelet.pod_worker import Node, PodWorker
+from kfp_pytorch.local.controllers.kubelet.timing import Timing
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
 from kfp_pytorch.local.controllers.kubernetes.node import NODE_NAME, gpu_request
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 from kfp_pytorch.local.processes import guard
 
-Object = dict[str, Any]
-
-# How often the memory of containers with a limit is looked at.
-_MEMORY_BEAT_S = 0.2
+# How often the memory of containers with a limit is measured.
+_MEMORY_PERIOD_S = 0.2
 _LOG = logging.getLogger(__name__)
 
 
@@ -37,7 +35,7 @@ class Kubelet:
         root: The cluster's folder.
         ports: Where pods listen.
         gpus: The numbers of this machine's GPUs.
-        backoff: How long a container that ended waits to be started again.
+        timing: Its delays.
     """
 
     def __init__(
@@ -46,31 +44,31 @@ class Kubelet:
         root: Path,
         ports: Ports,
         gpus: Sequence[int] = (),
-        backoff: Backoff | None = None,
+        timing: Timing | None = None,
     ) -> None:
         recorder = Recorder(api, "kubelet", NODE_NAME)
         self._api = api
-        self._node = Node(api, root, ports, recorder, backoff or Backoff())
+        self._node = Node(api, root, ports, recorder, timing or Timing())
         self._gpus = list(gpus)
         self._gpus_of: dict[str, list[int]] = {}
         self._workers: dict[str, tuple[PodWorker, asyncio.Task[None]]] = {}
 
     async def run(self) -> None:
-        """Work until cancelled; pods go on running until `stop`."""
+        """Work until cancelled; pods run until `stop`."""
         self._remove_folders()
         watching = asyncio.create_task(self._watch_memory())
         try:
             async for _, pod in self._api.watch(POD):
                 if pod["spec"].get("nodeName") == NODE_NAME:
-                    self._see(pod)
+                    self._sync(pod)
         finally:
             watching.cancel()
 
     async def stop(self, longest: float) -> None:
-        """Stop every pod and wait until nothing of any is left.
+        """Stop every pod and wait until no process of any is left.
 
         Args:
-            longest: Seconds after which what has not ended is killed.
+            longest: Seconds after which processes are killed.
         """
         running = list(self._workers.values())
         for worker, _ in running:
@@ -79,14 +77,14 @@ class Kubelet:
         self._remove_folders()
 
     def _remove_folders(self) -> None:
-        """Remove the folders of all pods, as of those that a cluster before left behind."""
+        """Remove the folders of all pods, those of an earlier cluster included."""
         for folder in (self._node.root / "pods").glob("*/"):
             remove_folder(folder)
 
-    def _see(self, seen: Object) -> None:
+    def _sync(self, seen: Object) -> None:
         uid: str = objects.metadata(seen)["uid"]
         worker, _ = self._workers.get(uid, (None, None))
-        # What was seen may be of the past: the pod may have ended since.
+        # The event may be old: the pod may have been deleted since.
         pod = self._api.find(POD, objects.namespace(seen), objects.name(seen))
         if pod is None or objects.metadata(pod)["uid"] != uid:
             if worker:
@@ -104,20 +102,20 @@ class Kubelet:
         worker = PodWorker(self._node, pod, self._gpus_for(pod))
         task = asyncio.create_task(worker.run())
         self._workers[uid] = (worker, task)
-        task.add_done_callback(lambda done: self._ended(worker, pod, done))
+        task.add_done_callback(lambda done: self._forget(worker, pod, done))
         if objects.deleting(pod):
             worker.stop(objects.metadata(pod).get("deletionGracePeriodSeconds", 0))
 
-    def _ended(self, worker: PodWorker, pod: Object, task: asyncio.Task[None]) -> None:
+    def _forget(self, worker: PodWorker, pod: Object, task: asyncio.Task[None]) -> None:
         self._workers.pop(worker.uid, None)
         self._gpus_of.pop(worker.uid, None)
         if not task.cancelled() and task.exception():
-            _LOG.error("pod %s failed here", objects.name(pod), exc_info=task.exception())
+            _LOG.error("the worker of pod %s failed", objects.name(pod), exc_info=task.exception())
         if self._api.find(POD, objects.namespace(pod), objects.name(pod)) is None:
             self._clean_up(pod)
 
     def _clean_up(self, pod: Object) -> None:
-        """Remove the folder of a pod that is gone; its logs and its claims stay."""
+        """Remove the folder of a deleted pod; its logs and its claims stay."""
         meta = objects.metadata(pod)
         name = f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
         remove_folder(self._node.root / "pods" / name)
@@ -133,7 +131,7 @@ class Kubelet:
 
     async def _watch_memory(self) -> None:
         while True:
-            await asyncio.sleep(_MEMORY_BEAT_S)
+            await asyncio.sleep(_MEMORY_PERIOD_S)
             limited = {
                 container.pid: container
                 for worker, _ in self._workers.values()
@@ -148,10 +146,10 @@ class Kubelet:
 
 
 def _over_limit(limits: dict[int, float]) -> list[int]:
-    """Which trees of processes hold more memory than they may: guard's process id → bytes."""
+    """The guards whose descendants use more memory than their limit: process id → bytes."""
     parents = guard.parents()
     return [
         pid
         for pid, limit in limits.items()
-        if memory.held(guard.descendants(pid, parents), limit) > limit
+        if memory.used(guard.descendants(pid, parents), limit) > limit
     ]

@@ -1,4 +1,4 @@
-"""How much memory a container's processes hold, as its control group would count it."""
+"""How much memory a container's processes use, as its control group would count it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _RESIDENT = re.compile(rb"^Rss(?:Anon|Shmem):\s+(\d+) kB", re.MULTILINE)
 _SHARED_FAIRLY = re.compile(rb"^Pss_(?:Anon|Shmem):\s+(\d+) kB", re.MULTILINE)
 
 
-def held(pids: list[int], limit: float) -> int:
-    """The memory that processes hold together.
+def used(pids: list[int], limit: float) -> int:
+    """The memory that processes use together.
 
-    Pages that a fork shares with its parent are first counted for both, which is quick; only when
-    that is over the limit are they counted fairly, which takes milliseconds.
+    Pages that a fork shares with its parent are first counted for both, which is quick. Only where
+    that exceeds the limit are they counted once, which takes milliseconds.
 
     Args:
-        pids: The processes; those that have ended count nothing.
-        limit: The limit that matters, in bytes.
+        pids: The processes; those that have ended are left out.
+        limit: The limit that the memory is compared with, in bytes.
 
     Returns:
         Bytes of anonymous and shared memory.

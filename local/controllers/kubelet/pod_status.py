@@ -8,27 +8,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object
+from kfp_pytorch.local.controllers.kubernetes.status import ENDED_PHASES, condition, dated
 
-Object = dict[str, Any]
-
-# What all of a pod's containers together may say when they end.
+# The longest that the termination messages of all of a pod's containers are together.
 _MESSAGES_LIMIT = 12 * 1024
 
 
 @dataclass
 class ContainerState:
-    """What is known of one container.
+    """The state of one container.
 
     Attributes:
         name: Its name.
         image: The image that it asks for.
         state: `waiting`, `running` or `terminated` with its details.
         last_state: The `terminated` of the process before this one, or nothing.
-        restarts: How often it was started again.
+        restarts: How often it was restarted.
         ready: Whether its readiness probe, if it has one, says so.
         started: Whether its startup probe, if it has one, has said so.
         sidecar: Whether it is an init container that runs as long as its pod.
@@ -47,7 +46,7 @@ class ContainerState:
 
     @property
     def ended(self) -> Object:
-        """The details of its end; empty while it has not ended for good."""
+        """The details of its end; empty while it has not ended."""
         return self.state.get("terminated") or {}
 
     @property
@@ -64,19 +63,29 @@ class ContainerState:
 
     @property
     def has_run(self) -> bool:
-        """Whether it waits to be started *again*."""
+        """Whether it waits for a restart."""
         return "waiting" in self.state and bool(self.last_state)
 
 
-def phase(initial: list[ContainerState], main: list[ContainerState], restart_policy: str) -> str:
+def phase(
+    initial: list[ContainerState],
+    main: list[ContainerState],
+    restart_policy: str,
+    *,
+    ended: bool = False,
+) -> str:
     """The pod's phase.
 
     Args:
         initial: Its init containers.
         main: Its other containers.
         restart_policy: Its restart policy.
+        ended: Whether no container of it is restarted any more.
     """
     sidecars = [each for each in initial if each.sidecar]
+    failed = any(each.ended.get("exitCode") for each in main)
+    if ended:
+        return "Failed" if failed or not all(each.ended for each in main) else "Succeeded"
     for container in initial:
         if container.ended.get("exitCode") and restart_policy == "Never" and not container.sidecar:
             return "Failed"
@@ -84,10 +93,10 @@ def phase(initial: list[ContainerState], main: list[ContainerState], restart_pol
             return "Pending"
     if any("waiting" in each.state and not each.has_run for each in main):
         return "Pending"
-    going = any(each.running or each.has_run for each in (*main, *sidecars))
-    if going or restart_policy == "Always":
+    active = any(each.running or each.has_run for each in (*main, *sidecars))
+    if active or restart_policy == "Always" or (failed and restart_policy == "OnFailure"):
         return "Running"
-    return "Failed" if any(each.ended["exitCode"] for each in main) else "Succeeded"
+    return "Failed" if failed else "Succeeded"
 
 
 def pod_status(
@@ -95,32 +104,36 @@ def pod_status(
     initial: list[ContainerState],
     main: list[ContainerState],
     now: datetime,
+    *,
+    ended: bool = False,
     evicted: Object | None = None,
 ) -> Object:
     """The whole status of a pod that is bound to this machine.
 
     Args:
-        pod: The pod, with its status so far.
+        pod: The pod, with its status until now.
         initial: Its init containers.
         main: Its other containers.
         now: The time, in UTC.
-        evicted: The `reason` and the `message` for which the kubelet ends the pod, if it does. As
-            in a real one they are told once nothing of the pod runs.
+        ended: Whether the kubelet is done with the pod. Until then its phase is not terminal,
+            whatever its containers' states are.
+        evicted: The `reason` and `message` for which the kubelet ends the pod, if it does; they
+            are reported when it has ended.
     """
     spec, old = pod["spec"], pod.get("status") or {}
-    new_phase = phase(initial, main, spec.get("restartPolicy", "Always"))
-    # A pod that is deleted is not started again: what has ended has ended.
-    all_ended = all(each.ended for each in (*initial, *main))
-    if objects.deleting(pod) and main and all_ended:
-        new_phase = "Failed" if any(each.ended["exitCode"] for each in main) else "Succeeded"
-    over: Object = {}
-    if evicted and all_ended:
-        new_phase, over = "Failed", evicted
+    next_phase = phase(initial, main, spec.get("restartPolicy", "Always"), ended=ended)
+    if ended and evicted:
+        old, next_phase = {**old, **evicted}, "Failed"
+    generation = objects.metadata(pod).get("generation", 1)
+    conditions = _conditions(pod, initial, main, next_phase, now)
+    if next_phase in ENDED_PHASES and not ended:
+        next_phase = old.get("phase", "Pending")
+        conditions[0] = {**conditions[0], "status": "True"}
     status = {
         **{key: old[key] for key in ("qosClass", "reason", "message") if key in old},
-        **over,
-        "phase": new_phase,
-        "conditions": _conditions(old, initial, main, new_phase, objects.timestamp(now)),
+        "observedGeneration": generation,
+        "phase": next_phase,
+        "conditions": [{**each, "observedGeneration": generation} for each in conditions],
         "hostIP": loopback.ADDRESS,
         "hostIPs": [{"ip": loopback.ADDRESS}],
         "podIP": loopback.ADDRESS,
@@ -152,7 +165,7 @@ def _container(container: ContainerState) -> Object:
 
 
 def _share_messages(status: Object, containers: int) -> None:
-    """Cut the containers' last words to their share of what a pod may say."""
+    """Cut each container's termination message to its share of the limit."""
     share = _MESSAGES_LIMIT // max(containers, 1)
     for container in (*status.get("initContainerStatuses", ()), *status["containerStatuses"]):
         for state in ("state", "lastState"):
@@ -163,20 +176,20 @@ def _share_messages(status: Object, containers: int) -> None:
 
 
 def _conditions(
-    old: Object,
+    pod: Object,
     initial: list[ContainerState],
     main: list[ContainerState],
     new_phase: str,
-    now: str,
+    now: datetime,
 ) -> list[Object]:
     uninitialized = [each.name for each in initial if not each.initialized]
     sidecars = [each for each in initial if each.sidecar]
     unready = [each.name for each in (*sidecars, *main) if not each.ready]
     finished = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(new_phase, "")
-    initialized = _verdict(uninitialized, "ContainersNotInitialized", "incomplete")
+    initialized = _all_or(uninitialized, "ContainersNotInitialized", "incomplete")
     if finished and not uninitialized:
         initialized["reason"] = "PodCompleted"
-    ready = _verdict(unready, "ContainersNotReady", "unready")
+    ready = _all_or(unready, "ContainersNotReady", "unready")
     if finished:
         ready = {"status": "False", "reason": finished}
     wanted = [
@@ -186,18 +199,13 @@ def _conditions(
         {"type": "ContainersReady", **ready},
         {"type": "PodScheduled", "status": "True"},
     ]
-    known = {each["type"]: each for each in old.get("conditions") or []}
-    return [_dated(condition, known.get(condition["type"], {}), now) for condition in wanted]
+    return [
+        dated({**each, "lastProbeTime": None}, condition(pod, each["type"]), now) for each in wanted
+    ]
 
 
-def _verdict(missing: list[str], reason: str, word: str) -> Object:
+def _all_or(missing: list[str], reason: str, word: str) -> Object:
     if not missing:
         return {"status": "True"}
     message = f"containers with {word} status: [{' '.join(missing)}]"
     return {"status": "False", "reason": reason, "message": message}
-
-
-def _dated(condition: Object, known: Object, now: str) -> Object:
-    same = known.get("status") == condition["status"]
-    since = known.get("lastTransitionTime") if same else None
-    return {**condition, "lastProbeTime": None, "lastTransitionTime": since or now}

@@ -8,26 +8,25 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.registry import SECRET
 from kfp_pytorch.local.apiserver.store.api import Api, ApiError
 from kfp_pytorch.local.controllers.kubelet import pod_status, volumes
-from kfp_pytorch.local.controllers.kubelet.container import Backoff, Container
+from kfp_pytorch.local.controllers.kubelet.container import Container
 from kfp_pytorch.local.controllers.kubelet.container_config import Place
+from kfp_pytorch.local.controllers.kubelet.timing import Timing
 from kfp_pytorch.local.controllers.kubelet.volumes import VolumeError
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 
-Object = dict[str, Any]
-
 _MOUNT_RETRY_S = 1.0
 _GRACE_S = 30
 # Source: kubernetes pkg/kubelet/active_deadline.go.
-_OVERDUE = {
+_DEADLINE_EXCEEDED = {
     "reason": "DeadlineExceeded",
     "message": "Pod was active on the node longer than the specified deadline",
 }
@@ -42,15 +41,15 @@ class Node:
         api: The cluster's objects.
         root: The cluster's folder.
         ports: Where pods listen.
-        recorder: Where the kubelet's events go.
-        backoff: How long a container that ended waits to be started again.
+        recorder: Records the kubelet's events.
+        timing: The kubelet's delays.
     """
 
     api: Api
     root: Path
     ports: Ports
     recorder: Recorder
-    backoff: Backoff
+    timing: Timing
 
 
 class PodWorker:
@@ -68,13 +67,14 @@ class PodWorker:
         self.uid: str = objects.metadata(pod)["uid"]
         self._stopping = asyncio.Event()
         self._evicted: Object | None = None
+        self._ended = False
         self.folder = node.root / "pods" / f"{self._namespace}_{self._name}_{self.uid}"
         pod = {**pod, "status": {**(pod.get("status") or {}), "podIP": loopback.ADDRESS}}
         pod["status"]["hostIP"] = loopback.ADDRESS
         self._place = Place(node.api, node.root, node.ports, pod, self.folder, {}, gpus)
         spec = pod["spec"]
         policy = spec.get("restartPolicy", "Always")
-        # An init container that ended well has ended for good, whatever the policy of the pod.
+        # An init container that succeeded is not restarted, whatever the policy of the pod.
         initial_policy = "OnFailure" if policy == "Always" else policy
         self._initial = []
         for each in spec.get("initContainers") or []:
@@ -86,7 +86,7 @@ class PodWorker:
 
     def _container(self, spec: Object, policy: str) -> Container:
         node = self._node
-        return Container(self._place, spec, policy, node.recorder, node.backoff, self.write_status)
+        return Container(self._place, spec, policy, node.recorder, node.timing, self.write_status)
 
     @property
     def containers(self) -> list[Container]:
@@ -94,20 +94,20 @@ class PodWorker:
         return [*self._initial, *self._main]
 
     async def run(self) -> None:
-        """Run the pod until it has ended, was deleted or overdue, and has stopped."""
+        """Run the pod until all of its containers have ended."""
         self.write_status()
         deadline = self._place.pod["spec"].get("activeDeadlineSeconds")
         if deadline is None:
             await self._run()
             return
-        timer = asyncio.get_running_loop().call_later(deadline, self._end_overdue)
+        timer = asyncio.get_running_loop().call_later(deadline, self._end_at_deadline)
         try:
             await self._run()
         finally:
             timer.cancel()
 
     async def _run(self) -> None:
-        self._look_for_pull_secrets()
+        self._check_pull_secrets()
         mounted = await self._mount()
         for container in self.containers:
             container.place = replace(self._place, volumes=mounted)
@@ -118,15 +118,18 @@ class PodWorker:
             )
         if initialized and not self._stopping.is_set():
             await asyncio.gather(*(container.run() for container in self._main))
-        elif self._stopping.is_set():
-            for container in self.containers:
-                container.give_up()
+        elif self._stopping.is_set() and not self._initial:
+            for container in self._main:
+                container.mark_unknown()
         await self._stop_sidecars()
         self.write_status()
-        self._say_gone()
+        await self._sleep(self._node.timing.sync)
+        self._ended = True
+        self.write_status()
+        self._confirm_deletion()
 
     async def _init(self, container: Container) -> bool:
-        """Run an init container to its end, or a sidecar until it is up; whether that came about.
+        """Run an init container to its end, or a sidecar until it is up; whether it succeeded.
 
         Source: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/.
         """
@@ -146,22 +149,25 @@ class PodWorker:
         await asyncio.gather(*self._beside)
 
     def stop(self, grace: float) -> None:
-        """Ask the pod's containers to end; after the grace, in seconds, they are killed.
+        """Terminate the pod's containers; after the grace period, in seconds, they are killed.
 
-        Sidecars are asked when the others have ended, unless none of them runs.
+        Sidecars are terminated after the others, unless none of these runs.
         """
         self._stopping.set()
+        self.write_status()
         first = (
             self._main if grace > 0 and any(each.pid for each in self._main) else self.containers
         )
         for container in first:
             container.stop(grace)
 
-    def _end_overdue(self) -> None:
-        """End the pod for having been here longer than it may."""
-        self._evicted = _OVERDUE
+    def _end_at_deadline(self) -> None:
+        """End the pod, as its activeDeadlineSeconds have passed."""
+        self._evicted = _DEADLINE_EXCEEDED
         pod = self._place.pod
-        self._node.recorder.event(pod, "Normal", _OVERDUE["reason"], _OVERDUE["message"])
+        self._node.recorder.event(
+            pod, "Normal", _DEADLINE_EXCEEDED["reason"], _DEADLINE_EXCEEDED["message"]
+        )
         self.stop(pod["spec"].get("terminationGracePeriodSeconds", _GRACE_S))
 
     def write_status(self) -> None:
@@ -172,25 +178,27 @@ class PodWorker:
         def changed(pod: Object) -> None:
             if objects.metadata(pod)["uid"] == self.uid:
                 now = self._node.api.clock()
-                pod["status"] = pod_status.pod_status(pod, initial, main, now, self._evicted)
+                pod["status"] = pod_status.pod_status(
+                    pod, initial, main, now, ended=self._ended, evicted=self._evicted
+                )
 
-        # A pod that was deleted without grace has no status to write.
+        # A pod that was force deleted has no status to write.
         with contextlib.suppress(ApiError):
             self._node.api.mutate(POD, self._namespace, self._name, changed, "status")
 
-    def _look_for_pull_secrets(self) -> None:
-        """Warn of secrets that are not there; the image may be pulled without them."""
+    def _check_pull_secrets(self) -> None:
+        """Warn of missing pull secrets; the image may be pulled without them."""
         place = self._place
         named = [each.get("name", "") for each in place.pod["spec"].get("imagePullSecrets") or []]
         missing = ", ".join(name for name in named if place.find(SECRET, name) is None)
         if missing:
-            said = f"Unable to retrieve some image pull secrets ({missing}); attempting to pull"
             reason = "FailedToRetrieveImagePullSecret"
-            words = f"{said} the image may not succeed."
-            self._node.recorder.event(place.pod, "Warning", reason, words)
+            message = f"Unable to retrieve some image pull secrets ({missing}); attempting to pull"
+            message += " the image may not succeed."
+            self._node.recorder.event(place.pod, "Warning", reason, message)
 
     async def _mount(self) -> dict[str, Path]:
-        """Make the pod's volumes, once all that they refer to is there."""
+        """Prepare the pod's volumes, once all that they refer to exists."""
         while not self._stopping.is_set():
             place = self._place
             try:
@@ -198,13 +206,17 @@ class PodWorker:
             except (VolumeError, OSError) as error:
                 event = (place.pod, "Warning", "FailedMount", str(error))
                 self._node.recorder.event(*event)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_MOUNT_RETRY_S):
-                    await self._stopping.wait()
+            await self._sleep(_MOUNT_RETRY_S)
         return {}
 
-    def _say_gone(self) -> None:
-        """Let the API forget a deleted pod, now that nothing of it runs."""
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep until the pod is stopped, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+
+    def _confirm_deletion(self) -> None:
+        """Remove a deleted pod from the API, now that no process of it runs."""
         pod = self._node.api.find(POD, self._namespace, self._name)
         if pod is None or not objects.deleting(pod):
             return

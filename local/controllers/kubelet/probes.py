@@ -11,13 +11,13 @@ from kfp_pytorch.local.controllers.kubernetes.ports import Ports, container_port
 
 Object = dict[str, Any]
 Check = Callable[[], Awaitable[str]]
-"""Probes once; gives what is wrong, or an empty string."""
+"""Probes once; returns the error, or an empty string."""
 
 _OK = range(200, 400)
 
 
 def check(pod: Object, probe: Object, ports: Ports) -> Check | None:
-    """How a probe is made once.
+    """How to probe once.
 
     Args:
         pod: The pod.
@@ -25,8 +25,8 @@ def check(pod: Object, probe: Object, ports: Ports) -> Check | None:
         ports: Where the pod listens.
 
     Returns:
-        The check, or None for a kind of probe that is not known here (`exec`, `grpc`): it is
-        taken to succeed.
+        The check, or None for a kind of probe that is not implemented (`exec`, `grpc`): it is
+        assumed to succeed.
     """
     action = probe.get("httpGet") or probe.get("tcpSocket")
     if action is None:
@@ -81,7 +81,7 @@ async def _get(action: Object, port: int) -> str:
 async def watch(
     probe: Object,
     once: Check,
-    tell: Callable[[bool], None],
+    report: Callable[[bool], None],
     failed: Callable[[str], None],
 ) -> None:
     """Probe again and again, until cancelled.
@@ -89,21 +89,21 @@ async def watch(
     Args:
         probe: The probe, for its times and thresholds.
         once: What `check` returned.
-        tell: Is told each verdict that differs from the one before.
-        failed: Is told what is wrong, each time that the probe fails.
+        report: Is called with each result that differs from the one before.
+        failed: Is called with the error, each time that the probe fails.
     """
     await asyncio.sleep(probe.get("initialDelaySeconds", 0))
     thresholds = {True: probe.get("successThreshold", 1), False: probe.get("failureThreshold", 3)}
     verdict: bool | None = None
     last, streak = None, 0
     while True:
-        wrong = await once()
-        succeeded = not wrong
+        error = await once()
+        succeeded = not error
         streak = streak + 1 if succeeded == last else 1
         last = succeeded
-        if wrong:
-            failed(wrong)
+        if error:
+            failed(error)
         if streak >= thresholds[succeeded] and verdict != succeeded:
             verdict = succeeded
-            tell(succeeded)
+            report(succeeded)
         await asyncio.sleep(probe.get("periodSeconds", 10))

@@ -1,4 +1,4 @@
-"""One process of a container: started under a guard, its output written as a container's log."""
+"""One process of a container: it runs under a guard, and its output becomes a container's log."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _READ = 64 * 1024
 
 
 @dataclass(frozen=True)
-class Launch:
+class ProcessSpec:
     """How a process is started.
 
     Attributes:
         command: The command line; its first word is looked up in the environment's PATH.
         environment: All of its variables.
         folder: Its working directory.
-        log: Where its output goes.
+        log: The file of its output.
         grace: Seconds from SIGTERM to SIGKILL.
     """
 
@@ -44,7 +44,7 @@ class StartError(Exception):
 
 
 class Process:
-    """A running command with all that comes of it.
+    """A running command with all of its descendants.
 
     Attributes:
         pid: The process id of its guard; the command is below it.
@@ -60,17 +60,17 @@ class Process:
         self._copying: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, launch: Launch) -> Process:
+    async def start(cls, spec: ProcessSpec) -> Process:
         """Start a command.
 
         Raises:
             StartError: It could not be executed.
             OSError: Its log cannot be written.
         """
-        log = LogFile(launch.log)
+        log = LogFile(spec.log)
         reader, writer = os.pipe()
         report = await _stream(reader)
-        line, fds = guarded.command(launch.command, grace=launch.grace, report_fd=writer)
+        line, fds = guarded.command(spec.command, grace=spec.grace, report_fd=writer)
         try:
             process = await asyncio.create_subprocess_exec(
                 *line,
@@ -78,13 +78,13 @@ class Process:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
-                env=launch.environment,
-                cwd=launch.folder,
+                env=spec.environment,
+                cwd=spec.folder,
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
             log.close()
-            raise StartError(_words(launch.command[0], error)) from error
+            raise StartError(_message(spec.command[0], error)) from error
         finally:
             os.close(writer)
         started = cls(process, report, log)
@@ -93,27 +93,27 @@ class Process:
         if "errno" in first:
             await started.wait()
             why = OSError(first["errno"], os.strerror(first["errno"]))
-            raise StartError(_words(launch.command[0], why))
+            raise StartError(_message(spec.command[0], why))
         return started
 
     @property
-    def lost(self) -> str:
+    def log_error(self) -> str:
         """Why a part of its log could not be written; empty if all of it was."""
         return str(self._log.error.strerror) if self._log.error else ""
 
     async def wait(self) -> int:
-        """Wait until nothing of it is left; returns its exit code, 128 + N after signal N."""
+        """Wait for the end of all its processes; returns the exit code, 128 + N for signal N."""
         last = await self._line()
         code = await self._process.wait()
         if self._copying is not None:
             await self._copying
         if "signal" in last:
             return 128 + int(last["signal"])
-        # Without a last word the guard itself was killed, and the command with it.
+        # Without a report the guard itself was killed, and the command with it.
         return int(last.get("exit", 128 - code if code < 0 else code))
 
     def terminate(self) -> None:
-        """Ask the command to end; what is left after the grace is killed."""
+        """Send SIGTERM to the command; what is left after the grace period is killed."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
 
@@ -149,7 +149,7 @@ class LogFile:
 
     Both streams come through one pipe, so that their lines keep their order; all are `stdout`.
 
-    What the disk has no room for is lost: no program stops for its log.
+    What the disk has no room for is dropped: no program stops for its log.
 
     Args:
         path: The file; it is made anew.
@@ -211,8 +211,8 @@ def tail(path: Path, lines: int, size: int) -> str:
     return text[-size:].decode(errors="replace")
 
 
-def _words(command: str, error: Exception) -> str:
-    """The runtime's words for a command that could not be executed."""
+def _message(command: str, error: Exception) -> str:
+    """The runtime's message about a command that could not be executed."""
     if isinstance(error, FileNotFoundError):
         where = f"stat {command}: no such file or directory"
         why = where if "/" in command else "executable file not found in $PATH"

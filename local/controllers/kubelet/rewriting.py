@@ -1,4 +1,4 @@
-"""How a container's variables and arguments change when its processes run on this machine.
+"""Rewrites a container's variables and arguments for a process of this machine.
 
 Two of the four ways in which a process differs from its Pod object: paths under a mount become
 folders, and names and ports of services become 127.0.0.1 and free ports.
@@ -29,13 +29,13 @@ _PORT_OF = {"MASTER_PORT": "MASTER_ADDR", "PET_MASTER_PORT": "PET_MASTER_ADDR"}
 
 
 @dataclass(frozen=True)
-class Translation:
-    """What becomes of the values of one container.
+class Rewriter:
+    """Rewrites the values of one container.
 
     Attributes:
-        mounts: Mount path → the folder or file that stands in for it.
+        mounts: Mount path → the folder or file in its place.
         ports: The container's declared ports → their free ports.
-        endpoint: Where services listen.
+        endpoint: Gives the ports of services.
     """
 
     mounts: Mapping[str, str]
@@ -43,11 +43,11 @@ class Translation:
     endpoint: Endpoint
 
     def variables(self, values: Mapping[str, str]) -> dict[str, str]:
-        """Translate the values of variables."""
+        """Rewrite the values of variables."""
         return {name: self._variable(name, value, values) for name, value in values.items()}
 
     def command(self, words: list[str]) -> list[str]:
-        """Translate a command line, word by word."""
+        """Rewrite a command line, word by word."""
         before = ["", *words]
         return [self._word(word, previous) for word, previous in zip(words, before, strict=False)]
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from kfp_pytorch.launcher.constants import CONFIG_MAP, Kind
 from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.registry import SECRET
 from kfp_pytorch.local.controllers.kubelet.environment import Find, expand, files
 from kfp_pytorch.local.controllers.kubernetes.claims import claim_folder
 
-Object = dict[str, Any]
-
 _KNOWN = "persistentVolumeClaim, emptyDir, secret, configMap, hostPath"
+# Empty folders: a projected volume would hold a service account's token, and there is none.
+_EMPTY = ("emptyDir", "projected")
 
 
 class VolumeError(Exception):
@@ -28,13 +28,13 @@ def prepare(pod: Object, folder: Path, root: Path, find: Find) -> dict[str, Path
         pod: The pod.
         folder: The pod's own folder.
         root: The cluster's folder, which holds the claims.
-        find: Gives config maps and secrets of the pod's namespace.
+        find: Finds ConfigMaps and Secrets of the pod's namespace.
 
     Returns:
         Volume name → folder.
 
     Raises:
-        VolumeError: A secret or config map is not there, or the kind of volume is not known.
+        VolumeError: A Secret or ConfigMap does not exist, or the kind of volume is unknown.
     """
     return {
         volume["name"]: _volume(volume, pod, folder / "volumes" / volume["name"], root, find)
@@ -55,7 +55,7 @@ def _volume(volume: Object, pod: Object, own: Path, root: Path, find: Find) -> P
         name = volume["configMap"].get("name", "")
         source = _source(CONFIG_MAP, name, volume, "configMap", find)
         _write(own, volume, source, volume["configMap"])
-    elif "emptyDir" not in volume:
+    elif not any(kind in volume for kind in _EMPTY):
         kind = next((key for key in volume if key != "name"), "none")
         raise VolumeError(
             f'volume "{volume["name"]}" is of kind {kind}, which the local cluster does not know; '
@@ -96,7 +96,7 @@ def _write(folder: Path, volume: Object, source: Object, wanted: Object) -> None
 def mounts(
     container: Object, volumes: Mapping[str, Path], variables: Mapping[str, str]
 ) -> dict[str, str]:
-    """What stands at each mount path of a container.
+    """The folder or file of each mount path of a container.
 
     Args:
         container: The container.
@@ -104,7 +104,7 @@ def mounts(
         variables: The container's variables, for `subPathExpr`.
 
     Returns:
-        Mount path → folder, or file for the `subPath` of one.
+        Mount path → folder, or the file that a `subPath` names.
     """
     found = {}
     for mount in container.get("volumeMounts") or []:

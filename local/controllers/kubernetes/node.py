@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
-from typing import Any
 
 from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.registry import NODE
 from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.quantities import quantity
-
-Object = dict[str, Any]
 
 NODE_NAME = "local"
 GPU = "nvidia.com/gpu"
@@ -74,34 +72,43 @@ def create(api: Api, gpu_count: int) -> None:
 
 
 def requests(pod: Object) -> dict[str, float]:
-    """What a pod asks for: the sum of its containers, or more if an init container needs more.
+    """What a pod requests of its node, itself included as one of `pods`."""
+    return {"pods": 1.0, **total(pod, "requests")}
+
+
+def gpu_request(pod: Object) -> int:
+    """How many GPUs a pod requests."""
+    return int(requests(pod).get(GPU, 0.0))
+
+
+def total(pod: Object, group: str) -> dict[str, float]:
+    """The resources of a pod: the sum of its containers, or more if an init container needs more.
 
     Init containers that are sidecars run beside those that come later, and beside the containers.
+
+    Args:
+        pod: The pod.
+        group: `requests` or `limits`.
     """
-    spec = pod["spec"]
-    total: dict[str, float] = {"pods": 1.0}
+    beside: dict[str, float] = {}
     peak: dict[str, float] = {}
-    for container in spec.get("initContainers") or []:
-        asked = _requests(container)
-        for name, amount in asked.items():
-            peak[name] = max(peak.get(name, 0.0), total.get(name, 0.0) + amount)
+    for container in pod["spec"].get("initContainers") or []:
+        needed = _sum(beside, _amounts(container, group))
+        peak = {name: max(peak.get(name, 0.0), amount) for name, amount in (peak | needed).items()}
         if container.get("restartPolicy") == "Always":
-            total = _sum(total, asked)
-    for container in spec["containers"]:
-        total = _sum(total, _requests(container))
-    return {name: max(total.get(name, 0.0), peak.get(name, 0.0)) for name in {**total, **peak}}
+            beside = needed
+    for container in pod["spec"]["containers"]:
+        beside = _sum(beside, _amounts(container, group))
+    return {name: max(beside.get(name, 0.0), peak.get(name, 0.0)) for name in {**beside, **peak}}
 
 
 def _sum(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
     return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in {**one, **other}}
 
 
-def gpu_request(pod: Object) -> int:
-    """How many GPUs a pod asks for."""
-    return int(requests(pod).get(GPU, 0.0))
-
-
-def _requests(container: Object) -> dict[str, float]:
+def _amounts(container: Object, group: str) -> dict[str, float]:
     resources = container.get("resources") or {}
-    asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return {name: quantity(amount) for name, amount in asked.items()}
+    amounts = resources.get(group) or {}
+    if group == "requests":
+        amounts = {**(resources.get("limits") or {}), **amounts}
+    return {name: quantity(amount) for name, amount in amounts.items()}

@@ -1,4 +1,4 @@
-"""What keeps a pod from being created though it is valid: its account, its classes, a quota.
+"""Admission of pods: fills in the service account, checks accounts, classes and quotas.
 
 Source: kubernetes v1.32 `plugin/pkg/admission/{serviceaccount,priority,runtimeclass}`,
 `staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota` and
@@ -13,7 +13,7 @@ from typing import Any
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.errors import forbidden
+from kfp_pytorch.local.apiserver.errors import Object, forbidden
 from kfp_pytorch.local.apiserver.registry import (
     PRIORITY_CLASS,
     RESOURCE_QUOTA,
@@ -21,33 +21,72 @@ from kfp_pytorch.local.apiserver.registry import (
     SERVICE_ACCOUNT,
 )
 from kfp_pytorch.local.apiserver.store.api import Api
+from kfp_pytorch.local.controllers.kubernetes.node import total
+from kfp_pytorch.local.controllers.kubernetes.status import ENDED_PHASES, phase
 from kfp_pytorch.local.quantities import quantity
-
-Object = dict[str, Any]
 
 # Every namespace has this account, and every cluster these classes.
 _ACCOUNT = "default"
+_TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105
+_TOKEN = {
+    "defaultMode": 0o644,
+    "sources": [
+        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+        {
+            "configMap": {
+                "name": "kube-root-ca.crt",
+                "items": [{"key": "ca.crt", "path": "ca.crt"}],
+            }
+        },
+        {
+            "downwardAPI": {
+                "items": [
+                    {
+                        "path": "namespace",
+                        "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"},
+                    }
+                ]
+            }
+        },
+    ],
+}
 _CLASSES = ("system-cluster-critical", "system-node-critical")
-_ENDED = ("Succeeded", "Failed")
-# What a quota calls by a name of its own, and each container must then state.
+# Resources with a name of their own in a quota, which each container must then state.
 _STATED = ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
 
 
 def install(api: Api) -> None:
-    """Have every new pod of a cluster checked.
+    """Fill in and check every new pod of a cluster.
 
     Args:
         api: The cluster's objects.
     """
+    api.add_mutating_webhook(POD, _fill_in)
     api.add_webhook(POD, partial(_check, api))
+
+
+def _fill_in(pod: Object) -> None:
+    """Add the service account, and a volume with its token to every container."""
+    spec = pod["spec"]
+    name = spec.setdefault("serviceAccountName", _ACCOUNT)
+    spec["serviceAccount"] = name
+    if spec.get("automountServiceAccountToken") is False:
+        return
+    volume = objects.generated_name("kube-api-access-")
+    spec["volumes"] = [*(spec.get("volumes") or []), {"name": volume, "projected": _TOKEN}]
+    for container in _containers(pod):
+        mounts = container.get("volumeMounts") or []
+        if all(mount["mountPath"] != _TOKEN_PATH for mount in mounts):
+            mount = {"name": volume, "readOnly": True, "mountPath": _TOKEN_PATH}
+            container["volumeMounts"] = [*mounts, mount]
 
 
 def _check(api: Api, pod: Object) -> None:
     if objects.metadata(pod).get("resourceVersion"):
-        return  # it is there already; this is a change of it
+        return  # it is an update
     for why in (_no_account(api, pod), _no_class(api, pod), _over_quota(api, pod)):
         if why:
-            # A real server makes a name of `generateName` only after this.
+            # A real server generates the name after admission.
             shown = objects.metadata(pod).get("generateName") or objects.name(pod)
             raise forbidden(POD, shown, why)
 
@@ -93,7 +132,7 @@ def _over_quota(api: Api, pod: Object) -> str:
 
 
 def _unstated(pod: Object, hard: Mapping[str, Any]) -> Iterator[str]:
-    """What a quota limits and some containers do not state, with their names."""
+    """The resources that a quota limits and some containers do not state, with these' names."""
     for name in sorted(set(hard) & set(_STATED)):
         group, _, resource = name.rpartition(".")
         names = [
@@ -112,38 +151,21 @@ def _containers(pod: Object) -> list[Object]:
 def _used(api: Api, namespace: str) -> dict[str, float]:
     used: dict[str, float] = {}
     for pod in api.snapshot(POD, namespace):
-        if (pod.get("status") or {}).get("phase") not in _ENDED:
+        if phase(pod) not in ENDED_PHASES:
             for name, amount in _usage(pod).items():
                 used[name] = used.get(name, 0.0) + amount
     return used
 
 
 def _usage(pod: Object) -> dict[str, float]:
-    """What a pod counts for a quota, by every name that a quota may call it."""
+    """What a pod uses of a quota, by every name that a quota may have for it."""
     usage = {"pods": 1.0, "count/pods": 1.0}
     for group in ("requests", "limits"):
-        for resource, amount in _total(pod, group).items():
+        for resource, amount in total(pod, group).items():
             usage[f"{group}.{resource}"] = amount
             if group == "requests" and resource in _STATED:
                 usage[resource] = amount
     return usage
-
-
-def _total(pod: Object, group: str) -> dict[str, float]:
-    """The sum over the containers, or more where an init container needs more."""
-    total: dict[str, float] = {}
-    for container in pod["spec"]["containers"]:
-        for resource, amount in _amounts(container, group):
-            total[resource] = total.get(resource, 0.0) + amount
-    for container in pod["spec"].get("initContainers") or []:
-        for resource, amount in _amounts(container, group):
-            total[resource] = max(total.get(resource, 0.0), amount)
-    return total
-
-
-def _amounts(container: Object, group: str) -> Iterator[tuple[str, float]]:
-    for resource, amount in ((container.get("resources") or {}).get(group) or {}).items():
-        yield resource, quantity(amount)
 
 
 def _written(amount: float) -> str:

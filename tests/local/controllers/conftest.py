@@ -13,8 +13,8 @@ import pytest
 from kfp_pytorch.launcher.constants import EVENT, POD, PYTORCHJOB, Kind
 from kfp_pytorch.local.apiserver.store.api import DELETED, Api, Change
 from kfp_pytorch.local.apiserver.store.garbage_collector import Collector
-from kfp_pytorch.local.controllers.kubelet.container import Backoff
 from kfp_pytorch.local.controllers.kubelet.kubelet import Kubelet
+from kfp_pytorch.local.controllers.kubelet.timing import Timing
 from kfp_pytorch.local.controllers.kubernetes import claims, node, pod_admission
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 from kfp_pytorch.local.controllers.kubernetes.scheduler import Scheduler
@@ -24,17 +24,21 @@ from kfp_pytorch.local.processes import guard
 Object = dict[str, Any]
 NAMESPACE = "default"
 LIMIT_S = 120
+# The kubelet's delays in tests that are not about them.
+FAST = Timing(sync=0.02, crash_loop=0.05, first_backoff=0.1, longest_backoff=0.2)
 
 
 class Controllers:
     """All controllers on one set of objects, and what tests ask of them."""
 
-    def __init__(self, root: Path, gpus: Sequence[int]) -> None:
+    def __init__(self, root: Path, gpus: Sequence[int], timing: Timing) -> None:
         self.root = root
         self.api = Api()
         self.ports = Ports(self.api)
-        self.kubelet = Kubelet(self.api, root, self.ports, gpus, Backoff(first=0.05, longest=0.2))
+        self.kubelet = Kubelet(self.api, root, self.ports, gpus, timing)
         self._deleted: dict[tuple[Kind, str], Object] = {}
+        # Every state of every object, in order.
+        self._history: dict[tuple[Kind, str], list[Object]] = {}
         self.api.on_change(self._see)
         node.create(self.api, len(gpus))
         pod_admission.install(self.api)
@@ -104,7 +108,13 @@ class Controllers:
                 await asyncio.sleep(0.01)
         return self._deleted[kind, name]
 
+    def history(self, kind: Kind, name: str) -> list[Object]:
+        """The states that an object has been in, in order, across deletions of its name."""
+        return self._history.get((kind, name), [])
+
     def _see(self, kind: Kind, change: Change) -> None:
+        key = kind, change.object["metadata"]["name"]
+        self._history.setdefault(key, []).append(change.object)
         if change.type == DELETED:
             self._deleted[kind, change.object["metadata"]["name"]] = change.object
 
@@ -166,9 +176,9 @@ Story = Callable[[Controllers], Awaitable[None]]
 def on_controllers(tmp_path: Path) -> Callable[..., None]:
     """Runs a story on a cluster of its own; nothing may run when it has ended."""
 
-    def run(story: Story, *, gpus: Sequence[int] = ()) -> None:
+    def run(story: Story, *, gpus: Sequence[int] = (), timing: Timing = FAST) -> None:
         before = set(guard.descendants(os.getpid()))
-        asyncio.run(_run(story, Controllers(tmp_path / "root", gpus)))
+        asyncio.run(_run(story, Controllers(tmp_path / "root", gpus, timing)))
         assert not set(guard.descendants(os.getpid())) - before
         assert not list((tmp_path / "root").glob("pods/*"))
 

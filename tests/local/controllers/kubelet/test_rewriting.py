@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kfp_pytorch.local.controllers.kubelet.rewriting import Translation
+from kfp_pytorch.local.controllers.kubelet.rewriting import Rewriter
 
 SERVICES = {("j-master-0", 23456): 40001, ("db", 5432): 40002, ("web", 80): 40003}
 
@@ -15,7 +15,7 @@ def endpoint(host: str, port: int | None) -> int | None:
     return SERVICES.get((host, port))
 
 
-TRANSLATION = Translation(
+TRANSLATION = Rewriter(
     {"/mnt/out": "/root/claims/c", "/mnt/out/deep": "/root/deep", "/dev/termination-log": "/p/t"},
     {8080: 40010},
     endpoint,

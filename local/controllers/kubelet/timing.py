@@ -1,0 +1,31 @@
+"""How long the kubelet takes to act and to report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Delays of the kubelet, in seconds.
+
+    The back-off is that of a kubelet with ReduceDefaultCrashLoopBackOffDecay. The others are as
+    measured on Kubernetes 1.34.
+
+    Attributes:
+        sync: From a container's end until the pod's phase changes, or its first restart.
+        crash_loop: From a container's end until CrashLoopBackOff is reported, if it still waits.
+        first_backoff: Before the second restart; it doubles with each one.
+        longest_backoff: What no back-off exceeds; after a run twice as long it begins anew.
+    """
+
+    sync: float = 1.0
+    crash_loop: float = 10.0
+    first_backoff: float = 1.0
+    longest_backoff: float = 60.0
+
+    def before(self, restart: int) -> float:
+        """Seconds from an end to a restart, counted from 1 since the last long run."""
+        if restart <= 1:
+            return self.sync
+        return float(min(self.first_backoff * 2 ** (restart - 2), self.longest_backoff))
