@@ -68,6 +68,7 @@ class PodWorker:
         self._stopping = asyncio.Event()
         self._evicted: Object | None = None
         self._ended = False
+        self._grace = 0.0
         self.folder = node.root / "pods" / f"{self._namespace}_{self._name}_{self.uid}"
         pod = {**pod, "status": {**(pod.get("status") or {}), "podIP": loopback.ADDRESS}}
         pod["status"]["hostIP"] = loopback.ADDRESS
@@ -153,6 +154,9 @@ class PodWorker:
 
         Sidecars are terminated after the others, unless none of these runs.
         """
+        if self._stopping.is_set() and grace >= self._grace:
+            return  # one SIGTERM is enough
+        self._grace = grace
         self._stopping.set()
         self.write_status()
         first = (

@@ -258,7 +258,8 @@ def test_a_deleted_pod_gets_sigterm_and_is_gone_when_it_has_ended(on_controllers
         last = await local.gone(POD, "p")
         assert local.ended(last)["exitCode"] == 143
         assert local.log(pod) == "up\nbye\n"
-        assert (await local.event("p", "Killing"))["message"] == "Stopping container main"
+        killing = await local.event("p", "Killing")
+        assert (killing["message"], killing["count"]) == ("Stopping container main", 1)
 
     on_controllers(story)
 
