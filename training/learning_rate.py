@@ -1,9 +1,9 @@
-"""The learning rate as a function of how far training is.
+"""The learning rate as a function of the progress of training.
 
-The rate of one process is multiplied by the number of processes, for so much larger is the
-batch, and is reached over a warm-up that starts at the rate of one process (Goyal et al.,
-"Accurate, Large Minibatch SGD", 2017). Then it falls to zero along half a cosine. It depends on
-the position alone, so a resumed run needs no state of a scheduler.
+The rate of one process is multiplied by the number of processes, as the batch is that much larger,
+and is reached over a warm-up that starts at the rate of one process (Goyal et al., "Accurate, Large
+Minibatch SGD", 2017). Then it falls to zero along half a cosine. It depends on the position alone,
+so a resumed run needs no state of a scheduler.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ def learning_rate(config: Config, world_size: int, epochs_done: float) -> float:
     Args:
         config: The rate of one process, its scaling, warm-up and the number of epochs.
         world_size: The number of processes.
-        epochs_done: Epochs that came before this step, with fractions.
-
-    Returns:
-        The rate.
+        epochs_done: Epochs before this step, with fractions.
     """
     peak = peak_rate(config, world_size)
     warmup = min(config.warmup_epochs, float(config.epochs))

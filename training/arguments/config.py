@@ -1,4 +1,4 @@
-"""What a training run is told: its arguments as a checked, frozen dataclass."""
+"""The arguments of a training run, as a checked, frozen dataclass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LANGUAGE_PREFIX = "lm-"
 LANGUAGE_MODELS = ("tiny", "10m", "125m", "1.4b", "7b")
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
-# What suits a language model, where nothing else was asked for.
+# The defaults of language models, where they differ.
 LANGUAGE_DEFAULTS: dict[str, Any] = {
     "dataset": TEXT,
     "optimizer": "adamw",
@@ -44,11 +44,11 @@ _FROM_ZERO = (
     *("skip_corrupt", "rank_timeout", "checkpoint_every_steps"),
     *("max_steps", "clip_norm"),
 )
-# Left out in silence, these would let a run look like what was asked for.
+# Ignored, arguments of the other kind of model would seem to have an effect.
 _LANGUAGE_ONLY = ("max_steps", "text_files", "seq_len", "recompute", "clip_norm")
 _IMAGES_ONLY = ("data_dir", "download", "image_size", "max_train_samples", "skip_corrupt")
-_PLACES = ("output", "resume_from", "data_dir")
-# What 32 bits can count, and more than anything here can mean: beyond it torch overflows.
+_PATHS = ("output", "resume_from", "data_dir")
+# The largest number of 32 bits, and more than any argument can mean: beyond it torch overflows.
 _MOST = 2**32 - 1
 # Each has a place on the device.
 _MOST_SKIPPED = 1_000_000
@@ -67,13 +67,13 @@ class Config:
             language model.
         model: `small_cnn`, the name of a classification model of torchvision, or a language model:
             `lm-tiny`, `lm-10m`, `lm-125m`, `lm-1.4b` or `lm-7b`.
-        epochs: How often to go through the data.
-        max_steps: Of a language model: steps after which training ends, if the epochs have not
-            ended before; 0 for no such limit.
+        epochs: Passes through the data.
+        max_steps: For language models: steps after which training ends, if the epochs have not
+            ended before; 0 for no limit.
         batch_size: Samples in a batch of one process; the global batch is this times the
             number of processes.
         lr: The learning rate of one process.
-        lr_scaling: `linear` multiplies `lr` by the number of processes, `none` leaves it.
+        lr_scaling: `linear` multiplies `lr` by the number of processes, `none` does not.
         warmup_epochs: Epochs over which the rate goes from `lr` to the scaled rate.
         optimizer: `sgd` or `adamw`; a language model takes adamw.
         momentum: SGD's momentum.
@@ -86,37 +86,37 @@ class Config:
         seq_len: Bytes that a language model reads at once; 0 takes the model's own.
         parallelism: How ranks share a language model: ways out of ddp, fsdp2, tp and pp with their
             sizes, such as `fsdp2=2,tp=2`; one may go without a size. Image models take ddp.
-        recompute: What backward of a language model computes again rather than keep: `none`,
+        recompute: What backward of a language model computes again instead of keeping it: `none`,
             `selective` or `full`.
         clip_norm: The largest global norm of a language model's gradients; 0 for no limit.
-        data_dir: The folder of a data set that does not come with a package; for imagefolder and
+        data_dir: The folder of a data set that is not part of a package; for imagefolder and
             shards a path or an fsspec URI.
         download: Whether to download a data set that is not in `data_dir`.
         max_train_samples: Train on this many samples only; 0 means all.
-        seed: Seed of the weights, of dropout, of the order of samples and of what is cut out.
+        seed: Seed of the weights, of dropout, of the order of samples and of random crops.
         shuffle_block: Neighbours in a shard that are shuffled and read together; 1 shuffles each
             sample by itself.
-        workers: Processes of each rank that read and decode files; -1 means one core less than
-            there are for the rank, 0 means none.
-        prefetch: Batches that workers make ahead.
+        workers: Processes of each rank that read and decode files; -1 means one less than the CPU
+            cores of the rank, 0 means none.
+        prefetch: Batches that workers prepare ahead.
         decode: Where JPEGs are decoded: `cpu`, `gpu` or `auto`.
-        skip_corrupt: Images that cannot be decoded and are left out, at most, by each process.
+        skip_corrupt: Images that cannot be decoded and are left out by each process, at most.
         accumulate: Parts in which a process computes its batch, one after the other: their
             gradients add up, and memory is needed for one part only.
         precision: What matrices are multiplied in: `bf16`, `fp32` or `auto`, which is bf16 on GPUs
             that have it.
-        tf32: Whether a GPU multiplies float32 matrices with fewer digits.
+        tf32: Whether a GPU multiplies float32 matrices with the precision of TF32.
         channels_last: Whether the channels of an image are neighbours in a GPU's memory.
         compile: Whether the model is compiled: `on`, `off` or `auto`, which is on for GPUs where
             there is a compiler.
-        cudnn_benchmark: Whether a GPU's convolutions are tried out and the fastest ones used.
+        cudnn_benchmark: Whether a GPU benchmarks its convolutions and uses the fastest ones.
         fused_optimizer: Whether a GPU updates all weights in one kernel.
         static_graph: Whether ranks may rely on the same weights being used in every step.
         log_every: Steps between two reports of the training loss.
         skip_bad_steps: How many steps whose loss or gradients are not finite are skipped before
             training stops; 0 stops at the first.
-        rank_timeout: Seconds without progress after which a rank is taken to hang; 0 means never.
-        metrics_port: The port at which each node tells Prometheus how training goes; 0 for none.
+        rank_timeout: Seconds without progress after which a rank counts as hanging; 0 means never.
+        metrics_port: The port at which each node serves metrics for Prometheus; 0 for none.
         profile_steps: Steps to trace as FIRST:LAST, counted from 1; empty for none.
         profile_ranks: The ranks to trace with commas between them, or `all`.
         checkpoint_every: Epochs between two checkpoints.
@@ -124,8 +124,8 @@ class Config:
             none.
         keep: How many of the newest checkpoints to keep, beside the one with the lowest loss on
             held-out samples.
-        resume: `auto` goes on from the newest checkpoint, `never` deletes what is there.
-        collective_timeout: Seconds that a rank waits for the others before it gives up.
+        resume: `auto` resumes from the newest checkpoint, `never` deletes all checkpoints.
+        collective_timeout: Seconds that a rank waits for the others in one exchange.
         output: The job's folder, a path or an fsspec URI.
         resume_from: Another job's folder to start from; empty for none.
     """
@@ -216,7 +216,7 @@ class Config:
                 "files; give another folder, or set LC_ALL=C.UTF-8 if it is the locale that differs"
             )
         anew_from = self.resume == "never" and self.resume_from
-        if anew_from and _place(anew_from) == _place(self.output):
+        if anew_from and _canonical(anew_from) == _canonical(self.output):
             raise ConfigError(
                 f"--resume is never, which deletes the checkpoints in {self.output}, and "
                 "--resume-from names that very folder to start from; give another --output, or "
@@ -229,7 +229,7 @@ class Config:
         return self.model.startswith(LANGUAGE_PREFIX)
 
     def _check_model(self) -> None:
-        """Refuses what the kind of model cannot be trained with."""
+        """Refuses what this kind of model cannot be trained with."""
         if not self.model:
             raise ConfigError("--model is empty; give small_cnn or a model of torchvision")
         _one_of("recompute", self.recompute, RECOMPUTE)
@@ -256,7 +256,7 @@ class Config:
         self._refuse(_LANGUAGE_ONLY, "a language model")
 
     def _refuse(self, names: Sequence[str], other: str) -> None:
-        """Refuses arguments that only another kind of model has a use for."""
+        """Refuses arguments of another kind of model."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.name in names and value != field.default:
@@ -285,15 +285,15 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     if parsed.model.startswith(LANGUAGE_PREFIX):
         parser.set_defaults(**LANGUAGE_DEFAULTS)
         parsed = parser.parse_args(arguments)
-    # A blank before a path would make another, relative one of it.
-    trimmed = {name: getattr(parsed, name).strip() for name in _PLACES}
-    # An argument that was left empty is no path; as one it would be this folder.
+    # With a blank before it a path would be a relative one.
+    trimmed = {name: getattr(parsed, name).strip() for name in _PATHS}
+    # An empty argument is no path; it would be the current folder.
     files = tuple(name for name in parsed.text_files if name.strip())
     return Config(**{**vars(parsed), **trimmed, "text_files": files})
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that raises, so that the termination message can tell what was wrong."""
+    """A parser that raises, so that the termination message can have the error."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; `python -m kfp_pytorch.training --help` lists the arguments")
@@ -323,7 +323,7 @@ def _parser(output: str, resume_from: str) -> argparse.ArgumentParser:
 
 
 def _attribute_helps() -> dict[str, str]:
-    """Each argument's description, from the one place where it is written."""
+    """Each argument's help, which is its entry in the docstring of `Config`."""
     helps: dict[str, str] = {}
     name = ""
     for line in (Config.__doc__ or "").partition("Attributes:")[2].splitlines():
@@ -337,8 +337,8 @@ def _attribute_helps() -> dict[str, str]:
     return helps
 
 
-def _place(uri: str) -> str:
-    """A path or URI in the one form that equal places have in common."""
+def _canonical(uri: str) -> str:
+    """The one form of equal paths or URIs."""
     path = uri.strip().removeprefix("file://")
     return path.rstrip("/") if "://" in path else str(Path(path).resolve())
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from kfp_pytorch.training.errors import ConfigError
 
 # From the outermost to the innermost: neighbouring ranks, which share a node's fast links, are in
-# the same tensor-parallel group; a pipeline's stages talk least and may be furthest apart.
+# the same tensor-parallel group; the stages of a pipeline communicate least.
 WAYS = ("pp", "ddp", "fsdp2", "tp")
 
 
 def read_sizes(text: str) -> dict[str, int | None]:
-    """Read `way` and `way=size` parts, before the number of ranks is known.
+    """Reads `way` and `way=size` parts, before the number of ranks is known.
 
     Args:
         text: Ways and sizes; see `ParallelPlan.parse`.
 
     Returns:
-        The size of each way; None is one that is left open.
+        The size of each way; None for the one without a size.
 
     Raises:
         ConfigError: If the text cannot be read.
@@ -33,9 +33,9 @@ def read_sizes(text: str) -> dict[str, int | None]:
                 f"--parallelism {text!r}: the size of {way} is {size!r}, not a whole number ≥ 1"
             )
         sizes[way] = int(size) if has_size else None
-    openly = [way for way, size in sizes.items() if size is None]
-    if len(openly) > 1:
+    open_ways = [way for way, size in sizes.items() if size is None]
+    if len(open_ways) > 1:
         raise ConfigError(
-            f"--parallelism {text!r}: only one of {', '.join(openly)} can go without a size"
+            f"--parallelism {text!r}: only one of {', '.join(open_ways)} can go without a size"
         )
     return sizes

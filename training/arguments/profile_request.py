@@ -13,12 +13,12 @@ MOST_STEPS = 100
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """What is to be traced.
+    """What to trace.
 
     Attributes:
         first: The first step; steps count from 1 since the job's start.
         last: The last step.
-        ranks: On which ranks; None for all.
+        ranks: The ranks; None for all.
     """
 
     first: int
@@ -27,7 +27,7 @@ class ProfileRequest:
 
 
 def read_profile_request(steps: str, ranks: str) -> ProfileRequest | None:
-    """Reads what was asked for.
+    """Reads both arguments.
 
     Args:
         steps: `FIRST:LAST`, both of them traced; empty for no trace.
@@ -37,7 +37,7 @@ def read_profile_request(steps: str, ranks: str) -> ProfileRequest | None:
         The request, or None if there is none.
 
     Raises:
-        ConfigError: If it cannot be understood, or is for too many steps.
+        ConfigError: If one cannot be read, or there are too many steps.
     """
     if not steps:
         return None

@@ -1,4 +1,4 @@
-"""A file of a checkpoint while it is written: in large pieces, and measured."""
+"""Writes a file of a checkpoint in large chunks, and computes its size and sha256."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-# torch.save writes a tensor in dozens of pieces, each of which lets another thread run and then
-# waits for it: the one that trains would be as much in the way of this one as the other way round.
+# torch.save writes a tensor in dozens of pieces, and releases the GIL for each: the threads that
+# write and train would block each other.
 CHUNK_BYTES = 4 * 2**20
 
 
 class MeasuredFile(io.RawIOBase):
-    """A file that is written, and knows its size and sha256.
+    """A file that is written, with its size and sha256.
 
     Attributes:
-        refused: The first error that the file raised; it is raised again by each later call.
+        failed: The first error that the file raised; each later call raises it again.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
-        """Begins at the start.
+        """Writes to a file from its start.
 
         Args:
-            file: Where the bytes go; whoever opened it closes it.
+            file: The file, which is not closed.
         """
         self._file = file
         self._digest = hashlib.sha256()
         self._bytes = 0
-        self.refused: Exception | None = None
+        self.failed: Exception | None = None
 
     def write(self, data: Any) -> int:
         """See `io.RawIOBase`; all of the data is taken."""
-        with self._refusal_kept():
+        with self._failure_kept():
             self._file.write(data)
         self._digest.update(data)
         written = memoryview(data).nbytes
@@ -41,15 +41,15 @@ class MeasuredFile(io.RawIOBase):
         return written
 
     @contextmanager
-    def _refusal_kept(self) -> Iterator[None]:
-        # Whoever writes goes on to flush and close: a store that is away would be asked again, for
-        # minutes, and raise of where that stands instead.
-        if self.refused is not None:
-            raise self.refused
+    def _failure_kept(self) -> Iterator[None]:
+        # The caller flushes and closes after an error: a store that is unavailable would be asked
+        # again, for minutes, and raise another error.
+        if self.failed is not None:
+            raise self.failed
         try:
             yield
         except Exception as error:
-            self.refused = error
+            self.failed = error
             raise
 
     def facts(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class MeasuredFile(io.RawIOBase):
 
     def flush(self) -> None:
         """See `io.RawIOBase`."""
-        with self._refusal_kept():
+        with self._failure_kept():
             self._file.flush()
 
     def tell(self) -> int:
@@ -75,10 +75,10 @@ class MeasuredFile(io.RawIOBase):
 
 
 class Chunks(io.BufferedWriter):
-    """Hands on what is written in large pieces, and holds nothing back when it is flushed."""
+    """Writes in large chunks, and flushes the file when it is flushed."""
 
     def flush(self) -> None:
         """See `io.BufferedWriter`."""
         super().flush()
-        # Python's own stops here, and the end of the file would miss the fsync that comes next.
+        # Python's own does not flush the file, whose end the next fsync would miss.
         self.raw.flush()

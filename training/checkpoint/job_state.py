@@ -1,4 +1,4 @@
-"""What a job carries from one process to the next: taken for a checkpoint, and put back."""
+"""The state of a job: read for a checkpoint, and restored from one."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from kfp_pytorch.training.errors import CheckpointError, some
 from kfp_pytorch.training.parallel.process_group import World, gather
 from kfp_pytorch.training.telemetry.metrics import History, LossMeter, Progress
 
-# Optimizer state under the weights' names, not their numbers, so that another plan can load it.
+# Optimizer state by the weights' names, not their numbers, so that another plan can load it.
 _BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 class Position(Protocol):
-    """Data that knows where it is."""
+    """Data that has a position."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it is, in plain values; the same on all ranks."""
+        """Its position, in plain values; the same on all ranks."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from there."""
+        """Continues at a position."""
 
 
 @dataclass
 class State:
-    """What changes while a job trains, and so is kept in its checkpoints.
+    """What changes while a job trains, and is kept in its checkpoints.
 
     Attributes:
-        model: The model, or what this rank holds of it.
-        optimizer: Over the model's weights.
+        model: The model, or this rank's part of it.
+        optimizer: The optimizer of its weights.
         meter: The training loss since the last report.
         progress: How far the job is.
-        history: What was reported.
-        data: Where the data is, if `progress` does not say it.
+        history: The reported curves.
+        data: The data, if `progress` does not say its position.
     """
 
     model: nn.Module
@@ -58,9 +58,9 @@ class State:
 
 
 def tensors(state: State, world: World) -> Tensors:
-    """What is kept in tensors: they change as training goes on.
+    """The tensors of a state, which training changes.
 
-    The options of the optimizer are not among them: they are those that a run is told.
+    The options of the optimizer are not among them: they come from the arguments.
 
     Args:
         state: The state of a job.
@@ -68,8 +68,8 @@ def tensors(state: State, world: World) -> Tensors:
     """
     random = {str(world.rank): _random_state(world)}
     if not state.optimizer.state:
-        # Asked for a state that is not there, as when the first step was skipped, torch would make
-        # the optimizer step.
+        # To get a state that does not exist, as when the first step was skipped, torch would take a
+        # step of the optimizer.
         model, _ = get_state_dict(state.model, ())
         return {"model": model, "random": random}
     model, optimizer = get_state_dict(state.model, state.optimizer, options=_BY_NAME)
@@ -77,7 +77,7 @@ def tensors(state: State, world: World) -> Tensors:
 
 
 def position(state: State) -> dict[str, Any]:
-    """Where a job is, as plain values that are the same on all ranks."""
+    """The position of a job, in plain values that are the same on all ranks."""
     return {
         "progress": asdict(state.progress),
         "data": state.data.state_dict() if state.data else None,
@@ -85,14 +85,14 @@ def position(state: State) -> dict[str, Any]:
 
 
 def plain(state: State, position: dict[str, Any], meter: list[float]) -> dict[str, Any]:
-    """What is kept as plain values.
+    """The plain values of a state.
 
     Args:
         state: The state of a job.
-        position: Where it is, or was when its tensors were what they are.
+        position: Its position, when its tensors had their values.
         meter: Sum and count of its meter.
     """
-    # A copy: training goes on, and reports, while a thread writes.
+    # A copy: training continues, and reports, while a thread writes.
     history = {name: list(points) for name, points in state.history.curves.items()}
     return {**position, "meter": meter, "history": history}
 
@@ -100,14 +100,14 @@ def plain(state: State, position: dict[str, Any], meter: list[float]) -> dict[st
 def restore(
     state: State, found: Checkpoint, world: World, seed: int, group: dist.ProcessGroup | None
 ) -> None:
-    """Puts back what a checkpoint has; all ranks call this together.
+    """Restores a state from a checkpoint; all ranks call this together.
 
     Args:
-        state: What is overwritten.
+        state: The state, which is overwritten.
         found: The checkpoint.
         world: This rank.
         seed: The run's seed.
-        group: All ranks, or None for one process alone.
+        group: All ranks, or None for one process.
 
     Raises:
         CheckpointError: On all ranks, if the checkpoint is of another model, optimizer or data.
@@ -146,7 +146,7 @@ def restore(
     if same_ranks:
         _set_random_state(world, random)
     else:
-        # There are other ranks now: what they draw has to differ from what was drawn before.
+        # Another number of ranks: their random numbers have to differ from those before.
         torch.manual_seed(seed * 1_000_003 + world.rank + state.progress.step)
 
 
@@ -169,10 +169,7 @@ def _only_tensors(values: dict[str, Any]) -> Tensors:
 
 
 def _check_names(wanted: Tensors, saved: frozenset[str], world: World, where: str) -> None:
-    """Refuses a checkpoint whose tensors are not those of the model and the optimizer.
-
-    A stage of a pipeline wants only some of them: what counts is what all ranks want together.
-    """
+    """Refuses a checkpoint whose tensors are not those of model and optimizer on all ranks."""
     ours = {f"{part}.{name}" for part, values in wanted.items() for name in values}
     wanted_here = set().union(*gather(world, ours))
     kept = {name for name in saved if not name.startswith("random.")}

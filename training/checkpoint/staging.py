@@ -1,4 +1,4 @@
-"""Memory of the CPU that a job's state is copied to, while training goes on as far as it may."""
+"""CPU memory that a job's state is copied to while training continues."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from kfp_pytorch.training.checkpoint.tensor_files import Tensors
 
 
 class Staging:
-    """Copies a state aside, again and again.
+    """Copies a state, again and again to the same memory.
 
-    Its memory is made by `prepare`, or else for the first copy, and pinned where there is a GPU, so
-    that copies go at the speed of the bus. On a GPU they are made beside training, which waits for
-    them only where it would change what is copied: before the next pass for buffers, such as batch
-    norm's averages, and before the optimizer's next step for all that is large.
+    The memory is allocated by `prepare`, or else for the first copy, and pinned where there is a
+    GPU. On a GPU copies run beside training, which waits for them only before it changes what is
+    copied: before the next forward pass for buffers, such as batch norm's averages, and before the
+    optimizer's next step for everything else.
     """
 
     def __init__(
         self, device: torch.device, model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Makes no memory yet.
+        """Allocates no memory yet.
 
         Args:
-            device: Where the state is.
-            model: What is trained, unwrapped; the state has its tensors under `model`.
-            optimizer: What changes all of the state but the model's buffers.
+            device: The device of the state.
+            model: The model, unwrapped; the state has its tensors under `model`.
+            optimizer: The optimizer, which changes all of the state but the model's buffers.
         """
         self._buffers = {f"model.{name}" for name, _ in model.named_buffers()}
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -44,24 +44,24 @@ class Staging:
         )
         self._copied: Tensors | None = None
         self._sources: list[Tensor] = []
-        optimizer.register_step_pre_hook(lambda *_: self._hold_back())
+        optimizer.register_step_pre_hook(lambda *_: self._wait_for_copy())
 
     @torch.no_grad()
     def prepare(self, tensors: Tensors) -> None:
-        """Makes the memory for copies of such tensors, while training may change them.
+        """Allocates the memory for copies of such tensors, while training may change them.
 
-        Any thread may call it, but none during `copy`. To pin memory takes the driver long.
+        Any thread may call it, but not during `copy`. Pinning memory takes long.
 
         Args:
             tensors: Tensors by name, on any device.
         """
-        # On the stream that training computes on, its kernels would wait for copies of no use.
+        # On the stream of training, its kernels would wait for these copies.
         with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
             self._copied = self._stager.stage(tensors)  # type: ignore[assignment]
 
     @torch.no_grad()
     def copy(self, tensors: Tensors) -> Tensors:
-        """Copies tensors; `finish` says when that is done.
+        """Copies tensors; `finish` waits until that is done.
 
         Args:
             tensors: Tensors by name, on any device.
@@ -82,7 +82,7 @@ class Staging:
         return self._copied  # type: ignore[return-value]
 
     def finish(self) -> None:
-        """Waits until the last copy is whole; any thread may call it."""
+        """Waits until the last copy is complete; any thread may call it."""
         if self._stream is not None:
             self._stream.synchronize()
         self._sources = []
@@ -90,7 +90,7 @@ class Staging:
     def _copy_beside(
         self, stream: torch.cuda.Stream, parts: dict[str, Tensor], copies: dict[str, Tensor]
     ) -> None:
-        # What is read on another stream must not be freed before.
+        # Tensors that another stream reads must not be freed before.
         self._sources = list(parts.values())
         buffers = {name: part for name, part in parts.items() if name in self._buffers}
         stream.wait_stream(torch.cuda.current_stream())
@@ -100,14 +100,14 @@ class Staging:
             _copy({name: part for name, part in parts.items() if name not in buffers}, copies)
         torch.cuda.current_stream().wait_event(copied)
 
-    def _hold_back(self) -> None:
-        """Lets what the GPU is told next wait for the last copy."""
+    def _wait_for_copy(self) -> None:
+        """Lets the next kernels of training wait for the last copy."""
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
 
 
 def local_parts(tensors: Tensors, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """What this rank holds of each tensor, with its full name."""
+    """This rank's part of each tensor, with its full name."""
     for name, value in tensors.items():
         if isinstance(value, dict):
             yield from local_parts(value, f"{prefix}{name}.")

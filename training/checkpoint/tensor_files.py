@@ -1,7 +1,7 @@
-"""The tensors of a checkpoint as files, by torch.distributed.checkpoint.
+"""Writes and reads the tensors of a checkpoint with torch.distributed.checkpoint.
 
-Every rank writes what it holds, and reads what it needs: so a checkpoint of one plan and number of
-ranks loads under another. Nothing that is read can run code, or take more memory
+Every rank writes its part and reads the part that it needs: so a checkpoint of one plan and number
+of ranks loads under another. Nothing that is read can run code, or take more memory
 than its file is large: tensors are read with `weights_only=True` after a check of their archives,
 other objects are refused, and the index is read by `index`.
 """
@@ -50,35 +50,35 @@ Tensors = dict[str, Any]
 Files = dict[str, dict[str, Any]]
 """Size in bytes and sha256 of each file, by name."""
 
-# That one process writes alone is said on purpose.
+# One process writes alone on purpose.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable")
-# So is what becomes of an attempt that was cut short.
+# An incomplete checkpoint is overwritten on purpose.
 warnings.filterwarnings("ignore", message="Detected an existing checkpoint")
 
 
 def write(
     folder: Folder,
-    place: str,
+    path: str,
     tensors: Tensors,
     group: dist.ProcessGroup | None,
     commit: Callable[[Files], None],
     planner: Planner | None = None,
 ) -> None:
-    """Writes what this rank holds; all ranks of the group call it together.
+    """Writes this rank's part; all ranks of the group call it together.
 
     Args:
         folder: The job's folder.
-        place: The part of it that the files go to. What lies there is deleted first.
-        tensors: What to write. Of a tensor that many ranks hold whole, one of them writes it.
-        group: The ranks, or None for this process alone, whatever other ranks there are.
+        path: The subfolder of the files. Its content is deleted first.
+        tensors: The tensors. One that many ranks hold in full is written by one of them.
+        group: The ranks, or None for this process alone.
         commit: Called on the first rank alone when all ranks have written, with all files.
-        planner: What planned the last time, if tensors of the same names are written again.
+        planner: The planner of the last time, if tensors of the same names are written again.
 
     Raises:
         StorageError: On all ranks, if one cannot write.
     """
     kind = _Writer if isinstance(folder, LocalFolder) else _RemoteWriter
-    writer = kind(folder, place, commit)
+    writer = kind(folder, path, commit)
     with _first_error():
         state_dict_saver.save(
             tensors,
@@ -90,23 +90,23 @@ def write(
 
 
 def read(
-    folder: Folder, place: str, index: Metadata, tensors: Tensors, group: dist.ProcessGroup | None
+    folder: Folder, path: str, index: Metadata, tensors: Tensors, group: dist.ProcessGroup | None
 ) -> None:
     """Fills tensors in place; all ranks of the group call it together.
 
     Args:
         folder: A job's folder.
-        place: The part of it that the files are in.
+        path: The subfolder of the files.
         index: What `index.read_index` gave.
-        tensors: What to fill: whole tensors or parts of them, whatever parts were written.
+        tensors: The tensors to fill: in full or parts, whatever parts were written.
         group: The ranks, or None for this process alone.
 
     Raises:
-        CheckpointError: On all ranks, if a tensor is not there, or of another shape.
+        CheckpointError: On all ranks, if a tensor is missing or has another shape.
         StorageError: On all ranks, if a file cannot be read.
     """
     kind = _Reader if isinstance(folder, LocalFolder) else _RemoteReader
-    reader = kind(folder, place, index)
+    reader = kind(folder, path, index)
     with _first_error():
         state_dict_loader.load(
             tensors,
@@ -118,11 +118,10 @@ def read(
 
 
 class Planner(DefaultSavePlanner):
-    """Plans which rank writes what, and keeps to the plan as long as the tensors are alike.
+    """Plans which rank writes what, and keeps the plan while the tensors do not change.
 
-    To plan takes some tenths of a second of Python alone, in which training could hardly go on.
-    torch's own caching keeps one plan for the whole process, whatever job it is of, and makes
-    each rank's part of it anew.
+    Planning takes some tenths of a second of Python, in which training could hardly continue.
+    torch's own cache has one plan for the whole process, and makes each rank's part of it anew.
     """
 
     def __init__(self) -> None:
@@ -132,16 +131,16 @@ class Planner(DefaultSavePlanner):
         self._parts: list[SavePlan] = []
 
     def create_local_plan(self) -> SavePlan:
-        """What this rank would write, or a word that it is as the last time."""
+        """What this rank would write, or a plan that says it is as the last time."""
         self._kinds = {
             name: (type(value), getattr(value, "shape", None), getattr(value, "dtype", None))
             for name, value in self.state_dict.items()
         }
-        # This is how a rank tells the first one that its part is as it was.
+        # By this the first rank knows that the part has not changed.
         return SavePlan([], usable=False) if self._is_planned else super().create_local_plan()
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        """On the first rank, who writes what, or a word that it is as the last time."""
+        """On the first rank: which rank writes what, or plans that say it is as the last time."""
         if not any(plan.usable for plan in all_plans):
             return all_plans, self.metadata
         known = self._parts or all_plans
@@ -170,21 +169,21 @@ def _first_error() -> Iterator[None]:
         rank, (error, _trace) = min(failed.failures.items(), key=lambda item: item[0])
         if isinstance(error, TrainingError):
             raise error from failed
-        # What does not fit is told with RuntimeError, ValueError and AssertionError alike.
+        # torch raises RuntimeError, ValueError or AssertionError for what does not fit.
         raise CheckpointError(f"rank {rank}: {type(error).__name__}: {error}") from failed
 
 
 class _Files:
-    """The file system of a writer or reader of torch.distributed.checkpoint, at one folder.
+    """The file system of a writer or reader of torch.distributed.checkpoint, for one folder.
 
     Attributes:
-        written: What was written here.
+        written: The files that were written.
     """
 
-    def __init__(self, inner: Any, folder: Folder, place: str) -> None:
+    def __init__(self, inner: Any, folder: Folder, path: str) -> None:
         self._inner = inner
         self._folder = folder
-        self._place = place
+        self._path = path
         self.written: Files = {}
 
     @contextmanager
@@ -199,9 +198,9 @@ class _Files:
                 with Chunks(measured, CHUNK_BYTES) as chunks:
                     yield chunks
             except Exception:
-                # torch.save closes its archive, and raises of that in the place of the first error.
-                if measured.refused is not None:
-                    raise measured.refused from measured.refused.__cause__
+                # torch.save closes its archive, and raises the error of that instead of the first.
+                if measured.failed is not None:
+                    raise measured.failed from measured.failed.__cause__
                 raise
         self.written[PurePath(path).name] = measured.facts()
 
@@ -219,39 +218,39 @@ class _Files:
             self._inner.rm_file(path)
 
     def mkdir(self, _path: Any) -> None:
-        """Does nothing yet: ranks would make the folder while the first one still clears it."""
+        """Does nothing yet: ranks would make the folder while the first one still deletes it."""
 
     def explained(self, action: str) -> AbstractContextManager[None]:
-        return self._folder.explained(action, self._place)
+        return self._folder.explained(action, self._path)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
 
 class _RankFiles(WriteResult):
-    """What one rank wrote, on its way to the first rank with the results of its tensors."""
+    """The files of one rank, sent to the first rank with the results of its tensors."""
 
 
 class _Writer(filesystem.FileSystemWriter):
-    """A writer that measures its files, and tells on the first rank when all are written."""
+    """A writer that measures its files, and calls `commit` on the first rank at the end."""
 
     def __init__(
-        self, folder: Folder, place: str, commit: Callable[[Files], None], **options: Any
+        self, folder: Folder, path: str, commit: Callable[[Files], None], **options: Any
     ) -> None:
-        super().__init__(f"{folder.uri}/{place}", **options)
+        super().__init__(f"{folder.uri}/{path}", **options)
         self._folder = folder
-        self._place = place
+        self._path = path
         self._commit = commit
-        self.fs: Any = _Files(self.fs, folder, place)
+        self.fs: Any = _Files(self.fs, folder, path)
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        # Not before all ranks were heard: one that misses another may be saving this step alone.
-        # And no rank writes before this one has told it what.
-        self._folder.remove(self._place)
+        # All ranks are alive at this point: before, one that lost another could be saving this step
+        # alone. And no rank writes before it has its plan.
+        self._folder.remove(self._path)
         return super().prepare_global_plan(plans)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        self._folder.make(self._place)
+        self._folder.make(self._path)
         results = super().write_data(plan, planner).wait()
         ours = _RankFiles(metadata.MetadataIndex(""), 0, self.fs.written)
         future: Future[list[WriteResult]] = Future()
@@ -270,7 +269,7 @@ class _Writer(filesystem.FileSystemWriter):
         self._commit({**files, INDEX: self.fs.written[INDEX]})
 
     def storage_meta(self) -> None:
-        # Where it was written is of no use to whoever reads it elsewhere.
+        # The path where it was written is of no use elsewhere.
         return None
 
 
@@ -282,10 +281,10 @@ class _RemoteWriter(_Writer, FsspecWriter):
 class _Reader(filesystem.FileSystemReader):
     """A reader that has its index already."""
 
-    def __init__(self, folder: Folder, place: str, index: Metadata) -> None:
-        super().__init__(f"{folder.uri}/{place}")
+    def __init__(self, folder: Folder, path: str, index: Metadata) -> None:
+        super().__init__(f"{folder.uri}/{path}")
         self._index = index
-        self.fs: Any = _Files(self.fs, folder, place)
+        self.fs: Any = _Files(self.fs, folder, path)
 
     def read_metadata(self, *_args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002
         return self._index

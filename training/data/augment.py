@@ -1,7 +1,7 @@
-"""Which part of an image a network is shown: at random to train on, the centre to be judged by.
+"""The crops of images: random ones to train on, the centre to evaluate on.
 
-What is drawn for a sample follows from seed, epoch and sample alone. So a resumed epoch sees the
-very crops that it would have seen, whichever process decodes them and wherever.
+The crop of a sample depends on seed, epoch and sample alone. So a resumed epoch has the same crops,
+whichever process decodes them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# The share of an image's area and the width by height of a random crop: those of Szegedy et al.,
-# "Going deeper with convolutions", 2014, which torchvision takes by default, too.
+# The area and the aspect ratio of a random crop: those of Szegedy et al., "Going deeper with
+# convolutions", 2014, and the defaults of torchvision.
 AREA = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
 _TRIES = 10
-# Images that are resized together, and the longest side of those that are.
+# The number of images that are resized together, and their longest side.
 _TOGETHER, _LARGE = 128, 1024
 
 
@@ -34,7 +34,7 @@ class View(NamedTuple):
 
 
 def random_view(height: int, width: int, seed: int, epoch: int, index: int) -> View:
-    """A random part of an image, mirrored every other time.
+    """A random part of an image, mirrored half of the time.
 
     Args:
         height: The image's height in pixels.
@@ -55,7 +55,7 @@ def random_view(height: int, width: int, seed: int, epoch: int, index: int) -> V
         if 0 < high <= height and 0 < wide <= width:
             top, left = draw.randint(0, height - high), draw.randint(0, width - wide)
             return View(top, left, high, wide, flip)
-    # The image is so long that no such part fits: as much of its middle as has a usual shape.
+    # The image is too long for such a part: the largest centre part of a usual aspect ratio.
     high, wide = min(height, round(width / RATIO[0])), min(width, round(height * RATIO[1]))
     return View((height - high) // 2, (width - wide) // 2, high, wide, flip)
 
@@ -67,11 +67,11 @@ def centre_view(height: int, width: int) -> View:
 
 
 def show(image: Tensor, view: View, size: int) -> Tensor:
-    """Cuts a view out of an image and resizes it.
+    """Crops an image to a view and resizes it.
 
     Args:
         image: Whole, uint8, of shape [channels, height, width]; on any device.
-        view: What to cut out.
+        view: The part of it.
         size: Height and width of the result in pixels.
 
     Returns:
@@ -91,7 +91,7 @@ def show_many(images: Sequence[Tensor], views: Sequence[View], size: int) -> Ten
 
     Args:
         images: uint8, of shape [channels, height, width] each; at least one.
-        views: What to cut out of each.
+        views: The part of each.
         size: Height and width of the result in pixels.
 
     Returns:
@@ -101,7 +101,7 @@ def show_many(images: Sequence[Tensor], views: Sequence[View], size: int) -> Ten
     for start in range(0, len(images), _TOGETHER):
         some, their = images[start : start + _TOGETHER], views[start : start + _TOGETHER]
         if max(max(image.shape) for image in some) > _LARGE:
-            # All would be padded to its size.
+            # All would be padded to the size of the largest.
             parts.append(torch.stack([show(*each, size) for each in zip(some, their, strict=True)]))
         else:
             parts.append(_show_together(some, their, size))
@@ -109,10 +109,10 @@ def show_many(images: Sequence[Tensor], views: Sequence[View], size: int) -> Ten
 
 
 def resize_weights(pixels: int, start: Tensor, length: Tensor, size: int) -> Tensor:
-    """The weights that cut parts out of rows of pixels and resize them, antialiased.
+    """The weights that crop and resize rows of pixels, antialiased.
 
-    A product with them is a resize: each row of a matrix holds what the pixels of a row (or
-    column) of the image give to one pixel of the result.
+    A product with them is a resize: each row of a matrix has the weights of the pixels of a row (or
+    column) of the image in one pixel of the result.
 
     Args:
         pixels: The length of the rows.
@@ -125,17 +125,17 @@ def resize_weights(pixels: int, start: Tensor, length: Tensor, size: int) -> Ten
     """
     start, length = start[:, None], length[:, None]
     scale = length / size
-    # The middle of each pixel of the result, in pixels of the part, and how far it looks.
+    # The centre of each pixel of the result, in pixels of the part, and its reach.
     centres = (torch.arange(size, device=start.device, dtype=torch.float32) + 0.5) * scale
     reach = scale.clamp(min=1)[..., None]
-    places = torch.arange(pixels, device=start.device, dtype=torch.float32) + 0.5 - start
-    weights = (1 - (places[:, None] - centres[..., None]).abs() / reach).clamp(min=0)
-    weights = weights * ((places > 0) & (places < length))[:, None]
+    positions = torch.arange(pixels, device=start.device, dtype=torch.float32) + 0.5 - start
+    weights = (1 - (positions[:, None] - centres[..., None]).abs() / reach).clamp(min=0)
+    weights = weights * ((positions > 0) & (positions < length))[:, None]
     return weights / weights.sum(dim=2, keepdim=True)
 
 
 def _show_together(images: Sequence[Tensor], views: Sequence[View], size: int) -> Tensor:
-    """Resizes images by products of matrices: one by one they would take a dozen kernels each."""
+    """Resizes images by matrix products; one by one they would take a dozen kernels each."""
     device, channels = images[0].device, images[0].shape[0]
     height, width = (max(image.shape[side] for image in images) for side in (1, 2))
     padded = torch.zeros(len(images), channels, height, width, dtype=torch.uint8, device=device)
@@ -145,6 +145,6 @@ def _show_together(images: Sequence[Tensor], views: Sequence[View], size: int) -
     rows = resize_weights(height, top, high, size)
     columns = resize_weights(width, left, wide, size)
     columns = torch.where(flip[:, None, None] > 0, columns.flip(1), columns)
-    # Eleven binary digits are enough for values of eight.
+    # float16 has 11 bits, enough for values of 8 bits.
     shown = rows[:, None].half() @ padded.half() @ columns[:, None].half().mT
     return shown.round().clamp(0, 255).byte()

@@ -1,4 +1,4 @@
-"""Data sets: real images in memory, in their own values."""
+"""Data sets by name, and the parts that all of them have."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from kfp_pytorch.training.arguments.config import DATASETS, Config
 from kfp_pytorch.training.data.location import (
+    data_location,
     fashion_mnist_root,
-    named_place,
     unreadable_fashion_mnist,
 )
 from kfp_pytorch.training.errors import DataError
@@ -26,13 +26,13 @@ from kfp_pytorch.training.parallel.process_group import World, once_per_node
 HELD_OUT_SHARE = 0.2
 # The split is part of the data set, so it does not change with --seed.
 _SPLIT_SEED = 20_231
-# Characters of the names of classes that a checkpoint keeps as they are.
+# Characters of class names that a checkpoint keeps in full.
 _LONGEST_NAMES = 500
 
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """What the images of a data set look like.
+    """The properties of the images of a data set.
 
     Attributes:
         shape: Channels, height and width.
@@ -40,7 +40,7 @@ class ImageSpec:
         mean: The mean of each channel, in the data set's own values.
         std: The standard deviation of each channel, in the same values.
         values: The smallest and the largest value that occurs.
-        any_size: Whether images to predict can be of any size, and are cut and resized to this one.
+        any_size: Whether images to predict can have any size, and are cropped and resized.
     """
 
     shape: tuple[int, int, int]
@@ -52,21 +52,21 @@ class ImageSpec:
 
 
 class Samples(Protocol):
-    """Labelled images: in memory, or in files that are decoded when they are needed."""
+    """Labelled images: in memory, or in files that are decoded when needed."""
 
     @property
     def labels(self) -> Tensor:
         """The class of each sample, on the CPU."""
 
     def some(self, count: int) -> Samples:
-        """So many of these samples at most, always the same, of all classes that there are."""
+        """At most so many of these samples, always the same, of all classes."""
 
     def take(self, indices: Tensor, device: torch.device) -> Split:
-        """The samples of these indices, on a device, as a network is judged by them."""
+        """The samples of these indices, on a device, as they are evaluated."""
 
 
 def split_evenly(samples: Split, parts: int) -> list[Split]:
-    """Samples in parts whose sizes differ by one at most."""
+    """Samples in parts whose sizes differ by at most one."""
     images, labels = samples.images.tensor_split(parts), samples.labels.tensor_split(parts)
     return [Split(*each) for each in zip(images, labels, strict=True)]
 
@@ -78,7 +78,7 @@ class Split(NamedTuple):
     labels: Tensor
 
     def some(self, count: int) -> Split:
-        """See `Samples.some`: the first, as they lie in no order of classes."""
+        """See `Samples.some`: the first, as they are not ordered by class."""
         return Split(self.images[:count], self.labels[:count])
 
     def take(self, indices: Tensor, device: torch.device) -> Split:
@@ -92,9 +92,9 @@ class ImageData:
     """A data set.
 
     Attributes:
-        spec: What its images look like.
-        train: What a model is trained on.
-        held_out: What it is judged by; no sample of it is ever trained on.
+        spec: The properties of its images.
+        train: The samples to train on.
+        held_out: The samples to evaluate on; never trained on.
         block: How many neighbours are cheaper to read together; see `DistributedBatchSampler`.
     """
 
@@ -105,7 +105,7 @@ class ImageData:
 
 
 def names_in_short(classes: Sequence[str]) -> str:
-    """The names of all classes, or where they are long their beginning and a digest."""
+    """The names of all classes; if they are long, their beginning and a digest."""
     text = ", ".join(classes)
     digest = hashlib.sha256(text.encode()).hexdigest()
     return text if len(text) <= _LONGEST_NAMES else f"{text[:_LONGEST_NAMES]}… ({digest[:16]})"
@@ -115,15 +115,15 @@ def load(config: Config, world: World) -> ImageData:
     """Loads the data set that a run trains on.
 
     Args:
-        config: Which one, where it lies and how much of it to train on.
-        world: The ranks; a download happens once on each node.
+        config: The arguments.
+        world: This rank; a download happens once on each node.
 
     Returns:
-        The data set; of files only their list is read.
+        The data set; if it consists of files, only their list is read.
 
     Raises:
-        ConfigError: If nobody said where it lies.
-        DataError: If it is not there, or has fewer samples than there are ranks.
+        ConfigError: If --data-dir is missing.
+        DataError: If it cannot be read, or has fewer samples than there are ranks.
     """
     if config.dataset == "fashion-mnist":
         once_per_node(world, lambda: _find_fashion_mnist(config))
@@ -164,7 +164,7 @@ def _digits(_config: Config, _world: World) -> ImageData:
         torch.from_numpy(table[:, :-1].copy()).view(-1, 1, 8, 8),
         torch.from_numpy(table[:, -1].astype(np.int64)),
     )
-    train, held_out = stratified_split(every, HELD_OUT_SHARE)
+    train, held_out = _stratified_split(every, HELD_OUT_SHARE)
     return _described(train, held_out, tuple(str(digit) for digit in range(10)))
 
 
@@ -175,21 +175,20 @@ def _fashion_mnist(config: Config, _world: World) -> ImageData:
     return _described(splits[0], splits[1], tuple(train.classes))
 
 
-# What only one data set needs is imported only for it.
-
-
 def _imagefolder(config: Config, world: World) -> ImageData:
     """Image files in folders of classes; see `input_folder`."""
     from kfp_pytorch.training.data import encoded_images, image_folder
 
-    return encoded_images.as_data(image_folder.find(named_place(config), world), config.image_size)
+    return encoded_images.as_data(
+        image_folder.find(data_location(config), world), config.image_size
+    )
 
 
 def _shards(config: Config, world: World) -> ImageData:
     """Tar files in the WebDataset layout; see `input_shards`."""
     from kfp_pytorch.training.data import encoded_images, webdataset
 
-    found = webdataset.find(named_place(config), world, config.shuffle_block)
+    found = webdataset.find(data_location(config), world, config.shuffle_block)
     return encoded_images.as_data(found, config.image_size)
 
 
@@ -210,16 +209,8 @@ LOADERS: dict[str, Callable[[Config, World], ImageData]] = {
 assert set(LOADERS) == set(DATASETS)  # noqa: S101 - two lists of one thing
 
 
-def stratified_split(every: Split, share: float) -> tuple[Split, Split]:
-    """Splits a data set so that each class has the same share in both parts.
-
-    Args:
-        every: All samples.
-        share: The part of each class to hold out, between 0 and 1.
-
-    Returns:
-        What to train on, and what is held out. The same input always gives the same split.
-    """
+def _stratified_split(every: Split, share: float) -> tuple[Split, Split]:
+    """Splits a data set into training and held-out samples; see `held_out_mask`."""
     held_out = held_out_mask(every.labels, share)
     return (
         Split(every.images[~held_out], every.labels[~held_out]),
@@ -228,14 +219,14 @@ def stratified_split(every: Split, share: float) -> tuple[Split, Split]:
 
 
 def held_out_mask(labels: Tensor, share: float) -> Tensor:
-    """Which samples to hold out, so that each class has the same share in both parts.
+    """Chooses the samples to hold out: the same share of each class.
 
     Args:
         labels: The class of each sample.
-        share: The part of each class to hold out, between 0 and 1.
+        share: The share of each class, between 0 and 1.
 
     Returns:
-        Whether each is held out. The same input always gives the same answer.
+        Whether each is held out; the same for the same input.
     """
     generator = torch.Generator().manual_seed(_SPLIT_SEED)
     held_out = torch.zeros(len(labels), dtype=torch.bool)
@@ -247,12 +238,12 @@ def held_out_mask(labels: Tensor, share: float) -> Tensor:
 
 
 def _find_fashion_mnist(config: Config) -> None:
-    """Makes sure that the files are there, by a download if that was asked for."""
+    """Checks that the files can be read; downloads them if --download is given."""
     try:
         for train in (True, False):
             _read_fashion_mnist(config, train=train, download=config.download)
     except Exception as error:
-        # torchvision meets damaged files with whatever its parsing stumbles over.
+        # For damaged files torchvision raises any kind of error.
         raise unreadable_fashion_mnist(config, f"{type(error).__name__} {error}") from error
 
 

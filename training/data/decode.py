@@ -1,4 +1,4 @@
-"""From the bytes of image files to a batch of equal squares, on the CPU or by the GPU's decoder.
+"""Decodes image files into a batch of equal squares, on the CPU or by the GPU's decoder.
 
 Both give the same views of the same images; their pixels differ by rounding.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kfp_pytorch.training.data.augment import View, show, show_many
 
-# The label of an image that could not be decoded: the training loss leaves it out.
+# The label of an image that could not be decoded: the training loss ignores it.
 LEFT_OUT = -100
 _JPEG, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 # What may follow the end of a JPEG, such as padding by a camera.
@@ -27,16 +27,11 @@ MOST_PIXELS = 178_956_970
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 ViewOf = Callable[[int, int, int], View]
-"""The view of the image at a place in a batch, by its height and width."""
+"""The view of an image, by its index in a batch, its height and its width."""
 
 
 class Decoded(NamedTuple):
-    """A batch.
-
-    Attributes:
-        images: uint8, [images, 3, size, size]; black where one could not be decoded.
-        failures: Place and reason of each that could not.
-    """
+    """uint8 images [images, 3, size, size], and index and reason of each that failed."""
 
     images: Tensor
     failures: list[tuple[int, str]]
@@ -47,7 +42,7 @@ def on_cpu(contents: Sequence[Tensor], view_of: ViewOf, size: int) -> Decoded:
 
     Args:
         contents: The bytes of whole files: JPEG, PNG, WebP or GIF.
-        view_of: What is shown of each.
+        view_of: The view of each.
         size: Height and width of the result in pixels.
 
     Returns:
@@ -68,18 +63,18 @@ def on_cpu(contents: Sequence[Tensor], view_of: ViewOf, size: int) -> Decoded:
 
 
 def on_gpu(contents: Sequence[Tensor], view_of: ViewOf, size: int, device: torch.device) -> Decoded:
-    """Decodes images with a GPU's JPEG decoder; what that does not take, this process decodes.
+    """Decodes images with a GPU's JPEG decoder; other images are decoded in this process.
 
     Args:
         contents: The bytes of whole files, on the CPU.
-        view_of: What is shown of each.
+        view_of: The view of each.
         size: Height and width of the result in pixels.
         device: The GPU.
 
     Returns:
         The batch, on the GPU.
     """
-    usual = [place for place, content in enumerate(contents) if looks_whole(content)]
+    usual = [place for place, content in enumerate(contents) if is_whole_jpeg(content)]
     images = dict(zip(usual, _decode_jpegs([contents[p] for p in usual], device), strict=True))
     rest = [place for place in range(len(contents)) if images.get(place) is None]
     by_cpu = on_cpu([contents[p] for p in rest], lambda i, *hw: view_of(rest[i], *hw), size)
@@ -94,10 +89,10 @@ def on_gpu(contents: Sequence[Tensor], view_of: ViewOf, size: int, device: torch
     return Decoded(batch, [(rest[row], reason) for row, reason in by_cpu.failures])
 
 
-def looks_whole(content: Tensor) -> bool:
-    """Whether a file is a JPEG of a size that can be decoded, and was not cut short.
+def is_whole_jpeg(content: Tensor) -> bool:
+    """Whether a file is a JPEG of a valid size that is not truncated.
 
-    The GPU would show half of one in grey.
+    The GPU would decode a truncated one to a grey image.
     """
     head, tail = content[: len(_JPEG)].numpy().tobytes(), content[-_TRAILER:].numpy().tobytes()
     if head != _JPEG or _JPEG_END not in tail:
@@ -111,7 +106,7 @@ def looks_whole(content: Tensor) -> bool:
 
 def as_tensor(content: bytes) -> Tensor:
     """The bytes of a file, for a decoder."""
-    # Of bytes that cannot be written to torch would warn.
+    # torch warns about bytes that are not writable.
     return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else _NOTHING
 
 
@@ -139,9 +134,9 @@ def _decode(content: Tensor) -> Tensor:
     _check_pixels(content)
     image: Tensor = decode_image(content, mode=ImageReadMode.RGB)
     if image.dtype == torch.uint16:
-        # Of a PNG of 16 bits: a cast would keep the low byte, which is noise.
+        # A PNG of 16 bits: a cast would keep the low byte.
         image = (image.to(torch.int32) >> 8).byte()
-    # Of an animation, the first picture.
+    # The first picture of an animation.
     return image[0] if image.dim() == 4 else image
 
 
@@ -165,7 +160,7 @@ def _check_pixels(content: Tensor) -> None:
 
 
 def _decode_jpegs(contents: Sequence[Tensor], device: torch.device) -> list[Tensor | None]:
-    """Decodes JPEGs on a GPU. None stands for one that its decoder does not take."""
+    """Decodes JPEGs on a GPU; None for one that its decoder does not support."""
     from torchvision.io import ImageReadMode, decode_jpeg
 
     if not contents:
@@ -173,7 +168,7 @@ def _decode_jpegs(contents: Sequence[Tensor], device: torch.device) -> list[Tens
     try:
         return list(decode_jpeg(list(contents), mode=ImageReadMode.RGB, device=device))
     except RuntimeError:
-        # One is enough to fail them all: halve until it is alone.
+        # One fails all of them: halve until it is alone.
         if len(contents) == 1:
             return [None]
         half = len(contents) // 2

@@ -1,4 +1,4 @@
-"""Batches on the device, whatever the data set, ready before the step needs them."""
+"""Brings batches of any data set to the device before the step needs them."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from kfp_pytorch.training.errors import ConfigError, DataError
 from kfp_pytorch.training.parallel.process_group import World
 
 LOG = logging.getLogger("kfp_pytorch.training")
-# A data set in memory that is smaller than this, in bytes, is copied to the GPU once.
+# A data set in memory of at most so many bytes is copied to the GPU once.
 _RESIDENT = 2**30
-# With fewer workers to a GPU its own decoder is the faster one: on an H100 a worker decodes some
-# 400 images a second, and training that the GPU decodes for got 3,760; see benchmarks/README.md.
+# With fewer workers per GPU its own decoder is faster: on an H100 a worker decodes some 400 images
+# a second, and training with the GPU's decoder got 3,760; see benchmarks/README.md.
 _CPU_IS_ENOUGH = 9
 
 
 class DeviceLoader(Protocol):
-    """Where the loop gets its batches from."""
+    """Gives the training loop its batches."""
 
     def train(self, epoch: int, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Split]]:
         """Batches to train on, each with its samples on the device."""
@@ -46,22 +46,22 @@ class DeviceLoader(Protocol):
         """Held-out samples on the device, batch by batch; one may be empty."""
 
     def close(self) -> None:
-        """Ends what works ahead."""
+        """Ends the workers."""
 
 
 def open_device_loader(config: Config, world: World, data: ImageData) -> DeviceLoader:
-    """The way of a data set to the device.
+    """Makes the loader of a data set.
 
     Args:
-        config: Workers, decoding and how many broken images are borne.
+        config: The arguments.
         world: This rank.
         data: The data set.
 
     Returns:
-        The feed; nothing is started yet.
+        The loader; nothing is started yet.
 
     Raises:
-        ConfigError: If the GPU was told to decode and cannot.
+        ConfigError: If --decode is gpu and the GPU cannot decode.
     """
     train, held_out = data.train, data.held_out
     if isinstance(train, EncodedSplit) and isinstance(held_out, EncodedSplit):
@@ -91,7 +91,7 @@ class MemoryLoader:
 
 
 class FileLoader:
-    """Samples that workers read from files, and they or the GPU decode."""
+    """Samples that workers read from files, and workers or the GPU decode."""
 
     def __init__(
         self, config: Config, world: World, train: EncodedSplit, held_out: EncodedSplit
@@ -99,30 +99,30 @@ class FileLoader:
         self._device = world.device
         self._splits = {True: train, False: held_out}
         self._seed = config.seed
-        self._bearable = config.skip_corrupt
+        self._most_corrupt = config.skip_corrupt
         self._corrupt: set[tuple[bool, int]] = set()
-        self._by_gpu = decodes_on_gpu(config, world.device)
+        self._by_gpu = _decodes_on_gpu(config, world.device)
         cuda = world.device.type == "cuda"
         self._copies = torch.cuda.Stream(world.device) if cuda else None  # type: ignore[no-untyped-call]
         pieces = Pieces(train, held_out, config.seed, raw=self._by_gpu)
-        # Pinning files that the GPU's decoder reads from the CPU anyway would gain nothing.
+        # The GPU's decoder reads files from the CPU, pinned or not.
         self._workers = Workers(pieces, config, pin=cuda and not self._by_gpu)
 
     def train(self, epoch: int, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Split]]:
         """See `DeviceLoader.train`."""
         ahead, here = itertools.tee(batches)
-        supply = self._supply(True, epoch, (batch.indices for batch in ahead))
-        return zip(here, supply, strict=True)
+        splits = self._split_batches(True, epoch, (batch.indices for batch in ahead))
+        return zip(here, splits, strict=True)
 
     def held_out(self, batches: Sequence[Tensor]) -> Iterator[Split]:
         """See `DeviceLoader.held_out`."""
-        return self._supply(False, 0, batches)
+        return self._split_batches(False, 0, batches)
 
     def close(self) -> None:
         """See `DeviceLoader.close`."""
         self._workers.close()
 
-    def _supply(self, train: bool, epoch: int, batches: Iterable[Tensor]) -> Iterator[Split]:
+    def _split_batches(self, train: bool, epoch: int, batches: Iterable[Tensor]) -> Iterator[Split]:
         """Samples on the device, batch by batch."""
         ahead, here = itertools.tee(batches)
         made = self._workers.make(
@@ -134,19 +134,19 @@ class FileLoader:
         for indices in here:
             parts = list(itertools.islice(made, -(-len(indices) // PIECE)))
             yield self._on_device(Request(train, epoch, indices.tolist()), parts)
-        # Lets the workers know that the epoch is over.
+        # Ends the workers' epoch.
         next(made, None)
 
     def _on_device(self, request: Request, parts: list[Piece]) -> Split:
-        """Copies or decodes beside what the device is computing."""
+        """Copies or decodes on another stream than that of training."""
         with torch.cuda.stream(self._copies) if self._copies else nullcontext():
             images, failures = self._images(request, parts)
             labels = self._splits[request.train].labels[request.indices]
-            for place, reason in failures:
-                self._bear(request, place, reason)
-                labels[place] = decode.LEFT_OUT
+            for position, reason in failures:
+                self._leave_out(request, position, reason)
+                labels[position] = decode.LEFT_OUT
             if failures and not request.train:
-                # What is judged need not have the size of a batch.
+                # A held-out batch may have any size.
                 images, labels = images[(labels >= 0).to(images.device)], labels[labels >= 0]
             if self._copies is None:
                 return Split(images, labels)
@@ -172,27 +172,23 @@ class FileLoader:
         copies = [part.content.to(self._device, non_blocking=True) for part in parts]
         return torch.cat(copies) if len(copies) > 1 else copies[0], failures
 
-    def _bear(self, request: Request, place: int, reason: str) -> None:
-        """Leaves a broken image out, or stops where there are too many."""
+    def _leave_out(self, request: Request, place: int, reason: str) -> None:
+        """Leaves out an image that cannot be decoded, or stops if there are too many."""
         index = request.indices[place]
         name = self._splits[request.train].name(index)
         if (request.train, index) in self._corrupt:
             return
         self._corrupt.add((request.train, index))
-        if len(self._corrupt) > self._bearable:
+        if len(self._corrupt) > self._most_corrupt:
             raise DataError(
                 f"the image {name} cannot be decoded: {reason}; replace or delete it, or pass "
-                f"--skip-corrupt N to leave out up to N images a process, now {self._bearable}"
+                f"--skip-corrupt N to leave out up to N images a process, now {self._most_corrupt}"
             )
         LOG.warning("left out the image %s, which cannot be decoded: %s", name, reason)
 
 
-def decodes_on_gpu(config: Config, device: torch.device) -> bool:
-    """Whether the GPU decodes; what is decided is said in the log.
-
-    Raises:
-        ConfigError: If it was told to and cannot.
-    """
+def _decodes_on_gpu(config: Config, device: torch.device) -> bool:
+    """Whether the GPU decodes; the choice is logged."""
     if config.decode == "cpu" or (config.decode == "auto" and device.type != "cuda"):
         return False
     able = decode.gpu_can_decode(device)

@@ -1,4 +1,4 @@
-"""Data sets of image files that are decoded when they are needed."""
+"""Data sets of image files that are decoded when needed."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ DEFAULT_SIZE = 224
 
 @dataclass(frozen=True)
 class Labelled:
-    """What was found where a data set lies.
+    """The images and labels that were found at a location.
 
     Attributes:
         source: Its images.
         labels: The class of each.
-        held_out: Whether each is held out, or None to hold out a fixed share of each class.
+        held_out: Whether each is held out; None to hold out a fixed share of each class.
         classes: The name of each class.
         block: How many neighbours are read together; see `sampler.DistributedBatchSampler`.
     """
@@ -49,10 +49,10 @@ class EncodedSplit:
     """A part of a data set; see `data.Samples`.
 
     Attributes:
-        source: Where its images are read.
+        source: Reads its images.
         rows: The number of each sample in the source.
         labels: The class of each.
-        size: Height and width in pixels of what a network is shown.
+        size: Height and width in pixels of a decoded crop.
     """
 
     source: Source
@@ -61,7 +61,7 @@ class EncodedSplit:
     size: int
 
     def some(self, count: int) -> EncodedSplit:
-        """See `Samples.some`: spread over all, as a folder is in the order of its classes."""
+        """See `Samples.some`: spread over all, as a folder is ordered by class."""
         every = len(self.rows)
         if count >= every:
             return self
@@ -69,7 +69,7 @@ class EncodedSplit:
         return replace(self, rows=self.rows[chosen], labels=self.labels[chosen])
 
     def take(self, indices: Tensor, device: torch.device) -> Split:
-        """See `Samples.take`: the middles of these images, decoded in this process."""
+        """See `Samples.take`: the centre crops of these images, decoded in this process."""
         found = decode.on_cpu(self.contents(indices.tolist()), _centre, self.size)
         return Split(found.images.to(device), self.labels[indices].to(device))
 
@@ -84,16 +84,16 @@ class EncodedSplit:
         ]
 
     def name(self, index: int) -> str:
-        """Where a sample lies, for a person."""
+        """The path or URI of a sample, for messages."""
         return self.source.name(int(self.rows[index]))
 
 
 def as_data(found: Labelled, image_size: int) -> ImageData:
-    """The data set that training works with.
+    """Makes a data set for training.
 
     Args:
-        found: What was found.
-        image_size: Height and width in pixels to show a network; 0 for the usual 224.
+        found: Its images and labels.
+        image_size: Height and width of crops in pixels; 0 for the usual 224.
 
     Returns:
         Training and held-out samples, still encoded.

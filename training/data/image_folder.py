@@ -1,6 +1,6 @@
-"""Images in folders named for their classes: `train/CLASS/x.jpg` and `val/CLASS/y.jpg`.
+"""Images in folders named after their classes: `train/CLASS/x.jpg` and `val/CLASS/y.jpg`.
 
-Without those two the classes lie directly in the folder, and a fixed fifth of each is held out.
+Without these two the classes are directly in the folder, and a fixed fifth of each is held out.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from kfp_pytorch.training.parallel.process_group import World, on_main, once_per
 
 LOG = logging.getLogger("kfp_pytorch.training")
 TRAIN, HELD_OUT = "train", "val"
-# What others call the first of these two, in small letters.
+# Other names of the first of these two, in lower case.
 _TRAIN_NAMES = (TRAIN, "training")
-# Pictures that nothing here can decode.
+# Image formats that cannot be decoded.
 _OTHER_PICTURES = (
     *(".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".tga"),
     *(".heic", ".heif", ".avif", ".jp2", ".jxl"),
@@ -55,14 +55,14 @@ def find(uri: str, world: World) -> Labelled:
 
     Args:
         uri: The folder, a path or an fsspec URI.
-        world: The ranks. Rank 0's list is everybody's: no two listings need agree in their order.
+        world: This rank. All ranks use rank 0's list, as the order of listings may differ.
 
     Returns:
         All images with their classes.
 
     Raises:
-        DataError: On all ranks, if there are no images, a class has none or is judged but never
-            trained on, or another node has other files there.
+        DataError: On all ranks, if there are no images, a class has none to train on, or the files
+            of a node differ.
     """
     files = Files(uri)
     names = on_main(world, lambda: _listed(files))
@@ -72,12 +72,12 @@ def find(uri: str, world: World) -> Labelled:
 
 
 def _listed(files: Files) -> list[str]:
-    """The images, after a look at what else there is: no class may be lost in silence."""
+    """The images; other files are checked so that no class is lost without an error."""
     sizes = files.sizes()
     every = list(sizes)
     found = _images(files, every)
     _check_sizes(files, {name: sizes[name] for name in found})
-    _tell_of_other_pictures(files, every, found)
+    _check_other_formats(files, every, found)
     if files.local and _is_split(found):
         _check_no_class_is_empty(files, every)
     return found
@@ -93,8 +93,8 @@ def _check_sizes(files: Files, sizes: dict[str, int]) -> None:
         )
 
 
-def _tell_of_other_pictures(files: Files, every: Sequence[str], images: Sequence[str]) -> None:
-    """Says which pictures are passed over, and refuses a class that has no others."""
+def _check_other_formats(files: Files, every: Sequence[str], images: Sequence[str]) -> None:
+    """Warns about images of other formats, and refuses a class that has no others."""
     others = [name for name in every if name.lower().endswith(_OTHER_PICTURES)]
     if not others:
         return
@@ -119,19 +119,19 @@ def _images(files: Files, names: Iterable[str]) -> list[str]:
 
 
 def _class_folders(names: Iterable[str], images: Sequence[str]) -> list[str]:
-    """The folders right below which, by the layout of all images, classes lie."""
+    """The folders of the classes, by the layout of all images."""
     depth = 1 if _is_split(images) else 0
     folders = ["/".join(name.split("/")[: depth + 1]) for name in names if name.count("/") > depth]
     return [f for f in folders if not depth or f.startswith((f"{TRAIN}/", f"{HELD_OUT}/"))]
 
 
 def _is_split(images: Iterable[str]) -> bool:
-    """Whether there are folders of images to train on, and of those to be judged by."""
+    """Whether there are `train/` and `val/`."""
     return {name.partition("/")[0] for name in images} >= {TRAIN, HELD_OUT}
 
 
 def _check_no_class_is_empty(files: Files, names: Iterable[str]) -> None:
-    """Refuses a class whose folder is there and empty, as no folder of an object store can be."""
+    """Refuses a class whose folder is empty; object stores have no empty folders."""
     below = Path(files.uri) / TRAIN
     full = {name.split("/")[1] for name in names if name.startswith(f"{TRAIN}/")}
     there = {path.name for path in below.iterdir() if path.is_dir() and is_data(path.name)}
@@ -143,7 +143,7 @@ def _check_no_class_is_empty(files: Files, names: Iterable[str]) -> None:
 
 
 def _check_same(files: Files, names: list[str]) -> None:
-    """Finds out at the start that a node's own copy of the data is another one."""
+    """Checks at the start that a node's own copy of the data has the same files."""
     here = set(_images(files, files.sizes()))
     for word, differing in (("lacks", set(names) - here), ("also has", here - set(names))):
         if differing:
@@ -153,8 +153,8 @@ def _check_same(files: Files, names: list[str]) -> None:
             )
 
 
-def _check_classes_lie_here(files: Files, parts: list[list[str]]) -> None:
-    """Refuses to take a part of the data for a class, where the part to be judged by is lacking."""
+def _check_held_out_exists(files: Files, parts: list[list[str]]) -> None:
+    """Refuses to treat `train/` as a class where `val/` is missing."""
     below = [path for path in parts if path[0].lower() in _TRAIN_NAMES]
     if below and all(len(path) > 2 for path in below):
         there = ", ".join(sorted({f"{path[0]}/" for path in parts if len(path) > 1}))
@@ -170,9 +170,9 @@ def _labelled(files: Files, names: list[str]) -> Labelled:
     parts = [name.split("/") for name in names]
     split = _is_split(names)
     if not split:
-        _check_classes_lie_here(files, parts)
+        _check_held_out_exists(files, parts)
     depth = 1 if split else 0
-    # Files beside the classes, such as a picture of the data set, are no samples.
+    # Files beside the class folders are no samples.
     kept = [row for row, path in enumerate(parts) if len(path) > depth + 1]
     if split:
         kept = [row for row in kept if parts[row][0] in (TRAIN, HELD_OUT)]

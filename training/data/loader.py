@@ -1,7 +1,7 @@
 """Worker processes that read image files, and decode them unless the GPU does.
 
-A worker is asked for a piece of a batch, not for a batch: so the first batch is there as soon as
-all workers together have made it, and what waits in shared memory stays small.
+A worker makes a piece of a batch, not a batch: so the first batch is there as soon as all workers
+together have made it, and little shared memory is in use.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kfp_pytorch.training.data.encoded_images import EncodedSplit
 from kfp_pytorch.training.errors import DataError
 from kfp_pytorch.training.resources import usable_cores
 
-# Images that a worker makes at a time: a tenth of a second of work.
+# Images that a worker makes at a time, in about a tenth of a second.
 PIECE = 64
 _MAX_WORKERS = 32
 # What the path of a socket may have, and what multiprocessing adds to that of a folder.
@@ -41,7 +41,7 @@ class Request(NamedTuple):
     """A piece of a batch.
 
     Attributes:
-        train: Whether its samples are trained on, or judged by.
+        train: Whether its samples are for training or held out.
         epoch: The epoch.
         indices: The samples.
     """
@@ -52,12 +52,12 @@ class Request(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What came of a request.
+    """The result of a request.
 
     Attributes:
         content: The images, or their files one after the other where the GPU decodes them.
         sizes: The bytes of each file; nothing where they are decoded.
-        failures: Place and reason of each that could not be decoded.
+        failures: Index and reason of each that could not be decoded.
     """
 
     content: Tensor
@@ -66,16 +66,16 @@ class Piece(NamedTuple):
 
 
 class Pieces(Dataset[Piece | DataError]):
-    """Makes pieces; it travels to the workers."""
+    """Makes pieces, in the workers."""
 
     def __init__(self, train: EncodedSplit, held_out: EncodedSplit, seed: int, raw: bool) -> None:
-        """Says what pieces are made of.
+        """Sets what pieces are made of.
 
         Args:
-            train: What is trained on.
-            held_out: What it is judged by.
+            train: The samples to train on.
+            held_out: The samples to evaluate on.
             seed: The job's seed.
-            raw: Whether to leave decoding to the GPU.
+            raw: Whether the GPU decodes.
         """
         self._train = train
         self._held_out = held_out
@@ -83,7 +83,7 @@ class Pieces(Dataset[Piece | DataError]):
         self._raw = raw
 
     def __getitem__(self, request: Request) -> Piece | DataError:
-        """The piece, or what is wrong with the data: raised here, it would lose its words."""
+        """The piece, or its error: raised in a worker, it would lose its message."""
         try:
             return self._make(request)
         except DataError as error:
@@ -95,7 +95,7 @@ class Pieces(Dataset[Piece | DataError]):
             )
 
     def first_of(self, request: Request) -> str:
-        """Where the first sample of a request lies, for a person."""
+        """The path or URI of the first sample of a request, for messages."""
         return self._split(request).name(request.indices[0])
 
     def _make(self, request: Request) -> Piece:
@@ -112,7 +112,7 @@ class Pieces(Dataset[Piece | DataError]):
 
 
 def view_of(request: Request, seed: int) -> decode.ViewOf:
-    """What is shown of each sample of a request."""
+    """The view of each sample of a request."""
 
     def view(place: int, height: int, width: int) -> View:
         if not request.train:
@@ -123,15 +123,15 @@ def view_of(request: Request, seed: int) -> decode.ViewOf:
 
 
 class Workers:
-    """The worker processes of a rank. They stay from epoch to epoch."""
+    """The worker processes of a rank, which are kept over epochs."""
 
     def __init__(self, pieces: Pieces, config: Config, pin: bool) -> None:
         """Starts nothing yet.
 
         Args:
-            pieces: What they make.
-            config: How many they are and how far they work ahead.
-            pin: Whether what they make is put in memory that the GPU can copy from by itself.
+            pieces: Makes their pieces.
+            config: The arguments: their number, and the batches that they prepare.
+            pin: Whether pieces are copied to pinned memory.
         """
         self._pieces = pieces
         self._requests: Iterable[Request] = ()
@@ -144,14 +144,14 @@ class Workers:
             sampler=_Sampler(self),
             num_workers=count,
             pin_memory=pin,
-            # Its own: the default one belongs to dropout, whose numbers a restart must not change.
+            # The default one belongs to dropout, whose numbers a restart must not change.
             generator=torch.Generator(),
             multiprocessing_context=_context() if count else None,
             worker_init_fn=_begin,
             persistent_workers=count > 0,
             prefetch_factor=max(2, math.ceil(waiting / count)) if count else None,
-            # With a limit to a wait, torch looks for workers that are gone only at its end. The
-            # watchdog finds one that hangs.
+            # With a timeout, torch checks for dead workers only at its end. The watchdog finds one
+            # that hangs.
             timeout=0,
         )
 
@@ -170,13 +170,13 @@ class Workers:
                     raise piece
                 yield piece
         except (RuntimeError, OSError, EOFError) as error:
-            # What torch says, or what there is to see where it was killed while it handed over.
+            # torch's error, or that of a worker that was killed while it sent a piece.
             if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
                 raise
-            raise DataError(self._loss(error)) from error
+            raise DataError(self._lost_worker(error)) from error
 
-    def _loss(self, error: Exception) -> str:
-        """What it means that a worker has gone."""
+    def _lost_worker(self, error: Exception) -> str:
+        """The message for a worker that was killed or could not be started."""
         hint = "give the pod more memory or a larger /dev/shm, or lower --workers or --prefetch"
         if not self._asked:
             words = "worker processes to read images with cannot be started"
@@ -195,12 +195,12 @@ class Workers:
 
     def close(self) -> None:
         """Ends the processes."""
-        # The loader has no other way than to let go of its iterator.
+        # The loader ends its workers when its iterator is dropped.
         self._loader._iterator = None
 
 
 class _Sampler:
-    """What the loader asks for requests, each time that it starts over."""
+    """Gives the loader the requests of each epoch."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -210,7 +210,7 @@ class _Sampler:
 
 
 def worker_count(config: Config) -> int:
-    """How many workers a rank has: as told, or a core less than there are for each rank."""
+    """The workers of a rank: --workers, or one less than its share of the cores."""
     if config.workers >= 0:
         return config.workers
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -218,14 +218,14 @@ def worker_count(config: Config) -> int:
 
 
 def _context() -> BaseContext:
-    """Processes forked from a clean one: this one has threads, and maybe a GPU, in use."""
+    """Processes forked from a clean server: this process has threads, and maybe a GPU, in use."""
     _shorten_socket_paths()
     context = multiprocessing.get_context("forkserver")
-    # What takes seconds to import is imported once.
+    # Slow imports are done once.
     context.set_forkserver_preload([__name__, "torchvision.io", "torchvision.transforms.v2"])
-    # torchrun signals whole process groups. Whoever is forked here inherits what is blocked: if the
-    # server ended, its workers would, before the rank has come to where it stops.
-    # Python starts a tracker first, and lets signals through again when that runs.
+    # torchrun signals whole process groups. Forked processes inherit the blocked signals: if the
+    # server ended, its workers would end before the rank stops. Python starts a resource tracker
+    # first, and unblocks signals when that runs.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     try:
@@ -249,7 +249,7 @@ def _shorten_socket_paths() -> None:
 def _begin(_number: int) -> None:
     """Sets a new worker up."""
     torch.set_num_threads(1)
-    # The rank decides what to do about a signal, and needs its workers until it has.
+    # The rank handles the signal, and needs its workers until then.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     rank = multiprocessing.parent_process()
@@ -258,6 +258,6 @@ def _begin(_number: int) -> None:
 
 
 def _follow(rank: multiprocessing.process.BaseProcess) -> None:
-    """Leaves as soon as the rank has gone, however it went."""
+    """Ends this worker as soon as the rank has ended, in any way."""
     rank.join()
     os._exit(0)

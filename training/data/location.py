@@ -1,4 +1,4 @@
-"""Where a data set has to lie: looked at before the seconds that torch takes to import."""
+"""The location of a data set, checked before the seconds that torch takes to import."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from kfp_pytorch.training.errors import ConfigError, DataError
 from kfp_pytorch.training.storage.job_folder import open_folder
 
 _IN_FILES = ("imagefolder", "shards")
-# Schemes of which `open_folder` says how to write the place instead.
-_WRITTEN_OTHERWISE = ("minio", "pvc")
+# Schemes for which `open_folder` says what to write instead.
+_OTHER_SCHEMES = ("minio", "pvc")
 # Below its root; torchvision looks there.
 _FASHION_MNIST_FILES = Path("FashionMNIST", "raw")
 
@@ -20,21 +20,21 @@ def fashion_mnist_root(config: Config) -> Path:
     return Path(config.data_dir or Path.home() / ".cache" / "kfp-pytorch")
 
 
-def named_place(config: Config) -> str:
-    """Where a data set in files lies, as it was told.
+def data_location(config: Config) -> str:
+    """The path or URI of a data set in files.
 
     Raises:
-        ConfigError: If nobody said so.
+        ConfigError: If --data-dir is missing.
     """
     if not config.data_dir:
         raise ConfigError(
-            f"the data set {config.dataset} lies somewhere: give its path or URI with --data-dir"
+            f"the data set {config.dataset} needs a location: give its path or URI with --data-dir"
         )
     return config.data_dir
 
 
 def unreadable_fashion_mnist(config: Config, reason: str) -> DataError:
-    """The error of files that are not there, or not as they should be."""
+    """The error of files that are missing or damaged."""
     where = fashion_mnist_root(config) / _FASHION_MNIST_FILES
     return DataError(
         f"fashion-mnist cannot be read from {where}: {reason}; put its four files there unpacked, "
@@ -43,15 +43,15 @@ def unreadable_fashion_mnist(config: Config, reason: str) -> DataError:
 
 
 def check_data(config: Config) -> None:
-    """Finds out whether the folder of a data set is there; what is in it, only reading tells.
+    """Checks that the folder of a data set exists; its content is checked when it is read.
 
     Args:
-        config: Which data set, and where it lies.
+        config: The arguments.
 
     Raises:
-        ConfigError: If a data set that lies somewhere has no place.
-        DataError: If its folder of this machine is not there.
-        StorageError: If it is named by a URI that nothing here can read.
+        ConfigError: If --data-dir is missing, or a file of --text-files.
+        DataError: If a local folder does not exist.
+        StorageError: If the URI has a scheme that cannot be read.
     """
     for name in config.text_files:
         if not Path(name).exists():
@@ -60,15 +60,15 @@ def check_data(config: Config) -> None:
                 "there, or none for the sources of Python"
             )
     if config.dataset in _IN_FILES:
-        place = named_place(config)
-        scheme, separator, rest = place.partition("://")
+        location = data_location(config)
+        scheme, separator, rest = location.partition("://")
         if separator and not rest.strip("/"):
-            raise ConfigError(f"--data-dir is {place!r}, which names no place in a store")
-        if scheme in _WRITTEN_OTHERWISE:
-            open_folder(place)
+            raise ConfigError(f"--data-dir is {location!r}, which names no place in a store")
+        if scheme in _OTHER_SCHEMES:
+            open_folder(location)
         local = not separator or scheme == "file"
-        if local and not Path(rest if separator else place).is_dir():
-            raise DataError(f"--data-dir is {place!r}, and there is no such folder")
+        if local and not Path(rest if separator else location).is_dir():
+            raise DataError(f"--data-dir is {location!r}, and there is no such folder")
     elif config.dataset == "fashion-mnist" and not config.download:
         files = fashion_mnist_root(config) / _FASHION_MNIST_FILES
         if not files.is_dir():

@@ -1,8 +1,8 @@
-"""Which samples each rank takes in each step: a function of seed, epoch and position alone.
+"""The samples of each rank in each step: a function of seed, epoch and position alone.
 
 torch's DistributedSampler repeats samples to make the shards even, and cannot start in the middle
-of an epoch. Here every sample comes once an epoch, all ranks take the same number of steps, and a
-resumed epoch goes on where it was left, with another number of ranks too.
+of an epoch. Here every sample occurs once per epoch, all ranks take the same number of steps, and
+an epoch can resume at any step, with another number of ranks too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Samples of a batch that batch norm computes a mean and a variance of.
-_ENOUGH = 8
+# The fewest samples of which batch norm computes a mean and a variance.
+_LEAST_FOR_BATCH_NORM = 8
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Batch:
 
     Attributes:
         indices: The samples of this rank.
-        count: How many of them count, the first ones: mostly all. Those after them only keep this
-            rank in step.
+        count: How many of them, from the first, count in the loss: mostly all. The others are only
+            there for batch norm.
         global_size: The samples of all ranks together.
         start: How many samples of the epoch came before this global batch.
     """
@@ -68,12 +68,12 @@ class DistributedBatchSampler:
         self.world_size = world_size
         self.batch_size = batch_size
         self.seed = seed
-        # An order in one block takes as many places as that has.
+        # A larger block would take memory for samples that do not exist.
         self.block = min(block, samples)
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
-        """Turns to an epoch, of which `start` samples are done already."""
+        """Sets the epoch, and how many of its samples are done already."""
         self.epoch = epoch
         self.start = start
 
@@ -85,13 +85,13 @@ class DistributedBatchSampler:
         return self.of_rank(self.rank)
 
     def of_rank(self, rank: int) -> Iterator[Batch]:
-        """The batches of any rank, such as that of another whose batch is looked for."""
+        """The batches of any rank."""
         order = self.order()
         done = self.start
         for size in self._sizes():
-            # In one piece, so that a rank gets neighbours together.
+            # In one piece, so that a rank reads neighbours together.
             own = order[done : done + size].tensor_split(self.world_size)[rank]
-            yield Batch(self._enough(own, order), len(own), size, done)
+            yield Batch(self._filled(own, order), len(own), size, done)
             done += size
 
     def order(self) -> Tensor:
@@ -104,28 +104,27 @@ class DistributedBatchSampler:
 
     @property
     def _least(self) -> int:
-        """How many samples a rank needs of a batch.
+        """How many samples of a batch a rank needs.
 
-        Of one value batch norm has no variance, and two are always one below and one above their
-        mean: where images have shrunk to a pixel, gradients are then made of rounding errors alone,
-        and huge.
+        Batch norm needs several: one value has no variance, and with two values, where images have
+        shrunk to a pixel, gradients are huge rounding errors.
         """
-        return min(_ENOUGH, self.batch_size)
+        return min(_LEAST_FOR_BATCH_NORM, self.batch_size)
 
-    def _enough(self, own: Tensor, order: Tensor) -> Tensor:
-        """A rank's samples, and others after them where batch norm could hardly train on them.
+    def _filled(self, own: Tensor, order: Tensor) -> Tensor:
+        """A rank's samples, and others after them if they are too few for batch norm.
 
-        There is no batch that they could have joined where few are left of a resumed epoch.
+        That happens when few samples are left in a resumed epoch, with no batch before to join.
         """
-        lacking = self._least - len(own)
-        if lacking <= 0:
+        missing = self._least - len(own)
+        if missing <= 0:
             return own
-        return torch.cat([own, order[~torch.isin(order, own)][:lacking]])
+        return torch.cat([own, order[~torch.isin(order, own)][:missing]])
 
     def _sizes(self) -> list[int]:
         """Sizes of the global batches that are left.
 
-        A last batch that would leave a rank with too few samples joins the one before.
+        A last batch with too few samples for each rank joins the one before.
         """
         full = self.batch_size * self.world_size
         left = self.samples - self.start
@@ -139,7 +138,7 @@ class DistributedBatchSampler:
 
 
 def evaluation_shards(samples: int, rank: int, world_size: int, batch_size: int) -> list[Tensor]:
-    """This rank's part of every sample exactly once, in the same number of batches on all ranks.
+    """Splits samples over ranks, each exactly once, in the same number of batches on all ranks.
 
     Args:
         samples: The size of the data set.
@@ -148,7 +147,7 @@ def evaluation_shards(samples: int, rank: int, world_size: int, batch_size: int)
         batch_size: Samples in a batch of one rank.
 
     Returns:
-        The indices of each batch; the last one may be empty.
+        The indices of each of this rank's batches; the last one may be empty.
     """
     full = batch_size * world_size
     return [

@@ -1,4 +1,4 @@
-"""Where image files lie: a folder of this machine, a mounted volume, or an object store."""
+"""Files of a data set: in a local folder, a mounted volume, or an object store."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kfp_pytorch.training.storage import outages
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".jfif", ".jpe")
 # A file that is larger holds no single image, or none that a worker has memory for.
 MOST_IMAGE_BYTES = 2**28
-# Requests to an object store that are under way at a time, of one process.
+# Concurrent requests of one process to an object store.
 _AT_A_TIME = 64
-# What macOS packs beside files, and what a file system keeps for itself.
+# Folders of macOS archives and of file systems.
 _NO_DATA = ("__MACOSX", "lost+found")
 
 
 class Source(Protocol):
-    """Encoded images by number. It travels to worker processes."""
+    """Encoded images by number; pickled for worker processes."""
 
     def read(self, indices: Sequence[int]) -> list[bytes]:
         """The files of these images.
@@ -34,11 +34,11 @@ class Source(Protocol):
         """
 
     def name(self, index: int) -> str:
-        """Where an image lies, for a person."""
+        """The path or URI of an image, for messages."""
 
 
 class NameTable:
-    """Many names as two tensors, so that worker processes share one copy of them."""
+    """Many names as two tensors, of which worker processes share one copy."""
 
     def __init__(self, names: Sequence[str]) -> None:
         encoded = [name.encode(errors="surrogateescape") for name in names]
@@ -58,11 +58,11 @@ class Files:
     """The files below a path or URI."""
 
     def __init__(self, uri: str, option: str = "--data-dir") -> None:
-        """Names a place; nothing is looked up yet.
+        """Names a location; nothing is read yet.
 
         Args:
             uri: A path, or a URI that fsspec knows.
-            option: By which a person gives it, for messages.
+            option: The argument that sets it, for messages.
         """
         self._option = option
         scheme, separator, rest = uri.partition("://")
@@ -72,15 +72,15 @@ class Files:
     def sizes(self) -> dict[str, int]:
         """The size in bytes of each file below here, by its path relative to here, sorted.
 
-        Hidden ones are left out: what editors, macOS and file servers keep there is no data.
+        Hidden files, such as those of editors and macOS, are left out.
 
         Raises:
-            DataError: If there is no such place, or it cannot be read.
+            DataError: If it does not exist or cannot be read.
         """
         try:
             found = self._local_sizes() if self.local else self._remote_sizes()
         except Exception as error:
-            # Each object store's client has errors of its own.
+            # Each object store's client has its own error classes.
             raise self.failed("list", "", error) from error
         return dict(sorted(found.items()))
 
@@ -125,7 +125,7 @@ class Files:
         return self.read([(name, 0, size)])[0]
 
     def open(self, name: str) -> IO[bytes]:
-        """A file to be read from its start to its end.
+        """Opens a file that is read from its start to its end.
 
         Raises:
             DataError: If it cannot be opened.
@@ -140,7 +140,7 @@ class Files:
             raise self.failed("read", name, error) from error
 
     def at(self, name: str) -> str:
-        """Where a file lies, for a person."""
+        """The path or URI of a file, for messages."""
         return f"{self.uri}/{name}"
 
     def _open_remote(self) -> tuple[Any, str]:
@@ -159,7 +159,7 @@ class Files:
             prefix = "" if relative == "." else f"{relative}/"
             for name in filter(is_data, names):
                 about = os.stat(f"{folder}/{name}")  # noqa: PTH116
-                # To read from a pipe or a socket would be to wait for ever.
+                # Reading from a pipe or a socket would block.
                 if stat.S_ISREG(about.st_mode):
                     found[prefix + name] = about.st_size
         return found
@@ -182,9 +182,9 @@ class Files:
             raise self.failed("read", name, error) from error
 
     def failed(self, action: str, name: str, error: Exception) -> DataError:
-        """The error of a file that cannot be read, or, without a name, of the whole place."""
+        """The error of a file that cannot be read, or, without a name, of the whole folder."""
         reason = getattr(error, "strerror", None) or error
-        # Of a whole folder the one file that was in the way.
+        # For a whole folder, the file that failed.
         where = self.at(name) if name else getattr(error, "filename", None) or self.uri
         words = f"cannot {action} {where}: {reason};"
         hint = f"see that {self._option} is the place of the data, and that this user may read it"
@@ -194,7 +194,7 @@ class Files:
 
 
 def is_data(name: str) -> bool:
-    """Whether a file or folder of this name is looked at."""
+    """Whether a file or folder of this name is data."""
     return not name.startswith(".") and name not in _NO_DATA
 
 

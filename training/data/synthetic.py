@@ -1,4 +1,4 @@
-"""Random images made on the device: how fast a model trains when no input holds it up."""
+"""Random images made on the device, to measure how fast a model trains without loading."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RandomSamples:
         return RandomSamples(min(count, len(self.labels)), self._size, 0)
 
     def take(self, indices: Tensor, device: torch.device) -> Split:
-        """See `Samples.take`: a few batches are made once, and given again and again."""
+        """See `Samples.take`: a few batches are made once, and repeated."""
         enough = self._made and len(indices) <= len(self._made[0].labels)
         if not enough or self._made[0].labels.device != device:
             self._made = [self._make(len(indices), device) for _ in range(_KEPT)]

@@ -1,8 +1,8 @@
-"""What is where in tar files of the WebDataset layout, so that any sample can be read by itself.
+"""The index of tar files in the WebDataset layout, by which any sample can be read alone.
 
-In that layout files of one name up to its first dot make a sample: `0001.jpg` and `0001.cls`, the
-number of its class in digits. Finding them takes a pass over all shards. On an object store that
-is a download, so make it once:
+In that layout files with the same name up to the first dot are one sample: `0001.jpg` and
+`0001.cls`, the number of its class in digits. The index takes a pass over all shards. On an object
+store that is a download, so make it once:
 
     python -m kfp_pytorch.training.shard_index FOLDER_OR_URI > shards.index.json
 
@@ -31,7 +31,7 @@ HELD_OUT_WORDS = {"val", "valid", "validation"}
 _TRAIN_WORDS = {"train", "training"}
 _TEST_WORDS = {"test", "testing"}
 LABEL_SUFFIX = ".cls"
-# More classes than any known data set has; a number beyond is no class's.
+# More classes than any known data set has.
 MOST_CLASSES = 1_000_000
 VERSION = 1
 # An index takes some ten times its size while it is read, and other ranks of the pod read it too.
@@ -47,7 +47,7 @@ class Shard:
     """One tar file.
 
     Attributes:
-        name: Its path below the data set's place.
+        name: Its path in the data set's folder.
         bytes: Its size.
         keys: The name of each sample.
         offsets: The first byte of each sample's image.
@@ -64,10 +64,10 @@ class Shard:
 
 
 def read_index(files: Files) -> list[Shard] | None:
-    """The index that lies beside the shards, or None where there is none.
+    """Reads the index beside the shards; None if there is none.
 
     Raises:
-        DataError: If it is damaged, or is that of other shards.
+        DataError: If it is damaged, or belongs to other shards.
     """
     sizes = files.sizes()
     if INDEX not in sizes:
@@ -83,8 +83,8 @@ def read_index(files: Files) -> list[Shard] | None:
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{files.at(INDEX)} cannot be used: {error!r}; make it anew") from error
     there = _tars(sizes)
-    # One that was made with the shards of a test set in it is as good.
-    known = _to_learn_from({shard.name: shard.bytes for shard in shards})
+    # An index that includes the shards of a test set is fine, too.
+    known = _without_test_set({shard.name: shard.bytes for shard in shards})
     if there != known:
         differing = sorted(set(there.items()) ^ set(known.items()))
         raise DataError(
@@ -94,12 +94,7 @@ def read_index(files: Files) -> list[Shard] | None:
 
 
 def _check_entry(shard: Shard) -> None:
-    """Refuses an entry of an index that points out of its shard.
-
-    Raises:
-        TypeError: If what should be numbers is something else.
-        ValueError: If they cannot be right.
-    """
+    """Refuses an entry of an index that points out of its shard."""
     samples = zip(shard.offsets, shard.sizes, shard.labels, shard.keys, strict=True)
     for offset, size, label, key in samples:
         if not all(type(number) is int for number in (offset, size, label)):
@@ -134,14 +129,14 @@ def shard_names(files: Files) -> dict[str, int]:
 
 def _tars(sizes: dict[str, int]) -> dict[str, int]:
     found = {name: size for name, size in sizes.items() if name.endswith(".tar")}
-    kept = _to_learn_from(found)
+    kept = _without_test_set(found)
     if test := sorted(found.keys() - kept.keys()):
         LOG.info("left out %s shards of a test set, such as %s", len(test), test[0])
     return kept
 
 
-def _to_learn_from(shards: dict[str, int]) -> dict[str, int]:
-    """The shards without those of a test set, if there are others."""
+def _without_test_set(shards: dict[str, int]) -> dict[str, int]:
+    """The shards without those of a test set; all if there are no others."""
     return {name: size for name, size in shards.items() if not _is_test(name)} or shards
 
 
@@ -151,7 +146,7 @@ def _is_test(name: str) -> bool:
 
 
 def words_of(name: str) -> set[str]:
-    """The words of a shard's path, which tell what it is for."""
+    """The words of a shard's path, which say what it is for."""
     return set(re.split(r"[^a-z]+", name.lower()))
 
 
@@ -159,7 +154,7 @@ def index_shards(files: Files, sizes: dict[str, int]) -> list[Shard]:
     """Finds the samples of shards.
 
     Args:
-        files: Where they lie.
+        files: Their folder.
         sizes: The size of each by its name.
 
     Returns:
@@ -218,12 +213,9 @@ def _index(files: Files, name: str, size: int) -> Shard:
 
 
 def _check_end(stream: IO[bytes], end: int) -> None:
-    """Makes sure that a tar file ends where no more members were found.
+    """Checks that a tar file ends where no more members were found.
 
-    tarfile takes a damaged header, and a file that was cut short between two members, for the end.
-
-    Raises:
-        ValueError: If it goes on there, or has no mark of an end.
+    tarfile treats a damaged header, and a file that is truncated between two members, as the end.
     """
     stream.seek(end)
     rest = stream.read(tarfile.RECORDSIZE)
@@ -235,14 +227,14 @@ def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo | None
     """Each sample's name, image and class: neighbours with one name up to its first dot."""
     key, image, label = "", None, None
     for member in tar:
-        # The list of all that was met is of no use, and grows.
+        # The list of all members is not needed, and grows.
         tar.members = []  # type: ignore[attr-defined]
         if not member.isfile():
             continue
         folder, _, base = member.name.rpartition("/")
         stem, dot, rest = base.partition(".")
         if not stem:
-            # A hidden file, such as macOS puts beside each other one.
+            # A hidden file, such as those of macOS.
             continue
         found = f"{folder}/{stem}" if folder else stem
         suffix = (dot + rest).lower()

@@ -1,9 +1,8 @@
 """Images in tar files of the WebDataset layout, such as `train-0001.tar` and `val-0001.tar`.
 
-The library of that name streams shards, and by its own account cannot resume in the middle of an
-epoch, nor deal uneven shards out evenly. Here the samples are known by number, as those of a
-folder are, so every promise of the sampler holds. Neighbours in a shard are shuffled together and
-read with one request, for which shards are made.
+The library of that name streams shards, and cannot resume in the middle of an epoch or distribute
+uneven shards evenly. Here samples have numbers, as those of a folder do, so all properties of the
+sampler hold. Neighbours in a shard are shuffled together and read with one request.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from kfp_pytorch.training.errors import DataError, TrainingError
 from kfp_pytorch.training.parallel.process_group import World, gather, on_main
 
 CLASSES = "classes.txt"
-# Between two neighbours lie a label and the headers of both: cheaper read than asked around.
+# Between two neighbours are a label and two headers: cheaper to read than to skip.
 _GAP = 64 * 1024
 # Read at a time from one shard, where neighbours are read together.
 _MOST_TOGETHER = 2**28
@@ -74,7 +73,7 @@ def find(uri: str, world: World, block: int) -> Labelled:
 
     Args:
         uri: The folder, a path or an fsspec URI.
-        world: The ranks; each looks through its part of the shards where there is no index.
+        world: This rank; where there is no index each rank reads a part of the shards.
         block: How many neighbours are shuffled and read together.
 
     Returns:
@@ -126,7 +125,7 @@ def _class_names(files: Files) -> tuple[str, ...]:
     sizes = files.sizes()
     if CLASSES not in sizes:
         return ()
-    # Windows puts a mark before the first name, which is no part of it.
+    # Windows writes a byte order mark before the first name.
     content = files.read_whole(CLASSES, sizes[CLASSES], _MOST_CLASSES_BYTES)
     text = content.decode("utf-8-sig", errors="replace")
     names = [line.strip() for line in re.split("\r\n|\r|\n", text.rstrip())]
@@ -145,7 +144,7 @@ def _is_held_out(name: str) -> bool:
 
 
 def _merged(wanted: Sequence[_Range]) -> list[_Range]:
-    """What to read: neighbours in the order of `wanted` that are neighbours in a shard, too."""
+    """The ranges to read: neighbours in `wanted` that are neighbours in a shard are one range."""
     together = [wanted[0]]
     for each in wanted[1:]:
         last = together[-1]
@@ -160,13 +159,13 @@ def _merged(wanted: Sequence[_Range]) -> list[_Range]:
 def _cut(
     wanted: Sequence[_Range], together: Sequence[_Range], contents: Sequence[bytes]
 ) -> list[bytes]:
-    """The wanted parts of what was read; both are in the same order."""
-    cut, place = [], 0
+    """Cuts the wanted parts out of the ranges that were read, in the same order."""
+    cut, index = [], 0
     for each in wanted:
-        while not _holds(together[place], each):
-            place += 1
-        start = each.start - together[place].start
-        cut.append(contents[place][start : start + each.end - each.start])
+        while not _holds(together[index], each):
+            index += 1
+        start = each.start - together[index].start
+        cut.append(contents[index][start : start + each.end - each.start])
     return cut
 
 

@@ -1,4 +1,4 @@
-"""The termination message: what happened, in at most 2,048 bytes of JSON."""
+"""The termination message: how training ended, in at most 2,048 bytes of JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kfp_pytorch.training.entry.rank_records import Failure
 
 MAX_POINTS = 64
 _ENOUGH_POINTS = 12
-# What the class names may take of the message, so that samples and curves have room too.
+# The share of the message for class names, so that samples and curves have room, too.
 _CLASSES_SHARE = 0.25
 
 
@@ -31,13 +31,13 @@ def success_message(result: Mapping[str, Any], limit: int = TERMINATION_MESSAGE_
     """The message of a training that finished.
 
     Args:
-        result: What the ranks report: metrics, world_size, samples, curves, and export, or in its
-            place in `no_export` why there is none.
-        limit: The size that it must keep to, in bytes of UTF-8.
+        result: The result of the ranks: metrics, world_size, samples, curves, and export, or in
+            `no_export` why there is none.
+        limit: The largest size, in bytes of UTF-8.
 
     Returns:
-        JSON of at most `limit` bytes. Metrics and export are always whole but for the class
-        names, which are left out if they are long; then curves and samples are thinned.
+        JSON of at most `limit` bytes. Metrics and export are complete, but for long class names;
+        then curves and samples are thinned.
     """
     export = dict(result.get("export") or {})
     classes = export.get("model", {}).get("classes", [])
@@ -51,7 +51,7 @@ def success_message(result: Mapping[str, Any], limit: int = TERMINATION_MESSAGE_
         **({"export": export} if export else {"no_export": result["no_export"]}),
     }
     curves = {name: points for name, points in result.get("curves", {}).items() if points}
-    samples = [packed(sample) for sample in result.get("samples", [])]
+    samples = [_packed(sample) for sample in result.get("samples", [])]
     points = MAX_POINTS
     while True:
         extras = {
@@ -61,7 +61,7 @@ def success_message(result: Mapping[str, Any], limit: int = TERMINATION_MESSAGE_
         whole = {**message, **{name: value for name, value in extras.items() if value}}
         if _size(whole) <= limit or not (samples or curves):
             return _text(whole)
-        # Coarse curves still tell their story; then samples go; then the curves.
+        # Curves are thinned first; then samples are left out; then the curves.
         if points > _ENOUGH_POINTS:
             points = max(_ENOUGH_POINTS, points * 3 // 4)
         elif len(samples) > 1:
@@ -79,15 +79,15 @@ def failure_message(failure: Failure, limit: int = TERMINATION_MESSAGE_LIMIT) ->
 
     Args:
         failure: The first failure.
-        limit: The size that it must keep to, in bytes of UTF-8.
+        limit: The largest size, in bytes of UTF-8.
 
     Returns:
-        JSON of at most `limit` bytes. Of a long traceback the end is kept, which tells most.
+        JSON of at most `limit` bytes. Of a long traceback the end is kept.
     """
     message = failure.message
-    # Marks under the lines tell less than the lines that they would push out.
+    # The marks under lines say less than the lines for which there would be no room.
     traceback = re.sub(r"\n[ ~^]+(?=\n)", "", failure.traceback)
-    # A traceback ends with the message, which needs to be told once.
+    # A traceback ends with the message, which is needed only once.
     if len(message) > limit // 8:
         traceback = traceback.replace(message, "…")
     while True:
@@ -113,12 +113,12 @@ def failure_message(failure: Failure, limit: int = TERMINATION_MESSAGE_LIMIT) ->
 def write_message(text: str, environ: Mapping[str, str] = os.environ) -> None:
     """Writes the termination message once, in place: in a pod the file is a mount.
 
-    Outside of a pod, where nobody named a file and there is none, nothing is written. A file that
-    cannot be written to costs the message: how training ended is as it was.
+    Outside of a pod, where no file is named and there is none, nothing is written. If the file
+    cannot be written a warning is printed, and the exit code stays.
 
     Args:
         text: The message.
-        environ: Where the file's path is looked up.
+        environ: The environment, which names the file.
     """
     named = environ.get(TERMINATION_LOG_ENV)
     path = Path(named or TERMINATION_LOG_PATH)
@@ -131,20 +131,15 @@ def write_message(text: str, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def printable(text: str) -> str:
-    """A text without what has no encoding: lone surrogates, as in a name that is not UTF-8."""
+    """A text with lone surrogates, as in a name that is not UTF-8, escaped."""
     return text.encode(errors="backslashreplace").decode()
 
 
-def packed(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """A held-out sample in its shortest form.
+def _packed(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """A held-out sample in its shortest form: with `packed` and `shape` instead of `instance`.
 
-    Args:
-        sample: An `instance`, nested lists of numbers, and its `prediction`.
-
-    Returns:
-        The sample as it is, or with `packed` and `shape` in place of `instance`: the values as
-        bytes, compressed, in base64. Only whole numbers from 0 to 255, as pixels are, can be
-        packed, and only where that is shorter.
+    Packed are the values as bytes, compressed, in base64: whole numbers from 0 to 255, as pixels
+    are, where that is shorter.
     """
     try:
         pixels = bytes(_flat(sample["instance"]))

@@ -1,9 +1,8 @@
 """From a pod's environment to the arguments of torchrun's agent.
 
-The operator and Trainer both set `PET_…`, which torchrun reads by itself. In the operator's
-`RANK` and `WORLD_SIZE` hide two traps: `RANK` is the rank of a node, and `WORLD_SIZE` is the
-number of replicas times the processes of each, with `auto` counted as one. Neither is ever used
-as the rank of a process here.
+The operator and Trainer both set `PET_…`, which torchrun reads by itself. The operator's `RANK` is
+the rank of a node, and its `WORLD_SIZE` the number of replicas times the processes of each, with
+`auto` counted as one. Neither is used as the rank of a process.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ LOOPBACK_ADDRESSES = ("127.0.0.1", "localhost", "::1")
 RANK_MODULE = "kfp_pytorch.training.rank"
 _ETCD_BACKENDS = ("etcd", "etcd-v2")
 _STATIC_BACKEND = "static"
-# In the place of a number of processes: torchrun counts devices.
+# Instead of a number of processes: torchrun counts devices.
 _COUNTED = ("auto", "cpu", "gpu")
 _LAST_PORT = 65535
 _NO_LIMIT = 2**63
 
 
 def agent_arguments(environ: Mapping[str, str]) -> list[str]:
-    """The arguments that torchrun needs beside what it reads from the environment.
+    """The arguments that torchrun needs beside those that it reads from the environment.
 
     Args:
         environ: The pod's environment.
 
     Returns:
-        Arguments for `torch.distributed.run`, up to and without the module to run.
+        Arguments for `torch.distributed.run`, without the module to run.
 
     Raises:
         ConfigError: If the environment contradicts itself or lacks a part.
@@ -41,11 +40,11 @@ def agent_arguments(environ: Mapping[str, str]) -> list[str]:
             "this process was started by torchrun already; run `python -m kfp_pytorch.training` "
             f"without torchrun, or `torchrun -m {RANK_MODULE}`"
         )
-    # A blank is no address; torch would look for a host of that name until its time-out.
+    # A blank is no address; torch would look for a host of that name until its timeout.
     environ = {name: value.strip() for name, value in environ.items()}
     _check_plain(environ)
     _check_rendezvous(environ)
-    _check_torchruns(environ)
+    _check_torchrun_variables(environ)
     if environ.get("PET_RDZV_ENDPOINT") or environ.get("PET_STANDALONE"):
         return []
     nodes = _node_count(environ)
@@ -55,7 +54,7 @@ def agent_arguments(environ: Mapping[str, str]) -> list[str]:
 
 
 def threads_per_process(environ: Mapping[str, str]) -> int:
-    """How many threads each process should compute with, so that all share the cores.
+    """The threads of each process, so that all processes share the cores.
 
     Two processes with two threads each on two cores are several times slower than with one.
 
@@ -80,7 +79,7 @@ def threads_per_process(environ: Mapping[str, str]) -> int:
 
 
 def _check_plain(environ: Mapping[str, str]) -> None:
-    """Refuses an operator's RANK, WORLD_SIZE and MASTER_… that cannot be meant."""
+    """Refuses invalid RANK, WORLD_SIZE and MASTER_… of an operator."""
     rank, world = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
     if (rank is None) != (world is None):
         here, gone = ("RANK", "WORLD_SIZE") if world is None else ("WORLD_SIZE", "RANK")
@@ -102,7 +101,7 @@ def _check_plain(environ: Mapping[str, str]) -> None:
 
 
 def _check_rendezvous(environ: Mapping[str, str]) -> None:
-    """Refuses a rendezvous on etcd without its client, which torch would miss much later."""
+    """Refuses a rendezvous on etcd without its client, which torch would need much later."""
     backend = environ.get("PET_RDZV_BACKEND", "")
     if backend in _ETCD_BACKENDS and importlib.util.find_spec("etcd") is None:
         raise ConfigError(
@@ -111,8 +110,8 @@ def _check_rendezvous(environ: Mapping[str, str]) -> None:
         )
 
 
-def _check_torchruns(environ: Mapping[str, str]) -> None:
-    """Refuses what torchrun reads by itself, and would meet with an error that names nothing."""
+def _check_torchrun_variables(environ: Mapping[str, str]) -> None:
+    """Refuses invalid variables that torchrun reads, whose own error does not name them."""
     _number(environ, "PET_MAX_RESTARTS")
     processes = environ.get("PET_NPROC_PER_NODE", "").strip()
     if processes not in _COUNTED:
@@ -134,7 +133,7 @@ def _check_torchruns(environ: Mapping[str, str]) -> None:
 
 
 def _node_count(environ: Mapping[str, str]) -> int | None:
-    """How many nodes there are, by `PET_NNODES` or an older operator's `WORLD_SIZE`."""
+    """The number of nodes, by `PET_NNODES` or an older operator's `WORLD_SIZE`."""
     text = environ.get("PET_NNODES", "")
     if ":" in text:
         raise ConfigError(
@@ -147,7 +146,7 @@ def _node_count(environ: Mapping[str, str]) -> int | None:
 def _static_arguments(environ: Mapping[str, str], nodes: int) -> list[str]:
     backend = environ.get("PET_RDZV_BACKEND") or _STATIC_BACKEND
     if nodes > 1 and backend != _STATIC_BACKEND:
-        # torch would look for it on each node itself, and each would wait for the others there.
+        # Each node would wait for the others at a rendezvous of its own.
         raise ConfigError(
             f"there are {nodes} nodes that meet by PET_RDZV_BACKEND={backend}, and "
             "PET_RDZV_ENDPOINT does not say where; set it to HOST:PORT of the first node, or leave "
@@ -181,7 +180,7 @@ def _static_arguments(environ: Mapping[str, str], nodes: int) -> list[str]:
 def _number(
     environ: Mapping[str, str], name: str, least: int = 0, most: int = _NO_LIMIT, or_else: str = ""
 ) -> int | None:
-    """A number, or None where there is none; `or_else` says what else there could be."""
+    """The number of a variable, or None; `or_else` says what else is valid."""
     text = environ.get(name, "").strip()
     if not text:
         return None

@@ -1,8 +1,8 @@
 """The export: a program that serves without the class of the model.
 
 - `export/model.pt2`: the program. Raw images in, logits out, any batch size.
-- `export/samples.json`: held-out images with the program's own answers.
-- `export/model.json`: what these are; written last.
+- `export/samples.json`: held-out images with the program's predictions.
+- `export/model.json`: the description of both; written last.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FOLDER = "export"
 PROGRAM = "model.pt2"
 SAMPLES = "samples.json"
 MODEL = "model.json"
-# One of each class for a few classes, and few of many classes: they travel in a message.
+# One of each class for a few classes; the termination message has room for no more.
 MAX_SAMPLES = 16
 _THUMBNAIL = 8
 
@@ -48,11 +48,11 @@ def write_export(
         folder: The job's folder.
         model: The model with its preprocessing.
         spec: The images that it takes.
-        held_out: Where samples are taken from.
+        held_out: The source of samples.
 
     Returns:
-        What the termination message says of it: `export`, with path, sha256 and the short form
-        of `model.json`, and `samples`.
+        A part of the termination message: `export`, with path, sha256 and the short form of
+        `model.json`, and `samples`.
 
     Raises:
         StorageError: If the folder cannot be written to.
@@ -77,8 +77,8 @@ def publish(
 
     Args:
         folder: The job's folder.
-        program: What will be served.
-        sample: Gives samples with the answers of the program, as it was read back.
+        program: The program.
+        sample: Returns samples with the predictions of the program, as read back.
         short: The short form of `model.json`.
         preprocessing: What the program does to its input.
 
@@ -92,7 +92,7 @@ def publish(
         path = Path(scratch) / PROGRAM
         torch.export.save(program, path)
         content = path.read_bytes()
-    # A pointer to files that are about to change would be worse than none.
+    # No description of files that are about to change.
     folder.remove(f"{FOLDER}/{MODEL}")
     samples = sample(torch.export.load(io.BytesIO(content)).module())
     samples_content = json.dumps(samples, separators=(",", ":")).encode()
@@ -118,14 +118,14 @@ def publish(
 
 
 def _trace(model: nn.Module, spec: ImageSpec) -> torch.export.ExportedProgram:
-    """The program of a model, with what comes before it where images are of any size."""
+    """The program of a model, with a crop and resize before it if images have any size."""
     _channels, height, width = spec.shape
-    # A batch of one traces like any other only if the compiler is told so.
+    # Without min=1 the compiler treats a batch of one as special.
     sizes = {0: Dim("batch", min=1)}
     if spec.any_size:
         model = AnySize(model, height).eval()
         sizes |= {2: Dim("height", min=1), 3: Dim("width", min=1)}
-        # An example that is no square, and not of the size that results: such would be special.
+        # An example that is not square, and not of the final size: those would be special.
         height, width = height + 8, width + 24
     example = torch.zeros(2, spec.shape[0], height, width)
     with torch.no_grad():
@@ -133,11 +133,11 @@ def _trace(model: nn.Module, spec: ImageSpec) -> torch.export.ExportedProgram:
 
 
 def _samples(program: nn.Module, held_out: Samples, spec: ImageSpec) -> list[dict[str, Any]]:
-    """Held-out images with what the exported program, not the model, answers."""
+    """Held-out images with the predictions of the exported program, not of the model."""
     chosen = _one_of_each_class(held_out.labels, len(spec.classes))
     images = held_out.take(chosen, torch.device("cpu")).images
     if spec.any_size:
-        # Thumbnails: they have to travel in a message of two kilobytes.
+        # Thumbnails: the termination message has two kilobytes.
         images = functional.interpolate(images.float(), (_THUMBNAIL,) * 2, mode="area").byte()
     with torch.no_grad():
         predictions = program(images.float()).argmax(dim=1)
@@ -164,7 +164,7 @@ def _short_form(spec: ImageSpec) -> dict[str, Any]:
 
 
 def _preprocessing(spec: ImageSpec, image_size: int) -> dict[str, Any]:
-    """What the program itself does to an image, in this order, for people and other runtimes."""
+    """What the program does to an image, in this order, for people and other runtimes."""
     if spec.any_size:
         image_size = spec.shape[-1]
     return {

@@ -1,8 +1,8 @@
-"""The exported form of what held-out images go through: raw images of any size in.
+"""The preprocessing of held-out images in a form that can be exported, for images of any size.
 
-`torch.export` cannot cut a window whose place depends on the image's size without forbidding some
-sizes. A product with two matrices of weights can, and gives what `augment.centre_view` and
-`augment.show` give.
+`torch.export` cannot crop to a window that depends on the image's size without excluding some
+sizes. A product with two matrices of weights can, with the same result as `augment.centre_view`
+and `augment.show`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from kfp_pytorch.training.data.augment import resize_weights
 
 
 class AnySize(nn.Module):
-    """A classifier that takes images of any height and width, raw, and looks at their middle."""
+    """A classifier for raw images of any height and width, of which it takes the centre."""
 
     def __init__(self, classifier: nn.Module, size: int) -> None:
-        """Puts the cut and the resize before a classifier.
+        """Adds crop and resize before a classifier.
 
         Args:
             classifier: Takes images of `size` by `size` pixels, in the data set's own values.
@@ -34,7 +34,7 @@ class AnySize(nn.Module):
         side = (short * 7 + 7) // 8
         rows = self._weights(height, side, image)
         columns = self._weights(width, side, image)
-        # Where training decodes, values are rounded to whole numbers, too.
+        # Decoding for training rounds to whole numbers, too.
         shown = (rows @ image.float() @ columns.T).round()
         logits: Tensor = self.classifier(shown)
         return logits

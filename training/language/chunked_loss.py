@@ -1,9 +1,9 @@
-"""Cross-entropy straight from hidden states, a chunk of tokens at a time.
+"""Cross-entropy directly from hidden states, a chunk of tokens at a time.
 
 The logits of a large vocabulary are the largest tensor of a language model's step: at 16 sequences
 of 2,048 tokens and 32,000 words they take 4 GB in float32, several times over. Here a chunk's
 logits, loss and gradients are computed together and the logits are dropped at once, so that only
-the gradients of the hidden states and of the weight stay. No product is computed twice.
+the gradients of the hidden states and of the weight are kept. No product is computed twice.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class VocabShard:
     """The rows of the weight that this rank holds.
 
     Attributes:
-        first: The word that row 0 stands for.
-        group: The ranks that hold the other rows.
+        first: The word of row 0.
+        group: The ranks that hold all rows.
     """
 
     first: int
@@ -77,7 +77,7 @@ def chunk_gradients(
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """The gradients come with the loss; backward only scales them."""
+    """Computes the gradients with the loss; backward only scales them."""
 
     @staticmethod
     def forward(
@@ -90,7 +90,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         hidden_grad = torch.empty_like(hidden)
-        # Chunks add up in float32: a sum of many bf16 products in bf16 would lose the small ones.
+        # Summed in float32: a bf16 sum of many products would lose small ones.
         weight_grad = torch.zeros_like(weight, dtype=torch.float32)
         pieces = zip(_chunks(hidden), _chunks(hidden_grad), _chunks(targets), strict=True)
         for piece, piece_grad, wanted in pieces:
@@ -115,7 +115,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _chunks(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Split into chunks that differ by at most one token, so that a compiled chunk fits all."""
+    """Split into chunks whose sizes differ by at most one token, for few compilations."""
     return torch.tensor_split(tensor, max(1, -(-len(tensor) // CHUNK_TOKENS)))
 
 

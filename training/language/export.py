@@ -1,6 +1,6 @@
 """The export of a language model: bytes in, the next byte out, as a classifier of 256 classes.
 
-It is made from the last checkpoint by one process, whatever plan the model was trained under.
+One process makes it from the last checkpoint, whatever plan the model was trained under.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from kfp_pytorch.training.language.text import VOCABULARY, ByteText
 from kfp_pytorch.training.language.transformer import Transformer, TransformerConfig
 from kfp_pytorch.training.storage.job_folder import Folder
 
-# Twice that much memory is what one process needs for it.
+# Of parameters: one process holds them twice.
 LARGEST = 500_000_000
 _SAMPLES = 4
 _SAMPLE_BYTES = 24
 
 
 class NextByte(nn.Module):
-    """Says what comes after some bytes."""
+    """Predicts the next byte."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class NextByte(nn.Module):
         """Logits of the byte after each row of bytes."""
         model = self.model
         if model.embedding is None or model.norm is None or model.head is None:
-            raise TypeError("a stage of a pipeline says nothing by itself")
+            raise TypeError("one stage of a pipeline is no model")
         x = model.embedding(tokens)
         for block in model.blocks.values():
             x = block(x, model.cos, model.sin)
@@ -56,11 +56,10 @@ def write_export(
         folder: The job's folder.
         shape: The model's shape.
         newest: The checkpoint.
-        held_out: Where samples are taken from.
+        held_out: The source of samples.
 
     Returns:
-        What the termination message says of it: `export` and `samples`, or `no_export` with the
-        reason.
+        A part of the termination message: `export` and `samples`, or `no_export` with the reason.
 
     Raises:
         CheckpointError: If there is no checkpoint, or it has other weights.
@@ -90,12 +89,7 @@ def write_export(
 
 
 def load(shape: TransformerConfig, found: Checkpoint) -> Transformer:
-    """The whole model of a checkpoint, on the CPU, whatever plan wrote it.
-
-    Raises:
-        CheckpointError: If the checkpoint has other weights.
-        StorageError: If it cannot be read.
-    """
+    """The whole model of a checkpoint, on the CPU, whatever plan wrote it."""
     model = Transformer(shape)
     index = read_index(found.folder, found.path, found.meta["files"])
     weights = {name: torch.empty_like(value) for name, value in model.state_dict().items()}
@@ -105,7 +99,7 @@ def load(shape: TransformerConfig, found: Checkpoint) -> Transformer:
 
 
 def _samples(program: nn.Module, held_out: ByteText, length: int) -> list[dict[str, Any]]:
-    """Pieces of held-out text with the byte that the exported program puts after each."""
+    """Pieces of held-out text, each with the next byte that the exported program predicts."""
     count = min(_SAMPLES, len(held_out.data) // length)
     pieces = held_out.data[: count * length].view(count, length).long()
     with torch.no_grad():
@@ -127,5 +121,5 @@ def _short_form() -> dict[str, Any]:
 
 
 def _name(byte: int) -> str:
-    """A byte as people write it: ASCII as it is, others in hexadecimal."""
+    """A byte in ASCII, others in hexadecimal."""
     return chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}"

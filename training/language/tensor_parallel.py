@@ -1,7 +1,7 @@
-"""Tensor and sequence parallelism: each matrix of a transformer split over neighbouring ranks.
+"""Tensor and sequence parallelism: each matrix of a transformer is split over neighbouring ranks.
 
 Between the matrices the residual stream is split along the sequence, so that norms and additions
-are done once, not on every rank, and their activations are kept once.
+are computed once, not on every rank, and their activations are kept once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def apply(model: Transformer, mesh: DeviceMesh) -> None:
     """Split a model's matrices, on the meta device or filled, over the ranks of a 1-D mesh.
 
     Args:
-        model: Whose heads, hidden width, vocabulary and sequences divide by the size of the mesh.
+        model: The model; the mesh divides its heads, hidden width, vocabulary and sequences.
         mesh: The tensor-parallel ranks.
     """
     ends: dict[str, ParallelStyle] = {
@@ -40,7 +40,7 @@ def apply(model: Transformer, mesh: DeviceMesh) -> None:
     here = {name: style for name, style in ends.items() if getattr(model, name) is not None}
     parallelize_module(model, mesh, here)
     if model.embedding is not None:
-        model.embedding.register_forward_hook(_arrived)
+        model.embedding.register_forward_hook(_wait_for_exchange)
     for block in model.blocks.values():
         parallelize_module(block, mesh, _block_styles())
 
@@ -66,8 +66,8 @@ def _block_styles() -> dict[str, ParallelStyle]:
 class _VocabularyParallel(ParallelStyle):
     """Split the head's words, and gather the sequence before it.
 
-    The loss's gradient of the hidden states is a part of a sum over the ranks. Marked as such, it
-    is summed and split along the sequence in one reduce-scatter.
+    The gradient of the hidden states is a part of a sum over the ranks. Marked as such, it is
+    summed and split along the sequence in one reduce-scatter.
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -83,8 +83,8 @@ class _VocabularyParallel(ParallelStyle):
         return module
 
 
-def _arrived(_: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
-    """Wait for what the ranks are still exchanging: a compiled block would lose its gradient."""
+def _wait_for_exchange(_: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+    """Wait for the exchange of the ranks: a compiled block would lose its gradient."""
     return output.clone()
 
 

@@ -1,8 +1,8 @@
-"""Text as bytes, for language models: a data set made from files that are there.
+"""Text as bytes, a data set for language models made of any files.
 
-No tokeniser: a word is a byte, so any file is text. A run's order depends on its seed alone. The
-windows of all epochs form one endless row, of which each step takes the next global batch; so every
-window comes up once an epoch, ranks always have equally many, and a number says where a run is.
+There is no tokeniser: a token is a byte. The order depends on the seed alone. The windows of all
+epochs are one endless sequence, of which each step takes the next global batch; so every window
+occurs once per epoch, all ranks have equally many, and one number is the position of a run.
 """
 
 from __future__ import annotations
@@ -30,10 +30,7 @@ _COPIES = 4
 
 
 def standard_library() -> list[Path]:
-    """Return the sources of Python's standard library: text that is wherever Python is.
-
-    Only the modules right in its folder, about 5 MB, in the order of their names.
-    """
+    """Return the sources of Python's standard library, about 5 MB, which every Python has."""
     return sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
 
 
@@ -42,7 +39,7 @@ def files_in(folder: Path) -> list[Path]:
 
     Raises:
         ConfigError: If there is no such folder, or nothing in it.
-        DataError: If a folder in it cannot be listed, or a link leads nowhere.
+        DataError: If a folder in it cannot be listed, or a link is broken.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder; name one with text, or none for the default")
@@ -58,7 +55,7 @@ class ByteText:
 
     Attributes:
         data: Its bytes, one-dimensional, uint8.
-        sha256: Of them, in hexadecimal: two runs with the same one read the same text.
+        sha256: Their digest in hexadecimal.
     """
 
     data: Tensor
@@ -88,7 +85,7 @@ class ByteText:
 
     @classmethod
     def of(cls, text: bytes) -> ByteText:
-        """Take over bytes.
+        """Make a text of bytes.
 
         Raises:
             ConfigError: If there are none.
@@ -99,20 +96,20 @@ class ByteText:
         return cls(data, hashlib.sha256(text).hexdigest())
 
     def split(self, held_out: float = 0.05) -> tuple[ByteText, ByteText]:
-        """Cut off the end as a text to evaluate on.
+        """Split off the end as a text to evaluate on.
 
         Args:
-            held_out: Its part of the whole, above 0 and below 1.
+            held_out: Its share of the whole, above 0 and below 1.
         """
         cut = len(self.data) - max(1, int(len(self.data) * held_out))
         text = self.data.numpy().tobytes()
         return ByteText.of(text[:cut]), ByteText.of(text[cut:])
 
     def windows(self, seq_len: int) -> int:
-        """Return how many windows the text has, that share no byte but the last with the next.
+        """Return the number of windows, each of which shares its last byte with the next.
 
         Args:
-            seq_len: Bytes that a window gives to the model; it holds one more, the last target.
+            seq_len: Bytes of a window for the model; it holds one more, the last target.
         """
         return (len(self.data) - 1) // seq_len
 
@@ -120,22 +117,22 @@ class ByteText:
 class TextBatches(Iterator[Tensor]):
     """This rank's batches, without end.
 
-    Its state is a plain dictionary: a run goes on with the very next window, also on another number
-    of ranks or with another batch size.
+    Its state is a plain dictionary: a run resumes with the next window, also with another number of
+    ranks or another batch size.
 
     Attributes:
-        windows: How many there are in an epoch.
+        windows: The number of windows of an epoch.
 
     Args:
-        text: What is read.
-        seq_len: Bytes a window, in tokens.
-        batch_size: Windows a step on one rank.
+        text: The text.
+        seq_len: Bytes of a window.
+        batch_size: Windows of a step on one rank.
         data_rank: This rank's part of the global batch, from 0.
-        data_ranks: How many parts there are.
-        seed: Of the order.
+        data_ranks: The number of parts.
+        seed: The seed of the order.
 
     Raises:
-        ConfigError: If the text is shorter than one window, or the rank is none of those.
+        ConfigError: If the text is shorter than one window, or there is no such part.
     """
 
     def __init__(
@@ -168,7 +165,7 @@ class TextBatches(Iterator[Tensor]):
 
     @property
     def epoch(self) -> float:
-        """How often the whole text was read, with its part of the current time."""
+        """The epochs that are done, with the fraction of the current one."""
         return self._seen / self.windows
 
     def __next__(self) -> Tensor:
@@ -184,30 +181,30 @@ class TextBatches(Iterator[Tensor]):
     def peek(self) -> Tensor:
         """Return the next batch: int64, windows by one byte more than the sequence."""
         first = self._seen + self._data_rank * self._batch_size
-        places = range(first, first + self._batch_size)
-        starts = torch.stack([self._window_at(place) for place in places]) * self._seq_len
+        positions = range(first, first + self._batch_size)
+        starts = torch.stack([self._window_at(position) for position in positions]) * self._seq_len
         offsets = torch.arange(self._seq_len + 1)
         return self._text.data[starts[:, None] + offsets].long()
 
-    def _window_at(self, place: int) -> Tensor:
-        """Return the number of the window at a place of the endless row."""
-        epoch, index = divmod(place, self.windows)
+    def _window_at(self, position: int) -> Tensor:
+        """Return the number of the window at a position of the endless sequence."""
+        epoch, index = divmod(position, self.windows)
         if self._order is None or self._order[0] != epoch:
             generator = torch.Generator().manual_seed(_order_seed(self._seed, epoch))
             self._order = epoch, torch.randperm(self.windows, generator=generator)
         return self._order[1][index]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the run is, and in which row of windows; the same on all ranks."""
-        return {"seen": self._seen, **self._row()}
+        """Return the position, and the sequence of windows; the same on all ranks."""
+        return {"seen": self._seen, **self._sequence()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where another run was.
+        """Continue at the position of another run.
 
         Raises:
             CheckpointError: If that run read other text, or in another order.
         """
-        for name, ours in self._row().items():
+        for name, ours in self._sequence().items():
             if state.get(name) != ours:
                 raise CheckpointError(
                     f"the checkpoint read text with {name} {state.get(name)!r}, this run has "
@@ -215,7 +212,7 @@ class TextBatches(Iterator[Tensor]):
                 )
         self._seen = int(state["seen"])
 
-    def _row(self) -> dict[str, Any]:
+    def _sequence(self) -> dict[str, Any]:
         return {"sha256": self._text.sha256, "seq_len": self._seq_len, "seed": self._seed}
 
 

@@ -1,4 +1,4 @@
-"""Build a model for a plan, and train it a step at a time with the same few lines for every plan.
+"""Build a model for a plan, and train it step by step with the same few lines for every plan.
 
 trainable = build(preset("1.4b"), ParallelPlan.parse("fsdp2=2,tp=2", world), device)
 for batch in batches:
@@ -30,7 +30,7 @@ from kfp_pytorch.training.parallel import compute_options
 from kfp_pytorch.training.parallel.pipeline import Pipeline, stage_layers
 from kfp_pytorch.training.parallel.plan import ParallelPlan
 
-# The first that can do the job is taken.
+# The first supported one is used.
 _ATTENTION = [
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,
@@ -41,20 +41,20 @@ _ATTENTION = [
 
 @dataclass(frozen=True)
 class StepOptions:
-    """How a step computes; what it computes is the model's and the plan's business.
+    """How a step computes.
 
     Attributes:
-        learning_rate: Of AdamW. Schedulers change it in `Trainable.optimizer`.
-        weight_decay: On matrices; norms have none.
+        learning_rate: AdamW's learning rate. Schedulers change it in `Trainable.optimizer`.
+        weight_decay: The weight decay of matrices; norms have none.
         clip_norm: The largest global norm of the gradients; 0 for no limit.
-        microbatches: Parts that a rank's batch is split into: gradients are accumulated over them,
-            and a pipeline overlaps them.
+        microbatches: Parts of a rank's batch: gradients are accumulated over them, and a pipeline
+            overlaps them.
         bf16: Whether to compute in bf16, keeping weights and sums in float32.
         compile: Whether to compile the blocks and the loss.
         fused: Whether a GPU updates all weights in one kernel.
-        static_graph: Whether replicas rely on the same weights being used in every step.
-        recompute: What backward computes again rather than keep: `none`, `selective`, `full`.
-        seed: Of the weights.
+        static_graph: Whether DDP may assume that every step uses the same weights.
+        recompute: What backward computes again instead of keeping it: `none`, `selective`, `full`.
+        seed: The seed of the weights.
     """
 
     learning_rate: float = 3e-4
@@ -77,7 +77,7 @@ class StepOptions:
 
 
 class _Runner(Protocol):
-    """Forward and backward of a batch, whatever it takes."""
+    """Runs forward and backward of a batch."""
 
     def train(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Return the batch's mean loss, with gradients in the parameters."""
@@ -87,7 +87,7 @@ class _Runner(Protocol):
 
 
 class _Accumulator:
-    """Runs microbatches one after the other; ranks exchange gradients in the last one alone."""
+    """Runs microbatches one after the other; ranks exchange gradients in the last one only."""
 
     def __init__(self, model: nn.Module, microbatches: int) -> None:
         self._model = model
@@ -117,14 +117,12 @@ class _Accumulator:
 
 
 class Trainable:
-    """A model with its optimizer, that trains by the step. Made by `build`.
-
-    What it keeps in a checkpoint, and how one of another plan is loaded, is in `state`.
+    """A model with its optimizer, trained step by step. Made by `build`.
 
     Attributes:
-        model: What this rank holds of the model, wrapped.
-        optimizer: Over this rank's parameters.
-        plan: How the ranks are used.
+        model: This rank's part of the model, wrapped.
+        optimizer: The optimizer of this rank's parameters.
+        plan: How ranks share the model.
         options: How a step computes.
     """
 
@@ -146,7 +144,7 @@ class Trainable:
         self._device = device
 
     def step(self, batch: Tensor) -> Tensor:
-        """Train on this rank's part of a global batch; nothing waits for the device.
+        """Train on this rank's part of a global batch, without waiting for the device.
 
         Args:
             batch: Tokens, batch by one more than the sequence: each token is the target of the one
@@ -171,18 +169,14 @@ class Trainable:
             return self._runner.evaluate(*self._inputs_and_targets(batch))
 
     def clip_and_step(self) -> Tensor:
-        """Limit the gradients' global norm, update the weights and drop the gradients.
-
-        Returns:
-            The norm before it was limited, the same on every rank; a scalar on the device.
-        """
+        """Clip the gradients, update the weights, drop the gradients; return the norm of `clip`."""
         norm = self.clip()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
     def clip(self) -> Tensor:
-        """Limit the gradients' global norm, and return what it was before, as all ranks know it."""
+        """Clip the gradients' global norm; return the norm before, the same on all ranks."""
         norm = nonfinite_steps.gradient_norm(self.model)
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
@@ -191,8 +185,8 @@ class Trainable:
             dist.all_reduce(squared, group=self._mesh.get_group("pp"))
             norm = squared.sqrt()
         if self.plan.tp > 1:
-            # Sums over two dimensions of a mesh may differ in their last bit from rank to rank, and
-            # what ranks hold in common would drift apart.
+            # Sums over two dimensions of a mesh may differ in their last bit between ranks, and
+            # replicated parameters would diverge.
             dist.all_reduce(norm, op=dist.ReduceOp.MAX)
         if self.options.clip_norm:
             torch.nn.utils.clip_grads_with_norm_(
@@ -206,12 +200,12 @@ class Trainable:
                 f"a batch of {batch.shape[0]} cannot be split into "
                 f"{self.options.microbatches} microbatches of one size"
             )
-        # A pipeline refuses microbatches whose strides are not those of a tensor of their own.
+        # A pipeline needs contiguous microbatches.
         return batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
-        # FSDP casts by its own policy.
+        # FSDP has its own policy of types.
         autocast = self.options.bf16 and not self.plan.sharded
         kind = self._device.type
         with (
@@ -227,19 +221,19 @@ def build(
     device: torch.device,
     options: StepOptions | None = None,
 ) -> Trainable:
-    """Make a model, split and wrapped as a plan says. Every rank of the job calls it.
+    """Make a model, split and wrapped for a plan. Every rank of the job calls it.
 
-    It is laid out on the meta device first and filled when each rank knows its part, so that no
-    rank ever holds a whole model that it will not keep.
+    It is made on the meta device first and filled when each rank has its part, so that no rank ever
+    holds the whole model.
 
     Args:
         config: The shape of the model.
-        plan: How to use the ranks.
+        plan: How ranks share it.
         device: This rank's device.
         options: How a step computes.
 
     Raises:
-        ConfigError: If the model cannot be split so, or the plan is not for this number of ranks.
+        ConfigError: If the plan does not fit the model or the number of ranks.
     """
     options = options or StepOptions()
     plan.check(config, options.microbatches)
@@ -268,7 +262,7 @@ def build(
 
 
 def _mesh(plan: ParallelPlan, device: torch.device) -> DeviceMesh | None:
-    """Return the plan's mesh; None where one process needs none."""
+    """Return the plan's mesh; None for one process without a process group."""
     world = dist.get_world_size() if dist.is_initialized() else 1
     if plan.world_size != world:
         raise ConfigError(f"plan {plan} is for {plan.world_size} ranks; the job has {world}")
@@ -282,16 +276,16 @@ def _mesh(plan: ParallelPlan, device: torch.device) -> DeviceMesh | None:
 
 
 def _shard(model: Transformer, mesh: DeviceMesh, options: StepOptions, plan: ParallelPlan) -> None:
-    """Shard block by block, so that one is gathered while another computes."""
-    # A pipeline's stage keeps what it gathered: it needs it again for the next microbatch.
+    """Shard each block, so that one is gathered while another computes."""
+    # A stage of a pipeline keeps gathered parameters for the next microbatch.
     reshard = plan.pp == 1
-    # Inputs are not cast: the residual stream is bf16 by then, and positions stay float32.
+    # Inputs are not cast: the residual stream is bf16 already, and positions stay float32.
     dtype = torch.bfloat16 if options.bf16 else torch.float32
     policy = MixedPrecisionPolicy(dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in model.blocks.values():
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     if model.norm is not None and model.head is not None:
-        # Backward starts with them: to drop them after forward would be to gather them twice.
+        # Backward starts with them: freed after forward, they would be gathered twice.
         last: list[nn.Module] = [model.norm, model.head]
         fully_shard(last, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
@@ -305,9 +299,9 @@ def _replicate(
         device_ids=[device.index] if device.type == "cuda" else None,
         process_group=mesh.get_group(),
         gradient_as_bucket_view=True,
-        # A static graph wants one backward for each forward, with an exchange in the first one.
+        # A static graph needs one backward for each forward, with an exchange in the first one.
         static_graph=static,
-        # Weights come from the seed alone: there is nothing to send round.
+        # Weights depend on the seed alone, and need not be sent.
         init_sync=False,
     )
 

@@ -1,8 +1,8 @@
 """A decoder-only transformer: RMSNorm, rotary positions, causal attention, SwiGLU.
 
-It is written so that each way of training it in parallel is a few lines elsewhere: blocks are kept
-by their number in the whole model, a stage of a pipeline is the same class with fewer of them, and
-weights come from the seed and their own name alone, whoever holds which part of them.
+Each way of training it in parallel is a few lines elsewhere: blocks are kept by their number in the
+whole model, a stage of a pipeline is the same class with fewer blocks, and weights depend on the
+seed and their name alone, whichever rank holds which part of them.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class TransformerConfig:
     """The shape of a model.
 
     Attributes:
-        vocab: Words that it knows: 256 for bytes.
+        vocab: Words of the vocabulary: 256 for bytes.
         dim: Width of the residual stream.
         layers: Blocks.
         heads: Attention heads a block; `dim` is a multiple of it.
         hidden: Width of the feed-forward part.
         seq_len: The longest sequence, in tokens.
         rope_base: The base of the rotary positions' wavelengths.
-        norm_eps: What RMSNorm adds under its root.
+        norm_eps: The epsilon of RMSNorm.
     """
 
     vocab: int = 256
@@ -92,7 +92,7 @@ PRESETS = {
 }
 
 
-assert tuple(PRESETS) == LANGUAGE_MODELS  # noqa: S101 - two lists of one thing
+assert tuple(PRESETS) == LANGUAGE_MODELS  # noqa: S101 - the same names in two places
 
 
 def preset(name: str) -> TransformerConfig:
@@ -114,14 +114,8 @@ def rope_table(config: TransformerConfig, device: torch.device) -> tuple[Tensor,
     return angles.cos(), angles.sin()
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn each pair of a head's first and second half by its position's angle.
-
-    Args:
-        x: Batch by sequence by heads by width.
-        cos: Sequence by half the width.
-        sin: Likewise.
-    """
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate `x`, batch by sequence by heads by width, by the angles of the positions."""
     a, b = x.float().chunk(2, -1)
     cos, sin = cos[:, None], sin[:, None]
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
@@ -130,8 +124,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Causal self-attention.
 
-    The rows of `qkv` go head by head, each with its query, key and value, so that a contiguous part
-    of them is a number of whole heads.
+    The rows of `qkv` are ordered by head, each with its query, key and value, so that a contiguous
+    part of them is a number of whole heads.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -144,7 +138,7 @@ class Attention(nn.Module):
         """Mix the tokens of each sequence; with heads split over ranks, this rank's heads."""
         batch, seq, _ = x.shape
         q, k, v = self.qkv(x).view(batch, seq, -1, 3, self.head_dim).unbind(3)
-        q, k = rotate(q, cos[:seq], sin[:seq]), rotate(k, cos[:seq], sin[:seq])
+        q, k = _rotate(q, cos[:seq], sin[:seq]), _rotate(k, cos[:seq], sin[:seq])
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         mixed: Tensor = self.out(y.transpose(1, 2).reshape(batch, seq, -1))
@@ -166,7 +160,7 @@ class FeedForward(nn.Module):
         return transformed
 
 
-# Results that cost more to compute again than to keep.
+# Operations whose results are kept, not computed again.
 _ATTENTION_OPS = frozenset(
     {
         torch.ops.aten._scaled_dot_product_flash_attention.default,
@@ -178,7 +172,7 @@ _ATTENTION_OPS = frozenset(
 
 
 def _selective_contexts() -> Any:
-    """Keep what attention and every second matrix product gave; compute the rest again."""
+    """Keep the results of attention and every second matrix product; compute the rest again."""
     products = {True: 0, False: 0}
 
     def policy(ctx: Any, op: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
@@ -208,8 +202,8 @@ class Block(nn.Module):
         """Add both parts to the residual stream, keeping for backward what `recompute` says."""
         if self.recompute == "none" or not torch.is_grad_enabled():
             return self._residual(x, cos, sin)
-        # The checkpoint is inside the block, so that its parameters keep their names and a
-        # compiled block sees through it.
+        # The checkpoint is inside the block, so that its parameters keep their names and the block
+        # can be compiled with it.
         contexts = noop_context_fn if self.recompute == "full" else _selective_contexts
         y: Tensor = checkpoint(
             self._residual, x, cos, sin, use_reentrant=False, context_fn=contexts
@@ -223,10 +217,7 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """The output projection and the loss.
-
-    They are one module, so that the logits of all tokens never exist at once.
-    """
+    """The output projection and the loss in one module: the logits of all tokens are never kept."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -285,7 +276,7 @@ class Transformer(nn.Module):
         """Run the blocks that are here.
 
         Args:
-            x: Tokens, batch by sequence; for a later stage of a pipeline, what the one before gave.
+            x: Tokens, batch by sequence; for a later stage of a pipeline, the residual stream.
             targets: Each token's next one, for the mean loss.
 
         Returns:
@@ -329,9 +320,9 @@ class Transformer(nn.Module):
     def init_weights(self, seed: int) -> None:
         """Fill parameters and buffers in place, on the device where they are.
 
-        Each parameter comes from the seed and its name, so that the same seed gives the same model
-        however it is split over ranks. A rank draws a whole parameter, keeps its part and drops the
-        rest, one parameter at a time.
+        Each parameter depends on the seed and its name, so that the same seed gives the same model
+        however it is split over ranks. A rank draws a whole parameter and keeps its part, one at a
+        time.
 
         Args:
             seed: Any integer.
@@ -351,7 +342,7 @@ class Transformer(nn.Module):
 
 
 def _fill(parameter: Tensor, whole: Tensor) -> None:
-    """Copy into a parameter what this rank holds of a whole one, with no communication."""
+    """Copy this rank's part of a whole parameter into it, without communication."""
     if isinstance(parameter, DTensor):
         mesh, placements = parameter.device_mesh, parameter.placements
         part = distribute_tensor(whole, mesh, placements, src_data_rank=None)
@@ -361,6 +352,6 @@ def _fill(parameter: Tensor, whole: Tensor) -> None:
 
 
 def _name_seed(seed: int, name: str) -> int:
-    """Return a seed of a parameter's own, the same on every machine."""
+    """Return a seed for one parameter, the same on every machine."""
     digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

@@ -1,7 +1,7 @@
-"""How a step computes on what hardware there is; what it computes is the same.
+"""How steps compute on the hardware that there is: precision, layout, compilation, DDP.
 
-The usual choices are on wherever they help, each can be turned off by an argument, and the log
-says which are on, and why one is not.
+Each option is on where it usually helps, and can be turned off by an argument; the log has the
+options, and why the model is not compiled.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _SMALLEST_BUCKET_MB = 25.0
 
 @dataclass(frozen=True)
 class ComputeOptions:
-    """The choices of a run.
+    """How the steps of a run compute.
 
     Attributes:
-        device: Where it computes.
-        dtype: What matrices are multiplied in, or None for the type of the weights.
+        device: The device of this rank.
+        dtype: The type in which matrices are multiplied, or None for the type of the weights.
         channels_last: Whether an image's channels are neighbours in memory.
         compile: Whether the model is compiled.
         fused: Whether the optimizer updates all weights in one kernel.
-        static_graph: Whether DDP may rely on the same weights being used in every step.
+        static_graph: Whether DDP may assume that every step uses the same weights.
     """
 
     device: torch.device
@@ -55,29 +55,26 @@ class ComputeOptions:
         return torch.autocast(self.device.type, self.dtype)
 
     def place(self, model: nn.Module) -> nn.Module:
-        """The model where and as it computes."""
+        """Moves a model to the device, in the layout of images."""
         model = model.to(self.device)
         return model.to(memory_format=torch.channels_last) if self.channels_last else model
 
 
 def choose(config: Config, device: torch.device) -> ComputeOptions:
-    """Decides how to compute, sets what is set for the whole process, and says so in the log.
+    """Chooses how to compute, sets the options of the whole process, and logs the choices.
 
     Args:
-        config: What was asked for.
-        device: Where this rank computes.
-
-    Returns:
-        The choices.
+        config: The arguments.
+        device: The device of this rank.
 
     Raises:
-        ConfigError: If something was asked for that cannot be had here.
+        ConfigError: If an argument asks for what is not available here.
     """
     cuda = device.type == "cuda"
     torch.backends.cudnn.benchmark = cuda and config.cudnn_benchmark
     torch.set_float32_matmul_precision("high" if cuda and config.tf32 else "highest")
     no_compile = _why_not_compile(config, cuda)
-    speed = ComputeOptions(
+    options = ComputeOptions(
         device=device,
         dtype=_dtype(config, device),
         channels_last=cuda and config.channels_last,
@@ -89,71 +86,71 @@ def choose(config: Config, device: torch.device) -> ComputeOptions:
     )
     LOG.info(
         "numbers: %s; layout of images: %s; optimizer: %s; model: %s",
-        "bf16" if speed.dtype else "fp32",
-        "channels last" if speed.channels_last else "channels first",
-        "one kernel for all weights" if speed.fused else "not fused",
-        "compiled" if speed.compile else f"not compiled, as {no_compile}",
+        "bf16" if options.dtype else "fp32",
+        "channels last" if options.channels_last else "channels first",
+        "one kernel for all weights" if options.fused else "not fused",
+        "compiled" if options.compile else f"not compiled, as {no_compile}",
     )
-    return speed
+    return options
 
 
-def replicate(model: nn.Module, world: World, speed: ComputeOptions, batch: int) -> nn.Module:
-    """The model as all ranks train it together.
+def replicate(model: nn.Module, world: World, options: ComputeOptions, batch: int) -> nn.Module:
+    """Wraps a model so that all ranks train it together.
 
     Args:
         model: The model, on its device.
         world: This rank.
-        speed: How it computes.
+        options: How it computes.
         batch: The usual number of samples in one pass of a rank.
 
     Returns:
-        What to call in place of the model; its weights are the model's own.
+        What to call instead of the model; its weights are those of the model.
     """
-    # Otherwise the compiler cuts the model where DDP exchanges. In one piece it is faster, though
-    # the exchange overlaps nothing then: benchmarks/README.md has both, the plain loop being cut.
+    # Otherwise the compiler splits the graph where DDP exchanges. In one graph it is faster, though
+    # no exchange overlaps then: benchmarks/README.md has both.
     torch._dynamo.config.optimize_ddp = False
-    whole = Compiled(model, batch) if speed.compile else model
+    whole = Compiled(model, batch) if options.compile else model
     if world.size == 1:
         return whole
     return DistributedDataParallel(
         whole,
         device_ids=[world.device] if world.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
-        bucket_cap_mb=_bucket_mb(model) if speed.compile else None,
-        static_graph=speed.static_graph,
-        # Batch norm's averages are rank 0's, and shared when they are used: see share_buffers.
+        bucket_cap_mb=_bucket_mb(model) if options.compile else None,
+        static_graph=options.static_graph,
+        # Batch norm's averages are rank 0's, and copied before they are used: see share_buffers.
         **_no_broadcast(),
     )
 
 
 def _bucket_mb(model: nn.Module) -> float:
-    """How much is exchanged at a time of gradients that all come at once.
+    """The size of DDP's buckets for gradients that all come at once.
 
-    NCCL moves much at a time faster than little, but a bucket has to be filled before; so there are
-    a few, of at least the size that DDP has by itself.
+    NCCL is faster with large buckets, but a bucket has to be full before it is exchanged; so there
+    are a few, of at least DDP's default size.
     """
     gradients = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     return max(_SMALLEST_BUCKET_MB, gradients / _BUCKETS / 2**20)
 
 
 def _no_broadcast() -> dict[str, Any]:
-    """What keeps DDP from sharing buffers before each pass, by the name that this torch has."""
+    """The option by which DDP does not broadcast buffers, by its name in this torch."""
     known = inspect.signature(DistributedDataParallel.__init__).parameters
     new, old = "forward_sync_buffers", "broadcast_buffers"
     return {new if new in known else old: False}
 
 
 def exchange(replica: nn.Module, wanted: bool) -> AbstractContextManager[object]:
-    """A context in which ranks exchange gradients, or do not yet."""
+    """A context in which backward exchanges gradients over ranks, or does not."""
     if wanted or not isinstance(replica, DistributedDataParallel):
         return nullcontext()
     return replica.no_sync()
 
 
 class Compiled(nn.Module):
-    """A model that is compiled for batches of one size; any other runs as it is.
+    """A model that is compiled for one batch size; other batches run uncompiled.
 
-    An epoch's last batch is mostly of another size, and not worth a minute of compiling.
+    An epoch's last batch mostly has another size, and is not worth a minute of compilation.
     """
 
     def __init__(self, model: nn.Module, batch: int) -> None:
@@ -163,7 +160,7 @@ class Compiled(nn.Module):
         self._compiled: object = torch.compile(model, dynamic=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """The model's answer."""
+        """The model's output."""
         if callable(self._compiled) and len(images) == self._batch:
             try:
                 compiled: Tensor = self._compiled(images)
@@ -181,32 +178,28 @@ def _dtype(config: Config, device: torch.device) -> torch.dtype | None:
         return None
     if config.precision == "bf16":
         return torch.bfloat16
-    # CPUs without matrix units for it are slower in bf16.
-    able = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.bfloat16 if able else None
+    # CPUs without matrix units for bf16 are slower in it.
+    supported = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if supported else None
 
 
 def _why_not_compile(config: Config, cuda: bool) -> str:
-    """Why the model is not compiled, or an empty string if it is.
-
-    Raises:
-        ConfigError: If it was asked for and there is no compiler.
-    """
+    """Why the model is not compiled; empty if it is."""
     if config.compile == "off":
         return "it was turned off"
     if config.compile == "auto" and not cuda:
         return "compiling takes longer than it saves on a CPU"
-    lacking = _lacking_compiler(cuda)
-    if lacking and config.compile == "on":
-        raise ConfigError(f"--compile is on, and {lacking}; install it, or use --compile auto")
-    return lacking
+    missing = _missing_compiler(cuda)
+    if missing and config.compile == "on":
+        raise ConfigError(f"--compile is on, and {missing}; install it, or use --compile auto")
+    return missing
 
 
-def _lacking_compiler(cuda: bool) -> str:
-    """What torch.compile needs and is not there, or an empty string."""
+def _missing_compiler(cuda: bool) -> str:
+    """What torch.compile needs and is not installed; empty if nothing."""
     if cuda and importlib.util.find_spec("triton") is None:
         return "triton is not installed"
-    # Triton needs C for a GPU's kernels, torch C++ for those of a CPU.
+    # Triton needs a C compiler for a GPU's kernels, torch a C++ compiler for a CPU's.
     variable, names = ("CC", ("gcc", "clang")) if cuda else ("CXX", ("g++", "clang++"))
     if not any(map(shutil.which, (os.environ.get(variable, ""), *names))):
         return f"there is no compiler ({' or '.join(names)})"

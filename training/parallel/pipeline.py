@@ -1,4 +1,4 @@
-"""Pipeline parallelism: each rank holds some of the blocks, and microbatches flow through them."""
+"""Pipeline parallelism: each rank holds some of the blocks, and microbatches pass through them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 
 def stage_layers(layers: int, stages: int, stage: int) -> range:
-    """Return the blocks of a stage: as even as can be, the first stages taking those left over.
+    """Return the blocks of a stage: as even as possible, the first stages have one more.
 
     Args:
         layers: Blocks of the whole model.

@@ -1,4 +1,4 @@
-"""Which ranks do what: a plan such as `fsdp2=2,tp=2`, checked against the ranks and the model."""
+"""How ranks share a model: a plan such as `fsdp2=2,tp=2`, checked against ranks and model."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class ParallelPlan:
         ddp: Replicas of the model. With FSDP, replicas of the group that shards it.
         fsdp2: Ranks that a model's parameters, gradients and optimizer state are sharded over.
         tp: Ranks that each matrix, and between matrices each sequence, is split over.
-        sharded: Whether FSDP wraps the model, be it over one rank. It also replicates one, where
-            `ddp` goes together with another way.
+        sharded: Whether FSDP wraps the model, also over one rank. FSDP also replicates, where `ddp`
+            is combined with another way.
     """
 
     pp: int = 1
@@ -65,20 +65,19 @@ class ParallelPlan:
             world_size: Ranks that there are.
 
         Raises:
-            ConfigError: If the text cannot be read, names ways that do not go together, or does not
-                fit the number of ranks.
+            ConfigError: If the text cannot be read, or does not fit the number of ranks.
         """
         sizes = read_sizes(text)
         known = math.prod(size for size in sizes.values() if size is not None)
-        openly = None in sizes.values()
-        if world_size % known or (not openly and known != world_size):
+        has_open = None in sizes.values()
+        if world_size % known or (not has_open and known != world_size):
             raise ConfigError(
-                f"--parallelism {text!r} needs {'a multiple of ' if openly else ''}{known} ranks; "
-                f"there are {world_size}. Change a size, or leave one away to take the ranks that "
-                "are left"
+                f"--parallelism {text!r} needs {'a multiple of ' if has_open else ''}{known} "
+                f"ranks; there are {world_size}. Change a size, or leave one out to take the "
+                "remaining ranks"
             )
         full = {way: size or world_size // known for way, size in sizes.items()}
-        # DDP itself knows neither stages nor split matrices; FSDP over one rank replicates them.
+        # DDP supports neither stages nor split matrices; FSDP over one rank replicates them.
         replicas = "ddp" in full and len(full) > 1
         return cls(**full, sharded="fsdp2" in full or replicas)
 
@@ -92,7 +91,7 @@ class ParallelPlan:
 
     @property
     def world_size(self) -> int:
-        """The ranks that the plan takes."""
+        """The ranks of the plan."""
         return self.pp * self.ddp * self.fsdp2 * self.tp
 
     @property

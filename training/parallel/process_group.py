@@ -1,4 +1,4 @@
-"""The ranks of a job: who they are, and what they do together."""
+"""The process group of a job: this rank, and what ranks do together."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _STORE_TIMEOUT = timedelta(seconds=5)
 
 @dataclass(frozen=True)
 class World:
-    """This rank and how many there are.
+    """This rank, and the number of ranks.
 
     Attributes:
         rank: This process among all, from 0.
         local_rank: This process among those of its node, from 0.
         size: The number of processes.
-        device: Where this process computes.
+        device: The device of this process.
     """
 
     rank: int
@@ -39,7 +39,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the one rank that writes."""
+        """Whether this is rank 0, the one that writes."""
         return self.rank == 0
 
 
@@ -50,10 +50,7 @@ def pick_device(local_rank: int) -> torch.device:
     """The device of a rank: the GPU of its *local* rank, or the CPU where there is none.
 
     Args:
-        local_rank: The rank within the node. A rank in the whole job counts other nodes' GPUs.
-
-    Returns:
-        The device.
+        local_rank: The rank within the node.
 
     Raises:
         ConfigError: If there are GPUs, but fewer than processes on this node.
@@ -71,14 +68,14 @@ def pick_device(local_rank: int) -> torch.device:
 
 @contextmanager
 def joined(timeout: float, joining: AbstractContextManager[None] | None = None) -> Iterator[World]:
-    """Joins the other ranks, by torchrun's environment, and leaves them at the end.
+    """A context in which this rank is in the process group that torchrun's environment describes.
 
     Args:
         timeout: Seconds that a rank waits for the others in one exchange.
-        joining: A context for as long as this rank waits for the others to join.
+        joining: A context that lasts while this rank waits for the others to join.
 
     Yields:
-        This rank's place. Without torchrun it is alone.
+        This rank. Without torchrun it is the only one.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     world = World(
@@ -92,12 +89,12 @@ def joined(timeout: float, joining: AbstractContextManager[None] | None = None) 
     if world.size == 1:
         yield world
         return
-    _stay_on_loopback()
-    # Flags and Python objects travel over gloo, so that they never wait for the GPU.
+    _bind_to_loopback()
+    # Flags and Python objects use gloo, so that they never wait for the GPU.
     backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
     with joining or nullcontext():
-        again = _meeting_again(world, timedelta(seconds=timeout))
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **again)
+        options = _own_prefix_after_restart(world, timedelta(seconds=timeout))
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **options)
     try:
         yield world
     except Stopped:
@@ -134,17 +131,17 @@ def gather(world: World, value: T) -> list[T]:
 
 
 def on_main(world: World, action: Callable[[], T]) -> T:
-    """Does something on rank 0 alone, while the others wait for what comes of it.
+    """Runs an action on rank 0 alone, while the others wait for its result.
 
     Args:
         world: This rank.
-        action: What rank 0 does. It must not talk to other ranks.
+        action: It must not communicate with other ranks.
 
     Returns:
-        What the action returned, on all ranks.
+        The result of the action, on all ranks.
 
     Raises:
-        TrainingError: On all ranks, if the action raised it on rank 0: nobody waits in vain.
+        TrainingError: On all ranks, if the action raised it on rank 0.
     """
     value, error = broadcast_from_main(world, _attempt(action) if world.is_main else (None, None))
     if error is not None:
@@ -153,11 +150,11 @@ def on_main(world: World, action: Callable[[], T]) -> T:
 
 
 def once_per_node(world: World, action: Callable[[], T]) -> None:
-    """Does something on the first rank of each node, while the others wait until all are done.
+    """Runs an action on the first rank of each node, while the others wait.
 
     Args:
         world: This rank.
-        action: What is done. It must not talk to other ranks.
+        action: It must not communicate with other ranks.
 
     Raises:
         TrainingError: On all ranks, if the action raised it on one.
@@ -169,9 +166,9 @@ def once_per_node(world: World, action: Callable[[], T]) -> None:
 
 
 def own_store(world: World) -> TCPStore | None:
-    """A connection of a thread's own to the store that the ranks met at; None for one rank.
+    """A new connection, for a thread, to the store of the rendezvous; None for one rank.
 
-    Under torchrun it is in an agent, and so outlives the ranks.
+    Under torchrun the store is in an agent, and outlives the ranks.
     """
     if world.size == 1:
         return None
@@ -180,16 +177,16 @@ def own_store(world: World) -> TCPStore | None:
 
 
 def share_buffers(world: World, module: torch.nn.Module) -> None:
-    """Gives all ranks rank 0's buffers, such as batch norm's, so that all evaluate one model."""
+    """Copies rank 0's buffers, such as batch norm's, to all ranks: all evaluate one model."""
     if world.size > 1:
         for buffer in module.buffers():
             dist.broadcast(buffer, src=0)
 
 
-def _meeting_again(world: World, timeout: timedelta) -> dict[str, Any]:
-    """Where ranks meet that torchrun has started again, if it keeps one store for all starts.
+def _own_prefix_after_restart(world: World, timeout: timedelta) -> dict[str, Any]:
+    """Options for ranks that torchrun has started again, if it keeps one store for all starts.
 
-    It still has what the ranks before them left there, who are gone.
+    The store still has the keys of the ranks before.
     """
     starts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if starts == "0" or os.environ.get(_AGENT_STORE_ENV) != str(True):
@@ -210,7 +207,7 @@ def _attempt(action: Callable[[], T]) -> tuple[T | None, TrainingError | None]:
         return None, error
 
 
-def _stay_on_loopback() -> None:
+def _bind_to_loopback() -> None:
     """Binds gloo to the loopback device if all ranks are on this machine."""
     local = os.environ.get("MASTER_ADDR", "") in LOOPBACK_ADDRESSES
     if local and os.path.isdir("/sys/class/net/lo"):  # noqa: PTH112

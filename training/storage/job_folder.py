@@ -1,6 +1,6 @@
-"""A job's folder: a plain folder where it is a path, an object store through fsspec where not.
+"""A job's folder: a local folder for a path, an object store through fsspec for a URI.
 
-A file appears under its name whole or not at all, whatever ends the process.
+A file appears under its name complete or not at all, however the process ends.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _GCS_HINT = (
     "may read and write it"
 )
 _BUCKET_HINTS = {"s3": _S3_HINT, "s3a": _S3_HINT, "gs": _GCS_HINT, "gcs": _GCS_HINT}
-# What a path is not meant to begin with: a folder of that name in this container would be lost.
+# A misspelt URI, which would be a folder in this container.
 _ONE_SLASH = re.compile(r"[a-z][a-z0-9]+:/(?!/)")
-# Whose errors those of an object store are: fsspec's clients hand on what theirs raise.
+# The packages whose errors fsspec's clients of object stores raise.
 _STORE_PACKAGES = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google")
 _STORE_SIGNS = ("endpoint", "Bad Request")
 # What some network file systems answer to the fsync of a folder: they have no such operation.
@@ -50,7 +50,7 @@ MOST_WHOLE_BYTES = 2**28
 
 
 class Folder(Protocol):
-    """What training needs of a folder. Names are relative and use `/`."""
+    """A folder that training reads and writes. Names are relative and use `/`."""
 
     uri: str
 
@@ -63,43 +63,43 @@ class Folder(Protocol):
         """
 
     def names(self, name: str = "") -> list[str]:
-        """What lies in a folder below this one, sorted; nothing if the folder is not there.
+        """The names in a subfolder, sorted; empty if it does not exist.
 
         Raises:
             StorageError: If it cannot be listed.
         """
 
     def sizes(self, name: str) -> dict[str, int]:
-        """The size in bytes of each file that lies in a folder below this one.
+        """The size in bytes of each file in a subfolder.
 
         Raises:
             StorageError: If they cannot be listed.
         """
 
     def make(self, name: str) -> None:
-        """Makes a folder below this one, where the store has such.
+        """Makes a subfolder, where the store has folders.
 
         Raises:
             StorageError: If it cannot be made.
         """
 
     def explained(self, action: str, name: str) -> AbstractContextManager[None]:
-        """A context that turns what a file system raises into an error that says what to do.
+        """A context that turns errors of the file system into one that says what to do.
 
         Args:
-            action: What is tried: `read`, `write`, `list` or `remove`.
-            name: With which file.
+            action: `read`, `write`, `list` or `remove`.
+            name: The file.
         """
 
     def writer(self, name: str) -> AbstractContextManager[IO[bytes]]:
-        """A context that gives a binary file; its content appears under `name` at the end.
+        """A context with a binary file, whose content appears under `name` at the end.
 
         Raises:
-            StorageError: If it cannot be written. What was there before stays as it was.
+            StorageError: If it cannot be written. An older file stays as it was.
         """
 
     def remove(self, name: str) -> None:
-        """Deletes a file, or a folder with all in it; nothing happens if it is not there.
+        """Deletes a file, or a folder with all its content, if it exists.
 
         Raises:
             StorageError: If it cannot be deleted.
@@ -107,7 +107,7 @@ class Folder(Protocol):
 
 
 def open_folder(uri: str) -> Folder:
-    """The folder that a path or URI names. Nothing is made or looked up yet.
+    """Opens the folder of a path or URI. Nothing is made or read yet.
 
     Args:
         uri: A path, `file://…`, `s3://…`, `gs://…` or another URI that fsspec knows.
@@ -116,7 +116,7 @@ def open_folder(uri: str) -> Folder:
         The folder.
 
     Raises:
-        StorageError: If nothing here can write to such a URI.
+        StorageError: If such a URI cannot be written to.
     """
     scheme, separator, rest = uri.partition("://")
     if not separator:
@@ -148,9 +148,9 @@ def write(folder: Folder, name: str, content: bytes) -> None:
     """Writes a whole file.
 
     Args:
-        folder: Where.
+        folder: The folder.
         name: The file's name in it.
-        content: What the file will hold.
+        content: The content of the file.
 
     Raises:
         StorageError: If it cannot be written.
@@ -160,7 +160,7 @@ def write(folder: Folder, name: str, content: bytes) -> None:
 
 
 def check_writable(folder: Folder) -> None:
-    """Finds out at the start, not after an epoch, that a folder cannot be written to.
+    """Checks at the start, not after an epoch, that a folder can be written to.
 
     Raises:
         StorageError: If it cannot.
@@ -171,7 +171,7 @@ def check_writable(folder: Folder) -> None:
 
 
 class LocalFolder:
-    """A folder in a file system of this machine, a mounted volume included."""
+    """A folder in a local file system or a mounted volume."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -221,7 +221,7 @@ class LocalFolder:
                 temporary.replace(target)
                 sync_folder(target.parent)
             except BaseException:
-                # Where even the folder could not be made there is nothing to take away.
+                # There is nothing to delete if the folder could not be made.
                 if temporary.parent.is_dir():
                     temporary.unlink(missing_ok=True)
                 raise
@@ -231,7 +231,7 @@ class LocalFolder:
         path = self.path / name
         with _explained("remove", str(path)):
             if path.is_symlink() and path.is_dir():
-                # The link stays: somebody wants what comes next to lie there, too.
+                # The link is kept, for what is written later.
                 for entry in path.iterdir():
                     self.remove(f"{name}/{entry.name}")
             elif path.is_dir():
@@ -244,7 +244,7 @@ class RemoteFolder:
     """A folder in an object store, where a file appears when its upload is complete."""
 
     def __init__(self, uri: str) -> None:
-        # fsspec is not needed where the folder is a path.
+        # A local folder does not need fsspec.
         import fsspec
 
         self.uri = uri.rstrip("/")
@@ -291,7 +291,7 @@ class RemoteFolder:
         root = self._at(name).rstrip("/") + "/"
         with self.explained("list", name):
             self._files.invalidate_cache()
-            # By files, not by folders: SeaweedFS for one goes on listing folders that are empty.
+            # By files, not by folders: some servers, such as SeaweedFS, list empty folders.
             found = self._files.find(root)
         return sorted({str(each)[len(root) :].partition("/")[0] for each in found} - {""})
 
@@ -299,7 +299,7 @@ class RemoteFolder:
     def writer(self, name: str) -> Iterator[IO[bytes]]:
         """See `Folder.writer`: a temporary file, then one upload.
 
-        fsspec's own open files are no use here: they upload what they have on an error, too.
+        fsspec's own open files would upload an incomplete file on an error.
         """
         with (
             self.explained("write", name),
@@ -320,7 +320,7 @@ class RemoteFolder:
 
 @contextmanager
 def _explained(action: str, where: str, hint: str = _FOLDER_HINT) -> Iterator[None]:
-    """Turns what a file system raises into one error that names the place and the way out."""
+    """Turns errors of a file system into one that names the path and what to do."""
     try:
         yield
     except OSError as error:
@@ -328,8 +328,8 @@ def _explained(action: str, where: str, hint: str = _FOLDER_HINT) -> Iterator[No
             raise
         raise _failed(f"cannot {action} {where}: {error.strerror or error}", hint, error) from error
     except Exception as error:
-        # The clients of object stores have errors of their own that share no base class, and
-        # raise ValueError for an address that is none (s3fs) or a request (gcsfs).
+        # The errors of object stores' clients share no base class; for an invalid address (s3fs) or
+        # request (gcsfs) they are ValueErrors.
         package = type(error).__module__.partition(".")[0]
         if package in _STORE_PACKAGES or any(sign in str(error) for sign in _STORE_SIGNS):
             raise _failed(f"cannot {action} {where}: {error}", hint, error) from error

@@ -1,4 +1,4 @@
-"""Pictures of results, drawn with Pillow alone."""
+"""A picture of a confusion matrix, drawn with Pillow alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-# Of more classes than this, names and numbers could not be read.
+# With more classes than these, names and numbers are not legible.
 _MOST_NAMED = 40
 _MOST_NUMBERED = 20
 # In characters.
@@ -24,21 +24,19 @@ Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
 def confusion_matrix(counts: Tensor, classes: Sequence[str]) -> Image.Image:
-    """Draws which classes were taken for which.
-
-    The colour of a cell is its part of its row: of the samples of one class.
+    """Draws a confusion matrix; the colour of a cell is its share of its row.
 
     Args:
-        counts: How many samples of each class, by row, were taken for each class, by column.
+        counts: The number of samples of each true class, by row, and predicted class, by column.
         classes: The names of the classes.
 
     Returns:
-        The picture; names and numbers are left out where there are too many to be read.
+        The picture; with many classes it has no names or numbers.
     """
     number = len(classes)
     named = number <= _MOST_NAMED
     cell = max(_SMALLEST_CELL if named else 1, _SIDE // number)
-    matrix = _coloured(counts).resize((cell * number, cell * number), Image.Resampling.NEAREST)
+    matrix = _colour_cells(counts).resize((cell * number, cell * number), Image.Resampling.NEAREST)
     if not named:
         return matrix
     font = ImageFont.load_default(_FONT_SIZE)
@@ -59,7 +57,7 @@ def confusion_matrix(counts: Tensor, classes: Sequence[str]) -> Image.Image:
     return picture
 
 
-def _coloured(counts: Tensor) -> Image.Image:
+def _colour_cells(counts: Tensor) -> Image.Image:
     values = counts.detach().cpu().numpy().astype(np.float64)
     share = values / np.maximum(values.sum(axis=1, keepdims=True), 1)
     low, high = np.array(_WHITE), np.array(_BLUE)

@@ -1,4 +1,4 @@
-"""How much of the card a step uses: the operations of a model, and what a card can do."""
+"""The floating-point operations of a model, and the peak of a GPU."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from torch import nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
-# Dense bf16 operations a second, from the vendors' data sheets. The longest name that a card's own
-# name contains counts, so that «H100 PCIe» is not taken for an H100 with NVLink.
+# Dense bf16 operations a second, from the vendors' data sheets. The longest name that is part of a
+# card's own name counts: an «H100 PCIe» has less than an H100 with NVLink.
 _PEAKS = {
     "A10": 125e12,
     "A100": 312e12,
@@ -47,7 +47,7 @@ def _contains(words: list[str], name: list[str]) -> bool:
 def transformer_flops_per_token(
     parameters: int, embedding_parameters: int, layers: int, dim: int, seq_len: int
 ) -> int:
-    """Return the operations of forward and backward that one token of a decoder asks for.
+    """Return the operations of forward and backward for one token of a decoder.
 
     Six for each parameter that is multiplied (a multiply and an add, forward and twice backward),
     and the attention's two products, of which a causal mask leaves half. What activation
@@ -64,7 +64,7 @@ def transformer_flops_per_token(
 
 
 def image_flops(model: nn.Module, shape: tuple[int, ...]) -> float:
-    """Return the operations of forward and backward that one image asks of a model.
+    """Return the operations of forward and backward for one image.
 
     They are counted once, on shapes without weights: a few tenths of a second. Only matrix
     products, convolutions and attention count, a multiply and an add as two.
@@ -73,14 +73,14 @@ def image_flops(model: nn.Module, shape: tuple[int, ...]) -> float:
         model: The model, neither wrapped nor compiled; it is left as it is.
         shape: Channels, height and width of an image as the model gets it.
     """
-    hollow = {
+    on_meta = {
         name: torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)
         for name, tensor in (*model.named_parameters(), *model.named_buffers())
     }
     # Batch norm does not train on one value.
     images = torch.empty(2, *shape, device="meta")
     with FlopCounterMode(display=False) as counter, torch.enable_grad():
-        functional_call(model, hollow, images).sum().backward()
+        functional_call(model, on_meta, images).sum().backward()
     return float(counter.get_total_flops()) / len(images)
 
 

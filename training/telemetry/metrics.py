@@ -1,4 +1,4 @@
-"""What is measured while a model is trained: losses, accuracies, and their history."""
+"""Losses and accuracies of training and evaluation, and their history."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Curves = dict[str, list[tuple[int, float]]]
 """Points of step and value, by the name of what was measured."""
 
 _MOST_CONFUSED = 1000
-# Of a curve: it is a part of each checkpoint, which would take ever longer to write.
+# Of a curve: each checkpoint has all curves, and would take longer and longer to write.
 _MOST_POINTS = 10_000
 
 
@@ -43,7 +43,7 @@ class LossMeter:
         self._sums += torch.where(torch.isfinite(value), both, 0.0)
 
     def state(self) -> list[float]:
-        """Sum and count over all ranks, to be kept in a checkpoint."""
+        """Sum and count over all ranks, for a checkpoint."""
         totals: list[float] = self._totals().tolist()
         return totals
 
@@ -53,9 +53,9 @@ class LossMeter:
         return sums
 
     def restore(self, state: list[float]) -> None:
-        """Takes up a sum and count that were kept."""
-        kept = state if self._world.is_main else [0.0, 0.0]
-        self._sums = torch.tensor(kept, dtype=torch.float64, device=self._world.device)
+        """Restores the sum and count of a checkpoint."""
+        restored = state if self._world.is_main else [0.0, 0.0]
+        self._sums = torch.tensor(restored, dtype=torch.float64, device=self._world.device)
 
     def take(self) -> Tensor:
         """Sum and count over all ranks since the last call, for `mean_loss`; on the device."""
@@ -68,20 +68,17 @@ class LossMeter:
 
 
 def mean_loss(totals: Sequence[float]) -> float | None:
-    """The mean of what `LossMeter.take` gives; None if there was no step."""
+    """The mean loss, from the sum and count of `LossMeter.take`; None if there was no step."""
     total, count = totals
     return total / count if count else None
 
 
 def fetch(device: torch.device, *tensors: Tensor) -> list[list[float]]:
-    """The numbers of several tensors, for all of which the device is waited for once.
+    """The numbers of several tensors as float64, which waits for the device only once.
 
     Args:
-        device: What computes them.
-        *tensors: Small ones, of any shape and kind of number.
-
-    Returns:
-        The numbers of each, as precise as 64 bits of floating point are.
+        device: The device of the tensors.
+        *tensors: Small tensors, of any shape and type.
     """
     flat = [tensor.detach().reshape(-1).to(device, torch.float64) for tensor in tensors]
     numbers = iter(torch.cat(flat).tolist())
@@ -106,7 +103,7 @@ class Evaluation:
         self._sums = torch.zeros(3, dtype=torch.float64, device=world.device)
 
     def add(self, logits: Tensor, labels: Tensor) -> None:
-        """Adds the answers to a batch; it may be empty."""
+        """Adds the logits of a batch; it may be empty."""
         loss = functional.cross_entropy(logits.float(), labels, reduction="sum")
         predicted = logits.argmax(dim=1)
         correct = (predicted == labels).sum()
@@ -114,11 +111,11 @@ class Evaluation:
         self._sums += torch.stack([loss.double(), correct.double(), count.double()])
         if len(self._confused):
             # Not bincount, which waits for the device.
-            place = labels * self._classes + predicted
-            self._confused.scatter_add_(0, place, torch.ones_like(place))
+            cell = labels * self._classes + predicted
+            self._confused.scatter_add_(0, cell, torch.ones_like(cell))
 
     def confusion(self) -> Tensor | None:
-        """How many samples of each class, by row, were taken for each; None for many classes."""
+        """The confusion matrix: true classes by row, predicted by column; None for many classes."""
         if not len(self._confused):
             return None
         total = sum_over_ranks(self._world, self._confused)
@@ -128,7 +125,7 @@ class Evaluation:
         """`loss` and `accuracy` over all ranks.
 
         Raises:
-            DataError: If there was no sample, as where all were left out.
+            DataError: If there was no sample, as when all were left out.
         """
         loss, correct, count = sum_over_ranks(self._world, self._sums).tolist()
         if not count:
@@ -164,9 +161,9 @@ class History:
     curves: Curves = field(default_factory=dict)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds a point to each curve. A value that is not finite is left out.
+        """Adds a point to each curve. Values that are not finite are left out.
 
-        Of a curve that gets too long every other point is dropped.
+        If a curve gets too long, every other point is dropped.
         """
         for name, value in values.items():
             if math.isfinite(value):
@@ -181,9 +178,6 @@ def line(values: Mapping[str, float | int]) -> str:
 
     Args:
         values: Values by name. Names have word characters, `|` and `-` only.
-
-    Returns:
-        The line.
     """
     return " ".join(
         f"{name}={value}" if isinstance(value, int) else f"{name}={value:.6g}"

@@ -20,7 +20,7 @@ FOLDER = "profile"
 
 
 class Profiler:
-    """Starts and ends the trace as steps pass; a rank that is not asked for does nothing.
+    """Starts and ends the trace at the requested steps; does nothing on other ranks.
 
     A thread writes the trace, which takes as long as many steps.
     """
@@ -29,14 +29,14 @@ class Profiler:
         """Waits for the first step.
 
         Args:
-            request: What is to be traced.
+            request: What to trace.
             world: This rank.
-            folder: The job's folder, of which `profile/` gets the trace.
+            folder: The job's folder; the trace is written to `profile/`.
         """
         wanted = request is not None and (request.ranks is None or world.rank in request.ranks)
         self._request = request if wanted else None
         if world.is_main and request is not None:
-            _warn_of_unknown(request, world.size)
+            _warn_if_no_rank(request, world.size)
         self._rank = world.rank
         self._on_gpu = world.device.type == "cuda"
         self._folder = folder
@@ -44,7 +44,7 @@ class Profiler:
         self._writer: threading.Thread | None = None
 
     def before(self, step: int) -> None:
-        """Says that a step begins."""
+        """A step begins."""
         request = self._request
         if request is None or self._trace is not None:
             return
@@ -58,14 +58,14 @@ class Profiler:
             self._start()
 
     def after(self, step: int) -> None:
-        """Says that a step has ended. After the last one a thread writes the trace."""
+        """A step has ended. After the last one a thread writes the trace."""
         request = self._request
         if self._trace is not None and request is not None and step >= request.last:
             self._finish(request)
             self._trace, self._request = None, None
 
     def close(self) -> None:
-        """Waits until the trace is written, and says so if training ended before it could be."""
+        """Waits until the trace is written; warns if training ended before the last step."""
         if self._request is not None:
             LOG.warning(
                 "steps %s to %s are not traced: training ended before step %s",
@@ -103,14 +103,14 @@ class Profiler:
                 with self._folder.writer(name) as file:
                     file.write(path.read_bytes())
         except (OSError, StorageError) as error:
-            # What was asked for beside training must not end it.
+            # A trace must not end training.
             LOG.warning("the trace is lost: %s", error)
             return
         LOG.info("wrote the trace %s/%s", self._folder.uri, name)
 
 
-def _warn_of_unknown(request: ProfileRequest, ranks: int) -> None:
-    """Says so where no rank is traced: an elastic job may have more of them later."""
+def _warn_if_no_rank(request: ProfileRequest, ranks: int) -> None:
+    """Warns if no rank is traced; an elastic job may have more ranks later."""
     if request.ranks is not None and min(request.ranks) >= ranks:
         LOG.warning(
             "nothing is traced: --profile-ranks is %s, and ranks go from 0 to %s",

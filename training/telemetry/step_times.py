@@ -1,12 +1,11 @@
-"""Where the time of a step goes: data, forward and backward, communication, optimizer.
+"""The time of each phase of a step: data, forward and backward, communication, optimizer.
 
-A mark ends a phase. On a GPU a mark is an event that the device reaches in its own time, and events
-are read when a report is due, after the device has passed them: measuring never waits for it. So
-`data` is the time that the GPU stood still for want of input, not that which loading took in
-parallel. On a CPU a mark is a look at the clock.
+A mark ends a phase. On a GPU a mark is an event, and events are read when a report is due, after
+the device has reached them: measuring never waits for it. So `data` is the time that the GPU waited
+for input, not the time of loading in parallel. On a CPU a mark is a time.
 
-`communication` is the part of the gradients' exchange that nothing hides: what is left of backward
-when the last gradient is there. Waiting for a slower rank is in it.
+`communication` is the part of the gradients' exchange that overlaps with nothing: the rest of
+backward after the last gradient. Waiting for a slower rank is part of it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ DATA = "data"
 COMPUTE = "forward_backward"
 COMMUNICATION = "communication"
 OPTIMIZER = "optimizer"
-# Marks that are kept before they are added up: an event is a small thing, but not free.
+# Marks that are kept before they are added up.
 _MOST_MARKS = 512
 
 Mark = tuple[str | None, float | torch.cuda.Event]
@@ -32,10 +31,10 @@ class StepTimer:
     """Adds up the phases of steps; see the module."""
 
     def __init__(self, device: torch.device) -> None:
-        """Starts with nothing.
+        """Starts with no step.
 
         Args:
-            device: Where this rank computes.
+            device: The device of this rank.
         """
         self._on_gpu = device.type == "cuda"
         self._marks: list[Mark] = []
@@ -45,17 +44,17 @@ class StepTimer:
         self._exchanging = False
 
     def watch_exchange(self, model: nn.Module) -> None:
-        """Tells communication from backward, of a model whose gradients ranks exchange.
+        """Separates communication from backward, for a model whose gradients ranks exchange.
 
         Args:
-            model: The model. Backward comes to its first parameter last.
+            model: The model. Backward computes the gradient of its first parameter last.
         """
         first = next((p for p in model.parameters() if p.requires_grad), None)
         if first is not None:
             first.register_post_accumulate_grad_hook(self._last_gradient)  # type: ignore[no-untyped-call]
 
     def start(self) -> None:
-        """Begins a row of steps: what came since the last mark belongs to none of them."""
+        """A row of steps begins: the time since the last mark belongs to none of them."""
         self._mark(None)
 
     def mark(self, phase: str) -> None:
@@ -72,11 +71,10 @@ class StepTimer:
     def take(self) -> dict[str, float]:
         """Seconds that each phase of a step took on average since the last call.
 
-        On a GPU only what it has done by now counts; call it after the device was waited for
-        anyway.
+        On a GPU only phases that it has ended count.
 
         Returns:
-            The phases that occurred; nothing if no step was done.
+            The phases that occurred; empty if no step was done.
         """
         self._add_up()
         sums, steps = self._sums, self._steps
@@ -100,10 +98,10 @@ class StepTimer:
         return event
 
     def _add_up(self) -> None:
-        """Takes in the marks that the device has passed; the last of them begins what follows."""
+        """Adds the phases that the device has ended; the last mark begins the next phase."""
         done = 0
         for before, mark in itertools.pairwise(self._marks):
-            if not _passed(mark):
+            if not _is_reached(mark):
                 break
             done += 1
             at = before[1]
@@ -115,7 +113,7 @@ class StepTimer:
         del self._marks[:done]
 
 
-def _passed(mark: Mark) -> bool:
+def _is_reached(mark: Mark) -> bool:
     return isinstance(mark[1], float) or bool(mark[1].query())  # type: ignore[no-untyped-call]
 
 

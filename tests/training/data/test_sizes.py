@@ -77,8 +77,8 @@ def test_all_pictures_of_an_animation_count(monkeypatch):
 
 
 def test_a_gpu_decodes_no_image_either_that_claims_too_many_pixels():
-    assert not decode.looks_whole(decode.as_tensor(jpeg(60_000, 60_000)))
-    assert decode.looks_whole(decode.as_tensor(jpeg(60, 60)))
+    assert not decode.is_whole_jpeg(decode.as_tensor(jpeg(60_000, 60_000)))
+    assert decode.is_whole_jpeg(decode.as_tensor(jpeg(60, 60)))
 
 
 def test_a_file_that_is_too_large_for_an_image_is_refused_when_it_is_listed(tmp_path):
