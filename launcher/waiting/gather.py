@@ -172,24 +172,32 @@ class Gatherer:
         """Reads once more what the end of the job may have changed.
 
         Args:
-            patient: Reads the pods for as long as a server may be unavailable; None for a short
-                try, after which what was seen before has to do.
+            patient: Reads the pods for as long as a server may be unavailable, where no result
+                was seen before; None for a short try, after which what was seen has to do.
 
         Raises:
-            CannotObserve: The patience was over, or the pods may not be read any more.
+            CannotObserve: The pods could not be read, and no result was seen before.
         """
         deadline = time.monotonic() + self._limits.gather
+        needed = patient is not None and not self._has_result()
+        reader = patient if patient is not None and needed else self._kube
         try:
-            fresh = self.saw_pods((patient or self._kube).list(POD, labels=self.labels))
-            if patient is not None:
+            fresh = self.saw_pods(reader.list(POD, labels=self.labels))
+            if needed:
                 fresh += self._recall()
         except StepError as error:
-            if patient is not None:
+            if needed:
                 raise CannotObserve(f"Could not read the pods: {error.message}") from error
             self.note(f"The pods could not be read at the end: {error.short}")
             fresh = []
         if time.monotonic() < deadline:
             self.read_logs(fresh)
+
+    def _has_result(self) -> bool:
+        """Whether the first pod was seen to have trained: its message came with its end."""
+        pods = self.evidence.pods
+        first = self._kind.first_pod(self.evidence.job, list(pods.values()))
+        return self._kind.has_trained(pods.get(first, {}))
 
     def _recall(self) -> list[Crash]:
         """Learns from the server's history how pods ended that went while nobody watched."""
