@@ -126,10 +126,12 @@ def _execute(request: Request) -> dict[str, Any]:
     local_features.check(package)
     progress = TerminalProgress(err=request.as_json)
     cluster = clusters.cluster(request.root, request.kubeconfig, wanted.id, keep=request.keep)
+    # An endpoint on a cluster elsewhere stays.
+    kept = request.keep or bool(request.kubeconfig)
     with cluster as target:
         told = session.run(package, wanted, target, progress)
         took = time.monotonic() - began
-        click.echo("\n" + summary.text(told, took, kept=request.keep), err=request.as_json)
+        click.echo("\n" + summary.text(told, took, kept=kept), err=request.as_json)
         if told["error"]:
             click.echo(f"\nError: {summary.headline(told['error'])}", err=True)
     if request.keep and not request.kubeconfig:

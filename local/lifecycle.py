@@ -69,16 +69,11 @@ def default_root() -> Path:
     return Path(given).absolute() if given else Path.home() / ".kfp-pytorch"
 
 
-def make_root(root: Path) -> None:
-    """Make the cluster's folder, which only this user reads.
-
-    Args:
-        root: The folder; left as it is when it is there.
+def check_installed() -> None:
+    """Check that this installation has what the cluster and its pods import.
 
     Raises:
-        ClusterError: This installation has no local cluster, or KUBECONFIG could not name a file
-            of that folder.
-        HomeError: Nothing can be written there.
+        ClusterError: Something is missing; the message says how to install it.
     """
     missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]
     if missing:
@@ -86,6 +81,18 @@ def make_root(root: Path) -> None:
             f"the local cluster needs {', '.join(missing)}, not installed in {sys.prefix}: "
             "run pip install 'kfp-pytorch[local]'"
         )
+
+
+def make_root(root: Path) -> None:
+    """Make the cluster's folder, which only this user reads.
+
+    Args:
+        root: The folder; left as it is when it is there.
+
+    Raises:
+        ClusterError: KUBECONFIG could not name a file of that folder.
+        HomeError: Nothing can be written there.
+    """
     if os.pathsep in str(root):
         raise ClusterError(
             f"the folder {str(root)!r} has {os.pathsep!r} in its name, which stands between two "
@@ -196,6 +203,7 @@ def _command(root: Path, port: int, crds: Path | None) -> list[str]:
 
 
 def _start(root: Path, line: list[str], fds: tuple[int, ...]) -> ClusterHandle:
+    check_installed()
     make_root(root)
     lock = _lock(root)
     try:

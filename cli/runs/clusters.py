@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from kfp_pytorch.cli.runs.forward import forwarding
 from kfp_pytorch.cli.runs.session import Target
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KFP_RUN_ID_LABEL, POD
 from kfp_pytorch.launcher.errors import InputError
@@ -50,9 +51,10 @@ def cluster(root: Path, kubeconfig: Path | None, run_id: str, *, keep: bool) -> 
     Raises:
         click.ClickException: When there is no cluster to be had.
     """
-    _make(root)
+    _make(root, local=not kubeconfig)
     if kubeconfig:
-        yield Target(kubeconfig, root)
+        with forwarding(kubeconfig) as services:
+            yield Target(kubeconfig, root, services=services)
         return
     if _is_owned(root):
         raise _owned(root)
@@ -94,8 +96,10 @@ def _ending_with_it(root: Path) -> Iterator[None]:
         over.set()
 
 
-def _make(root: Path) -> None:
+def _make(root: Path, *, local: bool) -> None:
     try:
+        if local:
+            lifecycle.check_installed()
         lifecycle.make_root(root)
     except lifecycle.ClusterError as error:
         raise click.ClickException(str(error)) from None

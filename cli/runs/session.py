@@ -43,6 +43,7 @@ class Target:
             cluster elsewhere.
         server: The local cluster's address; empty when it is elsewhere.
         token: Its bearer token.
+        services: Where the services of a cluster elsewhere are reached, see `forward`.
     """
 
     kubeconfig: Path
@@ -50,6 +51,7 @@ class Target:
     namespace: str = ""
     server: str = ""
     token: str = field(default="", repr=False)
+    services: str = ""
 
     @property
     def claims(self) -> Path | None:
@@ -168,7 +170,7 @@ def _keep(log: FileIO, line: str) -> None:
 def _setting(wanted: Run, target: Target, folder: Path) -> step.Setting:
     """Makes the Workflow object of the run, where the steps have pods, and tells who they are."""
     if not target.server:
-        return step.Setting(run_id=wanted.id, folder=str(folder))
+        return step.Setting(run_id=wanted.id, folder=str(folder), services=target.services)
     return step.Setting(
         run_id=wanted.id,
         folder=str(folder),

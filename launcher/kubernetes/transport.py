@@ -107,7 +107,7 @@ class Transport:
         self._notify = notify
         self._state = state or _ServerState(load())
         self._pooled = self._state.credentials
-        self._pool = _pool(self._pooled)
+        self._pool = connection_pool(self._pooled)
 
     @property
     def credentials(self) -> Credentials:
@@ -309,7 +309,7 @@ class Transport:
         """The credentials, with a new pool for new ones: a certificate may have changed."""
         who = self._state.credentials
         if who is not self._pooled:
-            self._pooled, self._pool = who, _pool(who)
+            self._pooled, self._pool = who, connection_pool(who)
         return who, self._pool
 
     def _note_time(self, date: str) -> None:
@@ -336,7 +336,8 @@ def _unavailable_message(error: ApiError, waited: float) -> str:
     return f"{words}\n{advice}".rstrip()
 
 
-def _pool(credentials: Credentials) -> urllib3.PoolManager:
+def connection_pool(credentials: Credentials) -> urllib3.PoolManager:
+    """Returns sockets to the server of credentials, with their TLS and proxy."""
     options = [
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),

@@ -42,6 +42,9 @@ DEPLOYS_ANNOTATION = f"{constants.PREFIX}/deploys"
 # No scheduler of this name runs, so no kubelet takes the pod: its process is this program's child.
 SCHEDULER = "kfp-pytorch-step"
 
+# A service, as only pods of its cluster reach it.
+_SERVICE_URL = re.compile(r"http://([^./:]+)\.([^./:]+)\.svc(?:\.cluster\.local)?(?::(\d+))?(/.*)")
+
 GRACE_SECONDS = 5.0
 # The kubelet keeps the end of a container's termination message.
 MESSAGE_BYTES = 4096
@@ -60,6 +63,8 @@ class Setting:
         workflow_uid: Its uid.
         server: The API server's address, `http://HOST:PORT`; empty when no Pod object is wanted.
         token: The bearer token; empty when the server wants none.
+        services: Where the services of a cluster elsewhere are reached, as
+            URL/NAMESPACE/SERVICE/PORT/PATH; empty where they need no such way.
     """
 
     run_id: str
@@ -69,6 +74,7 @@ class Setting:
     workflow_uid: str = ""
     server: str = ""
     token: str = field(default="", repr=False)
+    services: str = ""
 
 
 class Events:
@@ -220,6 +226,7 @@ def main(arguments: list[str]) -> int:
         raise SystemExit(f"usage: {sys.argv[0]} NAME -- COMMAND…")
     began = time.monotonic()
     setting = Setting(**json.loads(os.environ[SETTING_ENV]))
+    command = _with_reachable_url(command, setting.services)
     pod = PodObject(setting, step)
     events = Events(step, pod.name)
     events.send("started", task=_executor_input(command).get("outputs", {}).get("outputFile", ""))
@@ -305,6 +312,20 @@ def _deploys(command: list[str], namespace: str) -> dict[str, str]:
     inputs = _executor_input(command).get("inputs", {}).get("parameterValues", {})
     where = inputs.get("namespace") or namespace
     return {DEPLOYS_ANNOTATION: f"{where}/{inputs.get('service_name', '')}"}
+
+
+def _with_reachable_url(command: list[str], services: str) -> list[str]:
+    """Has a step that asks a service of a cluster elsewhere ask it through `services`."""
+    given = _executor_input(command)
+    values = given.get("inputs", {}).get("parameterValues", {})
+    found = _SERVICE_URL.fullmatch(str(values.get("url", "")))
+    if not services or not found or _option(command, "--function_to_execute") != "kserve_predict":
+        return command
+    service, namespace, port, path = found.groups()
+    values["url"] = f"{services}/{namespace}/{service}/{port or 80}{path}"
+    result = list(command)
+    result[result.index("--executor_input") + 1] = json.dumps(given)
+    return result
 
 
 def _written(outputs: dict[str, Any]) -> dict[str, Any]:
