@@ -78,7 +78,7 @@ INTERFACES = (
         input_artifacts={
             "model": ("Model", "The model that is served; its held-out samples are what is asked.")
         },
-        output_artifacts={"report": ("Markdown", "The requests with their answers.")},
+        output_artifacts={"predictions": ("Markdown", "The requests with their answers.")},
         outputs={
             "correct": ("float", "The share of right answers."),
             "sample_prediction": ("str", "The first answer, as JSON."),
@@ -129,15 +129,16 @@ INTERFACES = (
         module="Opens TensorBoard on a run's logs before training writes them.",
         summary="Opens TensorBoard on the logs of all jobs below output_uri/key, before they are "
         "written.",
-        details="Writes what the viewer of a multi-user KFP reads, and creates a Tensorboard "
-        "object where the cluster has that kind, it is allowed, and it does no harm. It says "
-        "which, and never fails the run for either.",
+        details="Writes what the viewer of a multi-user KFP reads, creates a Tensorboard object "
+        "where the cluster has that kind, it is allowed, and it does no harm, and writes the "
+        "commands for every other cluster. It never fails the run for any of them.",
         inputs=View,
         output_artifacts={
             "mlpipeline_ui_metadata": (
                 "Artifact",
-                "What the KFP UI's Visualization tab reads.",
-            )
+                "What the viewer of a multi-user KFP reads: its Visualization tab is the view.",
+            ),
+            "how_to_open": ("Markdown", "How TensorBoard opens on this cluster, with commands."),
         },
         outputs={"shown": ("str", "What was made, in words.")},
     ),

@@ -16,7 +16,7 @@ from kfp_pytorch.cli.runs.follow import Followed, StepResult
 
 _SUFFIXES = {"system.HTML": ".html", "system.Markdown": ".md"}
 # For programs; a person is told what matters of them elsewhere.
-_NOT_SHOWN = {"metrics", "model", "mlpipeline_ui_metadata"}
+_NOT_SHOWN = {"metrics", "model", "mlpipeline_ui_metadata", "how_to_open"}
 _JOB_FOLDERS = ("checkpoints", "tensorboard")
 _LAUNCHER_FAILED = re.compile(r"^\w+ failed\.\n(.)", re.MULTILINE)
 _TRACEBACK = re.compile(r"^(Traceback \(most recent call last\):)", re.MULTILINE)

@@ -13,7 +13,7 @@ from kfp_pytorch.components.decorator import launcher_component
 def kserve_predict(
     model: Input[Model],
     url: str,
-    report: Output[Markdown],
+    predictions: Output[Markdown],
     requests: list[Any] = [],
     headers: dict[str, Any] = {},
     ready_timeout: int = 120,
@@ -35,7 +35,7 @@ def kserve_predict(
         request_timeout: Seconds that one answer may take.
 
     Returns:
-        report: The requests with their answers.
+        predictions: The requests with their answers.
         correct: The share of right answers.
         sample_prediction: The first answer, as JSON.
     """

@@ -4,7 +4,7 @@
 
 from typing import Any, NamedTuple
 
-from kfp.dsl import Artifact, Output
+from kfp.dsl import Artifact, Markdown, Output
 
 from kfp_pytorch.components.decorator import launcher_component
 
@@ -12,6 +12,7 @@ from kfp_pytorch.components.decorator import launcher_component
 @launcher_component
 def tensorboard(
     mlpipeline_ui_metadata: Output[Artifact],
+    how_to_open: Output[Markdown],
     output_uri: str = "pvc://kfp-pytorch",
     key: str = "",
     image: str = "",
@@ -21,9 +22,9 @@ def tensorboard(
 ) -> NamedTuple("Outputs", shown=str):  # type: ignore[valid-type]
     """Opens TensorBoard on the logs of all jobs below output_uri/key, before they are written.
 
-    Writes what the viewer of a multi-user KFP reads, and creates a Tensorboard object where the
-    cluster has that kind, it is allowed, and it does no harm. It says which, and never fails the
-    run for either.
+    Writes what the viewer of a multi-user KFP reads, creates a Tensorboard object where the cluster
+    has that kind, it is allowed, and it does no harm, and writes the commands for every other
+    cluster. It never fails the run for any of them.
 
     Args:
         output_uri: Where jobs keep their folders, as in pytorch_job.
@@ -36,7 +37,9 @@ def tensorboard(
             gives it a bucket's credentials.
 
     Returns:
-        mlpipeline_ui_metadata: What the KFP UI's Visualization tab reads.
+        mlpipeline_ui_metadata: What the viewer of a multi-user KFP reads: its Visualization tab is
+            the view.
+        how_to_open: How TensorBoard opens on this cluster, with commands.
         shown: What was made, in words.
     """
     inputs = dict(locals())

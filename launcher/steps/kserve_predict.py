@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,12 +31,12 @@ class Artifact(Protocol):
     path: str
 
 
-def run(model: Artifact, report: Artifact, **inputs: Any) -> Outputs:
+def run(model: Artifact, predictions: Artifact, **inputs: Any) -> Outputs:
     """Checks a service's answers.
 
     Args:
         model: The Model, whose content has the held-out samples.
-        report: Gets the answers as Markdown.
+        predictions: Gets the answers as Markdown.
         **inputs: The component's other inputs.
 
     Returns:
@@ -49,15 +50,15 @@ def run(model: Artifact, report: Artifact, **inputs: Any) -> Outputs:
     server = parse_predict_inputs(**inputs)
     known = server.requests or _samples(Path(model.path))
     started = time.monotonic()
-    predictions = ask(server, known)
+    answers = ask(server, known)
     seconds = time.monotonic() - started
-    target = Path(report.path)
+    target = Path(predictions.path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    text = _render(server.url, known, predictions, seconds)
+    text = _render(server.url, known, answers, seconds)
     target.write_text(printable(text), encoding="utf-8")
-    check(known, predictions)
+    check(known, answers)
     log(f"all {len(known)} answers are as known")
-    sample = printable(json.dumps(predictions[0], ensure_ascii=False))
+    sample = printable(json.dumps(_rounded(answers[0]), ensure_ascii=False))
     return Outputs(correct=1.0, sample_prediction=sample)
 
 
@@ -95,5 +96,14 @@ def _render(url: str, known: Sequence[Known], predictions: Sequence[Any], second
 
 
 def _cell(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)[:SHOWN_CHARACTERS]
+    text = json.dumps(_rounded(value), ensure_ascii=False)[:SHOWN_CHARACTERS]
     return "`" + text.replace("|", "\\|").replace("`", "'") + "`"
+
+
+def _rounded(value: Any) -> Any:
+    """Copy JSON with four digits of each fraction: scores have no more that mean anything."""
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.4g}") if abs(value) < 1 else round(value, 4)
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list) else value

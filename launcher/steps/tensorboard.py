@@ -1,8 +1,8 @@
-"""The step `tensorboard`: a view of the logs that is there before training writes them.
+"""The step `tensorboard`: views of the logs that can be opened before training writes them.
 
-It makes two things. The artifact `mlpipeline_ui_metadata` opens the viewer of the KFP UI, on
-multi-user KFP. A `Tensorboard` object is Kubeflow's dashboard's own, where the cluster has that
-kind. Neither is worth failing a run for.
+The artifact `mlpipeline_ui_metadata` opens the viewer of the KFP UI, on multi-user KFP. A
+`Tensorboard` object is the one of Kubeflow's dashboard, where the cluster has that kind. The
+artifact `how_to_open` has the commands for every other cluster. None fails the run.
 """
 
 from __future__ import annotations
@@ -17,32 +17,34 @@ from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.inputs import k8s, storage
 from kfp_pytorch.launcher.inputs.declaration import declare, parse
 from kfp_pytorch.launcher.inputs.storage import Location
-from kfp_pytorch.launcher.jobs.pytorchjob.manifest import CREDENTIALS_MOUNT, GCS_CREDENTIALS_FILE
 from kfp_pytorch.launcher.kubernetes import objects
 from kfp_pytorch.launcher.kubernetes.api_errors import AlreadyExists, Forbidden, KindAbsent
 from kfp_pytorch.launcher.kubernetes.client import Kube, connect
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
+from kfp_pytorch.launcher.outputs.tensorboard import guide, ui_metadata, viewer_pod
 from kfp_pytorch.launcher.runtime.identity import Identity, identify, whoami
 from kfp_pytorch.launcher.runtime.printing import log
 
-VOLUME = "logs"
 # The controller names the port of its Service after the object: `http-<name>`.
 _PORT_PREFIX = "http-"
 _SHARED = ("ReadWriteMany", "ReadOnlyMany")
 # Not worth waiting for as long as a training job is.
-_PATIENCE = RetryPolicy(unavailability_budget=15.0, first_contact=10.0, connect=5.0, read=10.0)
-_USER = 1000
+_POLICY = RetryPolicy(unavailability_budget=15.0, first_contact=10.0, connect=5.0, read=10.0)
 
 
-class UiArtifact(Protocol):
-    """What this step needs of its output artifact."""
-
-    uri: str
+class Artifact(Protocol):
+    """What this step needs of its output artifacts."""
 
     @property
     def path(self) -> str:
         """Where its content is written."""
+
+
+class UiArtifact(Artifact, Protocol):
+    """The artifact whose URI distinguishes this step from every other."""
+
+    uri: str
 
 
 def _image(name: str, value: Any) -> str:
@@ -84,11 +86,12 @@ class View:
         return self.output_uri.under(self.key)
 
 
-def run(mlpipeline_ui_metadata: UiArtifact, **inputs: Any) -> str:
+def run(mlpipeline_ui_metadata: UiArtifact, how_to_open: Artifact, **inputs: Any) -> str:
     """Open the views of a folder of logs.
 
     Args:
         mlpipeline_ui_metadata: Gets what the KFP UI's viewer reads.
+        how_to_open: Gets the ways to open TensorBoard on this cluster, in Markdown.
         **inputs: The component's inputs.
 
     Returns:
@@ -98,17 +101,24 @@ def run(mlpipeline_ui_metadata: UiArtifact, **inputs: Any) -> str:
         InputError: If an input cannot work; nothing else fails this step.
     """
     view = parse_inputs(**inputs)
-    target = Path(mlpipeline_ui_metadata.path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(ui_metadata(view)), encoding="utf-8")
-    said = [
-        f"TensorBoard of {view.logs.uri}: on multi-user KFP it opens from this step's "
-        "Visualization tab.",
-        _dashboard(view, mlpipeline_ui_metadata.uri),
+    pod = viewer_pod(view.logs, view.output_secret)
+    _write(mlpipeline_ui_metadata, json.dumps(ui_metadata(view.logs, view.image, pod)))
+    namespace, dashboard = _dashboard(view, mlpipeline_ui_metadata.uri)
+    _write(how_to_open, guide(view.logs, view.image, pod, namespace, dashboard))
+    lines = [
+        f"TensorBoard of {view.logs.uri}: on multi-user KFP it opens in the Visualization tab of "
+        "the artifact mlpipeline_ui_metadata; the artifact how_to_open has all other ways.",
+        dashboard,
     ]
-    for line in said:
+    for line in lines:
         log(line)
-    return " ".join(said)
+    return " ".join(lines)
+
+
+def _write(artifact: Artifact, content: str) -> None:
+    target = Path(artifact.path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(content, encoding="utf-8")
 
 
 def parse_inputs(**inputs: Any) -> View:
@@ -126,68 +136,25 @@ def parse_inputs(**inputs: Any) -> View:
     return parse(View, "tensorboard", inputs)
 
 
-def ui_metadata(view: View) -> Object:
-    """Build what the KFP UI reads: frontend/src/lib/OutputArtifactLoader.ts."""
-    logs = view.logs
-    source = f"volume://{VOLUME}/{logs.path}" if logs.on_claim else logs.uri
-    shown = {
-        "type": "tensorboard",
-        "source": source,
-        "image": view.image,
-        "pod_template_spec": _viewer_pod(view),
-    }
-    return {"outputs": [shown]}
+def _dashboard(view: View, artifact_uri: str) -> tuple[str, str]:
+    """Create the Tensorboard object where that makes sense.
 
-
-def _viewer_pod(view: View) -> Object:
-    """Build the pod of the viewer; its controller fills in image and arguments.
-
-    `env` as command runs them whatever the image's own entry point is.
+    Returns:
+        The namespace, empty where it is not known, and what came of it.
     """
-    container: Object = {
-        "command": ["env"],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-        },
-    }
-    spec: Object = {
-        "containers": [container],
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "fsGroup": _USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-    }
-    if view.logs.on_claim:
-        claim = {"claimName": view.logs.host}
-        spec["volumes"] = [{"name": VOLUME, "persistentVolumeClaim": claim}]
-        mount = {"name": VOLUME, "mountPath": constants.OUTPUT_MOUNT, "readOnly": True}
-        container["volumeMounts"] = [mount]
-    elif view.output_secret and view.logs.scheme == "gs":
-        path = f"{CREDENTIALS_MOUNT}/{GCS_CREDENTIALS_FILE}"
-        container["env"] = [{"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": path}]
-        mount = {"name": "credentials", "mountPath": CREDENTIALS_MOUNT, "readOnly": True}
-        container["volumeMounts"] = [mount]
-        spec["volumes"] = [{"name": "credentials", "secret": {"secretName": view.output_secret}}]
-    elif view.output_secret:
-        container["envFrom"] = [{"secretRef": {"name": view.output_secret}}]
-    return {"spec": spec}
-
-
-def _dashboard(view: View, artifact_uri: str) -> str:
-    """Create the Tensorboard object where that makes sense, and say what came of it."""
+    namespace = view.namespace
     try:
-        kube = connect(view.namespace, policy=_PATIENCE)
-        hindrance = _hindrance(kube, view)
-        return hindrance or _create(kube, view, artifact_uri)
+        kube = connect(view.namespace, policy=_POLICY)
+        namespace = kube.namespace
+        return namespace, _hindrance(kube, view) or _create(kube, view, artifact_uri)
     except KindAbsent:
-        return "No Tensorboard object: this cluster does not have that kind."
+        return namespace, "No Tensorboard object: this cluster does not have that kind."
     except Forbidden as error:
-        return f"No Tensorboard object: {error.short}"
+        return namespace, f"No Tensorboard object: {error.short}"
     except StepError as error:
-        return f"No Tensorboard object, for the cluster did not answer as it should: {error.short}"
+        return namespace, (
+            f"No Tensorboard object, for the cluster did not answer as it should: {error.short}"
+        )
 
 
 def _hindrance(kube: Kube, view: View) -> str:

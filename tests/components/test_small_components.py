@@ -114,7 +114,13 @@ def test_the_gate_s_refusal_is_the_last_that_stderr_says(tmp_path: Path) -> None
 def test_the_view_is_made_without_any_cluster(tmp_path: Path) -> None:
     step = Step(tensorboard, tmp_path)
     ui = tmp_path / "deep" / "mlpipeline_ui_metadata"
-    outputs = {"artifacts": {"mlpipeline_ui_metadata": artifact("ui", "Artifact", ui)}}
+    guide = tmp_path / "deep" / "how_to_open"
+    outputs = {
+        "artifacts": {
+            "mlpipeline_ui_metadata": artifact("ui", "Artifact", ui),
+            "how_to_open": artifact("guide", "Markdown", guide),
+        }
+    }
     parameters = {
         "output_uri": "pvc://claim/logs",
         "key": "run-1",

@@ -73,7 +73,7 @@ def test_answers_were_checked_over_http(trained):
     assert trained.step("kserve-predict") == "succeeded"
     assert trained.summary["endpoint"].endswith("/v1/models/e2e-classifier:predict")
     assert trained.summary["prediction"]["class"] in range(10)
-    assert Path(trained.summary["artifacts"]["kserve-predict.report"]).is_file()
+    assert Path(trained.summary["artifacts"]["predictions"]).is_file()
 
 
 def test_the_message_of_a_pod_tells_the_whole_result(first_pod):

@@ -90,7 +90,7 @@ def ask(server: ModelServer, tmp_path: Path) -> Callable[..., Outputs]:
         if samples is not None:
             model.write_text(json.dumps({"model": {}, "samples": samples}))
         given = {"url": server.url} | inputs
-        return run(Artifact(str(model)), Artifact(str(tmp_path / "out" / "report")), **given)
+        return run(Artifact(str(model)), Artifact(str(tmp_path / "out" / "predictions")), **given)
 
     return new
 
@@ -112,9 +112,9 @@ def test_the_models_samples_are_asked_and_reported(
     assert outputs.correct == 1.0
     assert json.loads(outputs.sample_prediction) == {"class": 3, "label": "3", "score": 0.9}
     assert server.bodies == [{"instances": [3, 1]}]
-    report = (tmp_path / "out" / "report").read_text()
-    assert server.url in report
-    assert '| 1 | `1` | `{"class": 1, "label": "1", "score": 0.9}` |' in report
+    shown = (tmp_path / "out" / "predictions").read_text()
+    assert server.url in shown
+    assert '| 1 | `1` | `{"class": 1, "label": "1", "score": 0.9}` |' in shown
 
 
 def test_given_requests_beat_the_samples(ask: Ask, server: ModelServer) -> None:
@@ -137,7 +137,7 @@ def test_wrong_answers_fail_the_step_and_say_which(ask: Ask, tmp_path: Path) -> 
     assert "6 of 10 answers are wrong." in message
     assert 'Request 4: expected 0, got {"class": 4' in message
     assert "and 1 more" in message
-    assert (tmp_path / "out" / "report").exists()
+    assert (tmp_path / "out" / "predictions").exists()
 
 
 def test_a_route_that_comes_later_is_waited_for(ask: Ask, server: ModelServer) -> None:
@@ -266,7 +266,7 @@ def test_words_that_are_no_text_are_written_as_such(
     answers = [{"class": 3, "label": "\udcff"}, {"class": 1}]
     server.first = [(200, json.dumps({"predictions": answers}).encode())]
     assert json.loads(ask(SAMPLES).sample_prediction)["label"] == "\udcff"
-    assert "\\udcff" in (tmp_path / "out" / "report").read_text(encoding="utf-8")
+    assert "\\udcff" in (tmp_path / "out" / "predictions").read_text(encoding="utf-8")
 
 
 def test_a_refused_connection_is_an_answer_that_may_yet_come(ask: Ask) -> None:

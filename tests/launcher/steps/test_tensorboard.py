@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,14 @@ from harness.faults.actions import Answer, Forbidden, LostAnswer, Refuse
 from harness.faults.plan import Fault
 from kfp import dsl
 
-from kfp_pytorch.launcher.constants import CLAIM, POD, TENSORBOARD, TRAINING_IMAGE, WORKFLOW
+from kfp_pytorch.launcher.constants import (
+    CLAIM,
+    OUTPUT_MOUNT,
+    POD,
+    TENSORBOARD,
+    TRAINING_IMAGE,
+    WORKFLOW,
+)
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.steps import tensorboard
 
@@ -27,6 +35,7 @@ class Board:
     def __init__(self, server: ThreadedServer, folder: Path) -> None:
         self.server = server
         self.artifact = dsl.Artifact(uri=str(folder / "ui" / "mlpipeline_ui_metadata"))
+        self.guide = dsl.Markdown(uri=str(folder / "guide" / "how_to_open"))
 
     def run(self, **inputs: Any) -> str:
         defaults = {
@@ -37,7 +46,7 @@ class Board:
             "namespace": "",
             "labels": {},
         }
-        return tensorboard.run(self.artifact, **{**defaults, **inputs})
+        return tensorboard.run(self.artifact, self.guide, **{**defaults, **inputs})
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -57,8 +66,8 @@ class Board:
 def board(api_server: ThreadedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
     monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig))
     monkeypatch.delenv("KFP_POD_NAME", raising=False)
-    quick = replace(tensorboard._PATIENCE, unavailability_budget=0.5, first_contact=0.5)
-    monkeypatch.setattr(tensorboard, "_PATIENCE", quick)
+    quick = replace(tensorboard._POLICY, unavailability_budget=0.5, first_contact=0.5)
+    monkeypatch.setattr(tensorboard, "_POLICY", quick)
     return Board(api_server, tmp_path)
 
 
@@ -213,3 +222,46 @@ def test_bad_input_is_said_before_anything_is_made(board: Board, inputs: dict[st
         board.run(**inputs)
     assert not Path(board.artifact.path).exists()
     assert board.objects() == []
+
+
+def commands(board: Board) -> list[str]:
+    text = Path(board.guide.path).read_text()
+    return [
+        line for block in text.split("```sh\n")[1:] for line in block.split("\n```")[0].split("\n")
+    ]
+
+
+def test_a_person_is_told_how_the_view_opens_with_commands_that_mount_the_claim(
+    board: Board,
+) -> None:
+    board.run()
+    run, wait, forward, delete = commands(board)
+    words = shlex.split(run)
+    assert words[:5] == ["kubectl", "run", "tensorboard", "-n", "default"]
+    (overrides,) = [word.removeprefix("--overrides=") for word in words if "--overrides" in word]
+    spec = json.loads(overrides)["spec"]
+    (container,) = spec["containers"]
+    assert container["command"][:3] == [
+        "tensorboard",
+        "--logdir",
+        f"{OUTPUT_MOUNT}/logs/run-1",
+    ]
+    assert container["volumeMounts"][0]["name"] == spec["volumes"][0]["name"]
+    assert spec["volumes"][0]["persistentVolumeClaim"] == {"claimName": "kfp-pytorch"}
+    assert "pod/tensorboard 6006" in forward
+    assert "wait -n default" in wait
+    assert "delete -n default pod tensorboard" in delete
+
+
+def test_the_logs_of_a_bucket_are_read_from_a_persons_own_machine_too(board: Board) -> None:
+    board.run(output_uri="s3://bucket/runs", output_secret="keys")
+    words = shlex.split(commands(board)[0])
+    (overrides,) = [word.removeprefix("--overrides=") for word in words if "--overrides" in word]
+    (container,) = json.loads(overrides)["spec"]["containers"]
+    assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
+    assert commands(board)[-1] == "tensorboard --logdir s3://bucket/runs/run-1"
+
+
+def test_single_user_kfp_is_named_as_what_cannot_open_its_own_tab(board: Board) -> None:
+    assert "on multi-user KFP it opens in the Visualization tab of the artifact" in board.run()
+    assert "Single-user KFP cannot open it" in Path(board.guide.path).read_text()
