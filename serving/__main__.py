@@ -62,14 +62,14 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def _name(text: str) -> str:
-    """A name that a URL can have in one piece: with another, nobody would reach the model."""
+    """Reads a model's name, which must be one segment of a URL."""
     if not re.fullmatch(r"[\w.-]+", text):
         raise argparse.ArgumentTypeError(f"{text!r} has other than letters, digits, '.', '_', '-'")
     return text
 
 
 def _between(least: int, most: int) -> Callable[[str], int]:
-    """What reads a whole number within limits: a wrong one is told before torch is imported."""
+    """Makes a reader of whole numbers within limits."""
 
     def read(text: str) -> int:
         value = int(text) if text.isdecimal() else least - 1
@@ -80,10 +80,10 @@ def _between(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
-def _leave(*_: object) -> NoReturn:
-    """Ends at once: Python would wait for a model that computes what nobody waits for any more."""
+def _exit_now(*_: object) -> NoReturn:
+    """Ends the process at once; Python's own exit would wait for the model's thread."""
     for stream in (sys.stdout, sys.stderr):
-        # Nobody may read it any more.
+        # The reader of a pipe may be gone.
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(0)
@@ -105,15 +105,15 @@ def main() -> int:
         )
     # `import kserve` parses sys.argv with options of its own.
     sys.argv = sys.argv[:1]
-    # As the first process of a container it has no default action for the signal. While it serves,
-    # uvicorn takes signals, and hands them on when what was in flight is answered.
-    signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGINT, _leave)
-    # KServe's own use of FastAPI; nothing that whoever serves a model can change.
+    # The first process of a container has no default action for a signal. While it serves, uvicorn
+    # handles signals and raises them again when all requests in flight are answered.
+    signal.signal(signal.SIGTERM, _exit_now)
+    signal.signal(signal.SIGINT, _exit_now)
+    # From KServe's own use of FastAPI: the user can do nothing about it.
     warnings.filterwarnings("ignore", message="ORJSONResponse is deprecated")
-    # The imports make millions of objects that stay: collecting meanwhile is a fifth of the time.
+    # The imports create millions of lasting objects; collecting garbage takes a fifth of the time.
     gc.disable()
-    # Imported late: torch takes seconds, and a wrong option should not.
+    # Imported late: torch takes seconds, and a wrong option is reported before.
     import torch
 
     from kfp_pytorch.serving import export, limits, predictor
@@ -128,7 +128,7 @@ def main() -> int:
         return _failed(str(error))
     except MemoryError:
         return _failed(
-            f"the model does not fit into {limits.in_words(limits.memory_limit())}, this "
+            f"the model does not fit into {limits.with_unit(limits.memory_limit())}, this "
             "container's memory: give the predictor more"
         )
     from kfp_pytorch.serving.server import serve
@@ -143,18 +143,18 @@ def main() -> int:
             options.max_body_mib * MEBI,
         )
     except SystemExit:
-        # uvicorn's way out where it cannot listen, of which it has logged the reason.
+        # uvicorn exits like this where it cannot listen; it has logged the reason.
         where = f"{options.http_host}:{options.http_port}"
         return _failed(
             f"{where} cannot be listened at, see above; give another --http_port or --http_host, "
-            "or end what listens there"
+            "or stop the process that listens there"
         )
     return 0
 
 
-def _failed(words: str) -> int:
-    """Says why it does not serve, and gives the exit code."""
-    print(f"error: {words}", file=sys.stderr, flush=True)
+def _failed(reason: str) -> int:
+    """Prints why it does not serve, and returns the exit code."""
+    print(f"error: {reason}", file=sys.stderr, flush=True)
     return 1
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from kfp_pytorch.launcher.constants import MODEL_FORMAT, MODEL_VERSION
-from kfp_pytorch.serving.limits import in_words, memory_limit
+from kfp_pytorch.serving.limits import memory_limit, with_unit
 
 DESCRIPTION = "model.json"
 PROGRAM = "model.pt2"
@@ -48,7 +48,7 @@ class TensorSpec:
     Attributes:
         name: The tensor's name.
         shape: Its shape, the batch first; -1 stands for any size.
-        datatype: Its type in the protocol's words, such as `FP32`.
+        datatype: Its type in the protocol, such as `FP32`.
     """
 
     name: str
@@ -279,7 +279,7 @@ def _check_archive(path: Path) -> None:
     size, limit = sum(member.file_size for member in members), memory_limit()
     if size > limit:
         raise ExportError(
-            f"{path} takes {in_words(size)} of memory, and this container has {in_words(limit)}: "
+            f"{path} takes {with_unit(size)} of memory, and this container has {with_unit(limit)}: "
             "give the predictor more memory"
         )
     names = [member.filename for member in members]

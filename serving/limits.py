@@ -82,7 +82,7 @@ def cap_memory(limit: int) -> None:
     )
 
 
-def in_words(size: int) -> str:
+def with_unit(size: int) -> str:
     """Writes a number of bytes with a unit, such as `1.5 GiB`."""
     # The product of stated sizes may be larger than any float.
     amount, units = float(min(size, 2**100)), ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]

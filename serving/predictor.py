@@ -12,13 +12,14 @@ import numpy.typing as npt
 import torch
 
 from kfp_pytorch.serving.export import DATATYPES, DESCRIPTION, Export
-from kfp_pytorch.serving.limits import in_words, memory_limit
+from kfp_pytorch.serving.limits import memory_limit, with_unit
 from kfp_pytorch.serving.tensors import NUMPY_TYPES, BadRequest, from_nested
 
-# Rows that go through the model at once: what bounds the memory of a large request.
+# Rows in one call of the model: this bounds the memory that a large request takes.
 CHUNK = 64
 WARM_UP_SIZE = 32
-# What torch says in a plain RuntimeError (c10/core/impl/alloc_cpu.cpp, aten's CUDABlas.cpp).
+# Texts of torch's plain RuntimeError that mean that memory is full
+# (c10/core/impl/alloc_cpu.cpp, aten's CUDABlas.cpp).
 _MEMORY_FULL = re.compile(r"DefaultCPUAllocator|std::bad_alloc|CUBLAS_STATUS_ALLOC_FAILED")
 
 Array = npt.NDArray[Any]
@@ -30,7 +31,7 @@ class ModelBroken(Exception):
 
 @dataclass(frozen=True)
 class Answers:
-    """What the model says about each row of a request.
+    """The model's answers to the rows of a request.
 
     Attributes:
         output: The model's output, a row each.
@@ -59,7 +60,7 @@ class Predictor:
                 output is not of the shape or type that `model.json` states.
         """
         spec = self.export.input
-        # A text may be shorter than that at its longest.
+        # The longest text that the model takes may be shorter than that.
         free = min(WARM_UP_SIZE, self.export.longest or WARM_UP_SIZE)
         sizes = [free if size == -1 else size for size in spec.shape[1:]]
         for batch in (2, 1):
@@ -92,9 +93,10 @@ class Predictor:
         except (AssertionError, IndexError, RuntimeError, ValueError) as error:
             if isinstance(error, torch.OutOfMemoryError) or _MEMORY_FULL.search(str(error)):
                 raise MemoryError(str(error)) from error
-            # It answered the warm-up: a token it has no row for, or a length beyond its longest.
-            said = self.export.preprocessing
-            hint = f"; {DESCRIPTION} says of its input: {said}" if said else ""
+            # It answered the warm-up, so the input is at fault: a token that the model does not
+            # know, or a text that is too long.
+            stated = self.export.preprocessing
+            hint = f"; {DESCRIPTION} says of its input: {stated}" if stated else ""
             raise BadRequest(f"the model does not take this input: {error}{hint}") from error
         finite = np.isfinite(output.reshape(len(output), -1)).all(axis=1)
         if not finite.all():
@@ -154,7 +156,7 @@ class Predictor:
         if size > limit:
             raise ModelBroken(
                 f"{DESCRIPTION}: inputs[0].shape is {list(self.export.input.shape)}; a batch of "
-                f"{shape[0]} takes {in_words(size)}, and this container has {in_words(limit)} of "
+                f"{shape[0]} takes {with_unit(size)}, and this container has {with_unit(limit)} of "
                 "memory. Correct the shape, or give the predictor more memory"
             )
 
@@ -184,7 +186,7 @@ class Predictor:
             )
 
     def _classify(self, output: Array) -> Answers:
-        # As doubles, since as floats large numbers of FP64 would be infinite.
+        # As doubles: as floats, large FP64 numbers would be infinite.
         best = torch.from_numpy(output).double().softmax(dim=1).max(dim=1)
         scores, classes = best.values.float().numpy(), best.indices.numpy()
         labels = tuple(self.export.classes[index] for index in classes)

@@ -60,5 +60,5 @@ def test_an_allocation_beyond_the_limit_fails_whatever_the_node_overcommits() ->
     [(0, "0 B"), (1536, "1.5 KiB"), (2**32, "4 GiB"), (8 * 10**12, "7.276 TiB")],
 )
 def test_a_size_is_written_with_its_unit(size: int, words: str) -> None:
-    assert limits.in_words(size) == words
-    assert "PiB" in limits.in_words(10**400)
+    assert limits.with_unit(size) == words
+    assert "PiB" in limits.with_unit(10**400)

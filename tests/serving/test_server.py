@@ -95,6 +95,7 @@ BAD_V2: dict[str, tuple[Any, str]] = {
     "infinity": (json.dumps(v2()).replace("16", "1e400", 1), "inputs[0].data[8]: inf"),
     "an integer over FP64": (v2(data=[10**309] * 16), "inputs[0].data[0]: the integer"),
     "an integer over FP32": (v2(data=[10**39] * 16), "inputs[0].data[0]: 1e+39 is not"),
+    "an id that is not Unicode": (v2() | {"id": "\ud800"}, "id: '\\ud800' holds half of a"),
     "an unknown output": (v2() | {"outputs": [{"name": "x"}]}, "outputs: ['x'] are none of"),
 }
 
