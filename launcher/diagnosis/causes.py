@@ -80,7 +80,7 @@ RULES: tuple[Rule, ...] = (
     Rule(job_causes.not_acknowledged),
 )
 _GONE = ("lost", "deletion", "acknowledge")
-_LIMITS = ("queue", "start", "run")
+_LIMITS = ("queue", "start", "run", "active")
 
 
 def ordered_causes(facts: Facts, end: Cause, why: str) -> list[Cause]:

@@ -75,7 +75,7 @@ def not_acknowledged(facts: Facts) -> Cause | None:
     """The operator has written no condition, made no pod and reported no refusal."""
     evidence = facts.evidence
     silent = facts.state.phase is Phase.UNACKNOWLEDGED and not facts.pods
-    if not silent or refusals.told(evidence) or not evidence.job:
+    if not silent or refusals.last_refusal(evidence) or not evidence.job:
         return None
     return Cause(
         f"The {facts.kind.operator} has not acknowledged the job: it has no condition and no pod",

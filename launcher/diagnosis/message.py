@@ -51,6 +51,8 @@ _END_ADVICE = {
     "queue": pending.QUEUE_ADVICE,
     "start": "What its pods wait for is told here and below; if that only takes longer, raise "
     f"start_timeout. {KEEP_THE_PODS}",
+    "active": "Raise active_deadline, or make training shorter; a retry of the step continues from "
+    "the last checkpoint.",
     "run": "Raise timeout if training takes longer; a retry of the step goes on from the last "
     "checkpoint. If it hung, the last lines of its log say where.",
 }
@@ -73,6 +75,7 @@ def diagnose(evidence: Evidence, cause: str, why: str = "failed") -> Diagnosis:
     head = causes[0]
     parts = [
         f"{_clip(head.headline)}.\nWhat to do: {head.advice}",
+        evidence.folder and f"The job's folder, for resume_from: {evidence.folder}",
         _section("What was seen", _seen(facts, end, causes)),
         _traceback(facts),
         _log_tail(facts),

@@ -62,6 +62,10 @@ class JobInputs(Protocol):
         """Seconds that the job may run; 0 for no limit."""
 
     @property
+    def active_deadline(self) -> int:
+        """Seconds that the job may take since the operator started it; 0 for no limit."""
+
+    @property
     def cleanup(self) -> str:
         """When the launcher deletes the job: `on_failure`, `always` or `never`."""
 
@@ -114,6 +118,8 @@ class JobKind:
         num_nodes: How many nodes a job has.
         processes_per_node: How many processes each has; 0 where the job does not say.
         recreates: Whether the operator makes a pod of this job anew that ended with this code.
+        is_final: Whether a pod of this job in phase Failed stays so: neither the operator nor the
+            kubelet starts it again.
         restart_limit: How often pods of a job may be made anew before the launcher gives it up;
             0 leaves that to the operator.
         restart_limit_input: The input that sets it.
@@ -141,6 +147,7 @@ class JobKind:
     processes_per_node: Callable[[Object], int]
     recreates: Callable[[Object, int], bool]
     restart_limit: Callable[[Object], int]
+    is_final: Callable[[Object, Object], bool] = lambda _job, _pod: False
     restart_limit_input: str = ""
     init_container: InitContainer | None = None
     unread_result_advice: Callable[[Object], str] = lambda _job: ""

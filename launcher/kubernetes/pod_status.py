@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from kfp_pytorch.launcher.kubernetes.objects import Object, condition, dig, each, name, parse_time
 from kfp_pytorch.launcher.text import some
@@ -152,6 +153,13 @@ def is_running_or_ended(pod: Object) -> bool:
     """Whether the pod runs, or has run to an end. One that is being deleted does not."""
     phase = pod_phase(pod)
     return phase in ("Succeeded", "Failed") or (phase == "Running" and not is_terminating(pod))
+
+
+def deletion_requested(pod: Object) -> datetime | None:
+    """When somebody deleted the pod: its deletionTimestamp is later by the grace period."""
+    at = parse_time(dig(pod, "metadata", "deletionTimestamp"))
+    grace = dig(pod, "metadata", "deletionGracePeriodSeconds")
+    return at - timedelta(seconds=grace) if at and isinstance(grace, int) else at
 
 
 def is_terminating(pod: Object) -> bool:

@@ -55,6 +55,7 @@ class Target:
         keep: Whether the object is left alive whatever happens.
         uid: The object's uid, once known.
         creating: Whether a create may be in flight, so that the object may yet come to be.
+        folder: The URI of its folder, reported when a signal comes; empty for none.
     """
 
     kube: Kube
@@ -65,6 +66,7 @@ class Target:
     keep: bool = False
     uid: str = ""
     creating: bool = False
+    folder: str = ""
     own_pod: OwnPod = field(init=False)
     _urgent: Kube = field(init=False)
 
@@ -229,8 +231,11 @@ class Stopper:
             words += f"; {self._end(target, started)}"
         elif self._left:
             words += f"; {self._left}"
-        write_termination_message(f"{words}.")
-        print_error(f"{words}.")
+        words += "."
+        if target is not None and target.folder:
+            words += f" Its folder, for resume_from: {target.folder}"
+        write_termination_message(words)
+        print_error(words)
         # Only now: the main thread ends this process as soon as it is told.
         self._done.set()
         self._leave(EXIT_TERMINATED)

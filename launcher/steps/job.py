@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION, CLAIM, SPEC_HASH_LABEL
+from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION, CLAIM
 from kfp_pytorch.launcher.diagnosis.message import diagnose
 from kfp_pytorch.launcher.errors import CannotObserve, InputError, JobFailed, StepError
 from kfp_pytorch.launcher.jobs.kind import JobInputs, JobKind
@@ -21,7 +21,8 @@ from kfp_pytorch.launcher.runtime import stopping
 from kfp_pytorch.launcher.runtime.identity import Identity, Step, identify, own_pod_name, whoami
 from kfp_pytorch.launcher.runtime.printing import log, printable
 from kfp_pytorch.launcher.runtime.stopping import Stopper, Target, delete_by_uid
-from kfp_pytorch.launcher.waiting.ensure import Ensured, ensure
+from kfp_pytorch.launcher.waiting.adoption import other_inputs
+from kfp_pytorch.launcher.waiting.ensure import ensure
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 from kfp_pytorch.launcher.waiting.gather import Gatherer
 from kfp_pytorch.launcher.waiting.limits import Limits
@@ -71,7 +72,12 @@ def limits_of(inputs: JobInputs) -> Limits:
     Args:
         inputs: The checked inputs.
     """
-    return Limits(queue=inputs.queue_timeout, start=inputs.start_timeout, run=inputs.timeout)
+    return Limits(
+        queue=inputs.queue_timeout,
+        start=inputs.start_timeout,
+        run=inputs.timeout,
+        active=inputs.active_deadline,
+    )
 
 
 def train(
@@ -99,7 +105,10 @@ def train(
     # The run's id is a label only: the job is known, and may be deleted, before it is.
     known = identify(inputs.name, uri, suffix, "", spec)
     keep = inputs.cleanup == "never"
-    target = Target(kube, kind.resource, known.name, known.owns, own_pod_name(), keep)
+    folder = inputs.folder(known.name).uri
+    target = Target(
+        kube, kind.resource, known.name, known.owns, own_pod_name(), keep, folder=folder
+    )
     stopper.set_target(target)
     step = whoami(kube)
     identity = identify(inputs.name, uri, suffix, step.run_id, spec)
@@ -110,16 +119,18 @@ def train(
 
     try:
         ensured = ensure(kube, kind, build, target, stopper, limits)
-        announce(ensured, kind, kube.namespace)
+        announce(ensured, kind.title(f"{kube.namespace}/{known.name}"), folder)
         gatherer = Gatherer(kube, kind, ensured.job, limits)
+        gatherer.evidence.folder = folder
         gatherer.note(step.note)
-        gatherer.note(_other_inputs(ensured, identity))
         submitted = build(ensured.attempt)
+        if other := other_inputs(kind, ensured.job, submitted):
+            log(f"warning: {other}")
+            gatherer.note(other)
         end = Wait(kube, ensured, limits, gatherer).run()
         if end.cause:
             raise _failure(end, gatherer, inputs, outputs, submitted)
-        # The pods' messages are the result: a server that is away at the very end is waited for.
-        gatherer.look_again(kube)
+        gatherer.read_result(kube)
     except CannotObserve as error:
         stopper.clear_target()
         raise _left_alone(error, target) from error
@@ -197,13 +208,6 @@ def _left_alone(error: CannotObserve, target: Target) -> CannotObserve:
         f"{error.message}\n{job} was left as it is: it may still run. The next try of this step "
         "takes it up."
     )
-
-
-def _other_inputs(ensured: Ensured, identity: Identity) -> str:
-    labels = ensured.job["metadata"].get("labels") or {}
-    if labels.get(SPEC_HASH_LABEL) == identity.labels[SPEC_HASH_LABEL]:
-        return ""
-    return "The job that was adopted was made from other inputs than this try of the step has."
 
 
 def _outcome(evidence: Evidence) -> Outcome:

@@ -41,6 +41,7 @@ class Evidence:
         events: Event objects about the job and its pods, oldest first.
         logs: The last lines of each pod's log, by pod name.
         timeline: The changes of state, oldest first.
+        folder: The URI of the job's folder.
         notes: Things that the launcher could not do, such as read logs that it may not read.
     """
 
@@ -52,4 +53,5 @@ class Evidence:
     events: list[Object] = field(default_factory=list)
     logs: dict[str, str] = field(default_factory=dict)
     timeline: list[TimelineEntry] = field(default_factory=list)
+    folder: str = ""
     notes: list[str] = field(default_factory=list)

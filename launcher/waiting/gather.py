@@ -13,12 +13,13 @@ from kfp_pytorch.launcher.constants import EVENT, EXIT_TERMINATED, POD
 from kfp_pytorch.launcher.errors import CannotObserve, StepError
 from kfp_pytorch.launcher.jobs.kind import JobKind
 from kfp_pytorch.launcher.jobs.state import JobState, Phase
+from kfp_pytorch.launcher.jobs.termination_messages import read_messages
 from kfp_pytorch.launcher.kubernetes import objects, pending, pod_status
 from kfp_pytorch.launcher.kubernetes.api_errors import Forbidden, NotFound
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.pod_failures import Crash, crashes
-from kfp_pytorch.launcher.kubernetes.pod_status import is_running_or_ended
+from kfp_pytorch.launcher.kubernetes.pod_status import is_running_or_ended, pod_phase
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 from kfp_pytorch.launcher.waiting.limits import Limits
@@ -62,7 +63,7 @@ class Gatherer:
         self.unread_events = ""
 
     @property
-    def retried(self) -> int:
+    def recreated(self) -> int:
         """After how many ends the operator makes a pod anew, but for those that were asked for."""
         own = [c for c in self._crashes if c.container == self._kind.container and not c.asked]
         codes = [crash.code for crash in own if crash.code != EXIT_TERMINATED]
@@ -72,6 +73,11 @@ class Gatherer:
     def crashed(self) -> int:
         """How many ends of containers were no success."""
         return len(self._crashes)
+
+    @property
+    def first_pod(self) -> str:
+        """The name of the job's first pod; empty while it is not known."""
+        return self._kind.first_pod(self.evidence.job, list(self.evidence.pods.values()))
 
     @property
     def labels(self) -> str:
@@ -130,11 +136,11 @@ class Gatherer:
         return self.evidence.pods.get(name, {}) if name in self._living else {}
 
     def running(self) -> int:
-        """How many pods run, or have run to an end."""
-        return sum(is_running_or_ended(pod) for pod in self.pods())
+        """How many pods run, or have succeeded."""
+        return sum(is_running_or_ended(p) and pod_phase(p) != "Failed" for p in self.pods())
 
-    def words(self) -> str:
-        """Why pods do not run yet, in the cluster's words; or empty."""
+    def reason_not_running(self) -> str:
+        """Why pods do not run yet, as the cluster reports it; or empty."""
         return pending.reason(self._kind.in_order(self.pods()), self.evidence.events)
 
     def lost(self) -> str:
@@ -167,6 +173,33 @@ class Gatherer:
             self._read_events(f"involvedObject.name={name}")
         if self._kind.read_state(self.evidence.job).phase is Phase.QUEUED:
             self._read_events(f"involvedObject.kind={pending.WORKLOAD}")
+
+    def first_pod_succeeded(self) -> bool:
+        """Whether training succeeded in the first pod before anybody deleted the pod."""
+        pod, main = self.evidence.pods.get(self.first_pod, {}), self._kind.container
+        ends = [end for end in pod_status.container_ends(pod) if end.container == main]
+        finished = [
+            objects.parse_time(e.finished_at) for e in ends if e.current and not e.exit_code
+        ]
+        deleted = pod_status.deletion_requested(pod)
+        return any(deleted is None or (at is not None and at <= deleted) for at in finished)
+
+    def read_result(self, kube: Kube) -> None:
+        """Reads the pods of a job that succeeded: their messages are the result.
+
+        Args:
+            kube: Retries for the unavailability budget, where no result was seen yet.
+
+        Raises:
+            CannotObserve: The first pod was not seen to succeed, and pods could not be read.
+        """
+        seen = [*self.evidence.pods.values(), *self.evidence.past_pods]
+        try:
+            self.look_again(None if read_messages(seen).success else kube)
+        except CannotObserve as error:
+            if not self.first_pod_succeeded():
+                raise
+            self.note(f"The pods could not be read at the end: {error.short}")
 
     def look_again(self, patient: Kube | None = None) -> None:
         """Reads once more what the end of the job may have changed.

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits and beats of a wait. 0 means no limit for the first three.
+    """The limits and beats of a wait. 0 means no limit for the first four.
 
     Attributes:
         queue: How long the job may be suspended at a stretch.
         start: How long, not counting the queue, until every pod runs.
         run: How long the job may run, not counting the queue.
+        active: How long it may take in all since the operator started it.
         acknowledge: How long until the operator writes a first condition.
         kind_absent: How long the job's resource type may be unknown to the server.
         unavailability_budget: How long the job may be unavailable before the step gives up.
@@ -31,16 +32,22 @@ class Limits:
         remind: Time between progress lines while nothing changes.
         deletion: How long a deletion may take.
         quota: How long a quota may go on counting a job that is gone, when it is replaced.
-        settle: How long the operator may take to say how the job ended, once its first pod has.
+        final_status: How long the operator may take to report the job's end, once its first pod
+            has ended.
+        failed_pod: How long the operator may leave a job as it is of which a pod has failed that
+            nothing starts again.
         pull_grace: How long an image may fail to be pulled.
         config_grace: How long a container may fail to be created.
-        refusal_grace: How long the operator may be refused pods for what no waiting mends.
+        refusal_grace: How long the operator may be refused a pod permanently.
+        missing_pods_interval: Time between reads of events while pods are missing, for the first
+            ten minutes after a change.
         gather: How long the last look at pods, events and logs may take.
     """
 
     queue: float = 0.0
     start: float = 0.0
     run: float = 0.0
+    active: float = 0.0
     acknowledge: float = 60.0
     kind_absent: float = 20.0
     unavailability_budget: float = 900.0
@@ -54,8 +61,10 @@ class Limits:
     progress_interval: float = 300.0
     deletion: float = 300.0
     quota: float = 60.0
-    settle: float = 1800.0
+    final_status: float = 1800.0
+    failed_pod: float = 60.0
     pull_grace: float = 120.0
     config_grace: float = 60.0
     refusal_grace: float = 10.0
+    missing_pods_interval: float = 10.0
     gather: float = 15.0

@@ -188,7 +188,9 @@ class PyTorchJobInputs:
         "Which pods are deleted when the job ends: Running, All, or Keep for none.",
     )
     active_deadline: int = declare(
-        readers.integer, 0, "Seconds after which the operator itself ends the job; 0 for no limit."
+        readers.integer,
+        0,
+        "Seconds that the job may take in all, its start included; 0 for no limit.",
     )
     restart_policy: str = declare(
         partial(readers.choice, choices=("OnFailure", "Never", "Always", "ExitCode")),

@@ -38,6 +38,7 @@ PYTORCH_JOB = JobKind(
     processes_per_node=state.processes_per_node,
     recreates=state.recreates,
     restart_limit=state.restart_limit,
+    is_final=state.is_final,
     restart_limit_input="backoff_limit",
     unread_result_advice=state.unread_result_advice,
 )

@@ -22,6 +22,9 @@ CREDENTIALS_MOUNT = "/var/run/secrets/kfp-pytorch"
 GCS_CREDENTIALS_ENV = "GOOGLE_APPLICATION_CREDENTIALS"
 # The file's name in a Secret that KServe's storage initializer also takes.
 GCS_CREDENTIALS_FILE = "gcloud-application-credentials.json"
+# The launcher applies active_deadline itself, on time. The operator looks at its own only when
+# something else changes: it ends the job where no launcher runs. In seconds.
+DEADLINE_BACKSTOP = 60
 ISTIO_INJECT = "sidecar.istio.io/inject"
 
 
@@ -92,7 +95,7 @@ def _run_policy(inputs: PyTorchJobInputs) -> dict[str, Any]:
     if inputs.ttl_seconds >= 0:
         policy["ttlSecondsAfterFinished"] = inputs.ttl_seconds
     if inputs.active_deadline:
-        policy["activeDeadlineSeconds"] = inputs.active_deadline
+        policy["activeDeadlineSeconds"] = inputs.active_deadline + DEADLINE_BACKSTOP
     return policy
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kfp_pytorch.launcher.constants import PYTORCH_CONTAINER
 from kfp_pytorch.launcher.jobs.state import JobState, Phase, latest_transition, true_conditions
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig, each, name
+from kfp_pytorch.launcher.kubernetes.pod_status import container_ends
 
 # runPolicy.managedBy of a job that the Training Operator itself runs.
 OPERATOR = "kubeflow.org/training-operator"
@@ -135,6 +137,20 @@ def pod_templates(job: Object) -> list[Object]:
 def recreates(job: Object, code: int) -> bool:
     """Whether the operator makes a pod anew that ended with this exit code."""
     return _by_exit_code(job) and code >= RETRIED_FROM
+
+
+def is_final(job: Object, pod: Object) -> bool:
+    """Whether a failed pod stays as it is: Never, or ExitCode and a permanent exit code.
+
+    Under OnFailure and Always the operator makes evicted pods anew, and under ExitCode those of
+    which it knows no exit code.
+    """
+    policy = dig(_replicas(job), replica(pod)[0].capitalize(), "restartPolicy")
+    if policy != "ExitCode":
+        return bool(policy == "Never")
+    ends = (end for end in container_ends(pod) if end.current)
+    codes = [end.exit_code for end in ends if end.container == PYTORCH_CONTAINER]
+    return any(0 < code < RETRIED_FROM for code in codes)
 
 
 def restart_limit(job: Object) -> int:

@@ -65,13 +65,27 @@ def test_lists_that_fail_for_a_while_lose_no_result(step: Any, hands: Any, actio
     succeeds(step(limits={"start": 60.0}), hands)
 
 
-def test_pods_that_may_not_be_read_at_the_end_leave_the_result_to_a_retry(
+def test_a_result_that_was_seen_counts_though_pods_may_not_be_read_at_the_end(
     step: Any, hands: Any
 ) -> None:
     run = step()
     hands.running(run.job)
     hands.set_conditions(run.job, "Created", "Running")
     hands.until(lambda: hands.count("get", "/log") and hands.count("watch", "/pods"))
+    hands.fault(Forbidden(), "list", PODS, times=None)
+    hands.success(run.job, metrics={"accuracy": 1.0})
+    run.succeeded()
+    assert run.outputs.metrics.metadata == {"accuracy": 1.0}
+
+
+def test_pods_that_were_not_read_before_the_end_leave_the_result_to_a_retry(
+    step: Any, hands: Any
+) -> None:
+    hands.fault(Answer(503), "watch", PODS, times=None)
+    run = step(limits={"slow_interval": 60.0, "log_idle": 60.0})
+    hands.running(run.job)
+    hands.set_conditions(run.job, "Created", "Running")
+    hands.until(lambda: hands.count("get", "/log") and hands.count("list", "/pods"))
     hands.fault(Forbidden(), "list", PODS, times=None)
     hands.success(run.job, metrics={"accuracy": 1.0})
     assert "list pods" in run.failed(CannotObserve)

@@ -98,7 +98,9 @@ class Play:
 
     def start(self) -> Any:
         limits = {"run": 1.0, "start": 1.5, "queue": 1.0, "acknowledge": 1.0, "deletion": 2.0}
-        self.runs.append(self._step(limits=limits | {"unavailability_budget": 5.0, "settle": 1.0}))
+        self.runs.append(
+            self._step(limits=limits | {"unavailability_budget": 5.0, "final_status": 1.0})
+        )
         return self.runs[-1]
 
     def act(self, what: str, detail: Any, name: str) -> None:

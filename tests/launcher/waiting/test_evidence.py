@@ -69,6 +69,8 @@ def test_a_program_that_raised(seen: Any, hands: Any) -> None:
 Rank 0 ({name}-master-0) raised ValueError: no such data set: 'cats'.
 What to do: Correct the program or its arguments and run again; the traceback is below.
 
+The job's folder, for resume_from: pvc://kfp-pytorch/{name}
+
 What was seen:
 - PyTorchJob {name} failed: PyTorchJobFailed: it has reached the specified backoff limit
 - {name}-master-0 ended with exit code 1
@@ -100,7 +102,10 @@ def test_a_run_that_was_ended(seen: Any) -> None:
     name = step.runs()
     step.process.signal(signal.SIGTERM)
     log, node = step.end(143)
-    assert log == node == f"Stopped by a signal; PyTorchJob default/{name} deleted."
+    assert log == node == (
+        f"Stopped by a signal; PyTorchJob default/{name} deleted. Its folder, for resume_from: "
+        f"pvc://kfp-pytorch/{name}"
+    )
 
 
 def test_a_permission_that_is_missing(seen: Any, hands: Any) -> None:

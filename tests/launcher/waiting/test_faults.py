@@ -378,7 +378,7 @@ def test_a_report_that_cannot_be_made_does_not_hide_why_the_job_failed(
 def test_an_operator_that_goes_silent_at_the_end_leaves_the_job_to_be_looked_at_again(
     step: Any, hands: Any
 ) -> None:
-    run = runs(step, hands, settle=0.5)
+    run = runs(step, hands, final_status=0.5)
     hands.ended(run.job, 0)
     words = run.failed(CannotObserve)
     assert "has not said how" in words

@@ -109,5 +109,5 @@ def test_kills_of_a_sidecar_are_no_restarts_of_the_job(kube: Any) -> None:
     killed = pod(0, container(state=RUNNING), container("logger", state=end(137)))
     killed["metadata"]["ownerReferences"] = [{"uid": "1"}]
     gatherer.saw_pods([killed])
-    assert gatherer.retried == 0
+    assert gatherer.recreated == 0
     assert gatherer.crashed == 1

@@ -40,7 +40,7 @@ def test_a_pull_may_have_gone_on_while_the_server_was_away(
 def test_a_first_pod_that_the_queue_took_back_is_not_the_end_of_the_job(
     step: Any, hands: Any, says: Any, later: Any
 ) -> None:
-    run = step(limits={"settle": 60.0})
+    run = step(limits={"final_status": 60.0})
     hands.running(run.job)
     hands.set_conditions(run.job, "Created", "Running")
     says("running")
@@ -61,7 +61,7 @@ def test_a_first_pod_that_the_queue_took_back_is_not_the_end_of_the_job(
 def test_a_job_whose_training_ended_in_time_does_not_run_too_long(
     step: Any, hands: Any, says: Any, later: Any
 ) -> None:
-    run = step(limits={"run": 60.0, "start": 60.0, "settle": 600.0})
+    run = step(limits={"run": 60.0, "start": 60.0, "final_status": 600.0})
     hands.running(run.job)
     hands.set_conditions(run.job, "Created", "Running")
     says("running")

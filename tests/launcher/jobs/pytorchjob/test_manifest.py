@@ -91,7 +91,7 @@ def test_the_policies_of_the_run() -> None:
         "cleanPodPolicy": "Running",
         "backoffLimit": 12,
         "ttlSecondsAfterFinished": 600,
-        "activeDeadlineSeconds": 3600,
+        "activeDeadlineSeconds": 3660,
     }
     assert made["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "ExitCode"
     assert "ttlSecondsAfterFinished" not in job(ttl_seconds=-1)["spec"]["runPolicy"]
