@@ -112,7 +112,7 @@ def pytorch_job(
             whole job, which is three for each node.
         ttl_seconds: Seconds that a finished job is kept, at least 120; -1 for no limit.
         clean_pod_policy: Which pods are deleted when the job ends: Running, All, or Keep for none.
-        active_deadline: Seconds after which the operator itself ends the job; 0 for no limit.
+        active_deadline: Seconds that the job may take in all, its start included; 0 for no limit.
         restart_policy: When a failed pod is restarted: OnFailure, Never, Always or ExitCode.
         queue_timeout: Seconds that the job may wait in a queue, suspended; 0 for no limit.
         start_timeout: Seconds until every pod must run, the queue not counted; 0 for no limit.

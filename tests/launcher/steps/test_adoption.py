@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from harness import played
-from harness.faults.actions import Answer
+from harness.faults.actions import Answer, Delay
 
 from kfp_pytorch.launcher.errors import JobFailed
 
@@ -82,4 +82,59 @@ def test_a_start_that_was_over_before_the_adoption_is_over(step: Any, hands: Any
     hands.set_conditions(first.job, "Created")
     hands.pod(first.job, phase="Pending")
     assert "start_timeout" in step(limits={"start": 600}).failed(JobFailed)
+    first.failed(JobFailed)
+
+
+def test_another_image_and_command_of_an_adopted_job_are_logged_and_in_the_message(
+    step: Any, hands: Any, says: Any
+) -> None:
+    first = step(cleanup="never")
+    hands.job(first.job)
+    second = step(image="train:2", command=["python", "other.py"], num_nodes=2)
+    words = (
+        "The job that was adopted was made from other inputs than this try of the step has: it "
+        "has image 'train:1', not 'train:2', another command, 1 nodes, not 2."
+    )
+    says(f"warning: {words}")
+    hands.set_conditions(first.job, "Failed: it broke")
+    assert words in " ".join(second.failed(JobFailed).split())
+    first.failed(JobFailed)
+
+
+def test_the_pods_of_an_adopted_job_are_read_before_they_are_counted(
+    step: Any, hands: Any, says: Any, told: list[str]
+) -> None:
+    first = step()
+    hands.running(first.job)
+    hands.set_conditions(first.job, "Created")
+    hands.until(lambda: any("1 of 1 pods run" in line for line in told))
+    told.clear()
+    hands.fault(Delay(0.5), "list", "*/pods", times=1)
+    second = step()
+    says("starting: 1 of 1 pods run")
+    assert not [line for line in told if "0 of 1" in line]
+    hands.success(first.job)
+    first.succeeded()
+    second.succeeded()
+
+
+def test_the_folder_to_resume_from_is_in_the_first_line(
+    step: Any, hands: Any, told: list[str]
+) -> None:
+    run = step(key="a")
+    hands.success(run.job)
+    folder = run.succeeded().folder
+    assert told[0] == f"created PyTorchJob default/{run.job}; folder {folder}"
+
+
+def test_the_time_before_an_adoption_counts_for_the_active_deadline(
+    step: Any, hands: Any, says: Any
+) -> None:
+    first = an_hour_old(step, hands)
+    hands.running(first.job)
+    started = {"startTime": hands.job(first.job)["metadata"]["creationTimestamp"]}
+    hands.set_conditions(first.job, "Created", "Running", **started)
+    says("running")
+    second = step({"active": 3500.0})
+    assert "(active_deadline)" in second.failed(JobFailed).splitlines()[0]
     first.failed(JobFailed)

@@ -67,14 +67,18 @@ def test_a_program_that_raised(seen: Any, hands: Any) -> None:
         log
         == f"""pytorch_job failed.
 Rank 0 ({name}-master-0) raised ValueError: no such data set: 'cats'.
-What to do: Correct the program or its arguments and run again; the traceback is below.
+What to do: Correct the program or its arguments and run again; the
+traceback is below.
 
-The job's folder, for resume_from: pvc://kfp-pytorch/{name}
+The job's folder, for resume_from:
+pvc://kfp-pytorch/{name}
 
 What was seen:
-- PyTorchJob {name} failed: PyTorchJobFailed: it has reached the specified backoff limit
+- PyTorchJob {name} failed: PyTorchJobFailed: it has
+  reached the specified backoff limit.
 - {name}-master-0 ended with exit code 1
-- {name}-master-0 on node-1: Failed, pytorch Error exit code 1
+- {name}-master-0 on node-1: Failed, pytorch Error
+  exit code 1
 
 The first error (rank 0, {name}-master-0):
   Traceback (most recent call last):
@@ -93,7 +97,8 @@ def test_a_job_that_ran_for_too_long(seen: Any) -> None:
     log, node = step.end()
     assert log.startswith(f"""pytorch_job failed.
 PyTorchJob {name} still ran after 1 s (timeout).
-What to do: Raise timeout if training takes longer; a retry of the step goes on from the last """)
+What to do: Raise timeout if training takes longer; a retry of the
+step goes on from the last """)
     assert node == f"pytorch_job: PyTorchJob {name} still ran after 1 s (timeout)"
 
 
@@ -102,9 +107,13 @@ def test_a_run_that_was_ended(seen: Any) -> None:
     name = step.runs()
     step.process.signal(signal.SIGTERM)
     log, node = step.end(143)
-    assert log == node == (
-        f"Stopped by a signal; PyTorchJob default/{name} deleted. Its folder, for resume_from: "
-        f"pvc://kfp-pytorch/{name}"
+    assert (
+        log
+        == node
+        == (
+            f"Stopped by a signal; PyTorchJob default/{name} deleted. Its folder, for resume_from: "
+            f"pvc://kfp-pytorch/{name}"
+        )
     )
 
 
