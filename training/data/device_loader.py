@@ -6,7 +6,6 @@ import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -36,39 +35,6 @@ _RESIDENT = 2**30
 _CPU_IS_ENOUGH = 9
 
 
-class DeviceLoader(Protocol):
-    """Gives the training loop its batches."""
-
-    def train(self, epoch: int, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Split]]:
-        """Batches to train on, each with its samples on the device."""
-
-    def held_out(self, batches: Sequence[Tensor]) -> Iterator[Split]:
-        """Held-out samples on the device, batch by batch; one may be empty."""
-
-    def close(self) -> None:
-        """Ends the workers."""
-
-
-def open_device_loader(config: Config, world: World, data: ImageData) -> DeviceLoader:
-    """Makes the loader of a data set.
-
-    Args:
-        config: The arguments.
-        world: This rank.
-        data: The data set.
-
-    Returns:
-        The loader; nothing is started yet.
-
-    Raises:
-        ConfigError: If --decode is gpu and the GPU cannot decode.
-    """
-    train, held_out = data.train, data.held_out
-    if isinstance(train, EncodedSplit) and isinstance(held_out, EncodedSplit):
-        return FileLoader(config, world, train, held_out)
-    return MemoryLoader(world.device, train, held_out)
-
-
 class MemoryLoader:
     """Samples that are in memory, or made on the device."""
 
@@ -77,17 +43,17 @@ class MemoryLoader:
         self._train, self._held_out = (_resident(each, device) for each in (train, held_out))
 
     def train(self, epoch: int, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Split]]:  # noqa: ARG002
-        """See `DeviceLoader.train`."""
+        """Yields batches to train on, each with its samples on the device."""
         for batch in batches:
             yield batch, self._train.take(batch.indices, self._device)
 
     def held_out(self, batches: Sequence[Tensor]) -> Iterator[Split]:
-        """See `DeviceLoader.held_out`."""
+        """Yields held-out samples on the device, batch by batch; one may be empty."""
         for indices in batches:
             yield self._held_out.take(indices, self._device)
 
     def close(self) -> None:
-        """See `DeviceLoader.close`."""
+        """Ends nothing: there are no workers."""
 
 
 class FileLoader:
@@ -109,17 +75,17 @@ class FileLoader:
         self._workers = Workers(pieces, config, pin=cuda and not self._by_gpu)
 
     def train(self, epoch: int, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Split]]:
-        """See `DeviceLoader.train`."""
+        """See `MemoryLoader.train`."""
         ahead, here = itertools.tee(batches)
         splits = self._split_batches(True, epoch, (batch.indices for batch in ahead))
         return zip(here, splits, strict=True)
 
     def held_out(self, batches: Sequence[Tensor]) -> Iterator[Split]:
-        """See `DeviceLoader.held_out`."""
+        """See `MemoryLoader.held_out`."""
         return self._split_batches(False, 0, batches)
 
     def close(self) -> None:
-        """See `DeviceLoader.close`."""
+        """Ends the workers."""
         self._workers.close()
 
     def _split_batches(self, train: bool, epoch: int, batches: Iterable[Tensor]) -> Iterator[Split]:
@@ -185,6 +151,29 @@ class FileLoader:
                 f"--skip-corrupt N to leave out up to N images a process, now {self._most_corrupt}"
             )
         LOG.warning("left out the image %s, which cannot be decoded: %s", name, reason)
+
+
+DeviceLoader = MemoryLoader | FileLoader
+
+
+def open_device_loader(config: Config, world: World, data: ImageData) -> DeviceLoader:
+    """Makes the loader of a data set.
+
+    Args:
+        config: The arguments.
+        world: This rank.
+        data: The data set.
+
+    Returns:
+        The loader; nothing is started yet.
+
+    Raises:
+        ConfigError: If --decode is gpu and the GPU cannot decode.
+    """
+    train, held_out = data.train, data.held_out
+    if isinstance(train, EncodedSplit) and isinstance(held_out, EncodedSplit):
+        return FileLoader(config, world, train, held_out)
+    return MemoryLoader(world.device, train, held_out)
 
 
 def _decodes_on_gpu(config: Config, device: torch.device) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -18,13 +17,6 @@ from torch import Tensor, nn
 from kfp_pytorch.training.parallel.process_group import World
 
 _NONE = 2**62
-
-
-class Steps(Protocol):
-    """What takes a step: an optimizer, or what clips gradients before it."""
-
-    def step(self) -> object:
-        """Updates the weights."""
 
 
 class Guard:
@@ -88,21 +80,21 @@ def open_guard(
     """
     if allowed:
         return Skipper(world, model, optimizer, allowed)
-    return Stopper(world, optimizer)
+    return Stopper(world, optimizer.step)
 
 
 class Stopper(Guard):
     """Records the first bad loss, and takes every step."""
 
-    def __init__(self, world: World, optimizer: Steps) -> None:
+    def __init__(self, world: World, update: Callable[[], object]) -> None:
         super().__init__(world, 0)
-        self._optimizer = optimizer
+        self._update = update
 
     def step(self, number: int, loss: Tensor) -> None:
         """See `Guard.step`."""
         here = torch.where(torch.isfinite(loss), _NONE, self._number(number))
         self._bad = torch.minimum(self._bad, here)
-        self._optimizer.step()
+        self._update()
 
 
 class Skipper(Guard):

@@ -103,23 +103,6 @@ class Job(BaseJob):
         )
 
 
-@dataclass(frozen=True)
-class _ClippedOptimizer:
-    """The optimizer's step, after the gradients' norm was clipped."""
-
-    trainable: Trainable
-    measurements: StepMeasurements
-
-    def norm(self) -> Tensor:
-        norm = self.trainable.clip()
-        self.measurements.gradient_norm(norm)
-        return norm
-
-    def step(self) -> None:
-        self.norm()
-        self.trainable.optimizer.step()
-
-
 def train(start: Start) -> dict[str, Any]:
     """Trains, evaluates and exports a language model.
 
@@ -200,10 +183,19 @@ def _open_guard(
     world: World, trainable: Trainable, measurements: StepMeasurements, allowed: int
 ) -> Guard:
     """Like `nonfinite_steps.open_guard`, for a run that clips gradients."""
-    clipped = _ClippedOptimizer(trainable, measurements)
+
+    def clipped_norm() -> Tensor:
+        norm = trainable.clip()
+        measurements.gradient_norm(norm)
+        return norm
+
+    def update() -> None:
+        clipped_norm()
+        trainable.optimizer.step()
+
     if allowed:
-        return Skipper(world, trainable.model, trainable.optimizer, allowed, clipped.norm)
-    return Stopper(world, clipped)
+        return Skipper(world, trainable.model, trainable.optimizer, allowed, clipped_norm)
+    return Stopper(world, update)
 
 
 def _read_text(config: Config, seq_len: int) -> tuple[ByteText, ByteText]:

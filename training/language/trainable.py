@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
@@ -27,6 +26,7 @@ from kfp_pytorch.training.faults import nonfinite_steps
 from kfp_pytorch.training.language import tensor_parallel
 from kfp_pytorch.training.language.transformer import Transformer, TransformerConfig
 from kfp_pytorch.training.parallel import compute_options
+from kfp_pytorch.training.parallel.fsdp import shard
 from kfp_pytorch.training.parallel.pipeline import Pipeline, stage_layers
 from kfp_pytorch.training.parallel.plan import ParallelPlan
 
@@ -76,16 +76,6 @@ class StepOptions:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 or more")
 
 
-class _Runner(Protocol):
-    """Runs forward and backward of a batch."""
-
-    def train(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Return the batch's mean loss, with gradients in the parameters."""
-
-    def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Return the batch's mean loss."""
-
-
 class _Accumulator:
     """Runs microbatches one after the other; ranks exchange gradients in the last one only."""
 
@@ -129,7 +119,7 @@ class Trainable:
     def __init__(
         self,
         model: nn.Module,
-        runner: _Runner,
+        runner: Pipeline | _Accumulator,
         plan: ParallelPlan,
         mesh: DeviceMesh | None,
         options: StepOptions,
@@ -236,7 +226,7 @@ def build(
         ConfigError: If the plan does not fit the model or the number of ranks.
     """
     options = options or StepOptions()
-    plan.check(config, options.microbatches)
+    check_plan(plan, config, options.microbatches)
     mesh = _mesh(plan, device)
     stage = mesh.get_local_rank("pp") if mesh else 0
     with torch.device("meta"):
@@ -247,7 +237,16 @@ def build(
     if options.compile:
         model.compile_blocks()
     if mesh and plan.sharded:
-        _shard(model, mesh["fsdp2"] if plan.ddp == 1 else mesh["ddp", "fsdp2"], options, plan)
+        # Backward starts with norm and head: freed after forward, they would be gathered twice.
+        shard(
+            model,
+            list(model.blocks.values()),
+            [module for module in (model.norm, model.head) if module is not None],
+            mesh["fsdp2"] if plan.ddp == 1 else mesh["ddp", "fsdp2"],
+            torch.bfloat16 if options.bf16 else torch.float32,
+            # A stage of a pipeline keeps gathered parameters for the next microbatch.
+            free_after_forward=plan.pp == 1,
+        )
     model.to_empty(device=device)
     model.init_weights(options.seed)
     wrapped: nn.Module = model
@@ -255,10 +254,40 @@ def build(
         static = options.static_graph and options.microbatches == 1
         wrapped = _replicate(model, mesh["ddp"], device, static)
     if mesh and plan.pp > 1:
-        runner: _Runner = Pipeline(wrapped, options.microbatches, mesh.get_group("pp"), device)
+        runner: Pipeline | _Accumulator = Pipeline(
+            wrapped, options.microbatches, mesh.get_group("pp"), device
+        )
     else:
         runner = _Accumulator(wrapped, options.microbatches)
     return Trainable(wrapped, runner, plan, mesh, options, device)
+
+
+def check_plan(plan: ParallelPlan, config: TransformerConfig, microbatches: int) -> None:
+    """Refuse a model or a number of microbatches that cannot be split as planned.
+
+    Raises:
+        ConfigError: With the value, the limit and what to change.
+    """
+    for name in ("heads", "hidden", "vocab", "seq_len"):
+        value = getattr(config, name)
+        if value % plan.tp:
+            raise ConfigError(
+                f"{name}={value} cannot be split over tp={plan.tp} ranks; "
+                f"choose a tp that divides {value}"
+            )
+    if config.layers < plan.pp:
+        raise ConfigError(
+            f"{config.layers} layers cannot be split into pp={plan.pp} stages; "
+            f"choose pp of at most {config.layers}"
+        )
+    if microbatches < 1:
+        raise ConfigError(f"microbatches is {microbatches}; it must be at least 1")
+    if plan.pp > 1 and microbatches < plan.pp:
+        raise ConfigError(
+            f"a pipeline of pp={plan.pp} stages needs at least {plan.pp} microbatches a step; "
+            f"there are {microbatches}, as --accumulate says. With few of them the stages "
+            "mostly wait: 4 × pp is a good start"
+        )
 
 
 def _mesh(plan: ParallelPlan, device: torch.device) -> DeviceMesh | None:
@@ -273,22 +302,6 @@ def _mesh(plan: ParallelPlan, device: torch.device) -> DeviceMesh | None:
             )
         return None
     return plan.mesh(device.type)
-
-
-def _shard(model: Transformer, mesh: DeviceMesh, options: StepOptions, plan: ParallelPlan) -> None:
-    """Shard each block, so that one is gathered while another computes."""
-    # A stage of a pipeline keeps gathered parameters for the next microbatch.
-    reshard = plan.pp == 1
-    # Inputs are not cast: the residual stream is bf16 already, and positions stay float32.
-    dtype = torch.bfloat16 if options.bf16 else torch.float32
-    policy = MixedPrecisionPolicy(dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    for block in model.blocks.values():
-        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
-    if model.norm is not None and model.head is not None:
-        # Backward starts with them: freed after forward, they would be gathered twice.
-        last: list[nn.Module] = [model.norm, model.head]
-        fully_shard(last, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
-    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
 
 
 def _replicate(

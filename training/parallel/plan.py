@@ -4,36 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kfp_pytorch.training.arguments.parallelism import WAYS, read_sizes
 from kfp_pytorch.training.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-
-class Shape(Protocol):
-    """The sizes of a model that a plan splits: see `TransformerConfig`.
-
-    Attributes:
-        layers: Blocks, split into the stages of a pipeline.
-        heads: Attention heads a block; this and the following are split by tensor parallelism.
-        hidden: Width of the feed-forward part.
-        vocab: Words that the model knows.
-        seq_len: The longest sequence, in tokens.
-    """
-
-    @property
-    def layers(self) -> int: ...  # noqa: D102
-    @property
-    def heads(self) -> int: ...  # noqa: D102
-    @property
-    def hidden(self) -> int: ...  # noqa: D102
-    @property
-    def vocab(self) -> int: ...  # noqa: D102
-    @property
-    def seq_len(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -115,30 +92,3 @@ class ParallelPlan:
 
         shape = tuple(getattr(self, way) for way in WAYS)
         return init_device_mesh(device_type, shape, mesh_dim_names=WAYS)
-
-    def check(self, config: Shape, microbatches: int) -> None:
-        """Refuse a model or a number of microbatches that cannot be split as planned.
-
-        Raises:
-            ConfigError: With the value, the limit and what to change.
-        """
-        for name in ("heads", "hidden", "vocab", "seq_len"):
-            value = getattr(config, name)
-            if value % self.tp:
-                raise ConfigError(
-                    f"{name}={value} cannot be split over tp={self.tp} ranks; "
-                    f"choose a tp that divides {value}"
-                )
-        if config.layers < self.pp:
-            raise ConfigError(
-                f"{config.layers} layers cannot be split into pp={self.pp} stages; "
-                f"choose pp of at most {config.layers}"
-            )
-        if microbatches < 1:
-            raise ConfigError(f"microbatches is {microbatches}; it must be at least 1")
-        if self.pp > 1 and microbatches < self.pp:
-            raise ConfigError(
-                f"a pipeline of pp={self.pp} stages needs at least {self.pp} microbatches a step; "
-                f"there are {microbatches}, as --accumulate says. With few of them the stages "
-                "mostly wait: 4 × pp is a good start"
-            )

@@ -10,10 +10,11 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from kfp_pytorch.launcher.constants import BUCKET_PATTERNS
 from kfp_pytorch.training.errors import StorageError, StoreUnavailableError
@@ -49,10 +50,17 @@ _CANNOT_SYNC_FOLDERS = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
 MOST_WHOLE_BYTES = 2**28
 
 
-class Folder(Protocol):
-    """A folder that training reads and writes. Names are relative and use `/`."""
+class Folder(ABC):
+    """A folder that training reads and writes. Names are relative and use `/`.
+
+    Errors of the file system become errors that say what to do.
+
+    Attributes:
+        uri: Its path or URI.
+    """
 
     uri: str
+    _hint = _FOLDER_HINT
 
     def read(self, name: str) -> bytes:
         """The content of a file of at most `MOST_WHOLE_BYTES`.
@@ -61,6 +69,15 @@ class Folder(Protocol):
             FileNotFoundError: If there is none of that name.
             StorageError: If it cannot be read, or is larger.
         """
+        with self.explained("read", name):
+            size = self._size(name)
+            if size > MOST_WHOLE_BYTES:
+                raise StorageError(
+                    f"{self._at(name)} has {size} bytes, and such a file of a job has at most "
+                    f"{MOST_WHOLE_BYTES}; it is damaged or of another program: delete it, or give "
+                    "another folder"
+                )
+            return self._read(name)
 
     def names(self, name: str = "") -> list[str]:
         """The names in a subfolder, sorted; empty if it does not exist.
@@ -68,6 +85,8 @@ class Folder(Protocol):
         Raises:
             StorageError: If it cannot be listed.
         """
+        with self.explained("list", name):
+            return sorted(self._names(name))
 
     def sizes(self, name: str) -> dict[str, int]:
         """The size in bytes of each file in a subfolder.
@@ -75,6 +94,8 @@ class Folder(Protocol):
         Raises:
             StorageError: If they cannot be listed.
         """
+        with self.explained("list", name):
+            return self._sizes(name)
 
     def make(self, name: str) -> None:
         """Makes a subfolder, where the store has folders.
@@ -82,21 +103,18 @@ class Folder(Protocol):
         Raises:
             StorageError: If it cannot be made.
         """
+        with self.explained("write", name):
+            self._make(name)
 
-    def explained(self, action: str, name: str) -> AbstractContextManager[None]:
-        """A context that turns errors of the file system into one that says what to do.
-
-        Args:
-            action: `read`, `write`, `list` or `remove`.
-            name: The file.
-        """
-
-    def writer(self, name: str) -> AbstractContextManager[IO[bytes]]:
+    @contextmanager
+    def writer(self, name: str) -> Iterator[IO[bytes]]:
         """A context with a binary file, whose content appears under `name` at the end.
 
         Raises:
             StorageError: If it cannot be written. An older file stays as it was.
         """
+        with self.explained("write", name), self._writer(name) as file:
+            yield file
 
     def remove(self, name: str) -> None:
         """Deletes a file, or a folder with all its content, if it exists.
@@ -104,6 +122,180 @@ class Folder(Protocol):
         Raises:
             StorageError: If it cannot be deleted.
         """
+        with self.explained("remove", name):
+            self._remove(name)
+
+    @contextmanager
+    def explained(self, action: str, name: str) -> Iterator[None]:
+        """A context that turns errors of the file system into one that says what to do.
+
+        Args:
+            action: `read`, `write`, `list` or `remove`.
+            name: The file.
+        """
+        try:
+            yield
+        except OSError as error:
+            if action == "read" and isinstance(error, FileNotFoundError):
+                raise
+            raise self._failed(action, name, error, error.strerror) from error
+        except Exception as error:
+            # The errors of object stores' clients share no base class; for an invalid address
+            # (s3fs) or request (gcsfs) they are ValueErrors.
+            package = type(error).__module__.partition(".")[0]
+            if package in _STORE_PACKAGES or any(sign in str(error) for sign in _STORE_SIGNS):
+                raise self._failed(action, name, error) from error
+            raise
+
+    def _failed(
+        self, action: str, name: str, error: Exception, reason: str | None = None
+    ) -> StorageError:
+        words = f"cannot {action} {self._at(name)}: {reason or error};"
+        if outages.is_outage(error):
+            return StoreUnavailableError(f"{words} {outages.UNAVAILABLE} {self._hint}")
+        return StorageError(f"{words} {self._hint}")
+
+    @abstractmethod
+    def _at(self, name: str) -> str: ...
+    @abstractmethod
+    def _size(self, name: str) -> int: ...
+    @abstractmethod
+    def _read(self, name: str) -> bytes: ...
+    @abstractmethod
+    def _names(self, name: str) -> Iterable[str]: ...
+    @abstractmethod
+    def _sizes(self, name: str) -> dict[str, int]: ...
+    @abstractmethod
+    def _make(self, name: str) -> None: ...
+    @abstractmethod
+    def _writer(self, name: str) -> AbstractContextManager[IO[bytes]]: ...
+    @abstractmethod
+    def _remove(self, name: str) -> None: ...
+
+
+class LocalFolder(Folder):
+    """A folder in a local file system or a mounted volume."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.uri = str(path)
+
+    def _at(self, name: str) -> str:
+        return str(self.path / name)
+
+    def _size(self, name: str) -> int:
+        return (self.path / name).stat().st_size
+
+    def _read(self, name: str) -> bytes:
+        return (self.path / name).read_bytes()
+
+    def _names(self, name: str) -> Iterable[str]:
+        try:
+            return [entry.name for entry in (self.path / name).iterdir()]
+        except FileNotFoundError:
+            return []
+
+    def _sizes(self, name: str) -> dict[str, int]:
+        return {entry.name: entry.stat().st_size for entry in (self.path / name).iterdir()}
+
+    def _make(self, name: str) -> None:
+        (self.path / name).mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def _writer(self, name: str) -> Iterator[IO[bytes]]:
+        """Writes a temporary file, syncs it, and renames it."""
+        target = self.path / name
+        temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+            sync_folder(target.parent)
+        except BaseException:
+            # There is nothing to delete if the folder could not be made.
+            if temporary.parent.is_dir():
+                temporary.unlink(missing_ok=True)
+            raise
+
+    def _remove(self, name: str) -> None:
+        path = self.path / name
+        if path.is_symlink() and path.is_dir():
+            # The link is kept, for what is written later.
+            for entry in path.iterdir():
+                self._remove(f"{name}/{entry.name}")
+        elif path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+class RemoteFolder(Folder):
+    """A folder in an object store, where a file appears when its upload is complete."""
+
+    def __init__(self, uri: str) -> None:
+        # A local folder does not need fsspec.
+        import fsspec
+
+        self.uri = uri.rstrip("/")
+        try:
+            self._store, self._root = fsspec.core.url_to_fs(self.uri)
+        except (ImportError, OSError, ValueError) as error:
+            raise StorageError(
+                f"the folder {uri!r} cannot be used: {error}; "
+                "paths, s3:// and gs:// can (install kfp-pytorch[s3] or kfp-pytorch[gcs])"
+            ) from error
+        scheme = uri.partition("://")[0]
+        self._is_bucket = scheme in _BUCKET_HINTS
+        self._hint = _BUCKET_HINTS.get(scheme, _FOLDER_HINT)
+
+    def _at(self, name: str) -> str:
+        return f"{self.uri}/{name}"
+
+    def _key(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else str(self._root)
+
+    def _size(self, name: str) -> int:
+        self._store.invalidate_cache()
+        return int(self._store.info(self._key(name))["size"] or 0)
+
+    def _read(self, name: str) -> bytes:
+        content: bytes = self._store.cat_file(self._key(name))
+        return content
+
+    def _names(self, name: str) -> Iterable[str]:
+        # By files, not by folders: some servers, such as SeaweedFS, list empty folders.
+        return {each.partition("/")[0] for each in self._sizes(name)} - {""}
+
+    def _sizes(self, name: str) -> dict[str, int]:
+        root = self._key(name).rstrip("/") + "/"
+        self._store.invalidate_cache()
+        found = self._store.find(root, detail=True)
+        return {str(path)[len(root) :]: int(facts["size"]) for path, facts in found.items()}
+
+    def _make(self, name: str) -> None:
+        """Does nothing for a bucket, which has no folders; s3fs would make the bucket itself."""
+        if not self._is_bucket:
+            self._store.makedirs(self._key(name), exist_ok=True)
+
+    @contextmanager
+    def _writer(self, name: str) -> Iterator[IO[bytes]]:
+        """Writes a temporary file, then uploads it.
+
+        fsspec's own open files would upload an incomplete file on an error.
+        """
+        with tempfile.NamedTemporaryFile(prefix="kfp-pytorch-") as file:
+            yield file
+            file.flush()
+            self.make(name.rpartition("/")[0])
+            self._store.put_file(file.name, self._key(name))
+
+    def _remove(self, name: str) -> None:
+        self._store.invalidate_cache()
+        if self._store.exists(self._key(name)):
+            self._store.rm(self._key(name), recursive=True)
 
 
 def open_folder(uri: str) -> Folder:
@@ -168,187 +360,6 @@ def check_writable(folder: Folder) -> None:
     probe = f".writable-{os.getpid()}"
     write(folder, probe, b"")
     folder.remove(probe)
-
-
-class LocalFolder:
-    """A folder in a local file system or a mounted volume."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.uri = str(path)
-
-    def read(self, name: str) -> bytes:
-        """See `Folder.read`."""
-        where = self.path / name
-        with _explained("read", str(where)), where.open("rb") as file:
-            _check_size(str(where), os.fstat(file.fileno()).st_size)
-            return file.read()
-
-    def names(self, name: str = "") -> list[str]:
-        """See `Folder.names`."""
-        with _explained("list", str(self.path / name)):
-            try:
-                return sorted(entry.name for entry in (self.path / name).iterdir())
-            except FileNotFoundError:
-                return []
-
-    def sizes(self, name: str) -> dict[str, int]:
-        """See `Folder.sizes`."""
-        with _explained("list", str(self.path / name)):
-            return {entry.name: entry.stat().st_size for entry in (self.path / name).iterdir()}
-
-    def make(self, name: str) -> None:
-        """See `Folder.make`."""
-        with _explained("write", str(self.path / name)):
-            (self.path / name).mkdir(parents=True, exist_ok=True)
-
-    def explained(self, action: str, name: str) -> AbstractContextManager[None]:
-        """See `Folder.explained`."""
-        return _explained(action, str(self.path / name))
-
-    @contextmanager
-    def writer(self, name: str) -> Iterator[IO[bytes]]:
-        """See `Folder.writer`: a temporary file, synced, then renamed."""
-        target = self.path / name
-        temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
-        with _explained("write", str(target)):
-            try:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with temporary.open("wb") as file:
-                    yield file
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.replace(target)
-                sync_folder(target.parent)
-            except BaseException:
-                # There is nothing to delete if the folder could not be made.
-                if temporary.parent.is_dir():
-                    temporary.unlink(missing_ok=True)
-                raise
-
-    def remove(self, name: str) -> None:
-        """See `Folder.remove`."""
-        path = self.path / name
-        with _explained("remove", str(path)):
-            if path.is_symlink() and path.is_dir():
-                # The link is kept, for what is written later.
-                for entry in path.iterdir():
-                    self.remove(f"{name}/{entry.name}")
-            elif path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-
-
-class RemoteFolder:
-    """A folder in an object store, where a file appears when its upload is complete."""
-
-    def __init__(self, uri: str) -> None:
-        # A local folder does not need fsspec.
-        import fsspec
-
-        self.uri = uri.rstrip("/")
-        try:
-            self._files, self._root = fsspec.core.url_to_fs(self.uri)
-        except (ImportError, OSError, ValueError) as error:
-            raise StorageError(
-                f"the folder {uri!r} cannot be used: {error}; "
-                "paths, s3:// and gs:// can (install kfp-pytorch[s3] or kfp-pytorch[gcs])"
-            ) from error
-        self._bucket_hint = _BUCKET_HINTS.get(uri.partition("://")[0])
-
-    def _at(self, name: str) -> str:
-        return f"{self._root}/{name}" if name else str(self._root)
-
-    def explained(self, action: str, name: str) -> AbstractContextManager[None]:
-        """See `Folder.explained`."""
-        return _explained(action, f"{self.uri}/{name}", self._bucket_hint or _FOLDER_HINT)
-
-    def sizes(self, name: str) -> dict[str, int]:
-        """See `Folder.sizes`."""
-        root = self._at(name).rstrip("/") + "/"
-        with self.explained("list", name):
-            self._files.invalidate_cache()
-            found = self._files.find(root, detail=True)
-        return {str(path)[len(root) :]: int(facts["size"]) for path, facts in found.items()}
-
-    def make(self, name: str) -> None:
-        """See `Folder.make`: a bucket has no folders, and s3fs would make the bucket itself."""
-        if self._bucket_hint is None:
-            with self.explained("write", name):
-                self._files.makedirs(self._at(name), exist_ok=True)
-
-    def read(self, name: str) -> bytes:
-        """See `Folder.read`."""
-        with self.explained("read", name):
-            self._files.invalidate_cache()
-            _check_size(f"{self.uri}/{name}", int(self._files.info(self._at(name))["size"] or 0))
-            content: bytes = self._files.cat_file(self._at(name))
-            return content
-
-    def names(self, name: str = "") -> list[str]:
-        """See `Folder.names`."""
-        root = self._at(name).rstrip("/") + "/"
-        with self.explained("list", name):
-            self._files.invalidate_cache()
-            # By files, not by folders: some servers, such as SeaweedFS, list empty folders.
-            found = self._files.find(root)
-        return sorted({str(each)[len(root) :].partition("/")[0] for each in found} - {""})
-
-    @contextmanager
-    def writer(self, name: str) -> Iterator[IO[bytes]]:
-        """See `Folder.writer`: a temporary file, then one upload.
-
-        fsspec's own open files would upload an incomplete file on an error.
-        """
-        with (
-            self.explained("write", name),
-            tempfile.NamedTemporaryFile(prefix="kfp-pytorch-") as file,
-        ):
-            yield file
-            file.flush()
-            self.make(name.rpartition("/")[0])
-            self._files.put_file(file.name, self._at(name))
-
-    def remove(self, name: str) -> None:
-        """See `Folder.remove`."""
-        with self.explained("remove", name):
-            self._files.invalidate_cache()
-            if self._files.exists(self._at(name)):
-                self._files.rm(self._at(name), recursive=True)
-
-
-@contextmanager
-def _explained(action: str, where: str, hint: str = _FOLDER_HINT) -> Iterator[None]:
-    """Turns errors of a file system into one that names the path and what to do."""
-    try:
-        yield
-    except OSError as error:
-        if action == "read" and isinstance(error, FileNotFoundError):
-            raise
-        raise _failed(f"cannot {action} {where}: {error.strerror or error}", hint, error) from error
-    except Exception as error:
-        # The errors of object stores' clients share no base class; for an invalid address (s3fs) or
-        # request (gcsfs) they are ValueErrors.
-        package = type(error).__module__.partition(".")[0]
-        if package in _STORE_PACKAGES or any(sign in str(error) for sign in _STORE_SIGNS):
-            raise _failed(f"cannot {action} {where}: {error}", hint, error) from error
-        raise
-
-
-def _check_size(where: str, size: int) -> None:
-    """Refuses a file that is too large to be what it is read as, before memory is taken for it."""
-    if size > MOST_WHOLE_BYTES:
-        raise StorageError(
-            f"{where} has {size} bytes, and such a file of a job has at most {MOST_WHOLE_BYTES}; "
-            "it is damaged or of another program: delete it, or give another folder"
-        )
-
-
-def _failed(words: str, hint: str, error: Exception) -> StorageError:
-    if outages.is_outage(error):
-        return StoreUnavailableError(f"{words}; {outages.UNAVAILABLE} {hint}")
-    return StorageError(f"{words}; {hint}")
 
 
 def sync_folder(path: Path) -> None:

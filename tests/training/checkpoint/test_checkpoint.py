@@ -162,13 +162,13 @@ def test_an_object_store_that_does_not_answer_costs_no_checkpoint(monkeypatch, a
     folder = open_folder(f"memory://silent/{type(answer).__name__}")
     for step in (1, 2):
         save(folder, step)
-    read = folder._files.cat_file
+    read = folder._store.cat_file
 
     def fail_once(_path):
-        monkeypatch.setattr(folder._files, "cat_file", read)
+        monkeypatch.setattr(folder._store, "cat_file", read)
         raise answer
 
-    monkeypatch.setattr(folder._files, "cat_file", fail_once)
+    monkeypatch.setattr(folder._store, "cat_file", fail_once)
     with pytest.raises(StorageError, match=r"(?s)cannot read .*002/meta.json: .*no answer"):
         catalog.newest(folder, ABOUT)
     assert newest_step(folder) == 2
