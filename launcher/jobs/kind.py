@@ -30,6 +30,10 @@ class JobInputs(Protocol):
         """The training image."""
 
     @property
+    def hyperparameters(self) -> Mapping[str, str]:
+        """What the program trains with, by name; for the report."""
+
+    @property
     def num_nodes(self) -> int:
         """How many pods train."""
 

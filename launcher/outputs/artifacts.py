@@ -63,7 +63,7 @@ def write_outputs(
 
     Args:
         model: Gets the short form of `model.json` and the samples as one JSON file, and metadata.
-        metrics: Gets the finite metrics as metadata.
+        metrics: Gets the finite metrics, as metadata and as a JSON file.
         curves: Gets an HTML page.
         report: Gets Markdown.
         evidence: What was seen of the job; what could not be handed on is noted in it.
@@ -83,6 +83,8 @@ def write_outputs(
     storage_uri = _exported(folder, success, evidence).uri
     model.metadata.update(_metadata(evidence.job or manifest, success, folder, storage_uri, finite))
     metrics.metadata.update(finite)
+    # Without a file the KFP UI shows an error in the place of the artifact's content.
+    _write(metrics.path, json.dumps(finite, ensure_ascii=False, indent=2))
     content = {"model": _short_form(success), "samples": success.samples}
     _write(model.path, json.dumps(json_safe(content), ensure_ascii=False))
     _write(curves.path, render_curves(success.curves, f"Curves of {objects.name(manifest)}"))
@@ -104,9 +106,7 @@ def _warn_of_messages(evidence: Evidence, manifest: Object) -> None:
     main = evidence.kind.container
     trained = [end for end in ends if end.container == main and end.exit_code == 0]
     if evidence.pods and not trained:
-        words = "What training said is not known: its pods were gone before their end was seen."
-        advice = evidence.kind.unread_result_advice(manifest)
-        _warn(evidence, f"{words} {advice}".rstrip())
+        _warn(evidence, f"What training said is not known: {_why_unread(evidence, manifest)}")
     for end in trained:
         if end.message.strip():
             _warn(
@@ -116,6 +116,13 @@ def _warn_of_messages(evidence: Evidence, manifest: Object) -> None:
                 f"{TERMINATION_MESSAGE_LIMIT:,} bytes, for a kubelet cuts off the start of a "
                 f"longer one. It begins {end.message.strip()[:40]!r}.",
             )
+
+
+def _why_unread(evidence: Evidence, manifest: Object) -> str:
+    if not any(map(pod_status.statuses, evidence.pods.values())):
+        return "the status of its pods names no containers."
+    advice = evidence.kind.unread_result_advice(manifest)
+    return f"its pods were gone before their end was seen. {advice}".rstrip()
 
 
 def _warn_of_metrics(evidence: Evidence, success: Success, kept: Mapping[str, float]) -> None:

@@ -49,6 +49,7 @@ def render(
     sections = [
         f"# {evidence.kind.title(_text(objects.name(manifest)))}",
         diagnosis and f"## Why it failed\n\n{_fenced(diagnosis)}",
+        _hyperparameters(inputs),
         _summary(evidence, inputs, manifest, outcome),
         _metrics(outcome),
         _timeline(evidence),
@@ -85,6 +86,15 @@ def _redacted_words(words: Sequence[str]) -> list[str]:
             told.append(_LEFT_OUT if awaited else word)
         awaited = flag is not None and not flag[2]
     return told
+
+
+def _hyperparameters(inputs: JobInputs) -> str:
+    """KFP's UI shows placeholders in their place where a pipeline's parameters fill them in."""
+    rows = [
+        (name, _LEFT_OUT if _SECRET_NAMES.search(name) else value)
+        for name, value in inputs.hyperparameters.items()
+    ]
+    return f"## Hyperparameters\n\n{_table(('Name', 'Value'), rows)}" if rows else ""
 
 
 def _summary(evidence: Evidence, inputs: JobInputs, manifest: Object, outcome: Outcome) -> str:

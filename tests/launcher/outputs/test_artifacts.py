@@ -119,6 +119,24 @@ def test_metrics_that_are_not_finite_are_left_out_and_said(
     assert "loss ended as nan" in Path(step.report.path).read_text(encoding="utf-8")
 
 
+def test_the_metrics_artifact_has_content_that_the_ui_can_show(step: Step) -> None:
+    step.write(Success("p", {"accuracy": 0.5, "loss": math.nan}, export=EXPORT))
+    assert json.loads(Path(step.metrics.path).read_text()) == {"accuracy": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "said"),
+    [([], "names no containers"), ([{"name": "pytorch", "state": {}}], "pods were gone")],
+)
+def test_why_the_message_of_training_is_not_known(
+    step: Step, statuses: list[Any], said: str
+) -> None:
+    status = {"phase": "Running", "containerStatuses": statuses}
+    step.evidence.pods["j-1-master-0"] = {"metadata": {"name": "j-1-master-0"}, "status": status}
+    step.write(None)
+    assert said in step.evidence.notes[0]
+
+
 def test_all_that_is_handed_on_is_strict_json_and_flat(step: Step) -> None:
     model = {"format": None, "scale": math.inf, "nested": {"a": [math.nan]}}
     samples = ({"instance": [math.nan], "prediction": 1},)

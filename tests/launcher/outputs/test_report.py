@@ -50,6 +50,15 @@ def report(evidence: Evidence, success: Success | None = None, **inputs: Any) ->
     return render(evidence, parsed, job, Outcome(success=success), diagnosis)
 
 
+def test_the_hyperparameters_come_first_with_their_values() -> None:
+    values = {"lr": 0.1, "epochs": 3, "api_key": "abc"}
+    text = report(Evidence(PYTORCH_JOB), hyperparameters=values)
+    assert "| lr | 0.1 |\n| epochs | 3 |\n| api\\_key | (left out) |" in text
+    assert text.index("## Hyperparameters") < text.index("| Image |")
+    assert "abc" not in text
+    assert "Hyperparameters" not in report(Evidence(PYTORCH_JOB))
+
+
 def test_it_tells_what_ran_where_and_for_how_long() -> None:
     pods = [
         pod("worker", 0, node="gpu-2", ends=[("state", 0, "Completed")]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class BatchJobInputs:
     timeout: int = 0
     active_deadline: int = 0
     cleanup: str = "on_failure"
+    hyperparameters: Mapping[str, str] = field(default_factory=dict)
 
     def folder(self, job_name: str) -> Location:
         return storage.job_folder(self.output_uri, "", job_name)
