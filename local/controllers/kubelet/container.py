@@ -225,6 +225,7 @@ class Container:
     async def _wait_before(self, restart: int, ended: Object) -> None:
         if ended["reason"] == "StartError":
             self.state.last_state = {"terminated": ended}
+            self.state.state = {}  # so that a new restart count is reported
             self._wait("RunContainerError", ended["message"])
         else:
             self.state.state = {"terminated": ended}

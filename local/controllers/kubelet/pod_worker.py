@@ -158,7 +158,7 @@ class PodWorker:
             return  # one SIGTERM is enough
         self._grace = grace
         self._stopping.set()
-        self.write_status()
+        self._write_status(ended=False)
         first = (
             self._main if grace > 0 and any(each.pid for each in self._main) else self.containers
         )
@@ -176,6 +176,10 @@ class PodWorker:
 
     def write_status(self) -> None:
         """Write the pod's status from its containers' states."""
+        stopped = self._stopping.is_set() and all(each.state.ended for each in self.containers)
+        self._write_status(ended=self._ended or stopped)
+
+    def _write_status(self, *, ended: bool) -> None:
         initial = [container.state for container in self._initial]
         main = [container.state for container in self._main]
 
@@ -183,7 +187,7 @@ class PodWorker:
             if objects.metadata(pod)["uid"] == self.uid:
                 now = self._node.api.clock()
                 pod["status"] = pod_status.pod_status(
-                    pod, initial, main, now, ended=self._ended, evicted=self._evicted
+                    pod, initial, main, now, ended=ended, evicted=self._evicted
                 )
 
         # A pod that was force deleted has no status to write.
