@@ -13,9 +13,14 @@ from kfp_pytorch.local.apiserver.registry import NAMESPACE, NODE, SECRET, Resour
 
 Match = Callable[[Object], bool]
 
-_TOKEN = re.compile(r"\s*(==|!=|=|,|\(|\)|!|<|>|[^\s=!,()<>]+)")
-_OPERATORS = {"=", "==", "!=", "in", "notin", "<", ">"}
-_END = ""
+_WORD = r"[^\s=!,()<>]+"
+_SET = rf"\(\s*(?:{_WORD})?(?:\s*,\s*(?:{_WORD})?)*\s*\)"
+_REQUIREMENT = re.compile(
+    rf"\s*(?:!\s*(?P<absent>{_WORD})|(?P<key>{_WORD})"
+    rf"(?:\s*(?P<operator>==|!=|=|<|>)\s*(?P<value>{_WORD})?"
+    rf"|\s+(?P<set>in|notin)\s*(?P<values>{_SET}))?)\s*"
+)
+_TOKEN = re.compile(r"==|!=|[=!,()<>]|[^\s=!,()<>]+")
 
 
 @dataclass(frozen=True)
@@ -66,73 +71,37 @@ def selector(resource: Resource, labels: str, fields: str) -> Match:
     return match
 
 
-class _Tokens:
-    def __init__(self, text: str) -> None:
-        self._tokens = [match.group(1) for match in _TOKEN.finditer(text)]
-        self._at = 0
-
-    def peek(self) -> str:
-        return self._tokens[self._at] if self._at < len(self._tokens) else _END
-
-    def take(self) -> str:
-        token = self.peek()
-        self._at += 1
-        return token
-
-
 def _label_requirements(text: str) -> Iterator[_Requirement]:
-    tokens = _Tokens(text)
-    while tokens.peek() != _END:
-        yield _requirement(tokens)
-        found = tokens.take()
-        if found == _END:
-            return
-        if found != ",":
-            raise bad_request(f"found '{found}', expected: ',' or 'end of string'")
-        if tokens.peek() == _END:
+    rest = text.strip()
+    while rest:
+        found = _REQUIREMENT.match(rest)
+        if found is None:
+            raise bad_request(f"unable to parse requirement: found '{rest}', expected: identifier")
+        yield _requirement(found)
+        rest = rest[found.end() :]
+        if rest and rest[0] != ",":
+            token = _TOKEN.match(rest)
+            shown = token[0] if token else rest
+            raise bad_request(f"found '{shown}', expected: ',' or 'end of string'")
+        if rest == ",":
             raise bad_request("found '', expected: identifier after ','")
+        rest = rest[1:]
 
 
-def _requirement(tokens: _Tokens) -> _Requirement:
-    if tokens.peek() == "!":
-        tokens.take()
-        return _Requirement(_identifier(tokens), "!")
-    key = _identifier(tokens)
-    operator = tokens.peek()
-    if operator in (_END, ","):
-        return _Requirement(key, "exists")
-    if operator not in _OPERATORS:
-        words = "in, notin, =, ==, !=, gt, lt"
-        raise bad_request(f"unable to parse requirement: found '{operator}', expected: {words}")
-    tokens.take()
-    if operator in ("in", "notin"):
-        return _Requirement(key, operator, tuple(_values(tokens)))
-    value = "" if tokens.peek() in (_END, ",") else _identifier(tokens)
-    if operator in ("<", ">") and not re.fullmatch(r"-?\d+", value):
+def _requirement(found: re.Match[str]) -> _Requirement:
+    if found["absent"]:
+        return _Requirement(found["absent"], "!")
+    if found["set"]:
+        values = (value.strip() for value in found["values"][1:-1].split(","))
+        return _Requirement(found["key"], found["set"], tuple(values))
+    if not found["operator"]:
+        return _Requirement(found["key"], "exists")
+    value = found["value"] or ""
+    if found["operator"] in ("<", ">") and not re.fullmatch(r"-?\d+", value):
         raise bad_request(
             f"for 'Gt', 'Lt' operators, the value must be an integer: found '{value}'"
         )
-    return _Requirement(key, operator, (value,))
-
-
-def _identifier(tokens: _Tokens) -> str:
-    found = tokens.take()
-    if found == _END or not re.match(r"[^=!,()<>]", found):
-        raise bad_request(f"unable to parse requirement: found '{found}', expected: identifier")
-    return found
-
-
-def _values(tokens: _Tokens) -> Iterator[str]:
-    opening = tokens.take()
-    if opening != "(":
-        raise bad_request(f"unable to parse requirement: found '{opening}' expected: '('")
-    while True:
-        yield "" if tokens.peek() in (",", ")") else _identifier(tokens)
-        found = tokens.take()
-        if found == ")":
-            return
-        if found != ",":
-            raise bad_request(f"unable to parse requirement: found '{found}', expected: ',' or ')'")
+    return _Requirement(found["key"], found["operator"], (value,))
 
 
 _EVERYWHERE = {"metadata.name", "metadata.namespace"}
