@@ -1,4 +1,4 @@
-"""Asks an API server over plain HTTP, with nothing but the standard library: it starts quickly."""
+"""A small client of the API server over plain HTTP, of the standard library alone."""
 
 from __future__ import annotations
 

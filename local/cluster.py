@@ -2,10 +2,10 @@
 
     python -m kfp_pytorch.local.cluster --root DIR [--port N] [--crds DIR]
 
-`kfp_pytorch.local.lifecycle` starts it, and hands it the lock of DIR. When it is ready it writes
-DIR/kubeconfig and DIR/cluster.json and prints one JSON line with `url`, `kubeconfig` and `pid`;
-when it cannot start, one with `error`. It ends when nobody reads that line any more. SIGTERM stops
-every pod and then the process.
+`kfp_pytorch.local.lifecycle` starts it with the lock of DIR as an open file. When it is ready it
+writes DIR/kubeconfig and DIR/cluster.json and prints one JSON line with `url`, `kubeconfig` and
+`pid`; when it cannot start, one with `error`. It ends when that line cannot be written. SIGTERM
+stops every pod and then the process.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Cluster:
     """A cluster of one node in this process.
 
     Args:
-        root: The folder for all that outlives it.
+        root: The folder of its files.
         port: The port of its API server; 0 for a free one.
         definitions: CustomResourceDefinitions to validate by.
     """
@@ -82,7 +82,7 @@ class Cluster:
             self.api.create(SERVING_RUNTIME, runtime)
 
     def controllers(self) -> list[Coroutine[Any, Any, None]]:
-        """What acts on the objects until it is cancelled."""
+        """The controllers; each runs until it is cancelled."""
         return [
             garbage_collector.Collector(self.api).run(),
             claims.run(self.api, self._root),
@@ -112,7 +112,7 @@ class Cluster:
             # A controller never ends by itself: if one does, its error ends the cluster.
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # The controllers first: they would start anew what is being stopped.
+            # The controllers first: they would replace the pods that are stopped.
             for task in (stopped, *tasks):
                 task.cancel()
             await asyncio.gather(stopped, *tasks, return_exceptions=True)
@@ -124,13 +124,13 @@ class Cluster:
 
     def _announce(self) -> None:
         path = self._root / lifecycle.KUBECONFIG_FILE
-        # Without the token in the path, kubectl could not show it.
+        # kubectl sends no token over plain HTTP, but keeps the path.
         config = kubeconfig(f"{self._server.url}/{self._token}", token=self._token)
         lifecycle.write_atomically(path, json.dumps(config, indent=1))
         state = {"url": self._server.url, "kubeconfig": str(path), "pid": os.getpid()}
         whole = json.dumps({**state, "token": self._token})
         lifecycle.write_atomically(self._root / lifecycle.STATE_FILE, whole)
-        _say(state)
+        _print_line(state)
 
 
 def _serving_runtimes() -> list[Object]:
@@ -148,8 +148,8 @@ def _definitions(folder: Path | None) -> list[Object]:
     return read_definitions(folder)
 
 
-def _say(what: Object) -> None:
-    # Not through a buffer, which would be written once more at the end.
+def _print_line(what: Object) -> None:
+    # Unbuffered: a buffer that could not be written would be tried again at exit.
     os.write(sys.stdout.fileno(), json.dumps(what).encode() + b"\n")
 
 
@@ -162,21 +162,21 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the cluster until it is told to end; returns the exit status."""
+    """Run the cluster until SIGTERM; returns the exit status."""
     given = _arguments(arguments)
     root = given.root.absolute()
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
     try:
         cluster = Cluster(root, given.port, _definitions(given.crds))
-        # What was made until here stays: no collection needs to look at it again.
+        # All that exists now stays: Python's garbage collector may skip it.
         gc.freeze()
         asyncio.run(cluster.run())
     except BrokenPipeError:
-        # Who started it has gone before it was ready: nobody would end it.
+        # The process that started it has ended: nothing would stop it.
         return 1
     except (lifecycle.ClusterError, OSError, ValueError) as error:
         with contextlib.suppress(BrokenPipeError):
-            _say({"error": _why(error)})
+            _print_line({"error": _why(error)})
         return 1
     return 0
 

@@ -27,11 +27,11 @@ POD_GRACE = 10.0
 _MODULES = ("jsonpatch", "jsonschema_rs", "kserve", "starlette", "torch", "uvicorn")
 _LOCK_FILE = "cluster.lock"
 _GRACE = POD_GRACE + 5
-_BEAT_S = 0.02
+_POLL_S = 0.02
 
 
 class ClusterError(Exception):
-    """The cluster cannot be started or stopped; the message says what to do."""
+    """The cluster cannot be started or stopped."""
 
 
 class HomeError(ClusterError):
@@ -50,10 +50,10 @@ class ClusterHandle:
 
     Attributes:
         url: The address of its API server.
-        kubeconfig: The file that tells clients how to reach it.
+        kubeconfig: The kubeconfig for its clients.
         pid: The process id of the cluster.
         root: Its folder.
-        token: The bearer token of requests to `url`; the kubeconfig has it, too.
+        token: The bearer token of requests to `url`.
     """
 
     url: str
@@ -84,14 +84,14 @@ def check_installed() -> None:
 
 
 def make_root(root: Path) -> None:
-    """Make the cluster's folder, which only this user reads.
+    """Make the cluster's folder, readable for this user alone.
 
     Args:
-        root: The folder; left as it is when it is there.
+        root: The folder; it may exist.
 
     Raises:
-        ClusterError: KUBECONFIG could not name a file of that folder.
-        HomeError: Nothing can be written there.
+        ClusterError: Its name has the character that separates files in KUBECONFIG.
+        HomeError: It cannot be written.
     """
     if os.pathsep in str(root):
         raise ClusterError(
@@ -106,48 +106,48 @@ def make_root(root: Path) -> None:
 
 
 def start_detached(root: Path, *, port: int = 0, crds: Path | None = None) -> ClusterHandle:
-    """Start a cluster that goes on when this process has ended.
+    """Start a cluster that outlives this process.
 
     Args:
         root: Its folder.
         port: The port of its API server; 0 for a free one.
-        crds: A folder with CustomResourceDefinitions to validate by; None for short schemas.
+        crds: A folder with CustomResourceDefinitions to validate by; None for those it comes with.
 
     Returns:
         The cluster, ready for requests.
 
     Raises:
-        ClusterError: It cannot start, as when the port is in use or a cluster has this root.
+        ClusterError: It cannot start, as when the port or the root is in use.
     """
     owner = guarded.Owner()
     handle = start_owned(root, port=port, crds=crds, owner=owner)
-    owner.let_go()
+    owner.detach()
     return handle
 
 
 def start_owned(
     root: Path, *, port: int = 0, crds: Path | None = None, owner: guarded.Owner | None = None
 ) -> ClusterHandle:
-    """Start a cluster that ends when this process does, however that ends.
+    """Start a cluster that ends with this process, also when that is killed.
 
     Args:
         root: Its folder.
         port: The port of its API server; 0 for a free one.
-        crds: A folder with CustomResourceDefinitions to validate by; None for short schemas.
-        owner: What may let go of it later; None if nothing will.
+        crds: A folder with CustomResourceDefinitions to validate by; None for those it comes with.
+        owner: What may detach it later; None if nothing will.
 
     Returns:
         The cluster, ready for requests.
 
     Raises:
-        ClusterError: It cannot start, as when the port is in use or a cluster has this root.
+        ClusterError: It cannot start, as when the port or the root is in use.
     """
     line, fds = guarded.command(_command(root, port, crds), grace=_GRACE, owner=owner)
     return _start(root, line, fds)
 
 
 def status(root: Path) -> ClusterHandle | None:
-    """The cluster that runs on a folder; None if none does, whatever files one left behind."""
+    """The cluster that runs on a folder; None if none does."""
     if not is_locked(root):
         return None
     try:
@@ -159,40 +159,40 @@ def status(root: Path) -> ClusterHandle | None:
 
 
 def stop(root: Path, *, timeout: float = _GRACE + 5) -> bool:
-    """Stop the cluster of a folder, all of its pods first; one that is starting is stopped too.
+    """Stop the cluster of a folder, also one that is starting, and its pods.
 
     Args:
         root: The cluster's folder.
-        timeout: Seconds to wait until nothing is left of it, its guard included.
+        timeout: Seconds to wait until its last process has ended.
 
     Returns:
         Whether there was one.
 
     Raises:
-        ClusterError: Something was left of it after that time.
+        ClusterError: A process of it still runs after that time.
     """
     if not is_locked(root):
         return False
     deadline = time.monotonic() + timeout
-    told = None
+    signalled = None
     while is_locked(root):
         running = status(root)
-        if running and running.pid != told:
-            told = running.pid
+        if running and running.pid != signalled:
+            signalled = running.pid
             with contextlib.suppress(ProcessLookupError):
-                os.kill(told, signal.SIGTERM)
+                os.kill(signalled, signal.SIGTERM)
         if time.monotonic() >= deadline:
-            by_force = f", or end it with: kill -9 {told}" if told else ""
+            by_force = f", or end it with: kill -9 {signalled}" if signalled else ""
             raise ClusterError(
                 f"the cluster on {root} did not end in {timeout:g} s; see "
                 f"{root / LOG_FILE}{by_force}"
             )
-        time.sleep(_BEAT_S)
+        time.sleep(_POLL_S)
     return True
 
 
 def is_locked(root: Path) -> bool:
-    """Whether anything is left of a cluster of this root."""
+    """Whether a process of a cluster of this root still runs."""
     return locks.is_held(root / _LOCK_FILE)
 
 
@@ -207,9 +207,9 @@ def _start(root: Path, line: list[str], fds: tuple[int, ...]) -> ClusterHandle:
     make_root(root)
     lock = _lock(root)
     try:
-        # The guard and the cluster inherit the lock: it is free when both have ended.
+        # The guard and the cluster inherit the lock, and hold it until both have ended.
         with lock, (root / LOG_FILE).open("a") as log:
-            # One that was killed left this behind.
+            # A cluster that was killed has not removed it.
             (root / STATE_FILE).unlink(missing_ok=True)
             process = subprocess.Popen(
                 line,
@@ -222,23 +222,23 @@ def _start(root: Path, line: list[str], fds: tuple[int, ...]) -> ClusterHandle:
             )
         return _ready(process, root)
     except BaseException:
-        # Ctrl-C above all, and be it within Popen: a cluster that nobody waits for ends by itself.
+        # Also after a Ctrl-C within Popen.
         stop(root)
         raise
 
 
 def _ready(process: subprocess.Popen[str], root: Path) -> ClusterHandle:
-    """Wait for the one line that a cluster prints: how to reach it, or why it cannot start."""
-    assert process.stdout is not None  # noqa: S101 (asked for by those who call)
+    """Wait for the line that a cluster prints when it is ready or cannot start."""
+    assert process.stdout is not None  # noqa: S101 (the caller asks for it)
     with process.stdout as stdout:
         line = stdout.readline()
-    said = json.loads(line) if line else {}
-    running = status(root) if "url" in said else None
+    printed = json.loads(line) if line else {}
+    running = status(root) if "url" in printed else None
     if running:
         return running
     code = process.wait()
     why = f"the local cluster ended with exit code {code}; see {root / LOG_FILE}"
-    raise ClusterError(said.get("error", why))
+    raise ClusterError(printed.get("error", why))
 
 
 def _lock(root: Path) -> IO[str]:
@@ -255,7 +255,7 @@ def _lock(root: Path) -> IO[str]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file that only this user reads, whole or not at all.
+    """Write a file for this user alone, whole or not at all.
 
     Raises:
         HomeError: It cannot be written, as on a full disk.

@@ -14,7 +14,7 @@ def choose(choices: tuple[tuple[socket.AddressFamily, str], ...]) -> tuple[int, 
     """The first address family and address that a socket can be bound to.
 
     Args:
-        choices: Address families and addresses; the first is returned where none can be bound.
+        choices: Address families and addresses; the first one is returned if none can be bound.
     """
     for family, address in choices:
         try:

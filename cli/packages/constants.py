@@ -61,7 +61,7 @@ def known_tasks(package: Package, arguments: dict[str, Any]) -> Iterator[KnownTa
     Yields:
         Each task that runs a container or imports an artifact.
     """
-    spec = task_settings.handed_over(package.spec)
+    spec = task_settings.with_task_configs(package.spec)
     root = spec["root"]
     yield from _walk(spec, root, _defaults(root, {}) | arguments)
 

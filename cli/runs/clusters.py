@@ -127,7 +127,7 @@ def _kept(root: Path) -> Iterator[lifecycle.ClusterHandle]:
     except BaseException:
         _stop(root)
         raise
-    owner.let_go()
+    owner.detach()
 
 
 @contextmanager

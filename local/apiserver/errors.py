@@ -1,4 +1,4 @@
-"""The errors of the Kubernetes API, worded as a real server words them."""
+"""The errors of the Kubernetes API, with the messages of a real server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ApiError(Exception):
     Attributes:
         code: The HTTP status.
         reason: The machine-readable reason, such as `NotFound`.
-        message: The words for a person.
+        message: What a person reads.
         details: The `details` of the Status object.
     """
 
@@ -45,7 +45,7 @@ class ApiError(Exception):
         self.details = details or {}
 
     def status(self) -> Object:
-        """The error as the Status object that goes over the wire."""
+        """The error as the Status object of an answer."""
         return {
             "kind": "Status",
             "apiVersion": "v1",
@@ -122,7 +122,7 @@ def denied(webhook: str, why: str) -> ApiError:
 
     Args:
         webhook: The webhook's name.
-        why: What it says.
+        why: Its reason.
     """
     message = f'admission webhook "{webhook}" denied the request: {why}'
     return ApiError(403, "Forbidden", message)
@@ -140,18 +140,18 @@ def invalid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> ApiErr
         kind: The kind that the object itself names.
         group: The group that the object itself names.
         name: The object's name.
-        causes: What is wrong, in order; the same words are said once.
+        causes: What is wrong, in order; each message is given once.
 
     Returns:
         The error, with every cause in its details.
     """
     found = list(causes)
-    said = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in found))
-    words = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
+    messages = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in found))
+    message = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
     subject = f"{kind}.{group}" if group else kind
     details: Object = {"name": name, **({"group": group} if group else {}), "kind": kind}
     details["causes"] = [_cause_object(cause) for cause in found]
-    return ApiError(422, "Invalid", f'{subject} "{name}" is invalid: {words}', details)
+    return ApiError(422, "Invalid", f'{subject} "{name}" is invalid: {message}', details)
 
 
 def _cause_object(cause: Cause) -> Object:

@@ -1,4 +1,4 @@
-"""Small helpers for objects in their JSON form."""
+"""Readers of objects in their JSON form, and how they are copied."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from kfp_pytorch.launcher.constants import Kind
 from kfp_pytorch.local.apiserver.errors import Object
 
 Clock = Callable[[], datetime]
-"""Tells the time, in UTC."""
+"""Returns the time, in UTC."""
 
-# The letters and digits that the real name generator takes: none that makes a word.
+# The letters and digits of Kubernetes' own name generator.
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH = 5
 _LONGEST_GENERATED = 63

@@ -1,4 +1,4 @@
-"""The table of resource types that the server knows."""
+"""The resource types that the server has."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXPERIMENT = Kind("kubeflow.org", "v1beta1", "Experiment", "experiments")
 CLUSTER_SERVING_RUNTIME = Kind(
     "serving.kserve.io", "v1alpha1", "ClusterServingRuntime", "clusterservingruntimes"
 )
-# As `kubectl apply -k manifests` has them; they are kept, and nobody is refused anything.
+# For `kubectl apply -k manifests`: they are stored, and nothing is authorized by them.
 RBAC = tuple(
     Kind("rbac.authorization.k8s.io", "v1", name, f"{name.lower()}s")
     for name in ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
@@ -59,12 +59,12 @@ class Resource:
     Attributes:
         kind: Its names in the API.
         namespaced: Whether its objects live in namespaces.
-        custom: Whether a CustomResourceDefinition made it, with the ways of custom resources:
-            no unconditional update, no strategic merge patch, a Status after a deletion.
+        custom: Whether a CustomResourceDefinition made it: then an update needs a
+            resourceVersion, there is no strategic merge patch, and a deletion returns a Status.
         status: Whether the status is a subresource, which the main resource cannot write.
         generation: Whether metadata.generation counts the changes of the spec.
-        short_names: What kubectl takes for the plural.
-        categories: The groups that kubectl knows it by, such as `all`.
+        short_names: Other names for the plural that kubectl takes.
+        categories: The groups of kubectl that it belongs to, such as `all`.
         columns: The columns of custom resources; the native kinds have their own printers.
         schema: The OpenAPI v3 schema of a custom resource, or None where nothing is checked.
     """
@@ -134,7 +134,7 @@ def _native() -> Iterator[Resource]:
 
 
 class Registry:
-    """The resource types of one server, by kind and by the words of a URL.
+    """The resource types of one server, by kind and by the parts of a URL.
 
     Args:
         definitions: CustomResourceDefinitions; each adds a type or takes the place of one.
@@ -158,7 +158,7 @@ class Registry:
         """The type of a kind.
 
         Raises:
-            ApiError: 404 when the server does not know it.
+            ApiError: 404 when the server has no such type.
         """
         found = self._resources.get(kind)
         if found is None:

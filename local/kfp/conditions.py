@@ -1,8 +1,8 @@
-"""Conditions of `dsl.If` and `dsl.Elif` in a local run, as a cluster takes them.
+"""Conditions of `dsl.If` and `dsl.Elif` in a local run, evaluated as on a cluster.
 
-KFP compiles them to a few words of CEL. kfp.local finds only outputs that are called `Output`,
-knows no `double()`, stumbles over a quotation mark in a value, and takes every failure for False,
-so that steps are skipped without a word:
+KFP compiles them to CEL. kfp.local finds only outputs with the name `Output`, has no `double()`,
+fails over a quotation mark in a value, and takes every failure for False, so that steps are skipped
+without a message:
 https://github.com/kubeflow/pipelines/blob/master/sdk/python/kfp/local/orchestrator/enhanced_dag_orchestrator.py
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 _REFERENCE = re.compile(r"inputs\.parameter_values\['([^']+)'\]")
-# A text, which stays as it is, or an operator that Python writes as a word.
+# A text, which is not changed, or an operator that Python writes as a word.
 _TOKEN = re.compile(r"'(?:\\.|[^'\\])*'|&&|\|\||!(?!=)")
 _WORDS = {"&&": " and ", "||": " or ", "!": " not "}
 _NAMES = {"__builtins__": {}, "int": int, "double": float, "true": True, "false": False}
@@ -22,10 +22,10 @@ _NAMES = {"__builtins__": {}, "int": int, "double": float, "true": True, "false"
 def evaluator(
     resolve: Callable[[str, Any], Any],
 ) -> Callable[[str, Any], bool]:
-    """Makes what takes the place of kfp.local's `evaluate_condition`.
+    """Makes a replacement of kfp.local's `evaluate_condition`.
 
     Args:
-        resolve: kfp.local's own way to find a value; it is asked where no task made one.
+        resolve: kfp.local's function that finds a value, for those that are no task's output.
 
     Returns:
         A function of a condition and kfp.local's store of values.
@@ -42,36 +42,36 @@ def evaluator(
 
 
 def holds(condition: str, value_of: Callable[[str], Any]) -> bool:
-    """Tells whether a condition holds.
+    """Evaluates a condition.
 
     Args:
         condition: The condition, as KFP compiles it.
-        value_of: Gives the value of a reference in it; None where nothing made one.
+        value_of: Returns the value of a reference in it; None where there is none.
 
     Returns:
-        Whether it holds; what asks for a value that nothing made does not.
+        Whether it holds; it does not if a value is None.
 
     Raises:
-        Exception: Whatever Python says of values that cannot be compared so.
+        Exception: Python's, for values that cannot be compared.
     """
     values: dict[str, Any] = {}
 
-    def stand_in(match: re.Match[str]) -> str:
-        # As a variable a value cannot be taken for a part of the condition.
+    def variable(match: re.Match[str]) -> str:
+        # A variable, so that no value is read as a part of the condition.
         name = f"value_{len(values)}"
         values[name] = value_of(match[1])
         return name
 
-    text = _REFERENCE.sub(stand_in, condition)
+    text = _REFERENCE.sub(variable, condition)
     if any(value is None for value in values.values()):
         return False
     text = _TOKEN.sub(lambda match: _WORDS.get(match[0], match[0]), text).strip()
-    # Its words are those of the pipeline's author, whose code runs here anyway.
+    # It is by the pipeline's author, whose code runs here anyway.
     return not text or bool(eval(text, {**_NAMES, **values}))  # noqa: S307
 
 
 def _output(channel: str, store: Any) -> Any:
-    """The output of a task, in this group of tasks or in one around it; None if there is none."""
+    """The output of a task in this group of tasks or in one around it; None if there is none."""
     while store is not None:
         for task, outputs in store._task_output_data.items():
             for name, value in outputs.items():

@@ -1,8 +1,8 @@
-"""What a pipeline within another is handed where nobody gives it a value: its own default.
+"""The default of a parameter of a pipeline within another.
 
-kfp.local takes the value of the outer pipeline's parameter of that name, where it has one
+Where no value is given, kfp.local takes the value of the outer pipeline's parameter of that name
 (`build_nested_dag_arguments` of kfp.local.orchestrator.task_spec_utils), and fails over a parameter
-with no default at all. On a cluster both are as the author wrote them:
+without a default. The backend takes the default of the inner pipeline, or none:
 https://github.com/kubeflow/pipelines/blob/master/backend/src/v2/driver/resolve.go
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def fill_in(spec: dict[str, Any]) -> None:
-    """Writes defaults out where kfp.local would not find them; None where there is no other.
+    """Writes defaults where kfp.local would not find them; None where there is no other.
 
     Args:
         spec: A pipeline's specification, which is changed.
@@ -40,13 +40,13 @@ def _defaults(component: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_nones(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Has a step that is handed None take its own default, as KFP's driver does.
+    """Makes a step use its default for an argument that is None, as KFP's driver does.
 
     Args:
         original: kfp.local's `construct_executor_input`.
 
     Returns:
-        The same function, but for this.
+        The function with this change.
     """
 
     def construct_executor_input(*, arguments: dict[str, Any], **keywords: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What KFP tells a step of its run, and kfp.local does not know: it fails over these."""
+"""Placeholders for values of a run that kfp.local does not have: it fails over these."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ SCHEDULED = "{{$.pipeline_job_schedule_time_utc}}"
 
 
 def fill_in(spec: dict[str, Any], name: str, created: datetime) -> None:
-    """Fills in the run's name and times, wherever kfp.local fills in what it does know.
+    """Replaces the placeholders of the run's name and times.
 
     Args:
         spec: The pipeline's specification, which is changed.
         name: The run's name.
-        created: When the run began, in UTC. As a cluster does for a run without a schedule, it is
-            given for the scheduled time, too.
+        created: When the run began, in UTC; it is the scheduled time, too, as on a cluster for a
+            run without a schedule.
     """
     time = created.strftime("%Y-%m-%dT%H:%M:%SZ")
     known = {RESOURCE_NAME: name, CREATED: time, SCHEDULED: time}

@@ -2,12 +2,11 @@
 
     python -m kfp_pytorch.local.kfp.runner FOLDER
 
-kfp.local keeps global state, clears logging handlers and leaves the processes of its tasks behind
-when it is killed; so it gets a process, under a guard. What goes on is told on stdout by the
-stand-in around each step (`kfp_pytorch.local.kfp.step`); this program adds an event of its own when
-kfp.local fails outside of a step.
+kfp.local keeps global state, clears logging handlers and leaves the processes of its tasks running
+when it is killed; so it gets a process, under a guard. Each step writes its events to stdout (see
+`step`); this program adds an event when kfp.local fails outside of a step.
 
-`FOLDER/run.json` holds a `Run` as JSON, `FOLDER/pipeline.json` the pipeline's specification.
+`FOLDER/run.json` is a `Run` as JSON, `FOLDER/pipeline.json` the pipeline's specification.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from kfp_pytorch.local.processes import guard
 
 RUN_FILE = "run.json"
 PIPELINE_FILE = "pipeline.json"
-# What goes before a step's name, and before its command.
-_STAND_IN = [sys.executable, "-m", step.__name__]
+# Comes before a step's name and its command.
+_STEP = [sys.executable, "-m", step.__name__]
 # Linux's MAX_ARG_STRLEN.
 _ARGUMENT_BYTES = 131_072
 # kfp.local writes names in colours, for a terminal.
@@ -46,12 +45,11 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 class Run:
     """A local run's identity, which a resumed run keeps.
 
-    The URIs of its artifacts follow from `name`, and what a launcher calls its job follows from
-    them.
+    The URIs of its artifacts depend on `name`, and the names of jobs depend on these URIs.
 
     Attributes:
         name: The name of the run's folder below the folder of all runs.
-        id: The run's id, what `dsl.PIPELINE_JOB_ID_PLACEHOLDER` stands for.
+        id: The run's id, the value of `dsl.PIPELINE_JOB_ID_PLACEHOLDER`.
         pipeline: The pipeline's name.
         arguments: The arguments that were given, by parameter.
     """
@@ -63,25 +61,25 @@ class Run:
 
 
 def local_form(spec: dict[str, Any], name: str) -> dict[str, Any]:
-    """Puts the stand-in for KFP's launcher before the command of every step.
+    """Makes the specification that kfp.local runs: every command is run by `step`.
 
     Args:
         spec: A pipeline's specification, in image form.
-        name: The run's name, which becomes the pipeline's: KFP mistakes a pipeline that is called
-            like one of its components for that component.
+        name: The run's name, which becomes the pipeline's: KFP takes a pipeline with the name of
+            one of its components for that component.
 
     Returns:
         A new specification for this machine alone.
     """
-    result = task_settings.handed_over(spec)
+    result = task_settings.with_task_configs(spec)
     own_defaults.fill_in(result)
     placeholders.fill_in(result, name, datetime.now(UTC))
     result["pipelineInfo"]["name"] = name
     for label, executor in result.get("deploymentSpec", {}).get("executors", {}).items():
         container = executor.get("container")
         if container and container.get("command"):
-            stand_in = [*_STAND_IN, label.removeprefix("exec-"), "--"]
-            container["command"] = [*stand_in, *container["command"]]
+            step_command = [*_STEP, label.removeprefix("exec-"), "--"]
+            container["command"] = [*step_command, *container["command"]]
     return result
 
 
@@ -110,18 +108,18 @@ def run(folder: Path) -> None:
 
 
 def override_kfp(wanted: Run) -> None:
-    """Replaces six functions of kfp.local, as no setting of it does.
+    """Replaces six functions of kfp.local that no setting changes.
 
     - The pipeline's resource name, a part of every URI, has the time in it; a resumed run keeps
-      the one it had.
+      its own.
     - The run's id is random digits; here it is the run's.
-    - `python3` is replaced in every argument, the user's own strings included; the stand-in sets
-      PATH instead. What no process can be started with is refused with the step's name.
-    - A whole number that a pipeline puts inside a list or dict arrives as `3.0`; the backend
-      writes `3`. And it writes the keys of a dict in their order, whatever order they were given
-      in.
-    - A step that is handed None fails; it has its own default. See `own_defaults`.
-    - A condition is False whenever kfp.local cannot make sense of it; see `conditions`.
+    - `python3` is replaced in every argument, also in the user's strings; `step` sets PATH instead.
+      An argument that is too long for a process is refused with the step's name.
+    - A whole number inside a list or dict becomes `3.0`; the backend writes `3`, and sorts the keys
+      of a dict.
+    - A step fails over an argument that is None, where the backend uses the default; see
+      `own_defaults`.
+    - A condition is False whenever kfp.local cannot evaluate it; see `conditions`.
 
     Args:
         wanted: The run's identity.
@@ -154,8 +152,8 @@ def _startable(command: list[str], _executable: str) -> list[str]:
     size = max(len(argument.encode()) for argument in command)
     if size >= _ARGUMENT_BYTES:
         raise ValueError(
-            f"step {command[len(_STAND_IN)]} is handed {size:,} bytes in one argument, which holds "
-            f"all of its inputs; Linux takes less than {_ARGUMENT_BYTES:,}, here and on a cluster. "
+            f"step {command[len(_STEP)]} is handed {size:,} bytes in one argument, which holds all "
+            f"of its inputs; Linux takes less than {_ARGUMENT_BYTES:,}, here and on a cluster. "
             "Hand what is large on as an artifact, not as a parameter."
         )
     return command
@@ -168,7 +166,7 @@ def _as_the_backend_writes(
         result = original(*arguments, **keywords)
         values = result.get("inputs", {}).get("parameterValues", {})
         for name, value in values.items():
-            # KFP's name for what a pipeline puts inside another value.
+            # KFP's name for a value that is a part of another.
             if name.startswith("pipelinechannel--") and isinstance(value, float):
                 values[name] = int(value) if value.is_integer() else value
             else:
@@ -179,7 +177,7 @@ def _as_the_backend_writes(
 
 
 def _in_order(value: Any) -> Any:
-    """A value with the keys of every dict in it sorted, as Go writes a map."""
+    """A value whose dicts have sorted keys, as Go writes a map."""
     if isinstance(value, dict):
         return {key: _in_order(value[key]) for key in sorted(value)}
     return [_in_order(item) for item in value] if isinstance(value, list) else value
@@ -191,17 +189,14 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
     _terminated = True
     for pid, parent in guard.parents().items():
         if parent == os.getpid():
-            # Another thread may have seen it end meanwhile.
+            # It may have ended meanwhile.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
     raise SystemExit(constants.EXIT_TERMINATED)
 
 
-class Whole:
-    """A text file that takes one write after the other.
-
-    kfp.local passes the lines of the steps of a loop on from several threads, and Python mixes
-    long ones.
+class LockedFile:
+    """A text file that several threads write to; Python mixes long writes otherwise.
 
     Args:
         file: The file.
@@ -227,15 +222,15 @@ class Whole:
 
 def main(arguments: list[str]) -> int:
     """Run the pipeline; returns 0, 1 after a failure, or 143 after SIGTERM."""
-    sys.stdout = cast("TextIO", Whole(sys.stdout))
+    sys.stdout = cast("TextIO", LockedFile(sys.stdout))
     warnings.simplefilter("ignore", FutureWarning)
     signal.signal(signal.SIGTERM, _terminate)
     folder = Path(arguments[0])
     try:
         run(folder)
     except Exception as error:
-        words = _COLOURS.sub("", str(error))
-        step.Events("").send("error", message=f"{type(error).__name__}: {words}")
+        reason = _COLOURS.sub("", str(error))
+        step.Events("").send("error", message=f"{type(error).__name__}: {reason}")
         return 1
     return 0
 

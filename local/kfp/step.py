@@ -1,14 +1,14 @@
-"""Stands in for what surrounds a step's program on a cluster: KFP's launcher and Argo's executor.
+"""Runs a step's program as KFP's launcher and Argo's executor do on a cluster.
 
     python -m kfp_pytorch.local.kfp.step NAME -- COMMAND…
 
-It is a program of its own, between kfp.local and the step's command. It makes the step's Pod
-object, runs the command as a child with its output piped and with the environment that a step's
-pod has, signals the child's whole process group on SIGTERM, as Argo does, and records phase, exit
-code and termination message in the Pod object at the end.
+kfp.local runs this program in place of the step's command. It creates the step's Pod object, runs
+the command as a child with its output piped and with the environment of a step's pod, sends SIGTERM
+on to the child's whole process group, and records phase, exit code and termination message in the
+Pod object at the end.
 
-What happens is told on stdout, one event a line: `EVENT_MARK` and a JSON object.
-`KFP_PYTORCH_STEP` holds a `Setting` as JSON.
+It writes events to stdout, one a line: `EVENT_MARK` and a JSON object. The environment variable
+`KFP_PYTORCH_STEP` has a `Setting` as JSON.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SETTING_ENV = "KFP_PYTORCH_STEP"
 EVENT_MARK = "\x02"
 # On a step's pod: NAMESPACE/NAME of the InferenceService that the step makes or changes.
 DEPLOYS_ANNOTATION = f"{constants.PREFIX}/deploys"
-# No scheduler of this name runs, so no kubelet takes the pod: its process is this program's child.
+# No scheduler has this name, so no kubelet runs the pod: its process is this program's child.
 SCHEDULER = "kfp-pytorch-step"
 
 # A service, as only pods of its cluster reach it.
@@ -53,11 +53,11 @@ STDERR_LINES = 200
 
 @dataclass(frozen=True)
 class Setting:
-    """What a step's stand-in needs to know of its run.
+    """The run of a step.
 
     Attributes:
         run_id: The run's id, as `pipeline/runid` has it.
-        folder: Where the run's files lie.
+        folder: The folder of the run's files.
         namespace: The namespace of the step's pod.
         workflow: The name of the Workflow object that owns the pod.
         workflow_uid: Its uid.
@@ -86,16 +86,16 @@ class Events:
         self._lock = threading.Lock()
 
     def send(self, event: str, **fields: Any) -> None:
-        """Write one event; a reader that has gone is no reason to stop."""
-        told = {"step": self.step, "pod": self.pod, "event": event, **fields}
-        line = EVENT_MARK + json.dumps(told) + "\n"
+        """Write one event, if stdout is still read."""
+        content = {"step": self.step, "pod": self.pod, "event": event, **fields}
+        line = EVENT_MARK + json.dumps(content) + "\n"
         with self._lock, contextlib.suppress(OSError):
             sys.stdout.write(line)
             sys.stdout.flush()
 
 
 class PodObject:
-    """The step's Pod object, when the run has an API server to keep it."""
+    """The step's Pod object, if the run has an API server."""
 
     def __init__(self, setting: Setting, step: str) -> None:
         self.setting = setting
@@ -156,7 +156,7 @@ class PodObject:
         }
         body = {"status": {"phase": phase, "containerStatuses": [container]}}
         url = client.path(constants.POD, self.setting.namespace, self.name, subresource="status")
-        # The cluster may be on its way down; the step's own outcome is what counts.
+        # The cluster may be stopping; that is no failure of the step.
         with contextlib.suppress(OSError, client.RequestRefused):
             self._request("PATCH", url, body)
 
@@ -181,23 +181,22 @@ class Program:
         )
 
     def terminate(self, _number: int, _frame: FrameType | None) -> None:
-        """Signal the whole group, as Argo does, and limit what is left of its life."""
+        """Signal the whole group, as Argo does, and kill it after a grace period."""
         self.signalled = True
         self._signal_group(signal.SIGTERM)
         timer = threading.Timer(GRACE_SECONDS, self._signal_group, [signal.SIGKILL])
         timer.daemon = True
         timer.start()
 
-    def say(self, text: str) -> None:
-        """Add a line to what the program said."""
+    def add_line(self, text: str) -> None:
+        """Add a line to the program's output."""
         self.stderr_end.append(text)
         self.events.send("line", text=text)
 
     def wait(self) -> int:
         """Pass the output on until the last process of the group closes it; returns the code.
 
-        The shell around KFP's program dies of SIGTERM at once, the program does not: the step
-        has ended when the output has.
+        On SIGTERM the shell around KFP's program ends before the program does.
         """
         reader = threading.Thread(target=self._copy, args=[self._child.stderr, self.stderr_end])
         reader.start()
@@ -233,14 +232,14 @@ def main(arguments: list[str]) -> int:
     try:
         pod.create(_deploys(command, setting.namespace))
     except (OSError, client.RequestRefused) as error:
-        words = f"The pod of this step could not be made: {error}"
-        told = {"message": words, "stderr": words, "outputs": {}}
-        events.send("ended", exit=1, terminated=False, seconds=0.0, **told)
+        message = f"The pod of this step could not be made: {error}"
+        outcome = {"message": message, "stderr": message, "outputs": {}}
+        events.send("ended", exit=1, terminated=False, seconds=0.0, **outcome)
         return 1
     log = Path(setting.folder) / "steps" / pod.name / "termination-log"
     log.parent.mkdir(parents=True)
     log.touch()
-    # KFP's command unpacks the step's source there and leaves it, as a container ends with it.
+    # KFP's command leaves the step's source there, as in a container that is removed.
     with tempfile.TemporaryDirectory(
         prefix="kfp-pytorch-", dir=temporary.short_folder(), ignore_cleanup_errors=True
     ) as scratch:
@@ -263,14 +262,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _outcome(program: Program, command: list[str]) -> int:
-    """Waits for the program's end; an exit code of 0 without its outputs is no success to KFP."""
+    """Waits for the program's end; to KFP, exit code 0 without the outputs is a failure."""
     code = program.wait()
-    lacking = _lacking(command) if code == 0 else []
-    if not lacking:
+    missing = _missing_outputs(command) if code == 0 else []
+    if not missing:
         return code
-    program.say(
+    program.add_line(
         f"The program ended with exit code 0, but gave no value of its output "
-        f"{', '.join(lacking)}: its function returned None, or the process ended before it "
+        f"{', '.join(missing)}: its function returned None, or the process ended before it "
         "returned. KFP fails such a step."
     )
     return 1
@@ -281,11 +280,11 @@ def environment(pod: PodObject, log: Path) -> dict[str, str]:
 
     Args:
         pod: The step's Pod object.
-        log: The file that stands for its termination log.
+        log: The file of its termination log.
     """
     variables = dict(os.environ)
     variables.pop(SETTING_ENV, None)
-    # KFP's commands say `python3`; here that is the Python that has this project.
+    # KFP's commands run `python3`, which is to be the Python that has this project.
     here = str(Path(sys.executable).parent)
     variables["PATH"] = os.pathsep.join([here, variables.get("PATH", os.defpath)])
     variables["PYTHONUNBUFFERED"] = "1"
@@ -306,7 +305,7 @@ def _executor_input(command: list[str]) -> dict[str, Any]:
 
 
 def _deploys(command: list[str], namespace: str) -> dict[str, str]:
-    """The annotation of a step that deploys a model; of another step none."""
+    """The annotation of a step that deploys a model; none for other steps."""
     if _option(command, "--function_to_execute") != "kserve_deploy":
         return {}
     inputs = _executor_input(command).get("inputs", {}).get("parameterValues", {})
@@ -329,7 +328,7 @@ def _with_reachable_url(command: list[str], services: str) -> list[str]:
 
 
 def _written(outputs: dict[str, Any]) -> dict[str, Any]:
-    """Reads the file that the program hands to KFP; nothing when it wrote none."""
+    """Reads the program's output file; empty if it wrote none."""
     path = Path(outputs.get("outputFile", ""))
     written: dict[str, Any] = {}
     if path.is_file():
@@ -337,10 +336,10 @@ def _written(outputs: dict[str, Any]) -> dict[str, Any]:
     return written
 
 
-def _lacking(command: list[str]) -> list[str]:
-    """Lists the output parameters that the program gave no value.
+def _missing_outputs(command: list[str]) -> list[str]:
+    """Lists the output parameters without a value.
 
-    KFP's launcher fails over these, and takes an artifact that is not there for an empty one:
+    KFP's launcher fails over these, but not over an artifact without content:
     https://github.com/kubeflow/pipelines/blob/master/backend/src/v2/component/launcher_v2.go
     """
     outputs = _executor_input(command).get("outputs", {})
@@ -353,9 +352,9 @@ def _lacking(command: list[str]) -> list[str]:
 
 
 def _outputs(command: list[str]) -> dict[str, Any]:
-    """Read what the program handed to KFP: output parameters, and artifacts with metadata.
+    """Read the program's output parameters, and its artifacts with their metadata.
 
-    A program that failed has handed over nothing, but the artifacts that it wrote are there.
+    Artifacts that a failed program has written are among them, without metadata.
     """
     outputs = _executor_input(command).get("outputs", {})
     written = _written(outputs)

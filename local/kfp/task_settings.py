@@ -1,6 +1,6 @@
-"""What an author set on a task, for a step that wants to know it: `dsl.TaskConfig`.
+"""The settings of a task, for a step with a parameter `dsl.TaskConfig`.
 
-On a cluster KFP's driver hands it over; kfp.local does not:
+KFP's driver passes them to the step; kfp.local does not:
 https://github.com/kubeflow/pipelines/blob/master/backend/src/v2/driver/driver.go (TaskConfig).
 """
 
@@ -20,8 +20,8 @@ _AMOUNTS = (
 )
 
 
-def handed_over(spec: dict[str, Any]) -> dict[str, Any]:
-    """Gives each task that declares a `dsl.TaskConfig` its environment and resources as one.
+def with_task_configs(spec: dict[str, Any]) -> dict[str, Any]:
+    """Passes each task with a `dsl.TaskConfig` its environment and resources.
 
     What is set with `kfp.kubernetes`, such as a node selector, is not in a pipeline's own
     specification.
@@ -42,10 +42,10 @@ def handed_over(spec: dict[str, Any]) -> dict[str, Any]:
             if definition.get("parameterType") != _TYPE:
                 continue
             given = task.setdefault("inputs", {}).setdefault("parameters", {})
-            # What hands on a parameter of its pipeline is handed this too: nobody gives that one.
+            # Also where the pipeline passes a parameter of its own on: that has no value.
             if settings or name in given:
                 given[name] = {"runtimeValue": {"constant": settings}}
-    # A component that was compiled alone has one as its pipeline's parameter.
+    # The pipeline of a component that was compiled alone has it as a parameter.
     asked = result["root"].get("inputDefinitions", {}).get("parameters", {})
     for name in [name for name, of in asked.items() if of.get("parameterType") == _TYPE]:
         del asked[name]

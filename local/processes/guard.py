@@ -1,23 +1,23 @@
-"""Runs one command and ends every process that comes of it.
+"""Runs one command, and ends all of its descendants when it ends.
 
     python -I -S guard.py [--grace SECONDS] [--owner-fd FD] [--report-fd FD] [--to-all] -- COMMAND…
 
-A stand-alone program of the standard library, quick to start. It becomes the leader of a new
-session and, on Linux, the parent of every orphan below it (a *subreaper*), so that nothing can
-leave its tree: not a daemon, not a process in a session of its own, as torchrun's workers are.
+A program of the standard library alone, which starts quickly. It is the leader of a new session
+and, on Linux, a *subreaper*: the parent of every orphan below it. So it finds daemons, and
+processes with a session of their own, as torchrun's workers are.
 
 It ends the command on SIGTERM, SIGINT or SIGHUP, and when the other end of the pipe FD
-(`--owner-fd`) closes, which happens however its owner dies. A byte from there lets the command go:
-nothing is owned any more. The command gets SIGTERM; with `--to-all` so does every descendant. When
-it has ended, or the grace is over, all that is left is killed. When its owner has died the grace is
-at most `ORPHAN_GRACE`.
+(`--owner-fd`) closes, as it does when its owner ends in any way. A byte from the pipe detaches the
+command from its owner. The command gets SIGTERM; with `--to-all` so does every descendant. When it
+has ended, or the grace period is over, the rest is killed. The grace period after the end of the
+owner is at most `ORPHAN_GRACE`.
 
-The exit status is the command's, or 128 + N when signal N ended it. `--report-fd` tells the two
-apart. It gets JSON lines: `{"started": PID}`, then `{"exit": 3}` or `{"signal": 9}`; or, when the
-command could not be started, `{"errno": 2}` alone (exit status 127).
+The exit status is the command's, or 128 + N when signal N ended it. `--report-fd` gets JSON lines:
+`{"started": PID}`, then `{"exit": 3}` or `{"signal": 9}`; or, when the command could not be
+started, `{"errno": 2}` alone (exit status 127).
 
-macOS has no subreaper: a process that left the session *and* whose parent has died is not found
-there. All others are.
+macOS has no subreaper: a process that has a session of its own *and* whose parent has ended is not
+found there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import sys
 import time
 
 ORPHAN_GRACE = 2.0
-"""The longest grace, in seconds, for a command whose owner has died."""
+"""The longest grace period, in seconds, for a command whose owner has ended."""
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SET_CHILD_SUBREAPER = 36
@@ -140,7 +140,7 @@ def _reap(main: int) -> int | None:
 
 
 def _kill_all() -> None:
-    """Kill every descendant, those that are born meanwhile included, and collect them."""
+    """Kill every descendant, also those that start meanwhile, and collect them."""
     while True:
         below = descendants(os.getpid())
         _send(below, signal.SIGKILL)
@@ -154,7 +154,7 @@ def _kill_all() -> None:
 
 
 class _Guard:
-    """The loop that waits for the command, for a signal, and for the owner's death."""
+    """The loop that waits for the command, for a signal, and for the owner's end."""
 
     def __init__(self, main: int, grace: float, owner: int, to_all: bool) -> None:
         self.main = main
@@ -164,7 +164,7 @@ class _Guard:
         self.deadline: float | None = None
 
     def wait(self, wakeup: int) -> int:
-        """Wait for the main child, or for the end of its grace; returns its wait status."""
+        """Wait for the main child, or for the end of its grace period; returns its wait status."""
         poll = select.poll()
         poll.register(wakeup, select.POLLIN)
         if self.owner >= 0:
@@ -207,7 +207,7 @@ def _report(descriptor: int, what: str, number: int) -> None:
         try:
             os.write(descriptor, b'{"%s": %d}\n' % (what.encode(), number))
         except OSError:
-            return  # nobody reads it: the owner has died
+            return  # the owner has ended
 
 
 def _options(arguments: list[str]) -> tuple[dict[str, float], list[str]]:
@@ -234,7 +234,7 @@ def main(arguments: list[str]) -> int:
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)
     if os.getpgrp() != os.getpid():
-        os.setsid()  # a terminal's Ctrl-C is for the owner, which decides what it means
+        os.setsid()  # a terminal's Ctrl-C is for the owner alone
     _prctl(_SET_CHILD_SUBREAPER, 1)
     wakeup = _wakeup_pipe()
     try:
@@ -243,7 +243,7 @@ def main(arguments: list[str]) -> int:
         _report(report, "errno", error.errno or 0)
         return 127
     _report(report, "started", child)
-    # Its own copies of the command's pipes would hide from a reader that the command has ended.
+    # Its copies of the command's pipes would keep them open when the command has ended.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
@@ -258,5 +258,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # No clean-up of the interpreter: whoever waits for the guard waits for it too.
+    # Without the interpreter's clean-up, for which others would wait.
     os._exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""How this process starts another under a guard, which ends it when this process dies."""
+"""Starts processes under a guard, which ends them when this process ends."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ _GUARD = str(Path(guard.__file__).resolve())
 
 
 class Owner:
-    """The end of a pipe that closes when this process dies; guards inherit it.
-
-    Its other end lives in this process alone: children do not inherit it, and those that are
-    forked without an exec close it.
+    """A pipe whose writing end this process alone has: a guard sees it close.
 
     Attributes:
-        fd: What a guard inherits.
+        fd: The reading end, which guards inherit.
     """
 
     def __init__(self) -> None:
@@ -30,8 +27,8 @@ class Owner:
         self._writer = os.fdopen(writer, "wb", buffering=0)
         os.register_at_fork(after_in_child=self._writer.close)
 
-    def let_go(self) -> None:
-        """Let what the guard runs outlive this process; for the owner of a single guard."""
+    def detach(self) -> None:
+        """Let the command of the one guard that has this owner outlive this process."""
         with self._writer:
             self._writer.write(b".")
         os.close(self.fd)
@@ -39,7 +36,7 @@ class Owner:
 
 @functools.cache
 def this_process() -> Owner:
-    """Return the owner of all that ends with this process."""
+    """Return the owner of the guards whose commands end with this process."""
     return Owner()
 
 
@@ -56,9 +53,9 @@ def command(
     Args:
         argv: The command and its arguments.
         grace: Seconds from SIGTERM to SIGKILL.
-        to_all: Whether SIGTERM goes to every descendant, not to the command alone.
+        to_all: Whether SIGTERM is sent to every descendant, not to the command alone.
         report_fd: Where the guard writes how the command ended (see `guard`).
-        owner: For a command that may be let go; `this_process()` if None.
+        owner: For a command that may be detached; `this_process()` if None.
 
     Returns:
         The command line, and the descriptors that the guard must inherit (`pass_fds`).
@@ -90,20 +87,20 @@ def popen(
 ) -> subprocess.Popen[str]:
     """Start a command under a guard of this process.
 
-    However this process dies, the command and all that came of it end within `grace`, or within
-    `guard.ORPHAN_GRACE` seconds if that is shorter. `terminate()` on the result ends them in
-    order; `kill()` is never needed.
+    When this process ends, also when it is killed, the command and its descendants end within
+    `grace` or `guard.ORPHAN_GRACE` seconds, whichever is shorter. `terminate()` on the result ends
+    them earlier.
 
     Args:
         argv: The command and its arguments.
         grace: Seconds from SIGTERM to SIGKILL.
-        to_all: Whether SIGTERM goes to every descendant, not to the command alone.
+        to_all: Whether SIGTERM is sent to every descendant, not to the command alone.
         env: The command's environment; this process's own if None.
         cwd: The command's working directory; this process's own if None.
         stdin: As for `subprocess.Popen`; nothing to read by default.
         stdout: As for `subprocess.Popen`.
         stderr: As for `subprocess.Popen`.
-        pass_fds: As for `subprocess.Popen`; the guard holds them to the end, as the command does.
+        pass_fds: As for `subprocess.Popen`; the guard has them open, too.
 
     Returns:
         The guard's process; its exit status is the command's, or 128 + N after signal N.

@@ -1,4 +1,4 @@
-"""Locks on files, which end with the last process that holds them, however it ends."""
+"""Locks on files; the kernel releases one when the last process that holds it has ended."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-_BEAT_S = 0.02
-# Whoever asks `is_held` holds the lock for a moment, too: on a busy machine, a longer one.
+_POLL_S = 0.02
+# `is_held` takes the lock for a moment, too.
 _MOMENT_S = 1.0
 
 
@@ -17,7 +17,7 @@ def take(file: IO[Any], *, within: float = _MOMENT_S) -> bool:
 
     Args:
         file: The open file; the lock ends when it is closed everywhere.
-        within: Seconds that another process may take to let go of it.
+        within: Seconds to wait for another process that releases it.
 
     Returns:
         Whether the lock was taken; False when another process holds it.
@@ -29,7 +29,7 @@ def take(file: IO[Any], *, within: float = _MOMENT_S) -> bool:
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 return False
-            time.sleep(_BEAT_S)
+            time.sleep(_POLL_S)
         else:
             return True
 

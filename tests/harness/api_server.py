@@ -159,14 +159,15 @@ class ThreadedServer:
 
     def _start_restart(self, restart: Restart) -> None:
         async def restarting() -> None:
-            unfinished = self.faults.unfinished()
-            self.server.close_port(keep=unfinished)
-            self._loop.call_later(restart.streams_s, self.faults.end, unfinished)
             await self._wait_closed(restart.refused_s)
             self.faults.add_first(restart.fault())
             await self.server.start()
 
-        self._outage = self._loop.create_task(restarting())
+        if self._outage is None or self._outage.done():
+            unfinished = self.faults.unfinished()
+            self.server.close_port(keep=unfinished)
+            self._loop.call_later(restart.streams_s, self.faults.end, unfinished)
+            self._outage = self._loop.create_task(restarting())
 
     async def _wait_closed(self, seconds: float) -> None:
         # Bound, so that nobody else gets the port meanwhile.

@@ -1,4 +1,4 @@
-"""The HTTP face of the objects: what the official client and kubectl take for Kubernetes."""
+"""The routes of the API, as an ASGI application."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NO_SUCH_PAGE = "404 page not found\n"
 
 @dataclass(frozen=True)
 class Settings:
-    """How the server behaves where a client cannot tell it.
+    """What the server decides and no client can.
 
     Attributes:
         log_root: The folder of the containers' logs.
@@ -66,7 +66,7 @@ def reply(obj: Object, status: int = 200, warnings: list[str] | None = None) -> 
     Args:
         obj: Its content.
         status: The HTTP status.
-        warnings: What to warn the client of.
+        warnings: The warnings for the client.
     """
     text = json.dumps(obj, separators=(",", ":"), ensure_ascii=False)
     response = Response(text.encode(), status, media_type="application/json")
@@ -99,25 +99,25 @@ def _discovery_routes(api: Api) -> list[Route]:
     known: dict[str, Callable[[dict[str, str]], Object | None]] = {
         "/api": lambda _: discovery.api_versions(),
         "/apis": lambda _: discovery.groups(registry),
-        "/apis/{group}": lambda words: discovery.group(registry, words["group"]),
-        "/api/{version}": lambda words: discovery.resources(registry, "", **words),
-        "/apis/{group}/{version}": lambda words: discovery.resources(registry, **words),
+        "/apis/{group}": lambda path: discovery.group(registry, path["group"]),
+        "/api/{version}": lambda path: discovery.resources(registry, "", **path),
+        "/apis/{group}/{version}": lambda path: discovery.resources(registry, **path),
         "/version": lambda _: discovery.VERSION,
         "/openapi/v3": lambda _: discovery.openapi_root(registry),
-        "/openapi/v3/api/{version}": lambda words: discovery.openapi(registry, "", **words),
-        "/openapi/v3/apis/{group}/{version}": lambda words: discovery.openapi(registry, **words),
+        "/openapi/v3/api/{version}": lambda path: discovery.openapi(registry, "", **path),
+        "/openapi/v3/apis/{group}/{version}": lambda path: discovery.openapi(registry, **path),
     }
     reviews = [f"/apis/{group}/v1/{name}" for group, (name, _) in discovery.REVIEW_GROUPS.items()]
     return [
-        *(Route(path, _telling(tell)) for path, tell in known.items()),
+        *(Route(path, _discovery_endpoint(find)) for path, find in known.items()),
         *(Route(path, _healthy) for path in ("/healthz", "/livez", "/readyz")),
         *(Route(path, _review, methods=["POST"]) for path in reviews),
     ]
 
 
-def _telling(tell: Callable[[dict[str, str]], Object | None]) -> Endpoint:
+def _discovery_endpoint(find: Callable[[dict[str, str]], Object | None]) -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        found = tell(request.path_params)
+        found = find(request.path_params)
         return PlainTextResponse(_NO_SUCH_PAGE, 404) if found is None else reply(found)
 
     return endpoint

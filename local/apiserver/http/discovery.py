@@ -1,4 +1,4 @@
-"""What kubectl asks before it asks for anything: versions, groups, resources, OpenAPI."""
+"""Discovery, which kubectl reads first: versions, groups, resources, OpenAPI."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERSION = {
     "platform": "linux/amd64",
 }
 
-# What kubectl and the client may ask of a server about who they are and what they may do.
+# Reviews of a client's own identity and permissions.
 REVIEW_GROUPS = {
     "authentication.k8s.io": ("selfsubjectreviews", "SelfSubjectReview"),
     "authorization.k8s.io": ("selfsubjectaccessreviews", "SelfSubjectAccessReview"),
@@ -115,7 +115,7 @@ def openapi_root(registry: Registry) -> Object:
 
 
 def openapi(registry: Registry, group: str, version: str) -> Object:
-    """A document with as much as kubectl needs: that writes take `fieldValidation`."""
+    """The part of the document that kubectl needs: that writes take `fieldValidation`."""
     paths: Object = {}
     schemas: Object = {}
     prefix = f"/apis/{group}/{version}" if group else f"/api/{version}"
@@ -141,7 +141,7 @@ def openapi(registry: Registry, group: str, version: str) -> Object:
 
 
 def review(asked: Object) -> Object:
-    """The answer to a review of oneself: one person's server allows that person all."""
+    """The answer to a review of the client itself: everything is allowed."""
     spec = asked.get("spec") or {}
     if asked.get("kind") == "SelfSubjectReview":
         status: Object = {"userInfo": {"username": "local", "groups": ["system:masters"]}}

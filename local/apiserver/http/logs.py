@@ -14,7 +14,7 @@ from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object, bad_request
 from kfp_pytorch.local.apiserver.store.api import Api
 
-# A file tells nobody that it grew; this is how soon a follower sees it.
+# How often a followed log is looked at for more.
 _POLL_S = 0.05
 # Bytes read at once.
 _CHUNK = 1 << 20
@@ -22,11 +22,11 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for of a log.
+    """The options of a request for a log.
 
     Attributes:
         container: The container; empty for the only one.
-        follow: Whether to go on until the container ends.
+        follow: Whether to send what is added until the container ends.
         previous: The log of the container before the last restart.
         timestamps: Whether each line begins with its time.
         since: Only lines from this time on.
@@ -91,10 +91,10 @@ def _container(pod: Object, asked: str) -> str:
         return asked
     if len(containers) == 1:
         return str(containers[0])
-    words = f"choose one of: [{' '.join(containers)}]"
+    choices = f"choose one of: [{' '.join(containers)}]"
     if init:
-        words += f" or one of the init containers: [{' '.join(init)}]"
-    raise bad_request(f"a container name must be specified for pod {name}, {words}")
+        choices += f" or one of the init containers: [{' '.join(init)}]"
+    raise bad_request(f"a container name must be specified for pod {name}, {choices}")
 
 
 def _status(pod: Object, container: str) -> Object:

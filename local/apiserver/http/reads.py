@@ -34,11 +34,11 @@ class Shape:
 def shape(accept: str, query: Mapping[str, str]) -> Shape:
     """The form that an Accept header asks for; the first that this server can make."""
     for option in accept.split(","):
-        words = dict(
-            word.strip().partition("=")[::2] for word in option.split(";")[1:] if "=" in word
+        settings = dict(
+            part.strip().partition("=")[::2] for part in option.split(";")[1:] if "=" in part
         )
-        form = words.get("as", "").removesuffix("List")
-        if form in ("Table", "PartialObjectMetadata") and words.get("g") == "meta.k8s.io":
+        form = settings.get("as", "").removesuffix("List")
+        if form in ("Table", "PartialObjectMetadata") and settings.get("g") == "meta.k8s.io":
             return Shape(form, query.get("includeObject", "Metadata"))
         if not form:
             break

@@ -27,7 +27,7 @@ Middleware = Callable[[ASGIApp], ASGIApp]
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handlers: signals are the process' own affair."""
+    """uvicorn without its signal handlers: the process has its own."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -75,7 +75,7 @@ class Server:
         return f"http://{loopback.HOST}:{self.port}"
 
     async def start(self) -> None:
-        """Listens, and answers from the moment that this returns.
+        """Starts the server; it is ready when this returns.
 
         Raises:
             OSError: when the port is in use.

@@ -1,4 +1,4 @@
-"""A response whose body comes in pieces, and which ends when its reader goes away."""
+"""A response whose body is sent in pieces, until the client disconnects."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from starlette.types import Receive, Scope, Send
 
 
 class Stream(Response):
-    """A response that sends each piece as soon as it is there.
+    """A response that sends each piece as soon as there is one.
 
-    It listens for the reader's leaving all the while: a watch on which nothing happens would else
-    be held for as long as nothing happens.
+    It notices that the client has disconnected even while there is nothing to send, as in a watch
+    without events.
 
     Args:
         pieces: The body.
@@ -30,13 +30,13 @@ class Stream(Response):
             {"type": "http.response.start", "status": 200, "headers": list(self.raw_headers)}
         )
         pump = asyncio.create_task(self._pump(send))
-        gone = asyncio.create_task(disconnected(receive))
+        disconnect = asyncio.create_task(disconnected(receive))
         try:
-            await asyncio.wait({pump, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({pump, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            gone.cancel()
+            disconnect.cancel()
             pump.cancel()
-            results = await asyncio.gather(pump, gone, return_exceptions=True)
+            results = await asyncio.gather(pump, disconnect, return_exceptions=True)
         for result in results:
             if isinstance(result, Exception):
                 raise result
@@ -49,6 +49,6 @@ class Stream(Response):
 
 
 async def disconnected(receive: Receive) -> None:
-    """Returns when the client has left."""
+    """Returns when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -24,10 +24,10 @@ class Options:
 
     Attributes:
         since: The resourceVersion to go on from; None begins with the objects that are there.
-        timeout_s: Seconds after which the watch ends; None for a server's own choice.
+        timeout_s: Seconds after which the watch ends; None for 30 to 60 minutes.
         bookmarks: Whether the client takes bookmarks.
         bookmark_every_s: Seconds between two bookmarks.
-        initial: Whether a bookmark tells where the initial objects end.
+        initial: Whether a bookmark marks the end of the initial objects.
     """
 
     since: int | None = None
@@ -38,7 +38,7 @@ class Options:
 
 
 def line(event: str, encoded: str) -> bytes:
-    """An event as it goes over the wire.
+    """The line of an event.
 
     Args:
         event: Its type, such as ADDED.
@@ -59,13 +59,13 @@ async def lines(
     Args:
         api: The objects.
         target: What is watched.
-        match: Tells which objects are selected.
+        match: Whether an object is selected.
         options: How it is watched.
         shown: Makes the JSON of an event's object; by default the object itself.
     """
     kind = target.resource.kind
     loop = asyncio.get_running_loop()
-    # A server ends watches at random times, so that its clients do not come back all at once.
+    # At random, so that clients do not watch again all at once.
     timeout = options.timeout_s or _TIMEOUT_S * (1 + random.random())  # noqa: S311
     end = loop.time() + timeout
     try:
@@ -96,7 +96,7 @@ async def lines(
 
 
 def _event_type(change: Change, match: Match) -> str:
-    """The event as one sees it who sees only selected objects; empty for none."""
+    """The type of the event for a watch of selected objects; empty where there is no event."""
     before = change.previous is not None and match(change.previous)
     if change.type == DELETED:
         return DELETED if before else ""

@@ -29,7 +29,7 @@ _READABLE = ("", "application/json", *_YAML, patches.JSON, patches.MERGE, patche
 
 @dataclass(frozen=True)
 class Sent:
-    """What came with a request.
+    """The body of a request, and how it is to be read.
 
     Attributes:
         body: The body.
@@ -43,19 +43,19 @@ class Sent:
 
     @property
     def dry_run(self) -> bool:
-        """Whether nothing is to be kept."""
+        """Whether nothing is stored."""
         return self.query.get("dryRun") == "All"
 
 
 @dataclass(frozen=True)
 class Done:
-    """What is answered.
+    """An answer.
 
     Attributes:
         object: The object, or a Status.
         status: The HTTP status.
-        warnings: What the client is warned of.
-        is_status: Whether the object is no object of the type that was asked for.
+        warnings: The warnings for the client.
+        is_status: Whether the object is of another type than the request's, such as a Status.
     """
 
     object: Object
@@ -65,10 +65,10 @@ class Done:
 
 
 def handle(api: Api, target: Target, method: str, sent: Sent) -> Done:
-    """Does what a request asks for.
+    """Handles a request that writes.
 
     Raises:
-        ApiError: when the request cannot be done.
+        ApiError: when it is refused.
     """
     if method == "POST" and not target.name:
         return _create(api, target, sent)
@@ -86,7 +86,7 @@ def handle(api: Api, target: Target, method: str, sent: Sent) -> Done:
 
 
 def review(sent: Sent) -> Object:
-    """The answer to a review of oneself."""
+    """The answer to a review of the client itself."""
     return discovery.review(_decoded(sent, "SelfSubjectReview"))
 
 
@@ -112,12 +112,12 @@ def _decoded(sent: Sent, kind: str) -> Any:
 
 
 def _refuse_constant(name: str) -> None:
-    """NaN and Infinity are Python's, and no JSON."""
+    """Refuses NaN and Infinity, which Python reads and JSON does not have."""
     raise ValueError(f"invalid character '{name[0]}' looking for beginning of value")
 
 
 def _from_yaml(text: str) -> Any:
-    # Imported late: hardly anybody sends YAML.
+    # Imported late: few requests have YAML.
     import yaml
 
     try:
@@ -136,7 +136,7 @@ def _object(target: Target, sent: Sent) -> Object:
             f"version/kind; json parse error: not a JSON object"
         )
     if not target.resource.custom:
-        # Of the native kinds the server knows what is meant where an object does not say it.
+        # Native kinds need not state their kind.
         obj.setdefault("kind", kind)
         obj.setdefault("apiVersion", target.resource.kind.api_version)
     for word in ("kind", "apiVersion"):

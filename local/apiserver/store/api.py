@@ -1,4 +1,4 @@
-"""The objects of the API and all that may be done to them, on one event loop's thread."""
+"""The objects of the API, and how they are read, written and watched."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from kfp_pytorch.local.apiserver.store.changes import (
 from kfp_pytorch.local.apiserver.validation import admission
 
 ObjectList = list[Object]
-Changes = list[Change]
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 _PROPAGATION_FINALIZERS = {"Foreground": FOREGROUND, "Orphan": ORPHAN}
@@ -38,13 +37,13 @@ _NAMESPACES = ("default", "kube-system", "kube-public")
 class Api:
     """The objects of one cluster.
 
-    Every method runs to its end on the event loop's thread, so that no two writes mix. What goes
-    in and what comes out are copies. Every method raises `ApiError` where a real server would
-    answer with an error, in the same words.
+    Every method runs to its end on the event loop's thread, so writes are atomic. Arguments and
+    results are copies. Every method raises `ApiError` where a real server answers with an error,
+    with the same message.
 
     Args:
         registry: The resource types; by default those that this project uses.
-        clock: Tells the time of creations and deletions.
+        clock: Returns the time of creations and deletions.
         first_revision: The resourceVersion before the first write.
         history: How many changes of each kind are kept for watches that resume.
     """
@@ -74,11 +73,11 @@ class Api:
         self._sinks.append(sink)
 
     def add_webhook(self, kind: Kind, hook: Callable[[Object], None]) -> None:
-        """Lets `hook` see every object of a kind before it is stored, and refuse it.
+        """Calls `hook` with every object of a kind before it is stored.
 
         Args:
             kind: The kind.
-            hook: Raises `ApiError` to refuse; `errors.denied` words it as a real server does.
+            hook: Raises `ApiError` to refuse the object; see `errors.denied`.
         """
         self._webhooks.setdefault(kind, []).append(hook)
 
@@ -125,7 +124,7 @@ class Api:
         ]
 
     def watch(self, kind: Kind, namespace: str | None = None) -> Watch:
-        """Every object that is there as ADDED, then every change; it never ends by itself."""
+        """ADDED for each object that exists, then every change, without end."""
         return Watch(self.subscribe(kind, namespace))
 
     def subscribe(
@@ -160,7 +159,7 @@ class Api:
     # Writing
 
     def create(self, kind: Kind, obj: Object, *, dry_run: bool = False) -> Object:
-        """Makes an object; its namespace is the one in its metadata.
+        """Creates an object in the namespace of its metadata.
 
         Raises:
             ApiError: 400, 403, 404, 409 AlreadyExists or 422.
@@ -239,7 +238,7 @@ class Api:
         resource_version: str = "",
         dry_run: bool = False,
     ) -> Object:
-        """Deletes an object, or marks it where finalizers or a pod's grace hold it.
+        """Deletes an object, or marks it while finalizers or a pod's grace period remain.
 
         A pod that is bound to a node and has not ended is marked with a deletionTimestamp, as in
         a real cluster. The kubelet stops its containers and then deletes it with `grace=0`.
@@ -248,14 +247,14 @@ class Api:
             kind: The kind.
             namespace: The namespace; empty for a cluster-wide object.
             name: The name.
-            propagation: Background, Foreground or Orphan: what becomes of the dependents.
+            propagation: Background, Foreground or Orphan.
             uid: Delete only the object of this uid.
             grace: Seconds that a pod is given to stop; None takes its own.
             resource_version: Delete only this version.
             dry_run: Only check.
 
         Returns:
-            The object's last state, or its marked state where something holds it.
+            The object as it was last, or as it is marked for deletion.
 
         Raises:
             ApiError: 404, or 409 Conflict when a precondition does not hold.
@@ -291,7 +290,7 @@ class Api:
         return new
 
     def _held(self, resource: Resource, obj: Object) -> bool:
-        """Whether something still keeps an object whose deletion was asked for."""
+        """Whether finalizers or a grace period keep an object that is terminating."""
         grace = objects.metadata(obj).get("deletionGracePeriodSeconds", 0)
         kept = (obj.get("spec") or {}).get("finalizers") if resource.kind == NAMESPACE else None
         return bool(objects.finalizers(obj) or kept or grace > 0)

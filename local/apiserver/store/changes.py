@@ -1,4 +1,4 @@
-"""Changes of objects, and those who watch them."""
+"""Changes of objects, their history, and watches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Change:
-    """One write. The objects are the store's own: nobody changes them.
+    """One write. Its objects are the store's own and must not be changed.
 
     Attributes:
         type: ADDED, MODIFIED or DELETED.
@@ -38,12 +38,12 @@ class Change:
 
     @cached_property
     def encoded(self) -> str:
-        """The object as JSON, made once for all who watch."""
+        """The object as JSON, encoded once for all watches."""
         return dumps(self.object, separators=(",", ":"))
 
 
 class Subscription:
-    """The changes of one kind, in one namespace or in all, as they come.
+    """A queue of the changes of one kind, in one namespace or in all.
 
     It ends when nothing refers to it.
     """
@@ -81,7 +81,7 @@ class Watch(AsyncIterator[tuple[str, Object]]):
 
 
 class Table:
-    """The objects of one kind, the writes that made them, and who watches."""
+    """The objects of one kind, their latest changes, and their watches."""
 
     def __init__(self, first_revision: int, history: int) -> None:
         self.objects: dict[Key, Object] = {}
@@ -91,7 +91,7 @@ class Table:
         self.watchers: WeakSet[Subscription] = WeakSet()
 
     def record(self, change: Change) -> None:
-        """Keeps a change, and gives it to all who watch."""
+        """Adds a change to the history and to all watches."""
         if len(self.history) == self.history.maxlen:
             self.forgotten = self.history[0].revision
         self.history.append(change)
@@ -102,7 +102,7 @@ class Table:
         """The changes after a revision, oldest first.
 
         Raises:
-            ApiError: 410 when not all of them are known any more.
+            ApiError: 410 when the history does not reach so far back.
         """
         if revision < self.forgotten:
             raise expired(f"too old resource version: {revision} ({self.forgotten})")

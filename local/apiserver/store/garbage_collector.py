@@ -1,4 +1,4 @@
-"""The controllers that belong to the API itself: owners' dependents, and namespaces that go."""
+"""Garbage collection of dependents, and the deletion of what is in a terminating namespace."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from kfp_pytorch.local.apiserver.store.api import DELETED, FOREGROUND, ORPHAN, A
 
 _EVENT_TTL = timedelta(hours=1)
 _EVENT_SWEEP_S = 60.0
-# A real namespace controller waits, so that every API server knows of the deletion.
+# Kubernetes' namespace controller waits so long.
 _NAMESPACE_DELAY_S = 5.0
 
 _Key = tuple[Kind, str, str]
 
 
 class Collector:
-    """Deletes what lost its owner, and what lies in a namespace that goes away.
+    """Deletes objects that have lost their owners, and those of terminating namespaces.
 
     Args:
-        api: The objects to look after.
+        api: The objects.
         namespace_delay_s: Seconds between a namespace's deletion and that of what is in it.
     """
 
@@ -36,22 +36,22 @@ class Collector:
         self._alive: set[str] = set()
         self._queue: asyncio.Queue[_Key] = asyncio.Queue()
         self._queued: set[_Key] = set()
-        # Namespaces that go away, and whether the time to empty each has come.
-        self._leaving: dict[_Key, bool] = {}
+        # Terminating namespaces, and whether their delay is over.
+        self._terminating: dict[_Key, bool] = {}
         for resource in api.registry:
             for obj in api.snapshot(resource.kind):
                 self._index(resource.kind, obj, None)
         api.on_change(self._changed)
 
     async def run(self) -> None:
-        """Works until it is cancelled."""
+        """Runs until it is cancelled."""
         sweep = asyncio.create_task(self._sweep_events())
         try:
             while True:
                 key = await self._queue.get()
                 self._queued.discard(key)
                 self._work(key)
-                # Lets requests in between two of many deletions.
+                # Requests are handled between two of many deletions.
                 await asyncio.sleep(0)
         finally:
             sweep.cancel()
@@ -62,7 +62,7 @@ class Collector:
             self._index(kind, obj, change.previous)
             return
         self._alive.discard(uid)
-        self._leaving.pop(_key(kind, obj), None)
+        self._terminating.pop(_key(kind, obj), None)
         for owner in objects.owners(obj):
             self._forget(owner["uid"], _key(kind, obj))
         for key in list(self._dependents.get(uid, ())):
@@ -82,7 +82,7 @@ class Collector:
         for uid in now_owned:
             self._dependents[uid].add(key)
         if kind == NAMESPACE and objects.deleting(obj):
-            self._leave(key)
+            self._delay_emptying(key)
         elif objects.deleting(obj) or not now_owned <= self._alive:
             self._enqueue(key)
 
@@ -98,14 +98,14 @@ class Collector:
             self._queued.add(key)
             self._queue.put_nowait(key)
 
-    def _leave(self, key: _Key) -> None:
+    def _delay_emptying(self, key: _Key) -> None:
         def empty() -> None:
-            if key in self._leaving:
-                self._leaving[key] = True
+            if key in self._terminating:
+                self._terminating[key] = True
                 self._enqueue(key)
 
-        if key not in self._leaving:
-            self._leaving[key] = False
+        if key not in self._terminating:
+            self._terminating[key] = False
             asyncio.get_running_loop().call_later(self._namespace_delay_s, empty)
 
     def _enqueue_owner(self, owner: Object, namespace: str) -> None:
@@ -116,7 +116,7 @@ class Collector:
 
     def _enqueue_namespace(self, name: str) -> None:
         key = (NAMESPACE, "", name)
-        if self._leaving.get(key):
+        if self._terminating.get(key):
             self._enqueue(key)
 
     def _work(self, key: _Key) -> None:
@@ -129,7 +129,7 @@ class Collector:
             if objects.deleting(obj):
                 self._finish(key, obj)
         except ApiError:
-            # Somebody else was faster; the change that they made comes back here.
+            # It has changed meanwhile, and is queued again.
             return
 
     def _check_owners(self, key: _Key, obj: Object) -> None:
@@ -151,7 +151,7 @@ class Collector:
             self._release(key, held, FOREGROUND)
 
     def _delete_dependents(self, uid: str) -> bool:
-        """Deletes the dependents of an owner that waits, and tells whether any holds it up."""
+        """Deletes the dependents of an owner; returns whether any blocks its deletion."""
         blocking = False
         for key in list(self._dependents.get(uid, ())):
             obj = self._api.find(*key)
@@ -191,7 +191,7 @@ class Collector:
         self._api.mutate(*key, lambda found: found["metadata"].update({field: list(value)}))
 
     async def _sweep_events(self) -> None:
-        """Events go after an hour, as in a cluster."""
+        """Deletes events after an hour."""
         while True:
             await asyncio.sleep(_EVENT_SWEEP_S)
             limit = self._api.clock() - _EVENT_TTL

@@ -14,7 +14,7 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 
-# The lists that a strategic merge patch merges, and the field that tells their entries apart.
+# The lists that a strategic merge patch merges, and the key of their entries.
 _MERGE_KEYS = {
     "containers": "name",
     "initContainers": "name",
@@ -54,7 +54,7 @@ def patched(resource: Resource, obj: Object, content_type: str, patch: Any, text
         obj: The object; left as it is.
         content_type: Which kind of patch it is.
         patch: The decoded patch.
-        text: The patch as it was sent, for an error's words.
+        text: The patch as it was sent, for an error's message.
 
     Raises:
         ApiError: 422 when it cannot be applied.
@@ -151,7 +151,7 @@ def json_patched(obj: Object, patch: Any) -> Any:
     Raises:
         ApiError: 422 when an operation does not fit or a test fails.
     """
-    # Imported late: hardly anybody sends a JSON patch.
+    # Imported late: few requests are JSON patches.
     import jsonpatch
 
     try:

@@ -1,4 +1,4 @@
-"""Label and field selectors, parsed and matched as a real server does."""
+"""Label and field selectors."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def _compared(value: str | None, operator: str, limit: str) -> bool:
 
 
 def selector(resource: Resource, labels: str, fields: str) -> Match:
-    """A function that tells whether an object is selected.
+    """A function that returns whether an object is selected.
 
     Args:
-        resource: The type, which says what fields may be selected by.
+        resource: The type, which decides what fields may be selected by.
         labels: A label selector, or an empty string.
         fields: A field selector, or an empty string.
 

@@ -1,4 +1,4 @@
-"""What becomes of an object between a request and the store: defaults, pruning, checks."""
+"""Admission of an object to the store: pruning, defaults, checks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def new_object(resource: Resource, obj: Object, time: datetime) -> Object:
 
 
 def namespace(name: str, time: datetime) -> Object:
-    """A namespace that is there from the start."""
+    """A namespace that exists from the start."""
     return {
         "kind": NAMESPACE.kind,
         "apiVersion": NAMESPACE.api_version,
@@ -126,7 +126,7 @@ def unknown_fields(resource: Resource, obj: Object) -> list[str]:
 def pod_grace(pod: Object, asked: int | None) -> int:
     """The seconds that a deleted pod is given to stop.
 
-    A pod that no node runs, or that has ended, goes at once.
+    It is 0 for a pod that is not scheduled or has ended.
     """
     if asked == 0:
         return 0
@@ -140,10 +140,10 @@ def pod_grace(pod: Object, asked: int | None) -> int:
 
 
 def terminating(kind: Kind, name: str, namespace: str) -> ApiError:
-    """403: nothing new is made in a namespace that goes away."""
+    """403: nothing is created in a terminating namespace."""
     why = f"unable to create new content in namespace {namespace} because it is being terminated"
-    said = f"namespace {namespace} is being terminated"
-    cause = Cause("NamespaceTerminating", "metadata.namespace", said)
+    message = f"namespace {namespace} is being terminated"
+    cause = Cause("NamespaceTerminating", "metadata.namespace", message)
     return forbidden(kind, name, why, [cause])
 
 
@@ -240,7 +240,7 @@ def _forbidden_changes(resource: Resource, old: Object, new: Object) -> Iterable
                 "Forbidden: no new finalizers can be added if the object is being deleted, found "
                 f"new finalizers []string{{{shown}}}"
             )
-            # A real server says it twice: once for the metadata, once for the resource.
+            # A real server reports it twice: once for the metadata, once for the resource.
             yield from [Cause("FieldValueForbidden", "metadata.finalizers", message)] * 2
     if resource.custom:
         yield from schemas.forbidden_changes(resource, old, new)

@@ -1,4 +1,4 @@
-"""What a real server fills into the native kinds other than what pods alone need."""
+"""The defaults of native kinds; those of pods are in `pods`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kfp_pytorch.local.apiserver.validation.fields import invalid_value, require
 
 def _fill_namespace(obj: Object) -> None:
     spec = obj.setdefault("spec", {})
-    # When a namespace goes away, having no finalizer is what lets it go.
+    # A terminating namespace is deleted when it has no finalizer.
     if not objects.deleting(obj):
         spec.setdefault("finalizers", ["kubernetes"])
     obj.setdefault("status", {}).setdefault("phase", "Active")

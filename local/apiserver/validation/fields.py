@@ -1,4 +1,4 @@
-"""What the server checks of every object's metadata."""
+"""Checks of every object's metadata, and the causes that all checks report."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ _QUALIFIED = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _ANNOTATIONS_LIMIT = 256 * 1024
 
 _JSON_NAMES = {bool: "bool", int: "number", float: "number", str: "string", list: "array"}
-# The metadata that must be of one type before anything else can look at it.
+# The types of these are checked before anything else.
 _STRINGS = ("name", "generateName", "namespace", "uid", "resourceVersion")
 _STRING_MAPS = ("labels", "annotations")
 
 
 def invalid_value(field: str, value: Any, why: str) -> Cause:
-    """A cause that says why a value is wrong."""
+    """A cause: the value is wrong."""
     shown = f'"{value}"' if isinstance(value, str) else str(value)
     return Cause("FieldValueInvalid", field, f"Invalid value: {shown}: {why}")
 
 
 def required(field: str, why: str = "") -> Cause:
-    """A cause that says that a field is missing."""
+    """A cause: the field is missing."""
     return Cause("FieldValueRequired", field, "Required value" + (f": {why}" if why else ""))
 
 
 def duplicate(field: str, shown: str) -> Cause:
-    """A cause that says that an entry of a list is there twice."""
+    """A cause: an entry of a list is a duplicate."""
     return Cause("FieldValueDuplicate", field, f"Duplicate value: {shown}")
 
 
 def unsupported(field: str, value: Any, supported: list[str]) -> Cause:
-    """A cause that says which values a field may have."""
+    """A cause: the field takes only some values."""
     shown = f'"{value}"' if isinstance(value, str) else str(value)
-    words = ", ".join(f'"{item}"' for item in supported)
-    message = f"Unsupported value: {shown}: supported values: {words}"
+    values = ", ".join(f'"{item}"' for item in supported)
+    message = f"Unsupported value: {shown}: supported values: {values}"
     return Cause("FieldValueNotSupported", field, message)
 
 

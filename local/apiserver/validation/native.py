@@ -1,4 +1,4 @@
-"""The native kinds: what their fields may be, by the official client's own models."""
+"""The fields of native kinds, from the models of the official client."""
 
 from __future__ import annotations
 

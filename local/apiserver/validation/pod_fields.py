@@ -1,4 +1,4 @@
-"""What a real server refuses of where a pod may run, as whom, and with how much.
+"""Checks of parts of a pod's spec: placement, security context, volumes, sources, resources.
 
 Source: kubernetes v1.32 `pkg/apis/core/validation/validation.go`.
 """

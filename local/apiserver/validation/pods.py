@@ -1,4 +1,4 @@
-"""The pod: what a real server fills in, and what it refuses."""
+"""The defaults of pods, and the checks of their spec."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def check_spec(spec: Object, path: str) -> Iterator[Cause]:
 
     Args:
         spec: The spec, with its defaults.
-        path: Where it lies in the object, such as `spec.template.spec`.
+        path: Its path in the object, such as `spec.template.spec`.
     """
     yield from _check_names(spec.get("volumes") or [], f"{path}.volumes")
     for index, volume in enumerate(spec.get("volumes") or []):

@@ -1,4 +1,4 @@
-"""What a custom resource's OpenAPI schema does to an object: pruning, defaults, checks."""
+"""Pruning, defaults and checks of custom resources by their OpenAPI schemas."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _pruned_mapping(value: Object, schema: Object, path: str, dropped: list[str]
 
 
 def check(resource: Resource, obj: Object) -> Iterator[Cause]:
-    """What of the object the schema does not allow, in a real server's words."""
+    """What the schema does not allow, with a real server's messages."""
     if resource.schema is None:
         return
     body = {key: value for key, value in obj.items() if key != "metadata"}
@@ -100,7 +100,7 @@ def _cached_validator(schema: _ById) -> Draft7Validator:
 
 
 class _ById:
-    """A schema as a key of a cache: schemas are large, and each is loaded once."""
+    """A schema as a key of a cache, by its identity."""
 
     def __init__(self, schema: Object) -> None:
         self.schema = schema
@@ -147,8 +147,8 @@ def _cause(error: ValidationError) -> Cause:
         return required(f"{path}.{kind.property}" if path else kind.property)
     if kind.name == "enum":
         return unsupported(path, error.instance, list(kind.options))
-    said = _SAYINGS.get(kind.name)
-    shown, why = said(error, path) if said else (_shown(error.instance), error.message)
+    describe = _MESSAGES.get(kind.name)
+    shown, why = describe(error, path) if describe else (_shown(error.instance), error.message)
     return Cause("FieldValueInvalid", path, f"Invalid value: {shown}: {why}")
 
 
@@ -163,23 +163,23 @@ def _wrong_type(error: ValidationError, path: str) -> tuple[str, str]:
     return found, f"{path} in body must be of type {wanted}: {found}"
 
 
-def _limit(words: str, count: bool = False) -> Callable[[ValidationError, str], tuple[str, str]]:
-    def say(error: ValidationError, path: str) -> tuple[str, str]:
+def _limit(message: str, count: bool = False) -> Callable[[ValidationError, str], tuple[str, str]]:
+    def describe(error: ValidationError, path: str) -> tuple[str, str]:
         instance: Any = error.instance
         shown = str(len(instance)) if count else _shown(error.instance)
-        return shown, f"{path} in body {words.format(error.kind.value)}"
+        return shown, f"{path} in body {message.format(error.kind.value)}"
 
-    return say
-
-
-def _combined(words: str) -> Callable[[ValidationError, str], tuple[str, str]]:
-    def say(error: ValidationError, path: str) -> tuple[str, str]:
-        return _shown(error.instance), f'"{path}" must validate {words}'
-
-    return say
+    return describe
 
 
-_SAYINGS: dict[str, Callable[[ValidationError, str], tuple[str, str]]] = {
+def _combined(what: str) -> Callable[[ValidationError, str], tuple[str, str]]:
+    def describe(error: ValidationError, path: str) -> tuple[str, str]:
+        return _shown(error.instance), f'"{path}" must validate {what}'
+
+    return describe
+
+
+_MESSAGES: dict[str, Callable[[ValidationError, str], tuple[str, str]]] = {
     "type": _wrong_type,
     "minimum": _limit("should be greater than or equal to {}"),
     "maximum": _limit("should be less than or equal to {}"),

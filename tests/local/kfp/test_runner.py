@@ -228,9 +228,9 @@ def test_each_step_tells_its_start_its_lines_and_its_end_with_outputs(tmp_path):
 
 SPEAKING_AT_ONCE = """
 import sys, threading
-from kfp_pytorch.local.kfp.runner import Whole
+from kfp_pytorch.local.kfp.runner import LockedFile
 
-sys.stdout = Whole(sys.stdout)
+sys.stdout = LockedFile(sys.stdout)
 
 def speak():
     for _ in range(100):

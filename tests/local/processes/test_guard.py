@@ -156,7 +156,7 @@ def test_kill_9_of_the_owner_ends_everything() -> None:
     assert all(gone(pid) for pid in below)
 
 
-def test_a_command_that_was_let_go_outlives_its_owner_until_it_is_told_to_end() -> None:
+def test_a_detached_command_outlives_its_owner_until_sigterm() -> None:
     owner = subprocess.Popen(
         [
             sys.executable,
@@ -165,7 +165,7 @@ def test_a_command_that_was_let_go_outlives_its_owner_until_it_is_told_to_end() 
             "owner = guarded.Owner()\n"
             "line, fds = guarded.command(['sleep', '600'], owner=owner)\n"
             "kept = subprocess.Popen(line, pass_fds=fds)\n"
-            "owner.let_go()\n"
+            "owner.detach()\n"
             "print(kept.pid, guarded.popen(['sleep', '600']).pid, flush=True)\n"
             "time.sleep(600)",
         ],
