@@ -46,7 +46,7 @@ def compile_command(
     found = [package for name in dict.fromkeys(names) for package in find.find(name)]
     for package in found:
         checks.check(package)
-        for name in parameters.handed_on_as_none(package):
+        for name in parameters.passed_as_none(package):
             click.echo(
                 f"Warning: {package.pipeline_name}: the default of parameter {name} is None, "
                 f"{parameters.NO_NONE}",

@@ -26,7 +26,7 @@ def root_or_default(root: Path | None) -> Path:
     """Returns the folder that was given, or the default one, absolute.
 
     Raises:
-        click.ClickException: It is relative to a folder that is gone, or this user has no home.
+        click.ClickException: It is relative to a folder that was deleted, or this user has no home.
     """
     from kfp_pytorch.local import lifecycle
 
@@ -34,7 +34,7 @@ def root_or_default(root: Path | None) -> Path:
         return root.absolute() if root else lifecycle.default_root()
     except (OSError, RuntimeError) as error:
         raise click.ClickException(
-            f"There is no telling where the local cluster's folder lies: {error}. Set "
+            f"The local cluster's folder is not known: {error}. Set "
             f"{lifecycle.HOME_ENV} or --root to a folder by its whole path."
         ) from None
 
@@ -61,7 +61,7 @@ def up(root: Path | None, port: int, crds: Path | None) -> None:
         handle = lifecycle.start_detached(folder, port=port, crds=crds and crds.absolute())
     except (lifecycle.ClusterError, OSError) as error:
         raise click.ClickException(str(error)) from None
-    _tell(handle)
+    _print(handle)
 
 
 @local.command("status")
@@ -75,7 +75,7 @@ def status(root: Path | None) -> None:
     if handle is None:
         click.echo(f"No cluster is up on {folder}.")
         raise SystemExit(1)
-    _tell(handle)
+    _print(handle)
 
 
 @local.command("down")
@@ -92,6 +92,6 @@ def down(root: Path | None) -> None:
     click.echo("The cluster is down." if stopped else f"No cluster was up on {folder}.")
 
 
-def _tell(handle: ClusterHandle) -> None:
+def _print(handle: ClusterHandle) -> None:
     click.echo(f"The cluster is up at {handle.url} (process {handle.pid}).")
     click.echo(f"export KUBECONFIG={shlex.quote(str(handle.kubeconfig))}")

@@ -50,7 +50,7 @@ class Request:
 @click.option("--keep", is_flag=True, help="Leave the local cluster and the endpoint up.")
 @click.option("--json", "as_json", is_flag=True, help="End with the summary as one JSON object.")
 @click.option(
-    "--resume", is_flag=True, help="Go on with the pipeline's last run, from its checkpoints."
+    "--resume", is_flag=True, help="Resume the pipeline's last run, from its checkpoints."
 )
 @root_option
 def run(
@@ -70,20 +70,20 @@ def run(
     """
     folder = root_or_default(root)
     request = Request(pipeline, given, kubeconfig, folder, keep, as_json, resume)
-    with _told_as_json(request), interruptible():
+    with _ended_as_json(request), interruptible():
         if locally == bool(kubeconfig):
             raise click.UsageError(
                 "Say where: --local for this machine, or --kubeconfig FILE. To run the whole "
                 "pipeline on a Kubeflow cluster, compile it and upload the YAML."
             )
-        told = _execute(request)
-    if told["status"] != "succeeded":
+        result = _execute(request)
+    if result["status"] != "succeeded":
         raise SystemExit(1)
 
 
 @contextmanager
-def _told_as_json(request: Request) -> Iterator[None]:
-    """Says how an early end came about, as JSON too when that was asked for."""
+def _ended_as_json(request: Request) -> Iterator[None]:
+    """Prints why a run ended early, as JSON too when that was asked for."""
     try:
         yield
     except click.ClickException as error:
@@ -93,7 +93,7 @@ def _told_as_json(request: Request) -> Iterator[None]:
     except Interrupted as interrupted:
         hint = ""
         if interrupted.summary or request.resume:
-            hint = " The same command with --resume goes on from the last checkpoint."
+            hint = " The same command with --resume resumes from the last checkpoint."
         click.echo(f"Ended by {interrupted}; nothing is left running.{hint}", err=True)
         if request.as_json and interrupted.summary:
             click.echo(json.dumps(interrupted.summary))
@@ -109,7 +109,7 @@ def _print_json(request: Request, status: str, error: str) -> None:
 
 
 def _execute(request: Request) -> dict[str, Any]:
-    """Checks everything that can be checked, then runs, then tells; returns the summary."""
+    """Checks everything that can be checked, runs, and prints the summary; returns it."""
     from kfp_pytorch.cli.packages import checks, find, local_features, parameters
     from kfp_pytorch.cli.runs import clusters, run_folder, session, summary
     from kfp_pytorch.cli.runs.progress import TerminalProgress
@@ -129,13 +129,13 @@ def _execute(request: Request) -> dict[str, Any]:
     # An endpoint on a cluster elsewhere stays.
     kept = request.keep or bool(request.kubeconfig)
     with cluster as target:
-        told = session.run(package, wanted, target, progress)
+        result = session.run(package, wanted, target, progress)
         took = time.monotonic() - began
-        click.echo("\n" + summary.text(told, took, kept=kept), err=request.as_json)
-        if told["error"]:
-            click.echo(f"\nError: {summary.headline(told['error'])}", err=True)
+        click.echo("\n" + summary.text(result, took, kept=kept), err=request.as_json)
+        if result["error"]:
+            click.echo(f"\nError: {summary.headline(result['error'])}", err=True)
     if request.keep and not request.kubeconfig:
         click.echo("The cluster stays up; `kfp-pytorch local down` ends it.", err=request.as_json)
     if request.as_json:
-        click.echo(json.dumps(told))
-    return told
+        click.echo(json.dumps(result))
+    return result

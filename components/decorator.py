@@ -21,7 +21,7 @@ def launcher_component(
 
     Args:
         func: The function. Left out when used as a decorator with arguments.
-        task_settings: The names of the `dsl.TaskConfigField` that are handed to the component as
+        task_settings: The names of the `dsl.TaskConfigField` that are passed to the component as
             its input `task_config`, each with whether the step's own pod gets it too.
 
     Returns:

@@ -112,7 +112,7 @@ def image_form(spec: Object, image: str) -> Object:
 def package_form(spec: Object, requirement: str) -> Object:
     """Has pip install the launcher when a step starts.
 
-    KFP's own `packages_to_install` does not install KFP beside a package whose name begins with
+    KFP's own `packages_to_install` does not install KFP with a package whose name begins with
     `kfp`, so its command is extended here.
 
     Args:

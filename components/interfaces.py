@@ -52,7 +52,7 @@ INTERFACES = (
         input_artifacts={
             "model": (
                 "Model",
-                "The model, from pytorch_job or imported. It lies where its metadata's "
+                "The model, from pytorch_job or imported. It is where its metadata's "
                 "storage_uri says, or else at its own URI; minio:// becomes s3://.",
             )
         },
@@ -117,7 +117,7 @@ INTERFACES = (
             ),
         },
         outputs={
-            "storage_uri": ("str", "Where the exported model lies, as KServe reads it."),
+            "storage_uri": ("str", "Where the exported model is, as KServe reads it."),
             "folder": (
                 "str",
                 "The job's folder, as output_uri/key/job, to resume another job from.",

@@ -1,4 +1,4 @@
-"""Which settings of a KFP task are handed over to the job that the task starts."""
+"""Which settings of a KFP task are passed on to the job that the task starts."""
 
 # The settings apply to the training pods. Only the environment applies to the step's own pod
 # too: behind a proxy it needs its variables. It never asks for the accelerators.

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from kfp_pytorch.cli.packages.constants import IMPORTER, KnownTask, known_tasks, left_literal
 from kfp_pytorch.cli.packages.find import Package
+from kfp_pytorch.cli.packages.known_tasks import IMPORTER, KnownTask, known_tasks, left_literal
 
 
 def check(package: Package, arguments: dict[str, Any] | None = None) -> None:
@@ -32,9 +32,9 @@ def check(package: Package, arguments: dict[str, Any] | None = None) -> None:
         for problem in _problems(task)
     ]
     if found:
-        # The rounds of a loop may have one mistake in common.
-        told = "\n".join(dict.fromkeys(found))
-        raise click.ClickException(f"{package.pipeline_name}: {told}")
+        # The iterations of a loop may have the same mistake.
+        words = "\n".join(dict.fromkeys(found))
+        raise click.ClickException(f"{package.pipeline_name}: {words}")
 
 
 def _problems(task: KnownTask) -> list[str]:
@@ -73,7 +73,7 @@ def _literal(name: str, placeholder: str) -> str:
 
 
 def _too_large(task: KnownTask) -> list[str]:
-    """Says which inputs are too large: a step that is handed them does not even start."""
+    """Names inputs that are too large: a step with them does not start."""
     from kfp_pytorch.launcher.inputs.environment import SIZE_LIMIT
 
     sizes = {
@@ -86,7 +86,7 @@ def _too_large(task: KnownTask) -> list[str]:
     largest = max(sizes, key=lambda name: sizes[name])
     return [
         f"the inputs are {total:,} bytes together, {largest} alone {sizes[largest]:,}; the limit "
-        f"is {SIZE_LIMIT:,}, for KFP hands a step all of its inputs as one argument. Put large "
+        f"is {SIZE_LIMIT:,}, for KFP passes all inputs of a step as one argument. Put large "
         "content into an image, a ConfigMap or a file on a claim."
     ]
 
@@ -116,7 +116,7 @@ def _check_pod(template: dict[str, Any], task: str) -> None:
     """Checks a pod template as the API server will check the pods that are made from it.
 
     Raises:
-        InputError: When it would refuse them. A field that it does not know is only told: the
+        InputError: When it would refuse them. A field that it does not know is only a warning: the
             cluster may be newer.
     """
     from kfp_pytorch.launcher.constants import POD

@@ -227,7 +227,7 @@ def _damaged(path: Path, problem: str) -> click.ClickException:
 
 
 def _lost_item(problem: str) -> str:
-    """Says what to do where KFP's compiler forgot to hand the item of a loop on.
+    """Says what to do where KFP's compiler does not pass the item of a loop on.
 
     https://github.com/kubeflow/pipelines/issues/13273
     """
@@ -236,8 +236,8 @@ def _lost_item(problem: str) -> str:
     return (
         "\nKFP's compiler loses the item of a loop that is put into a text, as in "
         'f"run-{item}", or taken apart, as in item.a, within a further loop, condition or exit '
-        "handler. A part of it, such as item.a, it loses in any text and any list. Hand the whole "
-        "item on as an input, or, directly within its loop, item.a; or hand it to a pipeline of "
+        "handler. A part of it, such as item.a, it loses in any text and any list. Pass the whole "
+        "item as an input, or, directly within its loop, item.a; or pass it to a pipeline of "
         "its own (@dsl.pipeline) that holds what is within the loop."
     )
 
@@ -271,8 +271,10 @@ def _of_file(path: Path) -> dict[str, Any]:
             warnings.simplefilter("ignore", FutureWarning)
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        told = _told(error, path)
-        raise click.ClickException(f"{path} cannot be imported: {told}{_lost_item(told)}") from None
+        cause = _cause(error, path)
+        raise click.ClickException(
+            f"{path} cannot be imported: {cause}{_lost_item(cause)}"
+        ) from None
     found = {
         name: value
         for name, value in vars(module).items()
@@ -310,8 +312,8 @@ def _folder_of(module: Any) -> Path:
     return file.parent.parent if file.stem == "__init__" else file.parent
 
 
-def _told(error: BaseException, path: Path) -> str:
-    """Says what stopped an import, and at which line of the file itself."""
+def _cause(error: BaseException, path: Path) -> str:
+    """Returns the exception that stopped an import, with the line of the file."""
     ours = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -323,5 +325,5 @@ def _told(error: BaseException, path: Path) -> str:
 
 
 def _made_in(pipeline: Any, path: Path) -> bool:
-    """Tells whether a pipeline was defined in a file rather than imported into it."""
+    """Whether a pipeline was defined in a file rather than imported into it."""
     return bool(Path(pipeline.pipeline_func.__code__.co_filename).resolve() == path.resolve())

@@ -1,4 +1,4 @@
-"""What a run on this machine cannot do, told before it starts."""
+"""Finds what a run on this machine cannot do, before it starts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _OF_PODS_ALONE = {"imagePullPolicy", "imagePullSecret", "podMetadata", "security
 
 
 def check(package: Package) -> None:
-    """Refuses steps that kfp.local cannot run, and warns of settings that it passes over.
+    """Refuses steps that kfp.local cannot run, and warns of settings that it ignores.
 
     Args:
         package: The package.
 
     Raises:
         click.ClickException: When there is a container component or one that is in its image,
-            or an artifact that nobody gives is handed on.
+            or an optional artifact that is not given is passed on.
     """
     executors = package.spec.get("deploymentSpec", {}).get("executors", {})
     refused = [_step(label) for label, executor in executors.items() if not _runs(executor)]
@@ -54,7 +54,7 @@ def check(package: Package) -> None:
 
 
 def _not_given(spec: dict[str, Any]) -> Iterator[str]:
-    """Yields what hands an optional artifact on that a pipeline was not given.
+    """Yields the tasks that get an optional artifact that the pipeline was not given.
 
     So KFP's driver fails as well: "parent DAG does not have input artifact",
     https://github.com/kubeflow/pipelines/blob/master/backend/src/v2/driver/resolve.go

@@ -25,7 +25,7 @@ _FALSE = {"false", "no", "0"}
 def parameters(package: Package) -> dict[str, dict[str, Any]]:
     """Returns a pipeline's parameters as its specification defines them, by name.
 
-    Those that KFP fills in itself, such as a `dsl.TaskConfig`, are nobody's to give.
+    Those that KFP fills in itself, such as a `dsl.TaskConfig`, are left out.
     """
     inputs = package.spec["root"].get("inputDefinitions", {})
     known = inputs.get("parameters", {})
@@ -61,7 +61,7 @@ def typed(package: Package, given: Sequence[str]) -> dict[str, Any]:
 
 
 def require(package: Package, arguments: dict[str, Any]) -> None:
-    """Checks that every parameter without a default that a step is handed has an argument.
+    """Checks that every parameter without a default that a step takes has an argument.
 
     Args:
         package: The pipeline.
@@ -84,17 +84,17 @@ def require(package: Package, arguments: dict[str, Any]) -> None:
             raise click.ClickException(
                 f"{package.pipeline_name} needs -p {name}=…\n{describe(package)}"
             )
-    without = [name for name in handed_on_as_none(package) if name not in arguments]
+    without = [name for name in passed_as_none(package) if name not in arguments]
     if without:
         raise click.ClickException(
             f"{package.pipeline_name} needs -p {without[0]}=…: its default is None, {NO_NONE}"
         )
 
 
-def handed_on_as_none(package: Package) -> list[str]:
+def passed_as_none(package: Package) -> list[str]:
     """Lists the parameters whose default is None and that a step of the pipeline itself takes.
 
-    KFP's driver fails over such a step: https://github.com/kubeflow/pipelines/issues/11667
+    KFP's driver fails on such a step: https://github.com/kubeflow/pipelines/issues/11667
     (newer ones do not where a nested pipeline takes it). So it does over a condition, a loop or an
     exit handler around the step, none of which has optional inputs.
     """
@@ -177,7 +177,7 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any], str]] = {
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yields what lies in a list or dict, however deep; a value that is neither by itself."""
+    """Yields the values inside a list or dict, at any depth; another value itself."""
     if isinstance(value, list | dict):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _leaves(item)

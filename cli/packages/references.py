@@ -1,4 +1,4 @@
-"""What a compiled package names and does not have, and what it must have and has not.
+"""Finds names in a compiled package that refer to nothing, and required parts that are missing.
 
 Every name is looked up before anything runs: KFP would find most of them missing in the middle of
 a run.
@@ -60,7 +60,7 @@ def problem(spec: dict[str, Any]) -> str:
     """Says what is missing in a package of the right shape.
 
     Args:
-        spec: The pipeline's specification, in which `shape.problem` found nothing.
+        spec: The pipeline's specification, in which `messages.problem` finds nothing.
 
     Returns:
         What is missing, with its place; nothing when it is whole.
@@ -84,7 +84,7 @@ def _problems(spec: dict[str, Any]) -> Iterator[str]:
             yield f"{where} has the executor {component.get('executorLabel')!r}, which is missing"
     for label, executor in executors.items():
         yield from _of_executor(f"deploymentSpec.executors.{label}", executor)
-    yield from _circle("components", {name: _parts(of) for name, of in components.items()})
+    yield from _cycle("components", {name: _parts(of) for name, of in components.items()})
 
 
 def _untyped(where: str, component: dict[str, Any]) -> Iterator[str]:
@@ -137,7 +137,7 @@ def _of_dag(dag: _Dag) -> Iterator[str]:
         key = selector.get("outputParameterKey", selector.get("outputArtifactKey"))
         yield from _of_output(dag, f"{dag.where}.dag.outputs", task, key)
     after = {name: task.get("dependentTasks", []) for name, task in dag.tasks.items()}
-    yield from _circle(f"{dag.where}.dag.tasks", after)
+    yield from _cycle(f"{dag.where}.dag.tasks", after)
 
 
 def _lacking(where: str, task: dict[str, Any], dag: _Dag) -> Iterator[str]:
@@ -233,7 +233,7 @@ def _parts(component: dict[str, Any]) -> list[str]:
     return [task["componentRef"]["name"] for task in tasks]
 
 
-def _circle(where: str, graph: dict[str, Iterable[str]]) -> Iterator[str]:
+def _cycle(where: str, graph: dict[str, Iterable[str]]) -> Iterator[str]:
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:

@@ -1,6 +1,6 @@
 """How large the Argo Workflow of a run becomes, which is one object of a limited size.
 
-KFP hands a step on through the nodes of the Workflow: with the retry strategy that KFP 2.17 sets
+KFP passes a step on through the nodes of the Workflow: with the retry strategy that KFP 2.17 sets
 on every template, a node of the driver, of the step, and of its executor each have one more that
 retries them, and all of them keep the step's container. The estimate writes such nodes. They are
 those of the end of a run: no node is ever removed.
@@ -218,11 +218,11 @@ class _Writer:
             return
         annotations = settings.get("podMetadata", {}).get("annotations", {})
         patch = self._patch(key, executor, whole, _executor_input(key, component, inputs))
-        handed = _values(patch=patch, cached="false", **annotations)
-        self._pair(key, f"{key}-driver", "system-container-driver", values, handed)
-        self._pair(key, key, "system-container-executor", handed, "")
+        passed = _values(patch=patch, cached="false", **annotations)
+        self._pair(key, f"{key}-driver", "system-container-driver", values, passed)
+        self._pair(key, key, "system-container-executor", passed, "")
         tries = 1 + int(task.get("retryPolicy", {}).get("maxRetryCount", 0))
-        self._pair(key, "executor", "system-container-impl", handed, "", tries)
+        self._pair(key, "executor", "system-container-impl", passed, "", tries)
 
     def _patch(self, key: str, executor: Object, component: str, given: str) -> str:
         """The pod that a driver asks for, as JSON: it is one output parameter of the driver."""
@@ -256,7 +256,7 @@ class _Writer:
 
 
 def _executor_input(key: str, component: Object, inputs: Object) -> str:
-    """What a step is handed, as its driver writes it."""
+    """The inputs and outputs of a step, as its driver writes them."""
     uri = f"minio://mlpipeline/v2/artifacts/{_UNKNOWN[:20]}/{_UID}/{key}/{_UID[::-1]}/"
     outputs = component.get("outputDefinitions", {})
     taken = component.get("inputDefinitions", {}).get("artifacts", {})

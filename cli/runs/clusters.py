@@ -1,4 +1,4 @@
-"""The cluster that a run uses, and what becomes of it and of the run's endpoints afterwards."""
+"""The cluster that a run uses, and whether it and the run's endpoints stay afterwards."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from kfp_pytorch.local.processes import guarded, locks
 
 NAMESPACE = "default"
 _OWNED_FILE = "owned.lock"
-# Seconds between two looks whether the cluster is still there.
-_LOOK = 1.0
+# Seconds between two checks that the cluster still runs.
+_CHECK_EVERY = 1.0
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def cluster(root: Path, kubeconfig: Path | None, run_id: str, *, keep: bool) -> 
 
     Args:
         root: The local cluster's folder; a run's folder is below it in any case.
-        kubeconfig: The cluster that is meant instead of the local one; None for the local one.
+        kubeconfig: Another cluster's file; None for the local cluster.
         run_id: The run's id.
         keep: Whether cluster and endpoints stay up.
 
@@ -49,7 +49,7 @@ def cluster(root: Path, kubeconfig: Path | None, run_id: str, *, keep: bool) -> 
         The cluster.
 
     Raises:
-        click.ClickException: When there is no cluster to be had.
+        click.ClickException: When no cluster can be used or started.
     """
     _make(root, local=not kubeconfig)
     if kubeconfig:
@@ -69,7 +69,7 @@ def cluster(root: Path, kubeconfig: Path | None, run_id: str, *, keep: bool) -> 
         with _ending_with_it(root):
             yield target
     finally:
-        # A cluster that somebody ended meanwhile took its endpoints along.
+        # The endpoints of a cluster that was stopped in the meantime ended with it.
         if not keep and lifecycle.status(root) == running:
             _delete_endpoints(target, _made_by(target, run_id) - before)
 
@@ -78,12 +78,12 @@ def cluster(root: Path, kubeconfig: Path | None, run_id: str, *, keep: bool) -> 
 def _ending_with_it(root: Path) -> Iterator[None]:
     """Ends the run, as SIGTERM does, when somebody ends its cluster.
 
-    The steps would take that for an outage, and wait long for it to come back.
+    The steps would retry as in an outage, and wait long.
     """
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(_LOOK):
+        while not over.wait(_CHECK_EVERY):
             if not lifecycle.is_locked(root):
                 click.echo(f"The cluster on {root} was ended, and the run ends with it.", err=True)
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -120,7 +120,7 @@ def _kept(root: Path) -> Iterator[lifecycle.ClusterHandle]:
     try:
         handle = lifecycle.start_owned(root, owner=owner)
     except (lifecycle.ClusterError, OSError) as error:
-        # A run that began at the same instant may have been quicker.
+        # A run that began at the same instant may have started one.
         raise _owned(root) if _is_owned(root) else click.ClickException(str(error)) from None
     try:
         yield handle
@@ -167,16 +167,18 @@ def _endpoints(target: Target) -> set[tuple[str, str]]:
 
 
 def _made_by(target: Target, run_id: str) -> set[tuple[str, str]]:
-    """The namespace and name of what the steps of a run deploy, as their pods tell."""
+    """The namespace and name of what the steps of a run deploy, by their pods' annotations."""
     selector = urllib.parse.urlencode({"labelSelector": f"{KFP_RUN_ID_LABEL}={run_id}"})
     pods = _list(target, f"{client.path(POD, target.namespace)}?{selector}")
-    told = (pod["metadata"].get("annotations") or {} for pod in pods)
-    texts = [each[step.DEPLOYS_ANNOTATION] for each in told if step.DEPLOYS_ANNOTATION in each]
+    annotations = (pod["metadata"].get("annotations") or {} for pod in pods)
+    texts = [
+        each[step.DEPLOYS_ANNOTATION] for each in annotations if step.DEPLOYS_ANNOTATION in each
+    ]
     return {made for made in (_deployed(text, target) for text in texts) if made}
 
 
 def _deployed(text: str, target: Target) -> tuple[str, str] | None:
-    """What a step that was told a namespace and a name deploys; nothing where it refuses them."""
+    """What a step deploys for a namespace and a name; None where it refuses them."""
     namespace, _, name = text.partition("/")
     with contextlib.suppress(InputError):
         deployed_as = service_name("service_name", name)
@@ -195,7 +197,7 @@ def _delete_endpoints(target: Target, endpoints: set[tuple[str, str]]) -> None:
         try:
             target.request("DELETE", url)
         except client.RequestRefused as error:
-            # The step failed before it made it, or somebody else was quicker.
+            # The step failed before it made it, or it was deleted already.
             if error.status != http.HTTPStatus.NOT_FOUND:
                 raise
 

@@ -6,7 +6,7 @@ import re
 
 import click
 
-from kfp_pytorch.cli.runs.follow import StepResult
+from kfp_pytorch.cli.runs.events import StepResult
 
 _EXECUTOR = re.compile(r"\[KFP Executor [^]]*\]: ")
 _EXECUTOR_INPUT = "Got executor_input:"

@@ -1,4 +1,4 @@
-"""The folder of a local run: `ROOT/runs/RUN/`, and which run `--resume` goes on with."""
+"""The folder of a local run: `ROOT/runs/RUN/`, and the run that `--resume` continues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kfp_pytorch.local.processes import guard, locks
 SUMMARY_FILE = "summary.json"
 LOG_FILE = "runner.log"
 _FIELDS = {field.name for field in fields(Run)}
-# What a run that was killed leaves is gone within `guard.ORPHAN_GRACE`.
+# The processes of a run that was killed end within `guard.ORPHAN_GRACE`.
 _LOCK_WITHIN_S = guard.ORPHAN_GRACE + 3
 
 
@@ -85,16 +85,16 @@ def _read(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def log(folder: Path) -> Iterator[FileIO]:
-    """Opens a run's log, and keeps others from the run as long as a process of it lives.
+    """Opens a run's log, which is locked as long as a process of the run lives.
 
     Args:
         folder: The run's folder; made if it is not there.
 
     Yields:
-        The log, empty. Whatever inherits it holds the run.
+        The log, empty. A process that inherits it holds the lock.
 
     Raises:
-        click.ClickException: When the run still goes on, or the folder cannot be written.
+        click.ClickException: When the run is still running, or the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

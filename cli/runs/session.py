@@ -17,7 +17,7 @@ import click
 
 from kfp_pytorch.cli.packages.find import Package
 from kfp_pytorch.cli.runs import run_folder, summary
-from kfp_pytorch.cli.runs.follow import Follower, Progress
+from kfp_pytorch.cli.runs.events import Follower, Progress
 from kfp_pytorch.cli.runs.signals import Interrupted
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher import constants
@@ -90,7 +90,7 @@ def run(package: Package, wanted: Run, target: Target, progress: Progress) -> di
         package: The pipeline, in either form.
         wanted: The run's identity and arguments.
         target: The cluster.
-        progress: Told of what goes on.
+        progress: Shows the run.
 
     Returns:
         The summary. It is written into the run's folder too.
@@ -113,7 +113,7 @@ def _run(
     place = summary.Place(folder, target.claims)
     follower = Follower(progress)
 
-    def told(status: str) -> dict[str, Any]:
+    def ended(status: str) -> dict[str, Any]:
         _record(wanted, target, _PHASES[status])
         result = summary.summarise(package, follower.finish(), place, status)
         try:
@@ -125,9 +125,9 @@ def _run(
     try:
         code = _follow(wanted, target, follower, log)
     except Interrupted as interrupted:
-        interrupted.summary = told("terminated")
+        interrupted.summary = ended("terminated")
         raise
-    return told("succeeded" if code == 0 else "failed")
+    return ended("succeeded" if code == 0 else "failed")
 
 
 def _follow(wanted: Run, target: Target, follower: Follower, log: FileIO) -> int:
@@ -156,7 +156,7 @@ def _follow(wanted: Run, target: Target, follower: Follower, log: FileIO) -> int
         return process.wait()
     except BaseException:
         process.terminate()
-        # Read on, or a runner that still has something to say never ends.
+        # Read on, or a runner that still writes never ends.
         process.communicate()
         raise
 
@@ -168,7 +168,7 @@ def _keep(log: FileIO, line: str) -> None:
 
 
 def _setting(wanted: Run, target: Target, folder: Path) -> step.Setting:
-    """Makes the Workflow object of the run, where the steps have pods, and tells who they are."""
+    """Returns what the steps need; makes the run's Workflow object where they have pods."""
     if not target.server:
         return step.Setting(run_id=wanted.id, folder=str(folder), services=target.services)
     return step.Setting(
@@ -204,7 +204,7 @@ def _workflow(wanted: Run, target: Target) -> dict[str, Any]:
 
 def _record(wanted: Run, target: Target, phase: str) -> None:
     """Records how the run has ended, where there is a Workflow object of it."""
-    # The cluster may be on its way down; the run's own outcome is what counts.
+    # The cluster may be stopping; the run's own outcome is what counts.
     with contextlib.suppress(click.ClickException, client.RequestRefused):
         if target.server:
             _patch(wanted, target, {"status": {"phase": phase}})

@@ -1,4 +1,4 @@
-"""What a person, or a program, is told at the end of a run."""
+"""The summary at the end of a run, for a person and for a program."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from kfp_pytorch.cli.packages.find import Package
-from kfp_pytorch.cli.runs.follow import Followed, StepResult
+from kfp_pytorch.cli.runs.events import Followed, StepResult
 
 _SUFFIXES = {"system.HTML": ".html", "system.Markdown": ".md"}
-# For programs; a person is told what matters of them elsewhere.
+# For programs; the summary shows their content elsewhere.
 _NOT_SHOWN = {"metrics", "model", "mlpipeline_ui_metadata", "how_to_open"}
 _JOB_FOLDERS = ("checkpoints", "tensorboard")
 _LAUNCHER_FAILED = re.compile(r"^\w+ failed\.\n(.)", re.MULTILINE)
@@ -28,7 +28,7 @@ _FRAME = re.compile(r'  File "([^"]+)", line \d+')
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run's files lie on this machine.
+    """Where a run's files are on this machine.
 
     Attributes:
         run: The run's folder.
@@ -51,8 +51,8 @@ def summarise(package: Package, followed: Followed, place: Place, status: str) -
 
     Args:
         package: The pipeline.
-        followed: What became of the run.
-        place: Where its files lie.
+        followed: The run's steps and how they ended.
+        place: Where its files are.
         status: `succeeded`, `failed` or `terminated`.
 
     Returns:
@@ -73,12 +73,12 @@ def summarise(package: Package, followed: Followed, place: Place, status: str) -
 
 
 def empty(pipeline: str, status: str, error: str) -> dict[str, Any]:
-    """Makes the summary of a run that ended before it could tell of a step.
+    """Makes the summary of a run that ended before its first step.
 
     Args:
         pipeline: The pipeline as it was named.
         status: `failed` or `terminated`.
-        error: What is to be said.
+        error: Why it ended.
 
     Returns:
         The summary, in the shape that `summarise` gives it.
@@ -98,17 +98,17 @@ def empty(pipeline: str, status: str, error: str) -> dict[str, Any]:
 
 
 def error_of(followed: Followed) -> str:
-    """Returns the failing step's own words, or what went wrong outside of a step."""
+    """Returns the failing step's own message, or what went wrong outside of a step."""
     step = followed.failed
     if step is None:
         return followed.error or "The run ended without a word; its log is in the run's folder."
-    silence = f"It said nothing, and ended with exit code {step.exit_code}."
-    text = _own_words(step.stderr).strip() or step.message.strip() or silence
+    silent = f"It said nothing, and ended with exit code {step.exit_code}."
+    text = _own_words(step.stderr).strip() or step.message.strip() or silent
     return f"Step {step.name} failed.\n{text}"
 
 
 def headline(error: str) -> str:
-    """Shortens an error for a person who has seen the step say the whole of it.
+    """Shortens an error whose whole text the step has written already.
 
     Args:
         error: What `error_of` returned.
@@ -120,11 +120,11 @@ def headline(error: str) -> str:
     step, _, words = error.partition("\n")
     if not _STEP_FAILED.fullmatch(step):
         return error
-    told = _TRACEBACK_HEAD.sub("", words) if _TRACEBACK.match(words) else words.split("\n\n")[0]
-    if told == words:
+    shown = _TRACEBACK_HEAD.sub("", words) if _TRACEBACK.match(words) else words.split("\n\n")[0]
+    if shown == words:
         return error
-    below = ", with what is said to be below" if re.search(r"\bbelow\b", told) else ""
-    return f"{step}\n{told}\nThe whole of what it said is above{below}."
+    below = ", with what is said to be below" if re.search(r"\bbelow\b", shown) else ""
+    return f"{step}\n{shown}\nThe whole of what it said is above{below}."
 
 
 def _own_words(stderr: str) -> str:
@@ -200,7 +200,7 @@ def _last_parameters(steps: list[StepResult]) -> dict[str, Any]:
 
 
 def _prediction(text: Any) -> Any:
-    """The sample prediction, which kserve_predict hands on as JSON."""
+    """The sample prediction, which kserve_predict outputs as JSON."""
     try:
         return json.loads(text) if isinstance(text, str) and text else None
     except ValueError:
@@ -240,7 +240,7 @@ def _metrics(package: Package, steps: list[StepResult]) -> dict[str, float]:
 
 
 def _artifacts(package: Package, steps: list[StepResult], place: Place) -> dict[str, str]:
-    """Names each artifact and where it lies; a page gets a name that a browser opens."""
+    """Names each artifact and its place; a page gets a name that a browser opens."""
     found: dict[str, str] = {}
     for step in steps:
         # KFP names them in another order in each run.
@@ -257,7 +257,7 @@ def _artifacts(package: Package, steps: list[StepResult], place: Place) -> dict[
 
 
 def _free_name(taken: dict[str, str], step: str, name: str) -> str:
-    """Returns an artifact's name, with the step's where that is taken, as by a loop's round."""
+    """Returns an artifact's name, with the step's where that is taken, as by a loop's iteration."""
     numbered = (f"{step}[{number}].{name}" for number in itertools.count(2))
     names = itertools.chain((name, f"{step}.{name}"), numbered)
     return next(free for free in names if free not in taken)
@@ -270,9 +270,9 @@ def _job_folders(folder: str) -> dict[str, str]:
 
 
 def _openable(uri: str, kind: str) -> str:
-    """Links a page to a name with a suffix, beside it.
+    """Links a page to a name with a suffix, in the same folder.
 
-    The link is a hard one: a browser tells a page by the suffix of the file that a symbolic link
+    The link is a hard one: a browser knows a page by the suffix of the file that a symbolic link
     points at.
     """
     path = Path(uri)

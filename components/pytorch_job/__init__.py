@@ -1,4 +1,4 @@
-"""Trains with a PyTorchJob and hands on the model, its metrics, its curves and a report."""
+"""Trains with a PyTorchJob and outputs the model, its metrics, its curves and a report."""
 
 from kfp_pytorch.components.pytorch_job.component import pytorch_job
 

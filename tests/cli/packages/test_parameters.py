@@ -117,4 +117,4 @@ def test_a_default_of_none_is_told_where_a_condition_a_loop_or_an_exit_handler_t
     arguments = "rounds: int = 1, whose: str = 'i', "
     text = OPTIONAL.replace(whole, inside).replace("unused:", f"{arguments}unused:")
     path.write_text(text)
-    assert parameters.handed_on_as_none(packages.find_one(str(path))) == ["key"]
+    assert parameters.passed_as_none(packages.find_one(str(path))) == ["key"]

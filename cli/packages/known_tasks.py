@@ -18,7 +18,7 @@ from kfp_pytorch.local.kfp import task_settings
 
 _REFERENCE = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 _WHOLE = re.compile(r"\{\{\$[^{}]*\}\}")
-# What tells of the run: https://github.com/kubeflow/pipelines/tree/master/backend/src/v2/driver
+# Placeholders of the run: https://github.com/kubeflow/pipelines/tree/master/backend/src/v2/driver
 _OF_THE_RUN = re.compile(r"\{\{\$\.(?:pipeline_(?:job|task|root)\w*|workspace_path)\}\}")
 _WORKSPACE = "{{$.workspace_path}}"
 _SELECTOR = re.compile(r'parseJson\(string_value\)\["([^"]+)"\]')
@@ -75,7 +75,7 @@ def _walk(
         child = spec["components"][task["componentRef"]["name"]]
         inputs = _resolve(task.get("inputs", {}).get("parameters", {}), known)
         if "dag" in child:
-            for given in _rounds(task, _defaults(child, task) | inputs):
+            for given in _iterations(task, _defaults(child, task) | inputs):
                 yield from _walk(spec, child, given)
             continue
         executor = (
@@ -107,8 +107,8 @@ def _defaults(component: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def _rounds(task: dict[str, Any], inputs: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields the known inputs of a group of tasks, for each round where it is a loop."""
+def _iterations(task: dict[str, Any], inputs: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields the known inputs of a group of tasks, for each iteration where it is a loop."""
     loop = task.get("parameterIterator", {})
     source = loop.get("items", {})
     raw = json.loads(source["raw"]) if "raw" in source else _UNKNOWN
@@ -157,7 +157,7 @@ def _resolve(parameters: dict[str, Any], known: dict[str, Any]) -> dict[str, Any
 
 
 def _is_filled_in_later(constant: Any) -> bool:
-    """Whether KFP puts what it knows of the run in: only for the whole value of an argument."""
+    """Whether KFP fills in a value of the run: only for the whole value of an argument."""
     if not isinstance(constant, str):
         return False
     whole = _WHOLE.fullmatch(constant) and not _REFERENCE.fullmatch(constant)
@@ -165,7 +165,7 @@ def _is_filled_in_later(constant: Any) -> bool:
 
 
 def left_literal(inputs: dict[str, Any]) -> dict[str, str]:
-    """Finds placeholders of the run that a cluster leaves as they are, though kfp.local does not.
+    """Finds placeholders of the run that a cluster does not fill in, though kfp.local does.
 
     Args:
         inputs: The known inputs of a task.

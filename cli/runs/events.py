@@ -1,4 +1,4 @@
-"""Reads what a local run tells, step by step."""
+"""Reads the events of a local run, step by step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class StepResult:
 
     Attributes:
         name: The step's name.
-        task: Tells it from the rounds of a loop that have its name; the same for each attempt.
+        task: Distinguishes the iterations of a loop that have its name; the same for each attempt.
         status: `running`, `succeeded`, `failed`, `terminated` or, when it never ran, `skipped`.
         seconds: How long it took.
         exit_code: What its program ended with.
@@ -39,7 +39,7 @@ class StepResult:
 
 @dataclass
 class Followed:
-    """What became of a run.
+    """The steps of a run and how they ended.
 
     Attributes:
         steps: The steps in the order in which they started.
@@ -51,7 +51,7 @@ class Followed:
 
     @property
     def failed(self) -> StepResult | None:
-        """The last step that failed, unless an attempt after it did better."""
+        """The last step that failed, unless a later attempt succeeded."""
         done: set[tuple[str, str]] = set()
         for step in reversed(self.steps):
             task = (step.name, step.task)
@@ -63,7 +63,7 @@ class Followed:
 
 
 class Progress(Protocol):
-    """Shows a run to a person while it goes on."""
+    """Shows a run to a person while it runs."""
 
     def started(self, step: str) -> None:
         """A step has started."""
@@ -76,7 +76,7 @@ class Progress(Protocol):
 
 
 class Follower:
-    """Takes the runner's output line by line, so that what is known outlives an interruption.
+    """Reads the runner's output line by line, so that an interruption loses nothing.
 
     Attributes:
         followed: What is known so far.
@@ -110,7 +110,7 @@ class Follower:
             self._progress.ended(result)
 
     def finish(self) -> Followed:
-        """Close the account: a step that has not said how it ended was terminated."""
+        """Mark each step that has not reported its end as terminated."""
         for pod, result in self._by_pod.items():
             if result.status == "running":
                 result.status = "terminated"
