@@ -127,7 +127,7 @@ def pytorch_job(
         metrics: The final metrics that training reported.
         curves: The curves of loss and metrics, as one page.
         report: What ran: the job as submitted, its timeline, nodes and restarts.
-        storage_uri: Where the exported model lies, as KServe reads it.
+        storage_uri: Where the exported model is, as KServe reads it.
         folder: The job's folder, as output_uri/key/job, to resume another job from.
     """
     inputs = dict(locals())
