@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from kfp_pytorch.launcher.kubernetes.objects import Object, condition, dig, each, name, parse_time
 from kfp_pytorch.launcher.text import some
@@ -174,10 +174,14 @@ def reason_not_running(pod: Object) -> str:
         return f"{scheduled.get('reason', 'not scheduled')}: {scheduled.get('message', '')}"
     for _, reason, words in waiting_containers(pod):
         return f"{reason}: {words}" if words else reason
-    if is_terminating(pod):
-        node = dig(pod, "spec", "nodeName") or "its node"
+    deleted_by = parse_time(dig(pod, "metadata", "deletionTimestamp"))
+    if deleted_by is None:
+        return ""
+    node = dig(pod, "spec", "nodeName") or "its node"
+    # The timestamp is the end of its grace period.
+    if node_lost(pod) and deleted_by < datetime.now(UTC):
         return f"it is being deleted, and does not go while {node} cannot be reached"
-    return ""
+    return "it is being deleted"
 
 
 def belongs_to(pod: Object, job: Object) -> bool:

@@ -1,4 +1,4 @@
-"""What became of a job, step by step, as its report tells it. No I/O."""
+"""The timeline of a job: each change of its state, once, for the report. No I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kfp_pytorch.launcher.waiting.evidence import Evidence, TimelineEntry
 _MOST_ENTRIES = 400
 # Restarts of many pods within so long are one entry: a rank that goes takes all others with it.
 _TOGETHER = timedelta(seconds=60)
-# What became of a container that crashed: it was started again, or its pod was over.
+# A container that failed is started again, or its pod ends with it.
 _CRASHED = ("restarted", "ended")
 _WORDS = {
     Phase.QUEUED: "queued",
@@ -82,8 +82,8 @@ class Timeline:
             if end is None:
                 continue
             words = f"{crash.pod}: {end.reason} {pod_status.describe_exit_code(end.exit_code)}"
-            over = objects.dig(pod, "status", "phase") in ("Failed", "Succeeded")
-            self._ended(_CRASHED[over], words, objects.parse_time(end.finished_at) or self._now())
+            what = "restarted" if _is_restarted(pod, end) else "ended"
+            self._ended(what, words, objects.parse_time(end.finished_at) or self._now())
 
     def saw_node_lost(self, pod: Object) -> None:
         """Enters that a pod's node is lost; of many pods at once together."""
@@ -122,6 +122,21 @@ class Timeline:
             half = _MOST_ENTRIES // 2
             entries = [*entries[:half], *entries[-half:]]
         self._evidence.timeline = entries
+
+
+def _is_restarted(pod: Object, end: pod_status.ContainerEnd) -> bool:
+    """Whether the kubelet starts a container again, or has done so.
+
+    The pod's phase does not say: it becomes Failed about a second after its last container's end.
+    """
+    if pod_status.pod_phase(pod) in ("Failed", "Succeeded"):
+        return False
+    if not end.current:
+        return True
+    if pod_status.is_terminating(pod):
+        return False
+    never = objects.dig(pod, "spec", "restartPolicy") == "Never"
+    return not never or pod_status.is_sidecar(pod, end.container)
 
 
 def _aware(when: datetime) -> datetime:

@@ -157,7 +157,13 @@ def test_a_pod_that_stays_on_a_node_that_is_gone_is_not_waited_for_without_end(
     hands.set_conditions(run.job, "Created", "Running")
     hands.running(run.job)
     held = hands.running(run.job, "worker")["metadata"]["name"]
+
+    def lose(pod: Any) -> None:
+        lost = {"type": "Ready", "status": "False", "reason": "NodeNotReady"}
+        pod["status"]["conditions"] = [lost]
+
     hands.server.call(hands.server.api.mutate, POD, "default", held, hold)
+    hands.server.call(hands.server.api.mutate, POD, "default", held, lose, "status")
     later(run, 70.0)
     told.clear()
     hands.delete(POD, held)

@@ -145,9 +145,14 @@ def test_a_pod_that_is_being_deleted_runs_no_more_and_says_why() -> None:
         "status": {"phase": "Running"},
     }
     assert not is_running_or_ended(leaving)
-    assert "being deleted, and does not go while gpu-7 cannot be reached" in reason_not_running(
-        leaving
+    assert reason_not_running(leaving) == "it is being deleted"
+    lost = {"type": "Ready", "status": "False", "reason": "NodeNotReady"}
+    stuck = leaving | {"status": {"phase": "Running", "conditions": [lost]}}
+    assert reason_not_running(stuck) == (
+        "it is being deleted, and does not go while gpu-7 cannot be reached"
     )
+    in_its_grace = {**stuck["metadata"], "deletionTimestamp": "2999-11-27T12:00:00Z"}
+    assert reason_not_running(stuck | {"metadata": in_its_grace}) == "it is being deleted"
     ended = leaving | {"status": {"phase": "Succeeded"}}
     assert is_running_or_ended(ended)
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.jobs.pytorchjob.state import read_state
 from kfp_pytorch.launcher.kubernetes.pod_failures import crashes
@@ -127,3 +129,27 @@ def test_times_that_are_missing_or_of_no_zone_break_nothing() -> None:
     odd["metadata"]["creationTimestamp"] = "2025-11-27T11:59:00"
     odd["status"]["conditions"][0]["lastTransitionTime"] = "soon"
     assert told(lived(odd)) == ["11:59 created", "18:00 running"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "phase", "restarts", "what"),
+    [
+        # The kubelet writes the end about a second before the phase.
+        ("Never", "Running", 0, "ended"),
+        ("Never", "Failed", 0, "ended"),
+        ("OnFailure", "Running", 0, "restarted"),
+        ("OnFailure", "Running", 1, "restarted"),
+        ("", "Running", 0, "restarted"),
+    ],
+)
+def test_the_restart_policy_decides_what_follows_the_end_of_a_container(
+    policy: str, phase: str, restarts: int, what: str
+) -> None:
+    ended = {"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": "2025-11-27T13:00:00Z"}}
+    states = {"state": {"running": {}}, "lastState": ended} if restarts else {"state": ended}
+    failed = pod(0, "gpu-1", phase=phase)
+    failed["spec"]["restartPolicy"] = policy
+    failed["status"]["containerStatuses"] = [{"name": "pytorch", "restartCount": restarts} | states]
+    evidence = Evidence(PYTORCH_JOB)
+    Timeline(evidence, lambda: NOW).saw_crashes(failed, crashes(failed))
+    assert [entry.what for entry in evidence.timeline] == [what]
