@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from harness.faults.actions import Answer, Forbidden, LostAnswer, Reset, Stall
 from harness.faults.plan import Fault
+from harness.faults.restart import Restart
 from harness.hands import HASTY, IMPATIENT, connected
 
 from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, SPEC_HASH_LABEL
 from kfp_pytorch.launcher.errors import CannotObserve, PermissionMissing
 from kfp_pytorch.launcher.kserve.deploy import DeployFailed, Pace
 from kfp_pytorch.launcher.kubernetes.api_errors import NotFound, Refused
+from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 
 SERVICES = "*/inferenceservices*"
 DEPLOYMENTS = "*/deployments/*"
@@ -281,3 +283,19 @@ def test_pods_whose_account_is_not_there_fail_the_step_soon(
     said = step.failed().splitlines()
     assert words in said[0]
     assert "Create the account, or correct service_account" in said[1]
+
+
+@pytest.mark.parametrize("when", ["before", "while it waits"])
+def test_a_rollout_survives_a_restart_of_the_server_at_the_shipped_limits(
+    kserve: KServe, start: Start, server: ThreadedServer, until: Until, when: str
+) -> None:
+    restart = Restart(refused_s=0.3, forbidden_s=2.5, streams_s=0.3)
+    on = connected(server, RetryPolicy())
+    if when == "before":
+        server.restart(restart)
+    step = start(Pace(), on=on, timeout=120)
+    until(kserve.service)
+    if when != "before":
+        server.restart(restart)
+    kserve.serves()
+    step.succeeded()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness.faults.actions import Answer, Forbidden, LostAnswer, Refuse
 from harness.faults.plan import Fault
+from harness.faults.restart import Restart
 from kfp import dsl
 
 from kfp_pytorch.launcher.constants import (
@@ -265,3 +266,15 @@ def test_the_logs_of_a_bucket_are_read_from_a_persons_own_machine_too(board: Boa
 def test_single_user_kfp_is_named_as_what_cannot_open_its_own_tab(board: Board) -> None:
     assert "on multi-user KFP it opens in the Visualization tab of the artifact" in board.run()
     assert "Single-user KFP cannot open it" in Path(board.guide.path).read_text()
+
+
+def test_a_restart_of_the_server_does_not_cost_the_object(
+    api_server: ThreadedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig))
+    monkeypatch.delenv("KFP_POD_NAME", raising=False)
+    board = Board(api_server, tmp_path)
+    board.claim("ReadWriteMany")
+    api_server.restart(Restart(refused_s=0.3, forbidden_s=2.5))
+    board.run()
+    assert len(board.objects()) == 1
