@@ -1,4 +1,4 @@
-"""Answers of the API server that go on: watches and followed logs."""
+"""Answers of the API server that do not end: watches and followed logs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kfp_pytorch.launcher.kubernetes.api_errors import (
 )
 from kfp_pytorch.launcher.kubernetes.objects import Object
 
-# A line of a log that is longer is not kept whole: it may be endless.
+# Of a line of a log that is longer, which may be endless, the rest is left out.
 LONGEST_LINE = 64 * 1024
 # An event is one line that holds a whole object, at most a few MB.
 _LONGEST_EVENT = 64 * 1024 * 1024
 
 
 class LogStream:
-    """The lines of an answer that goes on, as they come. Ends when the server ends it.
+    """The lines of an answer, as they come, until the server ends it.
 
     Iterating raises `Unreachable` when the stream breaks, `StreamIdle` when nothing comes for
     too long.
@@ -50,16 +50,17 @@ class LogStream:
             self._answer.close()
 
     def _lines(self) -> Iterator[bytes]:
-        pending = b""
+        pending, dropped = b"", 0
         try:
             for chunk in self._answer.stream(LONGEST_LINE, decode_content=False):
                 *whole, pending = (pending + chunk).split(b"\n")
-                yield from whole
-                if len(pending) > self._longest:
-                    yield pending[: self._longest]
-                    pending = b""
+                for line in whole:
+                    yield self._cut(line, dropped)
+                    dropped = 0
+                dropped += max(0, len(pending) - self._longest)
+                pending = pending[: self._longest]
             if pending:
-                yield pending
+                yield self._cut(pending, dropped)
         except urllib3.exceptions.ReadTimeoutError as error:
             raise StreamIdle(self._call, 0, "", "the stream is silent") from error
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
@@ -68,6 +69,12 @@ class LogStream:
                 raise Unreachable(self._call, 0, "", words) from error
         finally:
             self._answer.close()
+
+    def _cut(self, line: bytes, dropped: int) -> bytes:
+        """Marks what was left out of a line that is too long."""
+        dropped += max(0, len(line) - self._longest)
+        mark = f" … ({dropped:,} bytes left out)".encode() if dropped else b""
+        return line[: self._longest] + mark
 
 
 class WatchStream(LogStream):

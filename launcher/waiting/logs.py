@@ -1,8 +1,8 @@
 """Streams the first node's log into the step's own, for a person to follow.
 
 It is not where results come from. The API has only the current file of a container, a followed
-log can go silent when the file is rotated, and a stream is resumed to the second only: so lines
-carry their times, and those that were shown are dropped by time and number.
+log can become silent when the file is rotated, and a stream is resumed by whole seconds: so lines
+have their times, and those that were shown are dropped by time and number.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from kfp_pytorch.launcher.errors import StepError
+from kfp_pytorch.launcher.jobs.kind import JobKind
 from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Forbidden, StreamIdle
 from kfp_pytorch.launcher.kubernetes.client import Kube
+from kfp_pytorch.launcher.kubernetes.objects import Object, name
 from kfp_pytorch.launcher.kubernetes.streams import LogStream
 from kfp_pytorch.launcher.runtime.printing import write
 from kfp_pytorch.launcher.waiting.limits import Limits
@@ -94,14 +96,15 @@ class LogFollower(threading.Thread):
     def __init__(
         self,
         kube: Kube,
-        container: str,
+        kind: JobKind,
         limits: Limits,
         ended: Callable[[], None],
     ) -> None:
         super().__init__(daemon=True, name=type(self).__name__)
         self._kube = kube
-        self._pod = ""
-        self._container = container
+        self._pod = self._prefix = ""
+        self._kind = kind
+        self._container = kind.container
         self._limits = limits
         self._ended = ended
         self._new_lines = NewLines()
@@ -114,15 +117,16 @@ class LogFollower(threading.Thread):
         self._rest_of_previous = False
         self.note = ""
 
-    def container_started(self, pod: str, uid: str, restarts: int) -> None:
-        """Is told that the container has been started.
+    def container_started(self, pod: Object, restarts: int) -> None:
+        """Begins to follow the container, or goes on with its next run.
 
         Args:
-            pod: The pod's name.
-            uid: The pod's uid: a pod that was made anew counts its restarts anew.
+            pod: The pod. One with another uid was made anew, and counts its restarts anew.
             restarts: How often the container had been restarted before.
         """
-        self._pod = pod
+        role, index = self._kind.replica(pod)
+        self._pod, uid = name(pod), str(pod["metadata"].get("uid") or "")
+        self._prefix = f"{role}-{index}" if role else self._pod
         if not self._run:
             self._run = (uid, restarts)
             self.start()
@@ -166,7 +170,7 @@ class LogFollower(threading.Thread):
                 self._drained.set()
                 self._ended()
             except StreamIdle:
-                # A rotated file, or nothing to say: a new stream tells.
+                # The file was rotated, or nothing is written: a new stream shows which.
                 quiet = self._new_lines.last == shown
                 longer = min(2 * idle_timeout, self._limits.pods_watch_lifetime)
                 idle_timeout = longer if quiet else self._limits.log_idle
@@ -183,7 +187,7 @@ class LogFollower(threading.Thread):
             self._wake.wait(pause * random.uniform(0.1, 2.0))  # noqa: S311
 
     def _previous(self) -> None:
-        """Shows what the container before the last restart said after the stream broke."""
+        """Shows what the container before the last restart wrote after the stream broke."""
         if not self._rest_of_previous:
             return
         self._rest_of_previous = False
@@ -195,7 +199,8 @@ class LogFollower(threading.Thread):
                 since=self._new_lines.since,
                 timestamps=True,
             )
-            self._show(text.splitlines())
+            # Not splitlines: a carriage return is part of its line.
+            self._show(text.removesuffix("\n").split("\n"))
         except ApiError:
             # It is gone; the one that runs now matters more.
             return
@@ -218,4 +223,4 @@ class LogFollower(threading.Thread):
             if self._closed:
                 return
             self._tail.append(text)
-            write(f"{self._pod} | {text}\n")
+            write(f"{self._prefix} | {text}\n")

@@ -70,7 +70,7 @@ class Wait:
         put, resource = self._observations.put, self._kind.resource
         self._jobs = JobFollower(kube, lambda o: put(("job", o)), limits, resource, ensured.job)
         self._pods = PodsFollower(kube, lambda o: put(("pods", o)), limits, gatherer.labels)
-        self._log = LogFollower(kube, self._kind.container, limits, lambda: put(("log", None)))
+        self._log = LogFollower(kube, self._kind, limits, lambda: put(("log", None)))
         self._expected = self._kind.expected_pods(ensured.job)
         self._judge = Judge(gatherer, ensured.job, limits, time.monotonic())
         self._progress = Progress(limits.progress_interval)
@@ -258,8 +258,7 @@ class Wait:
         pod = self._gatherer.evidence.pods.get(self._gatherer.first_pod, {})
         status = container_status(pod, self._kind.container)
         if any(dig(status, "state", state) is not None for state in ("running", "terminated")):
-            uid, restarts = str(dig(pod, "metadata", "uid")), int(status.get("restartCount") or 0)
-            self._log.container_started(self._gatherer.first_pod, uid, restarts)
+            self._log.container_started(pod, int(status.get("restartCount") or 0))
         if self._judge.first_pod_ended():
             # The job's own end should be near; an event of it may have been lost.
             self._next_read = min(self._next_read, time.monotonic() + 1.0)

@@ -118,6 +118,56 @@ def test_a_pod_that_was_made_anew_goes_on_with_its_own_log(
     run.succeeded()
 
 
+ODD = "10%\r 20%\f page\x85 next\u2028 end"
+
+
+def test_lines_end_at_line_feeds_alone_and_none_is_repeated_after_a_restart(
+    step: Any, hands: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = ""
+
+    def seen(words: str) -> bool:
+        nonlocal text
+        text += capfd.readouterr().out
+        return words in text
+
+    run = start(step, hands)
+    pod = hands.running(run.job)
+    hands.log(pod, [f"2025-11-27T12:00:01.5Z {ODD}"])
+    hands.until(lambda: seen(ODD))
+    hands.log(pod, [f"2025-11-27T12:00:02.5Z second {ODD}"])
+    crash = {"terminated": {"exitCode": 1, "finishedAt": "2025-11-27T12:01:00Z"}}
+    hands.waiting(run.job, "CrashLoopBackOff", restarts=1, lastState=crash)
+    hands.log(pod, ["2025-11-27T12:01:01.5Z again"], number=1)
+    hands.running(run.job, restarts=1)
+    hands.until(lambda: seen("master-0 | again"))
+    hands.success(run.job, restarts=1)
+    run.succeeded()
+    seen("")
+    assert [line for line in text.split("\n") if " | " in line] == [
+        f"master-0 | {ODD}",
+        f"master-0 | second {ODD}",
+        "master-0 | again",
+    ]
+
+
+def test_what_is_left_out_of_a_very_long_line_is_marked(
+    step: Any, hands: Any, shown: Shown
+) -> None:
+    run = start(step, hands)
+    pod = hands.running(run.job)
+    hands.log(pod, [f"2025-11-27T12:00:01.5Z {'x' * 2_000_000}", *lines(2)])
+    hands.until(lambda: "line 2" in shown())
+    hands.success(run.job)
+    run.succeeded()
+    long, last = shown()
+    kept = long.partition(" … ")[0]
+    left_out = f"{2_000_000 - len(kept):,} bytes left out"
+    assert long == f"{kept} … ({left_out})"
+    assert len(kept) > 60_000
+    assert last == "line 2"
+
+
 def test_it_holds_up_the_end_of_the_job_no_longer_than_a_moment(step: Any, hands: Any) -> None:
     run = start(step, hands)
     hands.running(run.job)
