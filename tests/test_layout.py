@@ -96,13 +96,13 @@ ALL = [*MAY_IMPORT, "training", "serving", "benchmarks"]
 
 
 @pytest.mark.parametrize("folder", ALL)
-def test_no_folder_has_more_modules_than_a_person_can_overlook(folder: str) -> None:
+def test_no_folder_has_more_than_15_modules(folder: str) -> None:
     modules = Counter(path.parent for path in files(folder) if path.name != "__init__.py")
     assert not {str(path): count for path, count in modules.items() if count > 15}
 
 
 @pytest.mark.parametrize("folder", ALL)
-def test_each_package_says_what_it_is_for(folder: str) -> None:
+def test_each_package_has_a_docstring(folder: str) -> None:
     packages = {path.parent for path in files(folder)}
     assert all(
         ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8")))

@@ -1,7 +1,7 @@
 """Checkpoints: complete or absent, whatever happens while one is written.
 
     checkpoints/step-00000026/__0_0.distcp   what rank 0 wrote of the tensors; one such file a rank
-    checkpoints/step-00000026/.metadata      which tensor lies where
+    checkpoints/step-00000026/.metadata      which tensor is where
     checkpoints/step-00000026/meta.json      written last: what is kept beside the tensors, and the
                                              size and sha256 of each file
     checkpoints/latest                       the newest one's name, written after that
@@ -171,7 +171,7 @@ def newest(folder: Folder, must_match: dict[str, Any]) -> Checkpoint | None:
     if problems:
         raise CheckpointError(
             f"none of the checkpoints in {folder.uri}/{FOLDER} can be read ({'; '.join(problems)});"
-            " to start anew and delete them, pass --resume never"
+            " to delete them and start again, pass --resume never"
         )
     return None
 
@@ -265,7 +265,7 @@ def _check_ours(meta: dict[str, Any], must_match: dict[str, Any], where: str) ->
         if meta.get(key, value) != value:
             raise CheckpointError(
                 f"{where} was made with {key} {meta[key]!r}, and this run has {value!r}; "
-                "use another folder, or pass --resume never to delete it and start anew"
+                "use another folder, or pass --resume never to delete it and start again"
             )
 
 

@@ -1,4 +1,4 @@
-"""The index of a checkpoint: which tensor lies where, a pickle of torch.distributed.checkpoint.
+"""The index of a checkpoint: which tensor is where, a pickle of torch.distributed.checkpoint.
 
 Reading it runs no code and takes no more memory than it is large: it may name nothing but the
 classes that an index is made of, and points to nothing but the bytes of the checkpoint's files.
@@ -20,7 +20,7 @@ from kfp_pytorch.training.storage.job_folder import Folder
 
 
 def read_index(folder: Folder, place: str, files: Files) -> Metadata:
-    """Reads which tensors lie where.
+    """Reads which tensors are where.
 
     Args:
         folder: A job's folder.

@@ -141,7 +141,7 @@ def restore(
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{found.uri} does not say where it was ({type(error).__name__}: {error}); its "
-            "meta.json was changed: delete it, and an older one is taken"
+            "meta.json was changed: delete it, and an older one is used"
         ) from error
     if same_ranks:
         _set_random_state(world, random)
@@ -178,7 +178,7 @@ def _check_names(wanted: Tensors, saved: frozenset[str], world: World, where: st
         raise CheckpointError(
             f"{where} does not fit the model and the optimizer: missing {some(missing)}; "
             f"unknown {some(extra)}; go on with the arguments that it was made with, such as "
-            "--momentum, use another folder, or pass --resume never to delete it and start anew"
+            "--momentum, use another folder, or pass --resume never to delete it and start again"
         )
 
 

@@ -121,7 +121,7 @@ class Planner(DefaultSavePlanner):
     """Plans which rank writes what, and keeps the plan while the tensors do not change.
 
     Planning takes some tenths of a second of Python, in which training could hardly continue.
-    torch's own cache has one plan for the whole process, and makes each rank's part of it anew.
+    torch's own cache has one plan for the whole process, and makes each rank's part of it again.
     """
 
     def __init__(self) -> None:

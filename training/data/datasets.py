@@ -132,7 +132,7 @@ def load(config: Config, world: World) -> ImageData:
         data = replace(data, train=data.train.some(config.max_train_samples))
     if not len(data.held_out.labels):
         raise DataError(
-            f"the data set {config.dataset} has no held-out samples to be judged by: no class has "
+            f"the data set {config.dataset} has no held-out samples to evaluate on: no class has "
             "enough for a fifth of it; give more, or a part of their own (val/ or val-….tar)"
         )
     if len(data.spec.classes) < 2:

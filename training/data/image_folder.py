@@ -161,7 +161,7 @@ def _check_held_out_exists(files: Files, parts: list[list[str]]) -> None:
         trained = below[0][0]
         raise DataError(
             f"{files.uri} has classes below {trained}/ and no {HELD_OUT}/ beside it (there is "
-            f"{there}); name what it is trained on {TRAIN}/ and what it is judged by {HELD_OUT}/, "
+            f"{there}); name the images to train on {TRAIN}/ and the held-out ones {HELD_OUT}/, "
             f"or give {files.at(trained)} with --data-dir to have a fifth of it held out"
         )
 
@@ -182,7 +182,7 @@ def _labelled(files: Files, names: list[str]) -> Labelled:
         problem = (
             f"{HELD_OUT}/{min(unknown)} has no {TRAIN}/{min(unknown)}"
             if unknown
-            else ("its images lie in no folder that names their class")
+            else ("its images are in no folder that names their class")
         )
         raise DataError(f"{files.uri}: {problem}; each class needs a folder of images to train on")
     folders = sorted(trained)

@@ -81,14 +81,15 @@ def read_index(files: Files) -> list[Shard] | None:
         for shard in shards:
             _check_entry(shard)
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{files.at(INDEX)} cannot be used: {error!r}; make it anew") from error
+        raise DataError(f"{files.at(INDEX)} cannot be used: {error!r}; create it again") from error
     there = _tars(sizes)
     # An index that includes the shards of a test set is fine, too.
     known = _without_test_set({shard.name: shard.bytes for shard in shards})
     if there != known:
         differing = sorted(set(there.items()) ^ set(known.items()))
         raise DataError(
-            f"{files.at(INDEX)} is not of these shards: {differing[0][0]} is another; make it anew"
+            f"{files.at(INDEX)} is not of these shards: {differing[0][0]} is another; create "
+            "it again"
         )
     return [shard for shard in shards if shard.name in known]
 
@@ -206,8 +207,8 @@ def _index(files: Files, name: str, size: int) -> Shard:
         if is_outage(error):
             raise files.failed("read", name, error) from error
         raise DataError(
-            f"the shard {files.at(name)} cannot be used: {error}; make it anew, in the layout of "
-            "WebDataset (KEY.jpg and KEY.cls side by side)"
+            f"the shard {files.at(name)} cannot be used: {error}; create it again, in the "
+            "layout of WebDataset (KEY.jpg and KEY.cls side by side)"
         ) from error
     return shard
 

@@ -87,7 +87,7 @@ def find(uri: str, world: World, block: int) -> Labelled:
     named = on_main(world, lambda: _class_names(files))
     labels = torch.tensor([label for shard in shards for label in shard.labels])
     if not len(labels):
-        raise DataError(f"the shards in {files.uri} hold no samples; make them anew")
+        raise DataError(f"the shards in {files.uri} hold no samples; create them again")
     classes = named or tuple(str(number) for number in range(int(labels.max()) + 1))
     if int(labels.max()) >= len(classes):
         raise DataError(

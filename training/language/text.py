@@ -208,7 +208,7 @@ class TextBatches(Iterator[Tensor]):
             if state.get(name) != ours:
                 raise CheckpointError(
                     f"the checkpoint read text with {name} {state.get(name)!r}, this run has "
-                    f"{ours!r}; give the same, or start anew"
+                    f"{ours!r}; give the same, or start again"
                 )
         self._seen = int(state["seen"])
 

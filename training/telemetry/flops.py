@@ -40,7 +40,7 @@ def peak_flops(card: str) -> float | None:
 
 
 def _contains(words: list[str], name: list[str]) -> bool:
-    """Say whether `name` stands among `words`, as whole words and in a row."""
+    """Return whether `words` contain `name`, as whole words in sequence."""
     return any(words[i : i + len(name)] == name for i in range(len(words)))
 
 

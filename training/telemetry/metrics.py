@@ -129,9 +129,7 @@ class Evaluation:
         """
         loss, correct, count = sum_over_ranks(self._world, self._sums).tolist()
         if not count:
-            raise DataError(
-                "no held-out image can be decoded, and there is nothing to be judged by"
-            )
+            raise DataError("no held-out image can be decoded, and there is nothing to evaluate on")
         return {"loss": loss / count, "accuracy": correct / count}
 
 
