@@ -52,8 +52,8 @@ INTERFACES = (
         input_artifacts={
             "model": (
                 "Model",
-                "The model, from pytorch_job or imported. It is where its metadata's "
-                "storage_uri says, or else at its own URI; minio:// becomes s3://.",
+                "The model, from pytorch_job or imported. It is read from the "
+                "storage_uri in its metadata, or else from its URI; minio:// becomes s3://.",
             )
         },
         outputs={
@@ -99,7 +99,7 @@ INTERFACES = (
         module="Trains with a PyTorchJob.",
         summary="Trains with a PyTorchJob and outputs a model, its metrics, curves and a report.",
         details="Creates the job, or adopts the one that an earlier attempt of this step created, "
-        "and follows it to its end. A failed job fails the step, with one message that says why. "
+        "and follows it to its end. A failed job fails the step, with one message about it. "
         "Accelerators, resources, tolerations, node selectors, affinity, environment and volumes "
         "that are set on the task go to the training pods; an input overrides them.",
         inputs=PyTorchJobInputs,
@@ -117,7 +117,7 @@ INTERFACES = (
             ),
         },
         outputs={
-            "storage_uri": ("str", "Where the exported model is, as KServe reads it."),
+            "storage_uri": ("str", "The URI of the exported model, as KServe reads it."),
             "folder": (
                 "str",
                 "The job's folder, as output_uri/key/job, to resume another job from.",
@@ -140,6 +140,6 @@ INTERFACES = (
             ),
             "how_to_open": ("Markdown", "How TensorBoard opens on this cluster, with commands."),
         },
-        outputs={"shown": ("str", "What was made, in words.")},
+        outputs={"shown": ("str", "What was made, as text.")},
     ),
 )

@@ -61,12 +61,12 @@ class Export:
     """An export that was read and whose files have the checksums that it states.
 
     Attributes:
-        directory: Where its `model.json` lies.
+        directory: The folder of its `model.json`.
         input: The one input tensor.
         output: The one output tensor.
         classes: The label of each class, or an empty tuple when the model is no classifier.
         run: The program: takes the input as a tensor, gives the output.
-        preprocessing: What `model.json` says of the input's values and sizes.
+        preprocessing: What `model.json` states about the input's values and sizes.
     """
 
     directory: Path
@@ -134,7 +134,7 @@ def find(model_dir: Path) -> Path:
         ExportError: No such directory, or more than one; the message lists what is there.
     """
     if model_dir.is_file():
-        raise ExportError(f"{model_dir} is a file: give the directory that it lies in")
+        raise ExportError(f"{model_dir} is a file: give its directory")
     if not model_dir.is_dir():
         raise ExportError(f"the model directory {model_dir} does not exist")
     if (model_dir / DESCRIPTION).is_file():

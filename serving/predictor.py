@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 
 class ModelBroken(Exception):
-    """The model loaded but does not answer as `model.json` says."""
+    """The model loaded but does not answer as `model.json` states."""
 
 
 @dataclass(frozen=True)

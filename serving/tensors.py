@@ -1,4 +1,4 @@
-"""Turns the numbers of a request into a tensor, or says which of them cannot be one."""
+"""Turns the numbers of a request into a tensor, or names the one that cannot be converted."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ def kserve_deploy(
     revision until the new one is ready. A service is never deleted.
 
     Args:
-        model: The model, from pytorch_job or imported. It is where its metadata's storage_uri says,
-            or else at its own URI; minio:// becomes s3://.
+        model: The model, from pytorch_job or imported. It is read from the storage_uri in its
+            metadata, or else from its URI; minio:// becomes s3://.
         service_name: The InferenceService's name, also the model's name in its URL.
         namespace: Its namespace; empty for the step's own.
         model_format: The format that a serving runtime must support; empty for the model's own, or

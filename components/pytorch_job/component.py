@@ -62,9 +62,9 @@ def pytorch_job(
     """Trains with a PyTorchJob and outputs a model, its metrics, curves and a report.
 
     Creates the job, or adopts the one that an earlier attempt of this step created, and follows it
-    to its end. A failed job fails the step, with one message that says why. Accelerators,
-    resources, tolerations, node selectors, affinity, environment and volumes that are set on the
-    task go to the training pods; an input overrides them.
+    to its end. A failed job fails the step, with one message about it. Accelerators, resources,
+    tolerations, node selectors, affinity, environment and volumes that are set on the task go to
+    the training pods; an input overrides them.
 
     Args:
         image: The training image.
@@ -127,7 +127,7 @@ def pytorch_job(
         metrics: The final metrics that training reported.
         curves: The curves of loss and metrics, as one page.
         report: What ran: the job as submitted, its timeline, nodes and restarts.
-        storage_uri: Where the exported model is, as KServe reads it.
+        storage_uri: The URI of the exported model, as KServe reads it.
         folder: The job's folder, as output_uri/key/job, to resume another job from.
     """
     inputs = dict(locals())

@@ -40,7 +40,7 @@ def tensorboard(
         mlpipeline_ui_metadata: What the viewer of a multi-user KFP reads: its Visualization tab is
             the view.
         how_to_open: How TensorBoard opens on this cluster, with commands.
-        shown: What was made, in words.
+        shown: What was made, as text.
     """
     inputs = dict(locals())
     from kfp_pytorch.launcher import run_step

@@ -55,7 +55,7 @@ def parse(declaration: type[T], component: str, values: Mapping[str, Any]) -> T:
     Args:
         declaration: The dataclass that declares the inputs.
         component: The component's name, for messages.
-        values: The values by name, as KFP hands them over. '', 'None', 'null', [], {}, None and
+        values: The values by name, as KFP passes them. '', 'None', 'null', [], {}, None and
             an absent input all count as unset and get the default.
 
     Returns:

@@ -14,8 +14,8 @@ from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import k8s, readers
 
-# Linux takes no single argument or variable above 131,072 bytes, and KFP hands all inputs of a
-# step to its own launcher as one such argument.
+# Linux takes no single argument or variable above 131,072 bytes, and KFP passes all inputs of
+# a step to its launcher as one such argument.
 SIZE_LIMIT = 100_000
 _NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _SET_BY_LAUNCHER = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -36,7 +37,7 @@ def image(name: str, value: Any) -> str:
     """Read the name of an image; unset gives an empty string.
 
     Raises:
-        InputError: If the kubelet would say InvalidImageName.
+        InputError: If it is not one (the kubelet's InvalidImageName).
     """
     word = readers.text(name, value)
     if word and not _IMAGE.fullmatch(word):
@@ -77,6 +78,10 @@ def quantity(name: str, value: Any, *, minimum: str) -> str:
             "write Mi or Gi."
         )
     return written
+
+
+cpu = functools.partial(quantity, minimum="1m")
+memory = functools.partial(quantity, minimum="1Mi")
 
 
 def quantity_value(written: str) -> float | None:

@@ -1,14 +1,15 @@
 """Readers of a component's inputs: each returns a checked value or raises an InputError.
 
-KFP hands parameters over as JSON, so a whole number inside a list or dict may arrive as a float,
-and an optional that nobody set may arrive as `''`, `'None'`, `'null'`, `[]` or `{}`.
+KFP passes parameters as JSON, so a whole number inside a list or dict may arrive as a float,
+and an unset optional input may arrive as `''`, `'None'`, `'null'`, `[]` or `{}`.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kfp_pytorch.launcher.errors import InputError
@@ -134,6 +135,11 @@ def choice(name: str, value: Any, choices: Sequence[str]) -> str:
             f"{name} is {word!r}; it must be one of {', '.join(c for c in choices if c)}."
         )
     return word
+
+
+def one_of(*choices: str) -> Callable[[str, Any], str]:
+    """Return a reader of one of a few words; the first is the default."""
+    return functools.partial(choice, choices=choices)
 
 
 def rendered(name: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What an author set on the KFP task, as the backend hands it to a component: `dsl.TaskConfig`.
+"""What an author set on the KFP task, as the backend passes it to a component: `dsl.TaskConfig`.
 
 The backend fills it as JSON with the keys of a pod's spec, null where nothing was set:
 https://github.com/kubeflow/pipelines/blob/master/backend/src/v2/driver/driver.go (TaskConfig).
@@ -24,7 +24,7 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """The settings of a task, each in Kubernetes' own form, empty where the author set none.
+    """The settings of a task, each in Kubernetes' form, empty where unset.
 
     Attributes:
         affinity: A pod's `affinity`.

@@ -73,24 +73,20 @@ class DeployInputs:
         "",
         "The ServingRuntime or ClusterServingRuntime; empty for KServe's choice.",
     )
-    protocol: str = declare(
-        partial(readers.choice, choices=("v1", "v2")), "v1", "The inference protocol: v1 or v2."
-    )
+    protocol: str = declare(readers.one_of("v1", "v2"), "v1", "The inference protocol: v1 or v2.")
     deployment_mode: str = declare(
-        partial(readers.choice, choices=tuple(MODES)),
+        readers.one_of(*MODES),
         "",
         "Standard (RawDeployment in older KServe), Knative (Serverless), or empty for the "
         "cluster's default. It cannot be changed later.",
     )
     cpu: str = declare(
-        partial(k8s.quantity, minimum="1m"),
+        k8s.cpu,
         "",
         "CPU of each predictor, such as 1 or 500m, requested and limited; empty for the runtime's.",
     )
     memory: str = declare(
-        partial(k8s.quantity, minimum="1Mi"),
-        "",
-        "Memory of each predictor, such as 2Gi; empty for the runtime's.",
+        k8s.memory, "", "Memory of each predictor, such as 2Gi; empty for the runtime's."
     )
     gpus: int = declare(
         partial(readers.integer, maximum=4096), 0, "Accelerators of each predictor."
@@ -152,7 +148,7 @@ def parse_deploy_inputs(**inputs: Any) -> DeployInputs:
     """Check the inputs of `kserve_deploy`, the model not counted.
 
     Args:
-        **inputs: The component's inputs by name, as KFP hands them over.
+        **inputs: The component's inputs by name, as KFP passes them.
 
     Returns:
         The inputs with defaults filled in.
@@ -173,7 +169,7 @@ def parse_deploy_inputs(**inputs: Any) -> DeployInputs:
 
 
 def no_raw_canary(percent: int, because: str) -> str:
-    """Say why a canary is refused."""
+    """Return why a canary is refused."""
     return (
         f"canary_traffic_percent is {percent}, but {because}, where KServe does not read it: the "
         "new revision would get all of the traffic. Leave it at -1, deploy under another "

@@ -130,7 +130,7 @@ def parse_predict_inputs(**inputs: Any) -> PredictInputs:
     """Check the inputs of `kserve_predict`, the model not counted.
 
     Args:
-        **inputs: The component's inputs by name, as KFP hands them over.
+        **inputs: The component's inputs by name, as KFP passes them.
 
     Returns:
         The inputs with defaults filled in.

@@ -69,7 +69,7 @@ def parse_inputs(**inputs: Any) -> GateInputs:
     """Check the inputs of `metric_gate`, the metrics not counted.
 
     Args:
-        **inputs: The component's inputs by name, as KFP hands them over.
+        **inputs: The component's inputs by name, as KFP passes them.
 
     Returns:
         The inputs with defaults filled in.

@@ -125,7 +125,7 @@ def parse_inputs(**inputs: Any) -> View:
     """Check the inputs of `tensorboard`.
 
     Args:
-        **inputs: The component's inputs by name, as KFP hands them over.
+        **inputs: The component's inputs by name, as KFP passes them.
 
     Returns:
         What is to be shown.

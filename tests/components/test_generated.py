@@ -66,7 +66,7 @@ def test_help_shows_arguments_defaults_and_documentation() -> None:
     shown = pydoc.plain(pydoc.render_doc(components.pytorch_job))
     assert "num_nodes: int = 1," in shown
     assert "How many pods train, the first one included." in shown
-    assert "storage_uri: Where the exported model is" in shown
+    assert "storage_uri: The URI of the exported model" in shown
     assert "task_config: " not in shown.partition("Args:")[0]
     assert inspect.signature(components.kserve_deploy).parameters["model"].annotation is Model
 

@@ -112,7 +112,7 @@ def ttl(name: str, value: Any) -> int:
 
 
 def clean_pod_policy(name: str, value: Any) -> str:
-    """Read which pods are deleted at the job's end, in the operator's words."""
+    """Read which pods are deleted at the job's end, as the operator names it."""
     return CLEAN_POD_POLICIES[readers.choice(name, value, tuple(CLEAN_POD_POLICIES))]
 
 

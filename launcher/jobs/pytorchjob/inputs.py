@@ -75,15 +75,9 @@ class PyTorchJobInputs:
         "",
         "Processes in each pod: a number, auto, cpu or gpu; empty for one for each GPU, or one.",
     )
-    cpu: str = declare(
-        partial(k8s.quantity, minimum="1m"),
-        "",
-        "CPU of each pod, such as 4 or 500m, requested and limited.",
-    )
+    cpu: str = declare(k8s.cpu, "", "CPU of each pod, such as 4 or 500m, requested and limited.")
     memory: str = declare(
-        partial(k8s.quantity, minimum="1Mi"),
-        "",
-        "Memory of each pod, such as 16Gi, requested and limited.",
+        k8s.memory, "", "Memory of each pod, such as 16Gi, requested and limited."
     )
     gpus_per_node: int = declare(
         partial(readers.integer, maximum=4096),
@@ -129,7 +123,7 @@ class PyTorchJobInputs:
         input_readers.pull_secrets, [], "Names of the Secrets to pull the image with."
     )
     image_pull_policy: str = declare(
-        partial(readers.choice, choices=("", "IfNotPresent", "Always", "Never")),
+        readers.one_of("", "IfNotPresent", "Always", "Never"),
         "",
         "IfNotPresent, Always or Never; empty for the cluster's default.",
     )
@@ -193,7 +187,7 @@ class PyTorchJobInputs:
         "Seconds that the job may take in all, its start included; 0 for no limit.",
     )
     restart_policy: str = declare(
-        partial(readers.choice, choices=("OnFailure", "Never", "Always", "ExitCode")),
+        readers.one_of("OnFailure", "Never", "Always", "ExitCode"),
         "OnFailure",
         "When a failed pod is restarted: OnFailure, Never, Always or ExitCode.",
     )
@@ -207,7 +201,7 @@ class PyTorchJobInputs:
     )
     timeout: int = declare(readers.integer, 0, "Seconds that the job may run; 0 for no limit.")
     cleanup: str = declare(
-        partial(readers.choice, choices=("on_failure", "always", "never")),
+        readers.one_of("on_failure", "always", "never"),
         "on_failure",
         "When the job is deleted: on_failure (when it did not succeed, or the run was ended), "
         "always or never.",
@@ -265,7 +259,7 @@ def parse_inputs(**inputs: Any) -> PyTorchJobInputs:
     """Check the inputs of `pytorch_job`.
 
     Args:
-        **inputs: The component's inputs by name, as KFP hands them over.
+        **inputs: The component's inputs by name, as KFP passes them.
 
     Returns:
         The inputs, with defaults filled in, the hyperparameters at the end of `args`, and the
