@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from harness import played
-from harness.api_server import ThreadedServer, start_in_thread, write_kubeconfig
+from harness.api_server import ThreadedServer, kubeconfig, start_in_thread, write_kubeconfig
 from harness.faults.plan import Request
 
 from kfp_pytorch.launcher.constants import CLAIM, POD, PYTORCHJOB, WORKFLOW
 from kfp_pytorch.local.apiserver.errors import ApiError
-from kfp_pytorch.local.apiserver.http.server import kubeconfig
 from kfp_pytorch.local.apiserver.registry import NAMESPACE
 from kfp_pytorch.local.apiserver.store.api import ADDED, DELETED
 

@@ -125,7 +125,7 @@ class Cluster:
     def _announce(self) -> None:
         path = self._root / lifecycle.KUBECONFIG_FILE
         # kubectl sends no token over plain HTTP, but keeps the path.
-        config = kubeconfig(f"{self._server.url}/{self._token}", token=self._token)
+        config = kubeconfig(f"{self._server.url}/{self._token}", self._token)
         lifecycle.write_atomically(path, json.dumps(config, indent=1))
         state = {"url": self._server.url, "kubeconfig": str(path), "pid": os.getpid()}
         whole = json.dumps({**state, "token": self._token})

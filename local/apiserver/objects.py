@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from kfp_pytorch.launcher.constants import Kind
 from kfp_pytorch.local.apiserver.errors import Object
 
+T = TypeVar("T")
 Clock = Callable[[], datetime]
 """Returns the time, in UTC."""
 
@@ -19,12 +20,12 @@ _SUFFIX_LENGTH = 5
 _LONGEST_GENERATED = 63
 
 
-def copy(value: Any) -> Any:
+def copy(value: T) -> T:
     """A deep copy of a JSON value, faster than `copy.deepcopy`."""
     if isinstance(value, dict):
-        return {key: copy(item) for key, item in value.items()}
+        return {key: copy(item) for key, item in value.items()}  # type: ignore[return-value]
     if isinstance(value, list | tuple):
-        return [copy(item) for item in value]
+        return [copy(item) for item in value]  # type: ignore[return-value]
     return value
 
 

@@ -6,9 +6,9 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from kfp_pytorch.local.processes import guard
 
@@ -78,12 +78,8 @@ def popen(
     *,
     grace: float = 10.0,
     to_all: bool = False,
-    env: Mapping[str, str] | None = None,
-    cwd: str | None = None,
-    stdin: int | IO[Any] | None = subprocess.DEVNULL,
-    stdout: int | IO[Any] | None = None,
-    stderr: int | IO[Any] | None = None,
     pass_fds: Sequence[int] = (),
+    **options: Any,
 ) -> subprocess.Popen[str]:
     """Start a command under a guard of this process.
 
@@ -95,25 +91,13 @@ def popen(
         argv: The command and its arguments.
         grace: Seconds from SIGTERM to SIGKILL.
         to_all: Whether SIGTERM is sent to every descendant, not to the command alone.
-        env: The command's environment; this process's own if None.
-        cwd: The command's working directory; this process's own if None.
-        stdin: As for `subprocess.Popen`; nothing to read by default.
-        stdout: As for `subprocess.Popen`.
-        stderr: As for `subprocess.Popen`.
         pass_fds: As for `subprocess.Popen`; the guard has them open, too.
+        options: Others of `subprocess.Popen`, such as `env`; without `stdin` there is none.
 
     Returns:
         The guard's process; its exit status is the command's, or 128 + N after signal N.
     """
     line, fds = command(argv, grace=grace, to_all=to_all)
-    return subprocess.Popen(
-        line,
-        pass_fds=(*fds, *pass_fds),
-        start_new_session=True,
-        env=None if env is None else dict(env),
-        cwd=cwd,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        text=True,
-    )
+    options = {"stdin": subprocess.DEVNULL, **options}
+    fds += tuple(pass_fds)
+    return subprocess.Popen(line, pass_fds=fds, start_new_session=True, text=True, **options)

@@ -17,7 +17,8 @@ from starlette.types import Scope
 
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.http import connections
-from kfp_pytorch.local.apiserver.http.server import Server, kubeconfig, listening_socket
+from kfp_pytorch.local.apiserver.http import server as http_server
+from kfp_pytorch.local.apiserver.http.server import Server, listening_socket
 from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.apiserver.store.garbage_collector import Collector
 
@@ -91,7 +92,7 @@ class ThreadedServer:
         self._wait(self._begin())
         self.url = self.server.url
         # kubectl shows the token only where it is part of the URL's path.
-        config = kubeconfig(f"{self.url}/{token}" if token else self.url, token=token)
+        config = kubeconfig(f"{self.url}/{token}" if token else self.url, token)
         self.kubeconfig = write_kubeconfig(root / "kubeconfig", config)
 
     @property
@@ -219,6 +220,16 @@ def start_in_thread(root: Path, *, api: Api | None = None, **settings: Any) -> T
         The server; call its `stop`.
     """
     return ThreadedServer(root, api or Api(), **settings)
+
+
+def kubeconfig(url: str, token: str = "", *, token_file: str = "", namespace: str = "") -> Object:
+    """A kubeconfig for a server, which may name a file for the token and a namespace."""
+    config = http_server.kubeconfig(url, token)
+    if token_file:
+        config["users"][0]["user"] = {"tokenFile": token_file}
+    if namespace:
+        config["contexts"][0]["context"]["namespace"] = namespace
+    return config
 
 
 def write_kubeconfig(path: Path, config: Object) -> Path:

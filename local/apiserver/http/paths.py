@@ -57,23 +57,3 @@ def _within(resource: Resource, namespace: str | None, rest: list[str]) -> Targe
         return None
     name, subresource = (*rest, "", "")[:2]
     return Target(resource, namespace, name, subresource)
-
-
-def verb(method: str, path: str, watching: bool) -> str:
-    """The Kubernetes verb of a request, such as `list`, `watch` or `create`.
-
-    Args:
-        method: The HTTP method.
-        path: The URL's path.
-        watching: Whether the query asks for a watch.
-    """
-    parts = path.strip("/").split("/")
-    rest = parts[2:] if parts[0] == "api" else parts[3:]
-    if rest[:1] == ["namespaces"] and len(rest) > 2 and rest[2] not in ("status", "finalize"):
-        rest = rest[2:]
-    whole = len(rest) == 1
-    if method == "GET":
-        return "watch" if watching else "list" if whole else "get"
-    if method == "DELETE":
-        return "deletecollection" if whole else "delete"
-    return {"POST": "create", "PUT": "update", "PATCH": "patch"}.get(method, method.lower())

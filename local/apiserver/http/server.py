@@ -169,23 +169,20 @@ def _authenticated(inner: ASGIApp, token: str) -> ASGIApp:
     return checked
 
 
-def kubeconfig(url: str, *, token: str = "", token_file: str = "", namespace: str = "") -> Object:
+def kubeconfig(url: str, token: str = "") -> Object:
     """A kubeconfig for a server.
 
     Args:
         url: The server.
         token: The bearer token; empty for none.
-        token_file: A file that holds the token, in place of `token`.
-        namespace: The namespace of those who name none; empty for `default`.
     """
-    user = {"tokenFile": token_file} if token_file else {"token": token} if token else {}
     name = "kfp-pytorch-local"
-    context = {"cluster": name, "user": name, "namespace": namespace or "default"}
+    context = {"cluster": name, "user": name, "namespace": "default"}
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": name, "cluster": {"server": url}}],
-        "users": [{"name": name, "user": user}],
+        "users": [{"name": name, "user": {"token": token} if token else {}}],
         "contexts": [{"name": name, "context": context}],
         "current-context": name,
     }

@@ -248,16 +248,8 @@ def _patch(api: Api, target: Target, sent: Sent) -> Done:
     return Done(done, 200, warnings)
 
 
-@dataclass(frozen=True)
-class _DeleteOptions:
-    propagation: str
-    uid: str
-    resource_version: str
-    grace: int | None
-    dry_run: bool
-
-
-def _delete_options(sent: Sent) -> _DeleteOptions:
+def _delete_options(sent: Sent) -> dict[str, Any]:
+    """The keyword arguments of `Api.delete`."""
     body: Object = (_decoded(sent, "DeleteOptions") if sent.body.strip() else None) or {}
     preconditions = body.get("preconditions") or {} if isinstance(body, dict) else None
     if not isinstance(preconditions, dict):
@@ -273,29 +265,20 @@ def _delete_options(sent: Sent) -> _DeleteOptions:
     grace = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
     if not re.fullmatch(r"-?\d*", str(grace or "")):
         raise bad_request(f"gracePeriodSeconds: {grace!r} is no number of seconds")
-    return _DeleteOptions(
-        propagation or "Background",
-        preconditions.get("uid") or "",
-        preconditions.get("resourceVersion") or "",
-        None if grace in (None, "") else int(grace),
-        sent.dry_run or body.get("dryRun") == ["All"],
-    )
+    return {
+        "propagation": propagation or "Background",
+        "uid": preconditions.get("uid") or "",
+        "resource_version": preconditions.get("resourceVersion") or "",
+        "grace": None if grace in (None, "") else int(grace),
+        "dry_run": sent.dry_run or body.get("dryRun") == ["All"],
+    }
 
 
 def _delete(api: Api, target: Target, sent: Sent) -> Done:
     options = _delete_options(sent)
     kind, namespace = target.resource.kind, target.namespace or ""
-    last = api.delete(
-        kind,
-        namespace,
-        target.name,
-        options.propagation,
-        options.uid,
-        grace=options.grace,
-        resource_version=options.resource_version,
-        dry_run=options.dry_run,
-    )
-    if api.find(kind, namespace, target.name) is not None and not options.dry_run:
+    last = api.delete(kind, namespace, target.name, **options)
+    if api.find(kind, namespace, target.name) is not None and not options["dry_run"]:
         return Done(last)
     if kind.kind in _RETURN_DELETED and not target.resource.custom:
         return Done(last)
@@ -322,14 +305,7 @@ def _delete_all(api: Api, target: Target, sent: Sent) -> Done:
     query, resource = sent.query, target.resource
     match = selector(resource, query.get("labelSelector", ""), query.get("fieldSelector", ""))
     deleted = [
-        api.delete(
-            resource.kind,
-            objects.namespace(obj),
-            objects.name(obj),
-            options.propagation,
-            grace=options.grace,
-            dry_run=options.dry_run,
-        )
+        api.delete(resource.kind, objects.namespace(obj), objects.name(obj), **options)
         for obj in api.snapshot(resource.kind, target.namespace)
         if match(obj)
     ]

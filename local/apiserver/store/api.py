@@ -97,8 +97,7 @@ class Api:
         Raises:
             ApiError: 404 when it is not there.
         """
-        found: Object = objects.copy(self._existing(kind, namespace, name))
-        return found
+        return objects.copy(self._existing(kind, namespace, name))
 
     def snapshot(self, kind: Kind, namespace: str | None = None) -> ObjectList:
         """The store's own objects, not to be changed, by namespace and name."""
@@ -176,8 +175,7 @@ class Api:
         self._ask_webhooks(kind, made)
         if not dry_run:
             self._write(kind, ADDED, made, None)
-        result: Object = objects.copy(made)
-        return result
+        return objects.copy(made)
 
     def update(
         self, kind: Kind, obj: Object, subresource: str = "", *, dry_run: bool = False
@@ -197,8 +195,7 @@ class Api:
         old = self._existing(kind, objects.namespace(obj), objects.name(obj))
         new = admission.changed_object(resource, old, obj, subresource)
         if new == old:
-            unchanged: Object = objects.copy(old)
-            return unchanged
+            return objects.copy(old)
         if subresource != "status" and not objects.deleting(new):
             self._ask_webhooks(kind, new)
         if not dry_run:
@@ -206,8 +203,7 @@ class Api:
                 self._remove(kind, new)
             else:
                 self._write(kind, MODIFIED, new, old)
-        result: Object = objects.copy(new)
-        return result
+        return objects.copy(new)
 
     def mutate(
         self,
@@ -269,11 +265,10 @@ class Api:
                 self._remove(kind, new)
             elif new != old:
                 self._write(kind, MODIFIED, new, old)
-        result: Object = objects.copy(new)
-        return result
+        return objects.copy(new)
 
     def _marked(self, resource: Resource, old: Object, propagation: str, grace: int) -> Object:
-        new: Object = objects.copy(old)
+        new = objects.copy(old)
         meta = new["metadata"]
         finalizer = _PROPAGATION_FINALIZERS.get(propagation)
         if finalizer and finalizer not in objects.finalizers(new):

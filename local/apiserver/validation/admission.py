@@ -118,9 +118,7 @@ def changed_object(resource: Resource, old: Object, sent: Object, subresource: s
 
 def unknown_fields(resource: Resource, obj: Object) -> list[str]:
     """The paths of the fields of an object that its type does not have."""
-    if not resource.custom:
-        return native.prune(resource, obj)[1]
-    return schemas.prune(resource, obj)[1] if resource.schema else []
+    return _prune(resource, obj)[1]
 
 
 def pod_grace(pod: Object, asked: int | None) -> int:
@@ -150,7 +148,7 @@ def terminating(kind: Kind, name: str, namespace: str) -> ApiError:
 def _readable(resource: Resource, sent: Object) -> Object:
     if not isinstance(sent, dict):
         raise fields.unreadable(resource, sent, "Object", resource.kind.kind)
-    obj: Object = objects.copy(sent)
+    obj = objects.copy(sent)
     kind = resource.kind
     version = obj.setdefault("apiVersion", kind.api_version)
     obj.setdefault("kind", kind.kind)
@@ -165,9 +163,13 @@ def _readable(resource: Resource, sent: Object) -> Object:
         for key, value in objects.compact(obj["metadata"]).items()
         if value or key not in _OMITTED_EMPTY
     }
-    if resource.custom:
-        return schemas.pruned(resource, obj) if resource.schema else obj
-    return native.readable(resource, obj)
+    return _prune(resource, obj)[0]
+
+
+def _prune(resource: Resource, obj: Object) -> tuple[Object, list[str]]:
+    if not resource.custom:
+        return native.prune(resource, obj)
+    return schemas.prune(resource, obj) if resource.schema else (obj, [])
 
 
 def _causes(resource: Resource, obj: Object) -> Iterable[Cause]:
@@ -202,7 +204,7 @@ def _check_versions(kind: Kind, old: Object, new: Object) -> None:
 
 
 def _with_status(old: Object, new: Object) -> Object:
-    kept: Object = objects.copy({key: old[key] for key in old if key != "status"})
+    kept = objects.copy({key: old[key] for key in old if key != "status"})
     if new.get("status") is not None:
         kept["status"] = new["status"]
     return kept

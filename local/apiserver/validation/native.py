@@ -35,18 +35,12 @@ class _MisfitError(Exception):
         self.value, self.path, self.wanted = value, path, wanted
 
 
-def readable(resource: Resource, obj: Object) -> Object:
-    """The object without nulls and without fields that its kind does not have.
+def prune(resource: Resource, obj: Object) -> tuple[Object, list[str]]:
+    """The object without nulls and unknown fields, and the paths of the unknown fields.
 
     Raises:
         ApiError: 400 when a value has another type than its field.
     """
-    kept, _ = prune(resource, obj)
-    return kept
-
-
-def prune(resource: Resource, obj: Object) -> tuple[Object, list[str]]:
-    """What `readable` gives, and the paths of the fields that it left out."""
     dropped: list[str] = []
     model = _OWN_MODEL.get(resource.kind.kind, f"V1{resource.kind.kind}")
     body = {key: value for key, value in obj.items() if key not in ("metadata", "kind")}

@@ -29,14 +29,8 @@ _JSON_TYPES = {
 }
 
 
-def pruned(resource: Resource, obj: Object) -> Object:
-    """The object without the fields that the schema does not know, and with its defaults."""
-    kept, _ = prune(resource, obj)
-    return kept
-
-
 def prune(resource: Resource, obj: Object) -> tuple[Object, list[str]]:
-    """What `pruned` gives, and the paths of the fields that it left out."""
+    """The object with the schema's defaults and without unknown fields, and their paths."""
     dropped: list[str] = []
     root = {key: obj[key] for key in _ROOT if key in obj}
     body = {key: value for key, value in obj.items() if key not in _ROOT}

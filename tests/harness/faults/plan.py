@@ -17,7 +17,6 @@ from harness.faults.actions import Action, Call, Connection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kfp_pytorch.local.apiserver.errors import Object
-from kfp_pytorch.local.apiserver.http import paths
 from kfp_pytorch.local.apiserver.http.connections import Peer
 
 _REQUESTS_KEPT = 200_000
@@ -182,4 +181,24 @@ def _request(scope: Scope) -> Request:
     query = parse_qs(scope["query_string"].decode("latin-1"))
     watching = query.get("watch", [""])[0].lower() in ("1", "true")
     path = scope["path"]
-    return Request(time.monotonic(), paths.verb(scope["method"], path, watching), path)
+    return Request(time.monotonic(), _verb(scope["method"], path, watching), path)
+
+
+def _verb(method: str, path: str, watching: bool) -> str:
+    """The Kubernetes verb of a request, such as `list`, `watch` or `create`.
+
+    Args:
+        method: The HTTP method.
+        path: The URL's path.
+        watching: Whether the query asks for a watch.
+    """
+    parts = path.strip("/").split("/")
+    rest = parts[2:] if parts[0] == "api" else parts[3:]
+    if rest[:1] == ["namespaces"] and len(rest) > 2 and rest[2] not in ("status", "finalize"):
+        rest = rest[2:]
+    whole = len(rest) == 1
+    if method == "GET":
+        return "watch" if watching else "list" if whole else "get"
+    if method == "DELETE":
+        return "deletecollection" if whole else "delete"
+    return {"POST": "create", "PUT": "update", "PATCH": "patch"}.get(method, method.lower())

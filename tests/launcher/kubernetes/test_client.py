@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.api_server import write_kubeconfig
+from harness.api_server import kubeconfig, write_kubeconfig
 from harness.faults.actions import Answer, Delay, Refuse, TokenExpired
 from harness.faults.watches import InsertEvent
 
@@ -28,7 +28,6 @@ from kfp_pytorch.launcher.kubernetes.api_errors import (
 from kfp_pytorch.launcher.kubernetes.client import connect
 from kfp_pytorch.launcher.kubernetes.credentials import Credentials, load
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
-from kfp_pytorch.local.apiserver.http.server import kubeconfig
 
 CLAIMS = "*/persistentvolumeclaims*"
 TEMPLATE = {"spec": {"containers": [{"name": "pytorch", "image": "a"}]}}
