@@ -248,17 +248,18 @@ class DeploymentController:
         plan = reconcile(deployment, pods, now)
         for name in plan.delete:
             self._api.delete(POD, key[0], name)
-        refusal = self._create(plan.create, deployment)
-        if refusal is None:
-            _remove_condition(plan.status, "ReplicaFailure")
-        else:
-            failed = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
-            set_condition(plan.status, {**failed, "message": str(refusal)}, now)
-        status.write(self._api, DEPLOYMENT, deployment, plan.status)
+        deployment = status.write(self._api, DEPLOYMENT, deployment, plan.status)
         if plan.requeue_at is not None:
             self._queue.add_at(key, plan.requeue_at)
+        refusal = self._create(plan.create, deployment)
         if refusal:
+            failed = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
+            set_condition(plan.status, {**failed, "message": str(refusal)}, now)
+            status.write(self._api, DEPLOYMENT, deployment, plan.status)
             raise refusal
+        if status.condition(deployment, "ReplicaFailure"):
+            _remove_condition(plan.status, "ReplicaFailure")
+            status.write(self._api, DEPLOYMENT, deployment, plan.status)
 
     def _create(self, pods: list[Object], deployment: Object) -> ApiError | None:
         """Create pods until one is refused; returns the refusal."""

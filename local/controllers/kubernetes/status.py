@@ -40,11 +40,13 @@ def dated(new: Object, old: Object, now: datetime) -> Object:
     return {**new, "lastTransitionTime": since or objects.timestamp(now)}
 
 
-def write(api: Api, kind: Kind, obj: Object, status: Object) -> None:
-    """Write an object's status if it differs from the one that it has.
+def write(api: Api, kind: Kind, obj: Object, status: Object) -> Object:
+    """Write an object's status if it differs from the one that it has; returns the object.
 
     Raises:
         ApiError: The object was changed or deleted meanwhile.
     """
-    if status != (obj.get("status") or {}):
-        api.update(kind, {**objects.copy(obj), "status": status}, subresource="status")
+    if status == (obj.get("status") or {}):
+        return obj
+    changed = {**objects.copy(obj), "status": objects.copy(status)}
+    return api.update(kind, changed, subresource="status")

@@ -1,4 +1,4 @@
-"""KServe's stand-in: what becomes of an InferenceService, and when it counts as ready."""
+"""KServe's stand-in: what an InferenceService becomes, and when it counts as ready."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import urllib3
-import yaml
+from harness.inference import NAMESPACE, create, put_model, quick_runtime, service, until_ready
 
 from kfp_pytorch.launcher.constants import (
-    CLAIM,
     DEPLOYMENT,
     EVENT,
     INFERENCE_SERVICE,
@@ -23,111 +21,10 @@ from kfp_pytorch.launcher.constants import (
     SERVING_RUNTIME,
 )
 from kfp_pytorch.local.apiserver.store.api import ApiError
-from kfp_pytorch.local.controllers.kserve.controller import InferenceServiceController
-from kfp_pytorch.local.controllers.kubernetes.autoscaler import AutoscalerController
-from kfp_pytorch.local.controllers.kubernetes.deployment import DeploymentController
 from kfp_pytorch.local.controllers.kubernetes.status import condition
 
-ROOT = Path(__file__).resolve().parents[4]
-NAMESPACE = "default"
-
 Object = dict[str, Any]
-
-# A model server: answers with what lies in the model's folder, once it has started.
-SERVER = """
-import argparse, pathlib, http.server, signal, threading
-p = argparse.ArgumentParser()
-for name in ("model_name", "model_dir", "http_port"):
-    p.add_argument(f"--{name}")
-a = p.parse_args()
-text = (pathlib.Path(a.model_dir) / "weights").read_text()
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        body = f"{a.model_name} {text}".encode()
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-    def log_message(self, *_): pass
-server = http.server.ThreadingHTTPServer(("127.0.0.1", int(a.http_port)), Handler)
-server.daemon_threads = False  # what is in flight is answered
-signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
-server.serve_forever(0.05)
-server.server_close()
-"""
-
-
-def quick_runtime() -> Object:
-    made = dict(yaml.safe_load((ROOT / "manifests" / "serving-runtime.yaml").read_text()))
-    made["metadata"]["namespace"] = NAMESPACE
-    container = made["spec"]["containers"][0]
-    container["command"] = ["python", "-c", SERVER]
-    container["readinessProbe"] = {"tcpSocket": {"port": 8080}, "periodSeconds": 1}
-    container.pop("livenessProbe")
-    container["resources"] = {}
-    return made
-
-
-def service(uri: str = "pvc://models/digits/export", **predictor: Any) -> Object:
-    model = {"modelFormat": {"name": "kfp-pytorch"}, "storageUri": uri}
-    model |= predictor.pop("model", {})
-    metadata = {"name": "digits", "namespace": NAMESPACE, "uid": "u-1", "labels": {"a": "b"}}
-    return {"metadata": metadata, "spec": {"predictor": {"model": model, **predictor}}}
-
-
-# All of it, with processes
-
 Story = Callable[[Any], Awaitable[None]]
-
-
-@pytest.fixture
-def on_kserve(on_controllers: Callable[[Story], None]) -> Callable[[Story], None]:
-    """Runs a story on a cluster with KServe, our runtime's name and a server that starts fast."""
-
-    def run(story: Story) -> None:
-        async def with_kserve(cluster: Any) -> None:
-            cluster.api.create(SERVING_RUNTIME, quick_runtime())
-            controllers = [
-                asyncio.create_task(DeploymentController(cluster.api).run()),
-                asyncio.create_task(InferenceServiceController(cluster.api, cluster.ports).run()),
-                asyncio.create_task(AutoscalerController(cluster.api, 0.5).run()),
-            ]
-            try:
-                await story(cluster)
-            finally:
-                for each in controllers:
-                    each.cancel()
-                await asyncio.gather(*controllers, return_exceptions=True)
-
-        on_controllers(with_kserve)
-
-    return run
-
-
-def put_model(cluster: Any, path: str, text: str) -> str:
-    """Puts a model on the claim `models`; returns its URI."""
-    if cluster.api.find(CLAIM, NAMESPACE, "models") is None:
-        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-        meta = {"name": "models", "namespace": NAMESPACE}
-        cluster.api.create(CLAIM, {"metadata": meta, "spec": spec})
-    folder = cluster.root / "claims" / NAMESPACE / "models" / path
-    folder.mkdir(parents=True)
-    (folder / "weights").write_text(text)
-    return f"pvc://models/{path}"
-
-
-def create(cluster: Any, uri: str, **predictor: Any) -> None:
-    made = service(uri, **predictor)
-    del made["metadata"]["uid"]
-    cluster.api.create(INFERENCE_SERVICE, made)
-
-
-async def until_ready(cluster: Any) -> Object:
-    def holds(obj: Object) -> bool:
-        return condition(obj, "Ready").get("status") == "True"
-
-    found: Object = await cluster.until(INFERENCE_SERVICE, "digits", holds)
-    return found
 
 
 async def get(url: str) -> str:

@@ -164,7 +164,8 @@ CAUSES = {
     "managedby": Cause(master(SLEEP), {"managedBy": "kueue.x-k8s.io/multikueue"}, pods=()),
     "clean-all": Cause(master(sleeps(0.3)) | workers(SLEEP, 1), {"cleanPodPolicy": "All"}),
     "clean-running": Cause(master(sleeps(0.3)) | workers(SLEEP, 1), {"cleanPodPolicy": "Running"}),
-    "deadline": Cause(master(sleeps(1.4)) | workers(SLEEP, 1), {"activeDeadlineSeconds": 1}),
+    # Without a worker, whose events after the deadline would end the job.
+    "deadline": Cause(master(sleeps(2.3)), {"activeDeadlineSeconds": 2}),
     "ttl": Cause(master(sleeps(0.3)), {"ttlSecondsAfterFinished": 1}),
     "ttl0": Cause(master(sleeps(0.3)), {"ttlSecondsAfterFinished": 0}),
     "ttl-failed": Cause(master(sleeps(0.2, 1), "ExitCode"), {"ttlSecondsAfterFinished": 0}),
