@@ -39,12 +39,10 @@ def fetch(space):
         # For how many seconds an answer of this kind is retried, and what to do about it then.
         limit, todo = 60, 'Start the step again'
         try:
+            tls = ssl.create_default_context(cafile=HOME + 'ca.crt')
             # http.client uses no proxies.
-            to = http.client.HTTPSConnection(
-                env('KUBERNETES_SERVICE_HOST'), env('KUBERNETES_SERVICE_PORT'), timeout=9,
-                context=ssl.create_default_context(cafile=HOME + 'ca.crt'))
-            to.request('GET', f'/api/v1/namespaces/{space}/configmaps/{NAME}',
-                headers={'Authorization': 'Bearer ' + read('token')})
+            to = http.client.HTTPSConnection(env('KUBERNETES_SERVICE_HOST'), env('KUBERNETES_SERVICE_PORT'), timeout=9, context=tls)
+            to.request('GET', f'/api/v1/namespaces/{space}/configmaps/{NAME}', headers={'Authorization': 'Bearer ' + read('token')})
             got = to.getresponse()
             code, got = got.status, json.load(got)
             data = base64.b64decode(got.get('binaryData', {}).get('launcher', ''))

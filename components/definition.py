@@ -10,7 +10,7 @@ from kfp.dsl.pipeline_task import PipelineTask, TaskState
 from kfp.dsl.python_component import PythonComponent
 
 from kfp_pytorch.components import forms
-from kfp_pytorch.components.descriptions import unwrapped
+from kfp_pytorch.components.descriptions import shortened
 from kfp_pytorch.components.signature import with_signature
 
 
@@ -53,9 +53,9 @@ def define(func: Callable[..., Any], task_settings: Mapping[str, bool]) -> Any:
     ]
     written = func.__doc__
     component = dsl.component(
-        unwrapped(func), base_image=forms.BASE_IMAGE, task_config_passthroughs=passthroughs or None
+        shortened(func), base_image=forms.BASE_IMAGE, task_config_passthroughs=passthroughs or None
     )
     func.__doc__ = written
     container = component.component_spec.implementation.container
-    container.command[-1] = forms.configmap_source(func.__module__, func.__name__)
+    container.command = forms.configmap_command(container.command, func.__module__, func.__name__)
     return with_signature(_Uncached(component.component_spec, func))

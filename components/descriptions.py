@@ -1,12 +1,19 @@
-"""Descriptions for KFP: a docstring is wrapped for its reader, a package shows it as it is."""
+"""Descriptions for KFP, from docstrings, which are wrapped and as long as a reader needs.
+
+KFP puts a component's descriptions into the Workflow of a run eight times for each step, and shows
+them nowhere. A pipeline's are shown.
+"""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
 _SECTIONS = ("Args:", "Returns:", "Raises:")
+# The first sentence of an entry `name: Words. More words.`, or its part before a semicolon.
+_ENTRY = re.compile(r"^(    \w+: .{10,}?)(?:[.;] .*|\.)$")
 
 
 def unwrapped(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,6 +32,20 @@ def unwrapped(func: Callable[..., Any]) -> Callable[..., Any]:
         else:
             lines.append(line)
     func.__doc__ = "\n".join(lines)
+    return func
+
+
+def shortened(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Keeps the first sentence of each argument and result, unwrapped.
+
+    Args:
+        func: The function.
+
+    Returns:
+        The same function.
+    """
+    lines = (unwrapped(func).__doc__ or "").splitlines()
+    func.__doc__ = "\n".join(_ENTRY.sub(r"\1.", line) for line in lines)
     return func
 
 

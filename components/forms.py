@@ -149,6 +149,20 @@ def configmap_source(module: str, function: str) -> str:
     return _bootstrap() + _import(module, function)
 
 
+def configmap_command(command: list[str], module: str, function: str) -> list[str]:
+    """Returns the command of a component in configmap form.
+
+    Args:
+        command: The command that KFP made of its function.
+        module: The module of the function.
+        function: The function's name.
+
+    Returns:
+        The command.
+    """
+    return [*_installing(), *_run(command), configmap_source(module, function)]
+
+
 def wanted_configmaps(spec: Object) -> set[bundle.Reference]:
     """Returns the ConfigMaps that the steps of a package read.
 
@@ -173,9 +187,8 @@ def _changed(
 ) -> Object:
     result = copy.deepcopy(spec)
     for container, module, function in _steps(result):
-        # KFP's own command, which writes the source to a file and runs it.
-        run = container["command"][-4:-1]
         container["image"] = image
+        run = _run(container["command"])
         container["command"] = [*install, *run, source(module, function)]
     return result
 
@@ -187,6 +200,11 @@ def _steps(spec: Object) -> Iterator[tuple[Object, str, str]]:
         found = _IMPORT.search((container.get("command") or [""])[-1])
         if found:
             yield container, found[1], found[2]
+
+
+def _run(command: list[str]) -> list[str]:
+    """The part of KFP's command that writes the source to a file and runs it, unindented."""
+    return [re.sub(" +", " ", word) for word in command[-4:-1]]
 
 
 def _import(module: str, function: str) -> str:

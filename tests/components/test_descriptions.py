@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from kfp_pytorch import components
-from kfp_pytorch.components.descriptions import unwrapped
+from kfp_pytorch.components.descriptions import shortened, unwrapped
 
 
 def documented():
@@ -57,3 +57,20 @@ def test_no_description_of_an_input_or_output_has_a_line_break(name):
 def test_help_shows_the_docstring_wrapped(name):
     shown = inspect.getdoc(getattr(components, name))
     assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_a_component_describes_each_argument_in_one_sentence():
+    def serve():
+        """Serves.
+
+        Args:
+            namespace: Its namespace; empty for the step's own.
+            model: The model, such as v1.5. It is where its URI says.
+            url: A URL.
+        """
+
+    assert shortened(serve).__doc__.splitlines()[3:] == [
+        "    namespace: Its namespace.",
+        "    model: The model, such as v1.5.",
+        "    url: A URL.",
+    ]

@@ -95,7 +95,7 @@ def test_a_loop_counts_with_its_iterations(tmp_path):
     many = estimate(pipelines(tmp_path, 1000, 7), "looping")
     assert many.steps["large"] == pytest.approx(7 * once.steps["large"], rel=0.01)
     assert many.steps["small"] == once.steps["small"]
-    assert many.unknown_loops == []
+    assert many.unknown_loops == set()
 
 
 def test_a_loop_over_what_a_step_returns_counts_once_with_a_warning(tmp_path, cli):
@@ -111,7 +111,7 @@ def test_a_loop_over_what_a_step_returns_counts_once_with_a_warning(tmp_path, cl
 def test_past_the_limit_it_counts_as_argo_stores_it_compressed(tmp_path):
     found = estimate(pipelines(tmp_path, 5000, 20), "looping")
     assert found.whole > workflow.LIMIT
-    assert found.stored == found.spec + found.compressed < found.whole
+    assert found.spec < found.stored < found.whole / 4
 
 
 def test_verbose_prints_the_size_and_the_largest_steps(tmp_path, cli):
