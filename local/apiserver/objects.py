@@ -93,8 +93,8 @@ def is_controlled_by(obj: Object, owner: Object) -> bool:
     return any(each.get("controller") and each["uid"] == uid for each in owners(obj))
 
 
-def deleting(obj: Object) -> bool:
-    """Whether the object's deletion was asked for."""
+def is_terminating(obj: Object) -> bool:
+    """Whether the object has a deletionTimestamp."""
     return "deletionTimestamp" in metadata(obj)
 
 

@@ -53,7 +53,7 @@ def _reason(pod: Object) -> str:
     status = pod.get("status") or {}
     reason = str(status.get("reason") or status.get("phase") or "Unknown")
     reason = _init_reason(pod) or _container_reason(status, reason)
-    if objects.deleting(pod):
+    if objects.is_terminating(pod):
         return "Unknown" if status.get("reason") == "NodeLost" else "Terminating"
     return reason
 

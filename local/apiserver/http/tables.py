@@ -191,7 +191,7 @@ _MODES = {
 
 def _claim_cells(obj: Object, now: datetime) -> list[Any]:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    phase = "Terminating" if objects.deleting(obj) else status.get("phase")
+    phase = "Terminating" if objects.is_terminating(obj) else status.get("phase")
     modes = status.get("accessModes") or spec.get("accessModes") or []
     return [
         objects.name(obj),

@@ -196,10 +196,10 @@ class Api:
         new = admission.changed_object(resource, old, obj, subresource)
         if new == old:
             return objects.copy(old)
-        if subresource != "status" and not objects.deleting(new):
+        if subresource != "status" and not objects.is_terminating(new):
             self._ask_webhooks(kind, new)
         if not dry_run:
-            if objects.deleting(new) and not self._held(resource, new):
+            if objects.is_terminating(new) and not self._held(resource, new):
                 self._remove(kind, new)
             else:
                 self._write(kind, MODIFIED, new, old)
@@ -273,7 +273,7 @@ class Api:
         finalizer = _PROPAGATION_FINALIZERS.get(propagation)
         if finalizer and finalizer not in objects.finalizers(new):
             meta["finalizers"] = [*objects.finalizers(new), finalizer]
-        if not objects.deleting(old):
+        if not objects.is_terminating(old):
             if resource.generation:
                 meta["generation"] = meta.get("generation", 0) + 1
             if resource.kind == NAMESPACE:
@@ -312,7 +312,7 @@ class Api:
             return
         name = objects.namespace(obj)
         found = self._existing(NAMESPACE, "", name)
-        if objects.deleting(found):
+        if objects.is_terminating(found):
             raise admission.terminating(resource.kind, objects.name(obj), name)
 
     def _ask_webhooks(self, kind: Kind, obj: Object) -> None:

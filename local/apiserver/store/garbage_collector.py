@@ -81,9 +81,9 @@ class Collector:
                 self._forget(owner["uid"], key)
         for uid in now_owned:
             self._dependents[uid].add(key)
-        if kind == NAMESPACE and objects.deleting(obj):
+        if kind == NAMESPACE and objects.is_terminating(obj):
             self._delay_emptying(key)
-        elif objects.deleting(obj) or not now_owned <= self._alive:
+        elif objects.is_terminating(obj) or not now_owned <= self._alive:
             self._enqueue(key)
 
     def _forget(self, uid: str, key: _Key) -> None:
@@ -126,7 +126,7 @@ class Collector:
         try:
             if objects.owners(obj):
                 self._check_owners(key, obj)
-            if objects.deleting(obj):
+            if objects.is_terminating(obj):
                 self._finish(key, obj)
         except ApiError:
             # It has changed meanwhile, and is queued again.
@@ -157,7 +157,7 @@ class Collector:
             obj = self._api.find(*key)
             if obj is None:
                 continue
-            if not objects.deleting(obj):
+            if not objects.is_terminating(obj):
                 self._api.delete(*key, propagation="Foreground")
                 obj = self._api.find(*key)
             owner = next((o for o in objects.owners(obj or {}) if o["uid"] == uid), {})
@@ -177,7 +177,7 @@ class Collector:
             if not resource.namespaced:
                 continue
             for item in self._api.snapshot(resource.kind, name):
-                if not objects.deleting(item):
+                if not objects.is_terminating(item):
                     self._api.delete(resource.kind, name, objects.name(item))
                 if self._api.find(resource.kind, name, objects.name(item)) is not None:
                     left += 1

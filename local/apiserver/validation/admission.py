@@ -233,7 +233,7 @@ def _spec(resource: Resource, obj: Object) -> Object:
 
 
 def _forbidden_changes(resource: Resource, old: Object, new: Object) -> Iterable[Cause]:
-    if objects.deleting(old):
+    if objects.is_terminating(old):
         known = objects.finalizers(old)
         added = [item for item in objects.finalizers(new) if item not in known]
         if added:

@@ -14,7 +14,7 @@ from kfp_pytorch.local.apiserver.validation.fields import invalid_value, require
 def _fill_namespace(obj: Object) -> None:
     spec = obj.setdefault("spec", {})
     # A terminating namespace is deleted when it has no finalizer.
-    if not objects.deleting(obj):
+    if not objects.is_terminating(obj):
         spec.setdefault("finalizers", ["kubernetes"])
     obj.setdefault("status", {}).setdefault("phase", "Active")
 

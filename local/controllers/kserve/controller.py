@@ -107,7 +107,7 @@ class InferenceServiceController:
         service = self._api.find(INFERENCE_SERVICE, *key)
         if service is None:
             return
-        if objects.deleting(service):
+        if objects.is_terminating(service):
             self._finalize(service)
             return
         if FINALIZER not in objects.finalizers(service):

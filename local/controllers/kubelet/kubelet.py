@@ -94,7 +94,7 @@ class Kubelet:
         elif worker is None:
             if (pod.get("status") or {}).get("phase") in (None, "Pending"):
                 self._start(pod)
-        elif objects.deleting(pod):
+        elif objects.is_terminating(pod):
             worker.stop(objects.metadata(pod).get("deletionGracePeriodSeconds", 0))
 
     def _start(self, pod: Object) -> None:
@@ -103,7 +103,7 @@ class Kubelet:
         task = asyncio.create_task(worker.run())
         self._workers[uid] = (worker, task)
         task.add_done_callback(lambda done: self._forget(worker, pod, done))
-        if objects.deleting(pod):
+        if objects.is_terminating(pod):
             worker.stop(objects.metadata(pod).get("deletionGracePeriodSeconds", 0))
 
     def _forget(self, worker: PodWorker, pod: Object, task: asyncio.Task[None]) -> None:

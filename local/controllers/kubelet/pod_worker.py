@@ -226,7 +226,7 @@ class PodWorker:
     def _confirm_deletion(self) -> None:
         """Remove a deleted pod from the API, now that no process of it runs."""
         pod = self._node.api.find(POD, self._namespace, self._name)
-        if pod is None or not objects.deleting(pod):
+        if pod is None or not objects.is_terminating(pod):
             return
         try:
             self._node.api.delete(POD, self._namespace, self._name, uid=self.uid, grace=0)

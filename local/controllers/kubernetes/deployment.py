@@ -71,7 +71,7 @@ class _Reconciliation:
         self.deployment, self.pods, self.now = deployment, pods, now
         self.wanted = int(deployment["spec"].get("replicas", 1))
         self.digest = template_hash(deployment)
-        active = [p for p in pods if not objects.deleting(p) and phase(p) not in ENDED_PHASES]
+        active = [p for p in pods if not objects.is_terminating(p) and phase(p) not in ENDED_PHASES]
         self.new = [pod for pod in active if self._is_new(pod)]
         self.old = [pod for pod in active if not self._is_new(pod)]
         self.recreate = (deployment["spec"].get("strategy") or {}).get("type") == "Recreate"
@@ -240,7 +240,7 @@ class DeploymentController:
             ApiError: The API refused something; the reconciliation is to be retried.
         """
         deployment = self._api.find(DEPLOYMENT, *key)
-        if deployment is None or objects.deleting(deployment):
+        if deployment is None or objects.is_terminating(deployment):
             return
         found = self._api.snapshot(POD, key[0])
         pods = [pod for pod in found if objects.is_controlled_by(pod, deployment)]

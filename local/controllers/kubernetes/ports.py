@@ -73,7 +73,7 @@ class Ports:
             return None
         target = entry.get("targetPort") or port
         for pod in self._api.snapshot(POD, objects.namespace(service)):
-            if selector <= objects.labels(pod).items() and not objects.deleting(pod):
+            if selector <= objects.labels(pod).items() and not objects.is_terminating(pod):
                 number = container_port(pod, target)
                 return None if number is None else self.of(pod, number)
         return None

@@ -141,7 +141,7 @@ class Scheduler:
         """
         self._unschedulable.pop(key, None)
         pod = self._api.find(POD, *key)
-        if pod is None or pod["spec"].get("nodeName") or objects.deleting(pod):
+        if pod is None or pod["spec"].get("nodeName") or objects.is_terminating(pod):
             return
         if pod["spec"].get("schedulerName", SCHEDULER) != SCHEDULER:
             return

@@ -19,7 +19,7 @@ def phase(pod: Object) -> str:
 
 def is_ready(pod: Object) -> bool:
     """Whether a pod takes requests: its condition Ready is True and it is not being deleted."""
-    return condition(pod, "Ready").get("status") == "True" and not objects.deleting(pod)
+    return condition(pod, "Ready").get("status") == "True" and not objects.is_terminating(pod)
 
 
 def condition(obj: Object, type_: str) -> Object:

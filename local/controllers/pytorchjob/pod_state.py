@@ -58,7 +58,7 @@ def abnormal_pod_events(pod: Object) -> Iterator[JobEvent]:
 
 def is_active(pod: Object) -> bool:
     """Whether the pod neither has ended nor is being deleted."""
-    return phase(pod) not in ENDED_PHASES and not objects.deleting(pod)
+    return phase(pod) not in ENDED_PHASES and not objects.is_terminating(pod)
 
 
 def by_index(found: list[Object]) -> dict[int, Object]:
@@ -83,7 +83,7 @@ def exit_code(pod: Object) -> int:
 def count(counts: Object, pod: Object) -> None:
     """Add a pod to the counts of its replica type; one that is deleted while it runs has failed."""
     key = {"Succeeded": "succeeded", "Failed": "failed", "Running": "active"}.get(phase(pod))
-    if key == "active" and objects.deleting(pod):
+    if key == "active" and objects.is_terminating(pod):
         key = "failed"
     if key:
         counts[key] = counts.get(key, 0) + 1

@@ -70,7 +70,7 @@ def reconcile(job: Object, pods: list[Object], services: list[Object], now: date
     Returns:
         The plan; an empty one for a job that is being deleted or that another manager runs.
     """
-    if objects.deleting(job) or _has_other_manager(job):
+    if objects.is_terminating(job) or _has_other_manager(job):
         return Plan(job.get("status") or {})
     return _Reconciliation(defaulted(job), pods, services, now).run()
 
@@ -218,7 +218,7 @@ class _Reconciliation:
             self._delete_pod(each)
 
     def _delete_pod(self, pod_object: Object) -> None:
-        if not objects.deleting(pod_object):
+        if not objects.is_terminating(pod_object):
             self.plan.delete_pods.append(objects.name(pod_object))
 
     def _reconcile_pods(self, replica_type: str) -> None:

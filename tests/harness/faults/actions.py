@@ -1,4 +1,4 @@
-"""What can become of a request that a fault strikes."""
+"""The actions of faults: what happens to a request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Connection(Protocol):
 
 @dataclass
 class Call:
-    """A request that was struck.
+    """A request that a fault applies to.
 
     Attributes:
         app: The server behind.

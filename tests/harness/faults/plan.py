@@ -1,6 +1,6 @@
-"""A scripted plan of what goes wrong between a client and the server.
+"""A plan of faults between a client and the server.
 
-A plan is a list of faults. Each names the requests that it strikes and what becomes of them.
+Each fault names the requests that it applies to and what happens to them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Fault:
     """What goes wrong, and for which requests.
 
     Attributes:
-        action: What becomes of a request that is struck.
+        action: What happens to a request.
         verb: The Kubernetes verb, such as `get`, `list`, `watch` or `create`; empty for any.
         path: A pattern of the URL's path, with `*` for anything.
         skip: How many requests that fit are let through first.
-        times: How many requests are struck; None for all.
+        times: How many requests it applies to; None for all.
         after_s: Seconds from when the fault is added until it begins.
         for_s: Seconds for which it lasts; None for ever.
     """
@@ -100,20 +100,20 @@ class Faults:
         self.requests: deque[Request] = deque(maxlen=_REQUESTS_KEPT)
 
     def add(self, *faults: Fault) -> None:
-        """Adds faults; of those that fit a request the first that was added strikes."""
+        """Adds faults; the first that fits a request applies."""
         now = time.monotonic()
         self._active.extend(_Active(fault, now) for fault in faults)
 
     def add_first(self, fault: Fault) -> None:
-        """Adds a fault that strikes before all others."""
+        """Adds a fault before all others."""
         self._active.insert(0, _Active(fault, time.monotonic()))
 
     def clear(self) -> None:
-        """Takes all faults away; requests that were struck stay so."""
+        """Removes all faults; requests that they apply to are not changed."""
         self._active.clear()
 
     def struck(self) -> int:
-        """How many requests the present faults have struck."""
+        """How many requests the present faults were applied to."""
         return sum(active.struck for active in self._active)
 
     def unfinished(self) -> list[Peer]:

@@ -1,4 +1,4 @@
-"""What can become of a watch that a fault strikes: it lies, it is silent, it ends."""
+"""The faults of watches: wrong events, no events, an early end."""
 
 from __future__ import annotations
 
