@@ -1,4 +1,7 @@
-"""The inputs of `kserve_deploy`: their declaration and their checks."""
+"""The inputs of `kserve_deploy`: their declaration and their checks.
+
+`manifest.py` makes the InferenceService of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The inputs of `pytorch_job`: their declaration and their checks."""
+"""The inputs of `pytorch_job`: their declaration and their checks.
+
+`manifest.py` makes the PyTorchJob of them.
+"""
 
 from __future__ import annotations
 
