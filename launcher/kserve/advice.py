@@ -1,11 +1,11 @@
-"""What to do about a revision that does not come to serve. No I/O."""
+"""What to do about a new revision that does not serve. No I/O."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from kfp_pytorch.launcher.kserve.evidence import Seen
+from kfp_pytorch.launcher.kserve.evidence import Snapshot
 from kfp_pytorch.launcher.kserve.rollout import Rollout, stopped
 from kfp_pytorch.launcher.kubernetes import admission, objects, pod_status
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig
@@ -28,8 +28,8 @@ _NO_NODE = (
     "nodes; where the cluster is only full for a while, raise timeout."
 )
 _NO_CLAIM = (
-    "The claim that the model lies on is missing, or cannot be had where the pod may run: look at "
-    "it with kubectl describe pvc."
+    "The claim that the model lies on is missing, or cannot be mounted where the pod may run: see "
+    "`kubectl describe pvc`."
 )
 _INITIALIZER_SECURITY = (
     "KServe's storage initializer has no securityContext, which this namespace wants: an "
@@ -49,13 +49,13 @@ _VOLUMES = {
 }
 
 
-def what_to_do(state: Rollout, seen: Seen, reason: str = "") -> str:
-    """Say what a person can do about it.
+def what_to_do(state: Rollout, seen: Snapshot, reason: str = "") -> str:
+    """Return what a person can do about it.
 
     Args:
         state: How far the rollout came.
-        seen: What was last seen of it.
-        reason: Why it is given up, in the cluster's words.
+        seen: What was last read of it.
+        reason: Why it failed, in the cluster's words.
 
     Returns:
         Sentences.
@@ -71,10 +71,10 @@ def what_to_do(state: Rollout, seen: Seen, reason: str = "") -> str:
             "runtime (kubectl get servingruntimes,clusterservingruntimes), or add this project's: "
             "manifests/serving-runtime.yaml."
         )
-    told = next((text for pod in seen.pods for text in _of_pod(pod)), "")
-    told = told or next((advice for words, advice in _VOLUMES.items() if words in reason), "")
-    if told:
-        return told
+    advice = next((text for pod in seen.pods for text in _of_pod(pod)), "")
+    advice = advice or next((text for words, text in _VOLUMES.items() if words in reason), "")
+    if advice:
+        return advice
     if seen.workload is None:
         return (
             "KServe has made nothing of it: check that its controller runs (kubectl get pods -A -l "

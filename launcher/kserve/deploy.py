@@ -35,42 +35,43 @@ class DeployFailed(StepError):
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How often and how long the cluster is looked at. All in seconds but for `in_a_row`.
+class Timing:
+    """How often and how long the cluster is polled. All in seconds but for `confirmations`.
 
     Attributes:
-        poll: Between two looks.
-        slow_poll: The same after the first minute.
-        in_a_row: How many looks in a row must find the new revision serving.
-        settle: Between those.
-        away: Of a read that takes longer, the server was unavailable; its time counts for nothing.
+        poll_interval: Between two reads.
+        slow_poll_interval: The same after the first minute.
+        confirmations: How many reads in a row must find the new revision serving.
+        confirm_interval: Between those.
+        unavailable_after: A read that takes longer found the server unavailable; its time does not
+            count against any limit.
         url_grace: How long a service may be Ready without a URL.
         refusal_grace: How long KServe's refusal must last; it may be of the spec before.
         load_grace: How long KServe must say that the new model failed to load.
-        deletion: How long an old service's deletion may take.
-        kind_absent: How long KServe's kind may be unknown to the server, which may have started
+        deletion_timeout: How long an old service's deletion may take.
+        kind_grace: How long KServe's kind may be unknown to the server, which may have started
             just now.
     """
 
-    poll: float = 0.5
-    slow_poll: float = 3.0
-    in_a_row: int = 3
-    settle: float = 0.25
-    away: float = 5.0
+    poll_interval: float = 0.5
+    slow_poll_interval: float = 3.0
+    confirmations: int = 3
+    confirm_interval: float = 0.25
+    unavailable_after: float = 5.0
     url_grace: float = 15.0
     refusal_grace: float = 10.0
     load_grace: float = 120.0
-    deletion: float = 300.0
-    kind_absent: float = 20.0
+    deletion_timeout: float = 300.0
+    kind_grace: float = 20.0
 
 
-def apply(kube: Kube, inputs: ServiceInputs, pace: Pace) -> Object:
+def apply(kube: Kube, inputs: ServiceInputs, timing: Timing) -> Object:
     """Creates the service, or changes the one that is there.
 
     Args:
         kube: The cluster.
         inputs: What is wanted.
-        pace: How long a deletion may take.
+        timing: How long a deletion may take.
 
     Returns:
         The service as the cluster took it.
@@ -78,42 +79,46 @@ def apply(kube: Kube, inputs: ServiceInputs, pace: Pace) -> Object:
     Raises:
         Refused: Validation or a webhook refused it; the message has its words.
         InputError: A canary was asked for where all traffic would go to it.
-        DeployFailed: An old service of this name is being deleted and does not go, or the
-            cluster has no KServe.
+        DeployFailed: An old service of this name is still being deleted, or the cluster has no
+            KServe.
     """
     started = time.monotonic()
     while True:
         try:
-            return _applied(kube, inputs, pace, started + pace.deletion)
+            return _applied(kube, inputs, timing, started + timing.deletion_timeout)
         except KindAbsent as error:
-            if time.monotonic() - started > pace.kind_absent:
+            if time.monotonic() - started > timing.kind_grace:
                 raise DeployFailed(f"{error.message} Is KServe installed?") from error
-            time.sleep(pace.poll)
+            time.sleep(timing.poll_interval)
 
 
-def _applied(kube: Kube, inputs: ServiceInputs, pace: Pace, deadline: float) -> Object:
+def _applied(kube: Kube, inputs: ServiceInputs, timing: Timing, deadline: float) -> Object:
     while True:
         existing = find(kube, INFERENCE_SERVICE, inputs.name)
         if existing and dig(existing, "metadata", "deletionTimestamp"):
             if time.monotonic() > deadline:
                 raise DeployFailed(
-                    f"InferenceService {kube.namespace}/{inputs.name} has been asked to go but "
-                    f"still is there after {pace.deletion:.0f} s. A finalizer holds it: "
+                    f"InferenceService {kube.namespace}/{inputs.name} was deleted but is "
+                    f"still there after {timing.deletion_timeout:.0f} s. A finalizer holds it: "
                     f"{dig(existing, 'metadata', 'finalizers')}."
                 )
-            time.sleep(pace.poll)
+            time.sleep(timing.poll_interval)
             continue
         if existing and inputs.canary:
             _refuse_raw_canary(kube, existing, inputs)
         wanted = manifest(inputs, existing)
-        _check_knative(kube, wanted, pace)
+        _check_knative(kube, wanted, timing)
         halted = stopped(wanted)
         if halted:
             raise DeployFailed(
                 f"InferenceService {kube.namespace}/{inputs.name} would serve nothing: {halted}. "
                 "It was left as it is."
             )
-        if existing and _covers(existing, wanted) and _share(existing) == _share(wanted):
+        if (
+            existing
+            and _contains(existing, wanted)
+            and _canary_percent(existing) == _canary_percent(wanted)
+        ):
             log(f"InferenceService {kube.namespace}/{inputs.name} is already as wanted")
             return existing
         try:
@@ -125,15 +130,15 @@ def _applied(kube: Kube, inputs: ServiceInputs, pace: Pace, deadline: float) -> 
                 # What a create does not find is its namespace.
                 raise
             if time.monotonic() > deadline:
-                raise _contended(kube, inputs, error) from error
+                raise _write_conflict(kube, inputs, error) from error
             # KServe's controller writes too: read, change and write again.
-            time.sleep(pace.settle)
+            time.sleep(timing.confirm_interval)
 
 
-def _check_knative(kube: Kube, wanted: Object, pace: Pace) -> None:
+def _check_knative(kube: Kube, wanted: Object, timing: Timing) -> None:
     """Refuse Knative mode where there is no Knative: KServe's status would stay empty."""
     mode = str(dig(wanted, "metadata", "annotations", MODE_ANNOTATION) or "")
-    deadline = time.monotonic() + pace.refusal_grace
+    deadline = time.monotonic() + timing.refusal_grace
     while MODES.get(mode) == "Knative" and not kube.serves(KNATIVE_REVISION):
         # A server that has only just started does not list every kind yet.
         if time.monotonic() > deadline:
@@ -144,13 +149,13 @@ def _check_knative(kube: Kube, wanted: Object, pace: Pace) -> None:
                 f"{KNATIVE_REVISION.group}), so KServe could make nothing of it. Set "
                 "deployment_mode to 'Standard', or ask an administrator to install Knative Serving."
             )
-        time.sleep(pace.poll)
+        time.sleep(timing.poll_interval)
 
 
-def _contended(kube: Kube, inputs: ServiceInputs, error: ApiError) -> DeployFailed:
+def _write_conflict(kube: Kube, inputs: ServiceInputs, error: ApiError) -> DeployFailed:
     return DeployFailed(
-        f"InferenceService {kube.namespace}/{inputs.name} could not be written, for somebody else "
-        f"writes to it all the time: {error.server_message}.\nFind out who (kubectl get "
+        f"InferenceService {kube.namespace}/{inputs.name} could not be written: another client "
+        f"changes it all the time: {error.server_message}.\nFind out who (kubectl get "
         f"inferenceservice {inputs.name} -o yaml --show-managed-fields), stop that and start "
         "the step again."
     )
@@ -167,21 +172,21 @@ def find(kube: Kube, kind: Kind, name: str) -> Object | None:
 def find_deployment(kube: Kube, service: str) -> Object | None:
     """Read what runs a service in Standard mode; None where there is none yet.
 
-    KServe goes on with the name that an older KServe gave it (v0.20, predictor.go).
+    KServe keeps the name that an older KServe gave it (v0.20, predictor.go).
     """
     names = (f"{service}-predictor", f"{service}-predictor-default")
     return next(filter(None, (find(kube, DEPLOYMENT, name) for name in names)), None)
 
 
-def _covers(existing: object, wanted: object) -> bool:
-    """Whether a write would change nothing; KServe fills in fields that we leave out."""
+def _contains(existing: object, wanted: object) -> bool:
+    """Whether a write would change nothing; KServe fills in fields that are left out."""
     if isinstance(wanted, dict) and isinstance(existing, dict):
-        return all(_covers(existing.get(key), value) for key, value in wanted.items())
+        return all(_contains(existing.get(key), value) for key, value in wanted.items())
     return existing == wanted
 
 
-def _share(service: Object) -> object:
-    """The canary's share, which is told by being left out, too: then it is all."""
+def _canary_percent(service: Object) -> object:
+    """The canary's share of the traffic; without the field it is all."""
     return dig(service, "spec", "predictor", "canaryTrafficPercent")
 
 

@@ -46,7 +46,7 @@ def _annotations(name: str, value: Any) -> dict[str, str]:
     if annotations.get(STOP_ANNOTATION, "").lower() == "true":
         raise InputError(
             f"{name}[{STOP_ANNOTATION!r}] is 'true', so KServe would run nothing, and the "
-            "step would wait in vain. Leave it out; stop the service once it has been deployed."
+            "step would never end. Leave it out; stop the service once it has been deployed."
         )
     return annotations
 

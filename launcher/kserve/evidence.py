@@ -1,4 +1,4 @@
-"""What is told of a revision that does not come to serve: what serves instead, and why."""
+"""Explains why a new revision does not serve: what serves instead, pods, events and logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kfp_pytorch.launcher import text
 from kfp_pytorch.launcher.constants import EVENT
 from kfp_pytorch.launcher.errors import StepError
-from kfp_pytorch.launcher.kserve.manifest import HASH, ServiceInputs, doubtful_claim
+from kfp_pytorch.launcher.kserve.manifest import HASH, ServiceInputs, claim_warning
 from kfp_pytorch.launcher.kserve.rollout import created_revision, mode_of, model_failure
 from kfp_pytorch.launcher.kubernetes import objects, pod_status
 from kfp_pytorch.launcher.kubernetes.api_errors import ApiError
@@ -21,13 +21,13 @@ TAIL_LINES = 20
 MOST_EVENTS = 5
 MOST_PODS = 3
 LONGEST_LINE = 500
-# Says again what the containers' states say.
-NOISE = "BackOff"
+# Events of this reason repeat what the containers' states say.
+REPEATED_REASON = "BackOff"
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What was last seen of a rollout.
+class Snapshot:
+    """What was last read of a rollout.
 
     Attributes:
         service: The InferenceService.
@@ -42,28 +42,27 @@ class Seen:
     unread: str
 
 
-def explain(kube: Kube, inputs: ServiceInputs, seen: Seen) -> Iterator[str]:
-    """Tell what serves now, and all that may say why the new revision does not.
+def explain(kube: Kube, inputs: ServiceInputs, seen: Snapshot) -> Iterator[str]:
+    """Yield what serves now, and all that may explain why the new revision does not.
 
     Args:
-        kube: The cluster, for logs and events; what cannot be read is said to be so.
+        kube: The cluster, for logs and events; what cannot be read is named.
         inputs: What was asked for.
-        seen: What was last seen.
+        seen: What was last read.
 
     Yields:
         The parts of the explanation.
     """
     for part in _parts(kube, inputs, seen):
-        # None of them endless, nor any line of a log.
         yield "\n".join(clipped(line) for line in part.splitlines())
 
 
 def clipped(line: str) -> str:
-    """Cut a line that nobody would read to its end."""
+    """Cut a very long line."""
     return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
 
 
-def _parts(kube: Kube, inputs: ServiceInputs, seen: Seen) -> Iterator[str]:
+def _parts(kube: Kube, inputs: ServiceInputs, seen: Snapshot) -> Iterator[str]:
     yield _serves_now(seen, inputs.spec_hash)
     for condition in objects.each(seen.service, "status", "conditions"):
         well = "False" if condition.get("type") == "Stopped" else "True"
@@ -73,7 +72,7 @@ def _parts(kube: Kube, inputs: ServiceInputs, seen: Seen) -> Iterator[str]:
     failure = model_failure(seen.service)
     if failure:
         yield f"KServe says of the model: {failure}"
-    shown = sorted(seen.pods, key=_told_first)[:MOST_PODS]
+    shown = sorted(seen.pods, key=_is_ready)[:MOST_PODS]
     try:
         for pod in shown:
             yield from _pod_evidence(kube, pod)
@@ -83,13 +82,13 @@ def _parts(kube: Kube, inputs: ServiceInputs, seen: Seen) -> Iterator[str]:
         yield f"(and {text.counted(len(seen.pods) - len(shown), 'more pod')} of this revision)"
     if seen.unread:
         yield f"({seen.unread})"
-    doubt = doubtful_claim(inputs, kube.namespace)
-    if doubt:
-        yield doubt
+    warning = claim_warning(inputs, kube.namespace)
+    if warning:
+        yield warning
 
 
-def _serves_now(seen: Seen, spec_hash: str) -> str:
-    """What serves now: a person must know whether users notice."""
+def _serves_now(seen: Snapshot, spec_hash: str) -> str:
+    """What serves now: whether users are affected."""
     if mode_of(seen.service) == "Knative":
         created = created_revision(seen.service)
         ready = dig(seen.service, "status", "components", "predictor", "latestReadyRevision")
@@ -124,7 +123,7 @@ def _pod_evidence(kube: Kube, pod: Object) -> Iterator[str]:
     for container, end in {end.container: end for end in pod_status.failed_ends([pod])}.items():
         started = dig(container_status(pod, container), "state", "running") is not None
         tail = _log_tail(kube, name, container, end.message, previous=started)
-        yield f"Container {container} of pod {name} ended with {_ended(end)}. {tail}"
+        yield f"Container {container} of pod {name} ended with {_end_words(end)}. {tail}"
     for status in pod_status.statuses(pod):
         if dig(status, "state", "running") is not None and status.get("ready") is False:
             container = str(status.get("name"))
@@ -134,8 +133,8 @@ def _pod_evidence(kube: Kube, pod: Object) -> Iterator[str]:
         yield f"Event of pod {name}: {event.get('reason')}: {event.get('message')}"
 
 
-def _told_first(pod: Object) -> bool:
-    """Sorts pods: those with something to tell before those that are well."""
+def _is_ready(pod: Object) -> bool:
+    """Whether all containers of a pod are ready; sorts the others before it."""
     return all(status.get("ready") is True for status in pod_status.statuses(pod) or [{}])
 
 
@@ -150,18 +149,18 @@ def _log_tail(
 
 
 def warnings(kube: Kube, pod: str) -> list[Object]:
-    """Read the last warnings about a pod, but for those that only say again what its state says.
+    """Read the last warnings about a pod, without those that only repeat its state.
 
     Args:
         kube: The cluster.
         pod: The pod's name.
     """
     events = kube.list(EVENT, fields=f"involvedObject.name={pod}")
-    told = [e for e in events if e.get("type") == "Warning" and e.get("reason") != NOISE]
-    return told[-MOST_EVENTS:]
+    found = [e for e in events if e.get("type") == "Warning" and e.get("reason") != REPEATED_REASON]
+    return found[-MOST_EVENTS:]
 
 
-def _ended(end: pod_status.ContainerEnd) -> str:
+def _end_words(end: pod_status.ContainerEnd) -> str:
     words = pod_status.describe_exit_code(end.exit_code)
     return f"{words}, {end.reason}" if end.reason not in ("", "Error", "Completed") else words
 

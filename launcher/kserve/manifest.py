@@ -113,8 +113,8 @@ def check_host(name: str, namespace: str) -> None:
         )
 
 
-def doubtful_claim(inputs: ServiceInputs, namespace: str) -> str:
-    """Say that a claim may be another than the one that was written to, or an empty string."""
+def claim_warning(inputs: ServiceInputs, namespace: str) -> str:
+    """Warn that a claim may be another than the one that was written to; or an empty string."""
     uri = str(inputs.predictor["model"]["storageUri"])
     if not uri.startswith("pvc://") or inputs.made_in in ("", namespace):
         return ""
@@ -207,7 +207,7 @@ def manifest(inputs: ServiceInputs, existing: Object | None) -> Object:
     metadata["name"] = inputs.name
     if inputs.namespace:
         metadata["namespace"] = inputs.namespace
-    # Whoever manages the service already, such as Helm, goes on doing so.
+    # What manages the service already, such as Helm, continues to do so.
     managed = {constants.MANAGED_BY_LABEL: constants.PREFIX}
     metadata["labels"] = managed | (metadata.get("labels") or {}) | dict(inputs.labels)
     if inputs.annotations:

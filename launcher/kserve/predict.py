@@ -40,7 +40,7 @@ _ADVICE = (
     (
         r"^404\b",
         "Something answers there, but knows no such model: the model's name in the URL must be the "
-        "service's, and the protocol v1. At a gateway that tells hosts apart, set the header Host.",
+        "service's, and the protocol v1. At a gateway of several hosts, set the header Host.",
     ),
     (
         r"^5\d\d\b",
@@ -53,7 +53,7 @@ _ADVICE = (
     ),
     (
         r"WRONG_VERSION_NUMBER|record layer failure",
-        "What answers there speaks no TLS: begin url with http://.",
+        "The server there has no TLS: begin url with http://.",
     ),
     (
         _UNREACHABLE,

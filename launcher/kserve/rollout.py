@@ -1,4 +1,4 @@
-"""What the status of an InferenceService, and of what runs it, tells of a rollout. No I/O.
+"""Reads the state of a rollout from an InferenceService and its Deployment or Revision. No I/O.
 
 KServe's side: https://github.com/kserve/kserve/tree/v0.20.0/pkg/apis/serving/v1beta1
 """
@@ -22,13 +22,13 @@ from kfp_pytorch.launcher.kubernetes.objects import Object, condition, dig, each
 
 @dataclass(frozen=True)
 class Rollout:
-    """How far the cluster is with the new revision.
+    """The state of the new revision.
 
     Attributes:
         done: Whether the new revision serves.
         waits_for: What is still missing, in words.
-        refusal: What KServe or the cluster says makes this spec impossible; it may still speak of
-            the last one.
+        refusal: What KServe or the cluster says makes this spec impossible; it may still be about
+            the previous one.
         failed_load: What KServe says of the new model, which did not load; a restart may mend it.
     """
 
@@ -55,7 +55,7 @@ def created_revision(service: Object) -> str:
 
 
 def rollout(service: Object, workload: Object | None, spec_hash: str) -> Rollout:
-    """Tell whether the new revision serves.
+    """Return whether the new revision serves.
 
     After an update the old revision's Ready stays True, `observedGeneration` is a child object's
     and `modelStatus` is Loaded whenever Ready is True. What counts is that our own hash has reached
@@ -68,7 +68,7 @@ def rollout(service: Object, workload: Object | None, spec_hash: str) -> Rollout
         spec_hash: The hash of the wanted spec.
 
     Returns:
-        How far it is.
+        The state.
     """
     status = dig(service, "status", "modelStatus") or {}
     transition = str(status.get("transitionStatus") or "")
@@ -86,7 +86,7 @@ def rollout(service: Object, workload: Object | None, spec_hash: str) -> Rollout
 
 
 def _idles(service: Object, transition: str) -> bool:
-    """Whether a model may be said to be on its way only because it was scaled to zero.
+    """Whether a model may be InProgress only because it was scaled to zero.
 
     KServe takes no pods for a start (v0.20, inference_service_status.go, PropagateModelStatus).
     """
@@ -94,7 +94,7 @@ def _idles(service: Object, transition: str) -> bool:
 
 
 def stopped(service: Object) -> str:
-    """Say that somebody has stopped a service, or an empty string.
+    """Return that a service has been stopped, in words; or an empty string.
 
     Args:
         service: The InferenceService; KServe runs nothing of it while it has the annotation.
@@ -103,7 +103,7 @@ def stopped(service: Object) -> str:
         return ""
     name = dig(service, "metadata", "name")
     return (
-        f"somebody has stopped it with the annotation {STOP_ANNOTATION}. `kubectl annotate "
+        f"it was stopped with the annotation {STOP_ANNOTATION}. `kubectl annotate "
         f"inferenceservice {name} {STOP_ANNOTATION}-` lets it run again"
     )
 

@@ -1,4 +1,4 @@
-"""Waits until the new revision of an InferenceService serves, or says why it does not."""
+"""Waits until the new revision of an InferenceService serves, or explains why it does not."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KNATIVE_REVISION, POD
 from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.kserve.advice import what_to_do
-from kfp_pytorch.launcher.kserve.deploy import DeployFailed, Pace, find, find_deployment
-from kfp_pytorch.launcher.kserve.evidence import Seen, clipped, crash_loop, explain, warnings
+from kfp_pytorch.launcher.kserve.deploy import DeployFailed, Timing, find, find_deployment
+from kfp_pytorch.launcher.kserve.evidence import Snapshot, clipped, crash_loop, explain, warnings
 from kfp_pytorch.launcher.kserve.manifest import HASH, POD_LABEL, ServiceInputs
 from kfp_pytorch.launcher.kserve.rollout import (
     Rollout,
@@ -40,18 +40,18 @@ class Waiter:
     Attributes:
         kube: The cluster.
         inputs: What was asked for.
-        pace: How often and how long to look.
+        timing: How often and how long to poll.
         uid: The uid of the service that was written.
     """
 
     kube: Kube
     inputs: ServiceInputs
-    pace: Pace
+    timing: Timing
     uid: str
 
     def __post_init__(self) -> None:
-        # Less than `Pace.away`: what only explains is not waited for.
-        self._brief = self.kube.with_policy(
+        # Shorter than `Timing.unavailable_after`: what only explains is not waited for.
+        self._evidence_kube = self.kube.with_policy(
             RetryPolicy(unavailability_budget=2.0, first_contact=2.0, connect=2, read=2)
         )
         self._unread = ""
@@ -72,49 +72,51 @@ class Waiter:
         Raises:
             DeployFailed: It does not come to that; the message says why, with what serves now.
         """
-        started, progress, in_a_row = time.monotonic(), Progress(120.0), 0
+        started, progress, confirmed = time.monotonic(), Progress(120.0), 0
         while True:
             asked = time.monotonic()
-            state = self._state = self._look()
-            in_a_row = in_a_row + 1 if state.done else 0
+            state = self._state = self._read_rollout()
+            confirmed = confirmed + 1 if state.done else 0
             self._ready_since = (self._ready_since or time.monotonic()) if state.done else None
-            if in_a_row >= self.pace.in_a_row and self._has_url():
+            if confirmed >= self.timing.confirmations and self._has_url():
                 return self._service
             pods = [] if state.done else self._new_pods()
             answered = time.monotonic() - asked
-            if answered > self.pace.away:
+            if answered > self.timing.unavailable_after:
                 # The server was unavailable, to KServe too perhaps: that time does not count.
                 started += answered
                 self._refused_since = self._failed_since = None
                 self._startup_failures.reset()
             waited = time.monotonic() - started
             if not state.done:
-                self._judge(progress, state, pods, waited)
-            slow = self.pace.slow_poll if waited > 60 else self.pace.poll
-            time.sleep(self.pace.settle if state.done else slow)
+                self._report_or_fail(progress, state, pods, waited)
+            slow = self.timing.slow_poll_interval if waited > 60 else self.timing.poll_interval
+            time.sleep(self.timing.confirm_interval if state.done else slow)
 
-    def _judge(self, progress: Progress, state: Rollout, pods: list[Object], waited: float) -> None:
-        """Says what is waited for, or fails where that is in vain."""
+    def _report_or_fail(
+        self, progress: Progress, state: Rollout, pods: list[Object], waited: float
+    ) -> None:
+        """Reports what is waited for, or fails where waiting longer cannot help."""
         # The scheduler's or the kubelet's own words.
         why = pending.reason(pods, [])
         progress.report(f"waiting for {state.waits_for}", why)
-        reason = self._hopeless(state, pods)
+        reason = self._permanent_failure(state, pods)
         if not reason and waited > self.inputs.timeout:
             why = pending.reason(pods, self._events(pods))
-            reason = "; ".join(filter(None, (self._too_late(state), why)))
+            reason = "; ".join(filter(None, (self._timeout_reason(state), why)))
         if reason:
             raise self._failure(reason)
 
-    def _look(self) -> Rollout:
-        """How far it is; an answer that tells nothing of the service is waited out."""
+    def _read_rollout(self) -> Rollout:
+        """Reads the state; an answer that says nothing of the service is retried."""
         try:
-            return self._rollout()
+            return self._read_objects()
         except Forbidden:
             raise
         except ApiError as error:
             return Rollout(False, f"an answer of the cluster that can be read ({error.short})")
 
-    def _rollout(self) -> Rollout:
+    def _read_objects(self) -> Rollout:
         name = self.inputs.name
         found = self._still_ours(find(self.kube, INFERENCE_SERVICE, name))
         self._service = found
@@ -126,7 +128,7 @@ class Waiter:
         return rollout(found, self._workload, self.inputs.spec_hash)
 
     def _still_ours(self, found: Object | None) -> Object:
-        """The service, if it still is what this step wrote: waiting for another's is in vain."""
+        """Returns the service, if it still is what this step wrote."""
         service = f"InferenceService {self.kube.namespace}/{self.inputs.name}"
         metadata = (found or {}).get("metadata") or {}
         if found is None or metadata.get("deletionTimestamp"):
@@ -147,30 +149,30 @@ class Waiter:
     def _has_url(self) -> bool:
         if base_url(self._service, internal=False):
             return True
-        if time.monotonic() - (self._ready_since or 0.0) < self.pace.url_grace:
+        if time.monotonic() - (self._ready_since or 0.0) < self.timing.url_grace:
             return False
         if base_url(self._service, internal=True):
             return True
         raise self._failure(
-            f"it is Ready, but {self.pace.url_grace:.0f} s later its status has no URL"
+            f"it is Ready, but {self.timing.url_grace:.0f} s later its status has no URL"
         )
 
-    def _too_late(self, state: Rollout) -> str:
+    def _timeout_reason(self, state: Rollout) -> str:
         return f"after {self.inputs.timeout} s (timeout) it still waits for {state.waits_for}"
 
-    def _hopeless(self, state: Rollout, pods: list[Object]) -> str:
+    def _permanent_failure(self, state: Rollout, pods: list[Object]) -> str:
         """Why waiting longer cannot help, or an empty string."""
         now = time.monotonic()
         self._refused_since = (self._refused_since or now) if state.refusal else None
-        if self._refused_since and now - self._refused_since >= self.pace.refusal_grace:
+        if self._refused_since and now - self._refused_since >= self.timing.refusal_grace:
             return f"the cluster cannot serve this spec: {state.refusal}"
         self._failed_since = (self._failed_since or now) if state.failed_load else None
-        if self._failed_since and now - self._failed_since >= self.pace.load_grace:
+        if self._failed_since and now - self._failed_since >= self.timing.load_grace:
             return f"its model did not load: {state.failed_load}"
         stay = [pod for pod in pods if not _is_replaced(pod)]
-        trouble = self._startup_failures.fatal(stay, now)
-        if trouble:
-            return f"a container of the new revision does not start: {trouble}"
+        failure = self._startup_failures.fatal(stay, now)
+        if failure:
+            return f"a container of the new revision does not start: {failure}"
         for pod in stay:
             for status in container_statuses(pod):
                 end = crash_loop(status)
@@ -181,7 +183,7 @@ class Waiter:
     def _new_pods(self) -> list[Object]:
         """The new revision's pods; none where they cannot be read, for they only explain."""
         try:
-            pods = self._brief.list(POD, labels=f"{POD_LABEL}={self.inputs.name}")
+            pods = self._evidence_kube.list(POD, labels=f"{POD_LABEL}={self.inputs.name}")
         except StepError as error:
             if not self._unread:
                 self._unread = f"The predictor's pods could not be read: {error.short}"
@@ -191,13 +193,13 @@ class Waiter:
         return [pod for pod in pods if dig(pod, "metadata", "annotations", HASH) == ours]
 
     def _events(self, pods: list[Object]) -> list[Object]:
-        """What the cluster tells of the first pod that does not start; nothing if it may not say.
+        """Reads the events of the first pod that does not start; none where that is forbidden.
 
-        Its containers say only that they are being created, whatever they wait for.
+        The containers of such a pod are only ContainerCreating, whatever they wait for.
         """
         stuck = [pod for pod in pods if not is_running_or_ended(pod)]
         try:
-            return warnings(self._brief, objects.name(stuck[0])) if stuck else []
+            return warnings(self._evidence_kube, objects.name(stuck[0])) if stuck else []
         except StepError:
             return []
 
@@ -206,12 +208,12 @@ class Waiter:
             f"InferenceService {self.kube.namespace}/{self.inputs.name} does not serve the new "
             f"revision: {clipped(reason.rstrip('.'))}."
         )
-        seen = Seen(self._service, self._workload, self._new_pods(), self._unread)
+        seen = Snapshot(self._service, self._workload, self._new_pods(), self._unread)
         advice = f"What to do: {what_to_do(self._state, seen, reason)}"
-        told = explain(self._brief, self.inputs, seen)
-        return DeployFailed("\n".join([headline, advice, *told]), headline)
+        explanation = explain(self._evidence_kube, self.inputs, seen)
+        return DeployFailed("\n".join([headline, advice, *explanation]), headline)
 
 
 def _is_replaced(pod: Object) -> bool:
-    """Whether another pod takes its place, as of one that was evicted or is deleted."""
+    """Whether another pod replaces it, as one that was evicted or is deleted."""
     return pod_phase(pod) == "Failed" or is_terminating(pod)

@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 
 from kfp_pytorch.launcher.constants import CLAIM
 from kfp_pytorch.launcher.errors import CannotObserve, InputError
-from kfp_pytorch.launcher.kserve.deploy import Pace, apply
+from kfp_pytorch.launcher.kserve.deploy import Timing, apply
 from kfp_pytorch.launcher.kserve.manifest import (
     ServiceInputs,
     check_host,
-    doubtful_claim,
+    claim_warning,
     parse_inputs,
 )
 from kfp_pytorch.launcher.kserve.rollout import (
@@ -59,20 +59,20 @@ def run(model: ModelArtifact, **inputs: Any) -> Outputs:
         InputError: An input cannot work.
         DeployFailed: The new revision does not serve; the message says why.
         CannotObserve: The cluster did not answer for too long.
-        ApiError: The cluster did not let it come about; the message says how.
+        ApiError: The cluster refused it; the message says why.
     """
     checked = parse_inputs(model.uri, model.metadata, **inputs)
-    return deploy(connect(checked.namespace, notify=log), checked, Pace(), stopping.current())
+    return deploy(connect(checked.namespace, notify=log), checked, Timing(), stopping.current())
 
 
-def deploy(kube: Kube, inputs: ServiceInputs, pace: Pace, stopper: Stopper) -> Outputs:
+def deploy(kube: Kube, inputs: ServiceInputs, timing: Timing, stopper: Stopper) -> Outputs:
     """Does what `run` does, with everything given.
 
     Args:
         kube: The cluster.
         inputs: The checked inputs.
-        pace: How often and how long to look at the cluster.
-        stopper: Is told what a signal leaves behind; a live service is never deleted.
+        timing: How often and how long to poll the cluster.
+        stopper: Reports what a signal leaves behind; a live service is never deleted.
 
     Returns:
         Where the service answers and which revision does.
@@ -81,24 +81,24 @@ def deploy(kube: Kube, inputs: ServiceInputs, pace: Pace, stopper: Stopper) -> O
     stopper.set_left_in_place(f"{what} was not changed")
     check_host(inputs.name, kube.namespace)
     _check_claim(kube, str(inputs.predictor["model"]["storageUri"]))
-    doubt = doubtful_claim(inputs, kube.namespace)
-    if doubt:
-        log(f"warning: {doubt}")
+    warning = claim_warning(inputs, kube.namespace)
+    if warning:
+        log(f"warning: {warning}")
     stopper.set_left_in_place(
         f"whether {what} was changed is not known: look at it, or start the step again"
     )
     try:
-        uid = str(apply(kube, inputs, pace)["metadata"]["uid"])
+        uid = str(apply(kube, inputs, timing)["metadata"]["uid"])
         log(f"{what}: revision {inputs.spec_hash}")
         stopper.set_left_in_place(
             f"{what} is left as it is, and may still come to serve this step's revision "
             f"{inputs.spec_hash}"
         )
-        service = Waiter(kube, inputs, pace, uid).run()
+        service = Waiter(kube, inputs, timing, uid).run()
     except CannotObserve as error:
         raise CannotObserve(
             f"{error.message}\n{what} was left as it is: it may still come to serve this step's "
-            "revision. The next try of this step goes on from what it finds."
+            "revision. The next attempt of this step continues from what it finds."
         ) from error
     outside, inside = base_url(service, internal=False), base_url(service, internal=True)
     outputs = Outputs(

@@ -1,4 +1,4 @@
-"""The step `metric_gate`: lets a pipeline go on only with a metric that is good enough."""
+"""The step `metric_gate`: lets a pipeline continue only with a metric that is good enough."""
 
 from __future__ import annotations
 

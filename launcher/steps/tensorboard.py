@@ -146,7 +146,7 @@ def _dashboard(view: View, artifact_uri: str) -> tuple[str, str]:
     try:
         kube = connect(view.namespace, policy=_POLICY)
         namespace = kube.namespace
-        return namespace, _hindrance(kube, view) or _create(kube, view, artifact_uri)
+        return namespace, _reason_to_skip(kube, view) or _create(kube, view, artifact_uri)
     except KindAbsent:
         return namespace, "No Tensorboard object: this cluster does not have that kind."
     except Forbidden as error:
@@ -157,8 +157,8 @@ def _dashboard(view: View, artifact_uri: str) -> tuple[str, str]:
         )
 
 
-def _hindrance(kube: Kube, view: View) -> str:
-    """Say why an object would do harm or show nothing; empty where it would not.
+def _reason_to_skip(kube: Kube, view: View) -> str:
+    """Return why an object would do harm or show nothing; empty where it would not.
 
     Its pod starts at once. A claim that one node can hold would then keep the training pods off
     all other nodes; a bucket needs credentials that the object has no field for.
@@ -189,7 +189,7 @@ def _create(kube: Kube, view: View, artifact_uri: str) -> str:
         kube.create(constants.TENSORBOARD, tensorboard_object(view, identity, owner))
     except AlreadyExists:
         if not identity.owns(kube.get(constants.TENSORBOARD, identity.name)):
-            return f"No Tensorboard object: {where} is somebody else's."
+            return f"No Tensorboard object: {where} belongs to another step."
     return f"Tensorboard object {where}: it opens from the dashboard's TensorBoards page."
 
 

@@ -22,7 +22,7 @@ from kfp_pytorch.launcher.constants import (
     SPEC_HASH_LABEL,
 )
 from kfp_pytorch.launcher.errors import StepError
-from kfp_pytorch.launcher.kserve.deploy import DeployFailed, Pace
+from kfp_pytorch.launcher.kserve.deploy import DeployFailed, Timing
 from kfp_pytorch.launcher.kserve.manifest import parse_inputs
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.runtime.stopping import Stopper
@@ -32,13 +32,13 @@ from kfp_pytorch.local.apiserver.store.api import Api
 NAMESPACE = "default"
 NAME = "digits"
 URL = "http://digits.default.example.com"
-QUICK = Pace(
-    poll=0.02,
-    slow_poll=0.02,
-    settle=0.01,
+QUICK = Timing(
+    poll_interval=0.02,
+    slow_poll_interval=0.02,
+    confirm_interval=0.01,
     url_grace=0.1,
     refusal_grace=0.1,
-    deletion=5.0,
+    deletion_timeout=5.0,
 )
 
 Object = dict[str, Any]
@@ -163,13 +163,13 @@ class Step:
     """One try of the step, in a thread of its own."""
 
     def __init__(
-        self, server: ThreadedServer, kube: Kube, pace: Pace, metadata: Object, inputs: Object
+        self, server: ThreadedServer, kube: Kube, timing: Timing, metadata: Object, inputs: Object
     ) -> None:
         place = {"storage_uri": "pvc://kfp-pytorch/export", "format": "kfp-pytorch", **metadata}
         self._inputs = parse_inputs(
             "minio://b/m", place, **{"service_name": NAME, "timeout": 60} | inputs
         )
-        self._server, self._kube, self._pace = server, kube, pace
+        self._server, self._kube, self._timing = server, kube, timing
         self.outputs: Outputs | None = None
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -177,7 +177,7 @@ class Step:
 
     def _run(self) -> None:
         try:
-            self.outputs = deploy(self._kube, self._inputs, self._pace, Stopper())
+            self.outputs = deploy(self._kube, self._inputs, self._timing, Stopper())
         except BaseException as error:
             self.error = error
 
@@ -227,8 +227,8 @@ def server(tmp_path: Path, api: Api) -> Iterator[ThreadedServer]:
 
 
 @pytest.fixture
-def quick() -> Pace:
-    """The usual pace, scaled down so that a test sees its end."""
+def quick() -> Timing:
+    """The usual timing, scaled down so that a test sees its end."""
     return QUICK
 
 
@@ -242,9 +242,12 @@ def start(server: ThreadedServer, kube: Kube) -> Iterator[Callable[..., Step]]:
     steps: list[Step] = []
 
     def new(
-        pace: Pace = QUICK, metadata: Object | None = None, on: Kube | None = None, **inputs: Any
+        timing: Timing = QUICK,
+        metadata: Object | None = None,
+        on: Kube | None = None,
+        **inputs: Any,
     ) -> Step:
-        steps.append(Step(server, on or kube, pace, metadata or {}, inputs))
+        steps.append(Step(server, on or kube, timing, metadata or {}, inputs))
         return steps[-1]
 
     yield new
@@ -294,8 +297,8 @@ def deployed(kserve: KServe, start: Start, until: Until) -> Object:
 def update(kserve: KServe, start: Start, deployed: Object, until: Until) -> Callable[..., Step]:
     """Starts a step with new weights for the service, which has been written when it returns."""
 
-    def new(pace: Pace = QUICK, **inputs: Any) -> Step:
-        step = start(pace, {"sha256": "2"}, **inputs)
+    def new(timing: Timing = QUICK, **inputs: Any) -> Step:
+        step = start(timing, {"sha256": "2"}, **inputs)
         before = deployed["metadata"]["generation"]
         until(lambda: (kserve.service() or {})["metadata"]["generation"] != before)
         return step

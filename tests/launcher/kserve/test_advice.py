@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.kserve.advice import what_to_do
-from kfp_pytorch.launcher.kserve.evidence import Seen
+from kfp_pytorch.launcher.kserve.evidence import Snapshot
 from kfp_pytorch.launcher.kserve.rollout import Rollout
 
 Object = dict[str, Any]
@@ -15,7 +15,7 @@ DEPLOYMENT = {"kind": "Deployment", "metadata": {"name": "digits-predictor"}}
 
 
 def advice(*pods: Object, refusal: str = "", workload: Object | None = DEPLOYMENT) -> str:
-    return what_to_do(Rollout(False, "pods", refusal), Seen({}, workload, list(pods), ""))
+    return what_to_do(Rollout(False, "pods", refusal), Snapshot({}, workload, list(pods), ""))
 
 
 def pod(name: str = "kserve-container", ready: bool = False, **state: Object) -> Object:
@@ -56,7 +56,7 @@ def test_what_is_wrong_with_a_pod_decides(seen: Object, said: str) -> None:
 def test_without_pods_it_is_what_should_make_them_that_is_looked_at() -> None:
     assert "kserve-controller-manager" in advice(workload=None)
     assert "kubectl describe Deployment digits-predictor" in advice()
-    unread = Seen({}, DEPLOYMENT, [], "The pods could not be read")
+    unread = Snapshot({}, DEPLOYMENT, [], "The pods could not be read")
     assert "describe" not in what_to_do(Rollout(False), unread)
 
 
@@ -90,5 +90,5 @@ def test_a_spec_that_no_runtime_serves_is_told_where_runtimes_are() -> None:
 
 def test_a_stopped_service_is_for_its_stopper_to_start() -> None:
     service = {"metadata": {"annotations": {"serving.kserve.io/stop": "true"}}}
-    said = what_to_do(Rollout(False, "", "stopped"), Seen(service, None, [], ""))
+    said = what_to_do(Rollout(False, "", "stopped"), Snapshot(service, None, [], ""))
     assert "whoever stopped it" in said

@@ -12,7 +12,7 @@ from harness.faults.plan import Fault
 from harness.held import unanswered
 
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, SPEC_HASH_LABEL
-from kfp_pytorch.launcher.kserve.deploy import Pace
+from kfp_pytorch.launcher.kserve.deploy import Timing
 from kfp_pytorch.launcher.kubernetes.api_errors import Refused
 from kfp_pytorch.local.apiserver.errors import conflict, denied
 from kfp_pytorch.local.apiserver.store.api import Api
@@ -88,7 +88,7 @@ def test_a_service_of_an_older_kserve_keeps_the_name_of_its_deployment(
 
 
 def test_a_status_that_comes_piece_by_piece_is_waited_for(
-    quick: Pace, kserve: KServe, start: Start, until: Until
+    quick: Timing, kserve: KServe, start: Start, until: Until
 ) -> None:
     step = start(replace(quick, url_grace=10.0))
     until(kserve.service)
@@ -141,10 +141,15 @@ def test_the_old_revisions_ready_does_not_count_for_the_new_one(
 
 
 def test_one_look_at_a_flickering_service_is_not_enough(
-    quick: Pace, kserve: KServe, start: Start, server: ThreadedServer, unnoticed: Any, until: Until
+    quick: Timing,
+    kserve: KServe,
+    start: Start,
+    server: ThreadedServer,
+    unnoticed: Any,
+    until: Until,
 ) -> None:
     with unnoticed():
-        step = start(replace(quick, in_a_row=5))
+        step = start(replace(quick, confirmations=5))
         until(kserve.service)
         kserve.rolls_out()
         flickers = Flickers(server.api)
@@ -236,13 +241,13 @@ def test_a_service_that_goes_is_waited_for_and_made_anew(
 
 
 def test_a_service_that_does_not_go_is_said_to_be_held(
-    quick: Pace, kserve: KServe, start: Start, deployed: Object, server: ThreadedServer
+    quick: Timing, kserve: KServe, start: Start, deployed: Object, server: ThreadedServer
 ) -> None:
     kserve._mutate(
         INFERENCE_SERVICE, NAME, lambda obj: obj["metadata"].update(finalizers=["example.com/hold"])
     )
     server.call(server.api.delete, INFERENCE_SERVICE, NAMESPACE, NAME)
-    assert "example.com/hold" in start(replace(quick, deletion=0.2)).failed()
+    assert "example.com/hold" in start(replace(quick, deletion_timeout=0.2)).failed()
 
 
 def test_a_service_deleted_while_it_is_waited_for_fails_the_step(

@@ -13,7 +13,7 @@ from harness.faults.plan import Fault
 
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, POD
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.kserve.deploy import Pace
+from kfp_pytorch.launcher.kserve.deploy import Timing
 
 NAMESPACE = "default"
 NAME = "digits"
@@ -133,7 +133,7 @@ def test_a_message_stays_readable_whatever_a_server_or_a_controller_wrote(
 
 
 def test_a_model_that_kserve_says_did_not_load_fails_where_pods_may_not_be_read(
-    quick: Pace, kserve: KServe, start: Start, until: Until, server: ThreadedServer
+    quick: Timing, kserve: KServe, start: Start, until: Until, server: ThreadedServer
 ) -> None:
     server.faults.add(Fault(Forbidden(), "list", "*/pods", times=None))
     step = start(replace(quick, load_grace=0.3))
@@ -148,7 +148,7 @@ def test_a_model_that_kserve_says_did_not_load_fails_where_pods_may_not_be_read(
 
 
 def test_a_model_that_loads_at_a_second_try_has_not_failed(
-    quick: Pace, kserve: KServe, start: Start, until: Until, clock: Clock
+    quick: Timing, kserve: KServe, start: Start, until: Until, clock: Clock
 ) -> None:
     step = start(replace(quick, load_grace=60.0), timeout=3600)
     until(kserve.service)
@@ -293,7 +293,7 @@ def test_a_spec_that_kserve_cannot_serve_fails_soon_in_its_words(
 
 
 def test_a_refusal_of_the_last_spec_is_outwaited(
-    quick: Pace, kserve: KServe, update: Callable[..., Step]
+    quick: Timing, kserve: KServe, update: Callable[..., Step]
 ) -> None:
     model = {"transitionStatus": "InvalidSpec", "lastFailureInfo": {"reason": "RuntimeDisabled"}}
     kserve.says("False", modelStatus=model)
@@ -305,9 +305,9 @@ def test_a_refusal_of_the_last_spec_is_outwaited(
 
 
 def test_a_refusal_may_have_been_over_while_the_server_was_away(
-    quick: Pace, kserve: KServe, start: Start, server: ThreadedServer, until: Until, clock: Clock
+    quick: Timing, kserve: KServe, start: Start, server: ThreadedServer, until: Until, clock: Clock
 ) -> None:
-    step = start(replace(quick, refusal_grace=60.0, away=0.5), timeout=3600)
+    step = start(replace(quick, refusal_grace=60.0, unavailable_after=0.5), timeout=3600)
     until(kserve.service)
     kserve.says("False", modelStatus={"transitionStatus": "InvalidSpec"})
     assert step.goes_on()
@@ -338,13 +338,15 @@ def test_a_model_on_a_claim_that_is_not_there_is_refused(kserve: KServe, start: 
 def test_a_claim_of_the_same_name_in_another_namespace_is_doubted_at_once_and_at_the_end(
     kserve: KServe, start: Start, until: Until, capsys: Any
 ) -> None:
-    doubt = "in namespace 'train', and is served from the claim of that name in namespace 'default'"
+    warning = (
+        "in namespace 'train', and is served from the claim of that name in namespace 'default'"
+    )
     step = start(metadata={"namespace": "train"}, timeout=1)
     until(kserve.service)
-    assert f"warning: The model was written to 'pvc://kfp-pytorch/export' {doubt}" in (
+    assert f"warning: The model was written to 'pvc://kfp-pytorch/export' {warning}" in (
         capsys.readouterr().out
     )
-    assert doubt in step.failed()
+    assert warning in step.failed()
     assert "is served from" not in start(metadata={"namespace": NAMESPACE}, timeout=1).failed()
     bucket = {"namespace": "train", "storage_uri": "s3://b/m"}
     assert "is served from" not in start(metadata=bucket, timeout=1).failed()
@@ -368,7 +370,7 @@ def test_knative_mode_is_refused_within_seconds_where_there_is_no_knative(
     start: Start, kserve: KServe
 ) -> None:
     began = time.monotonic()
-    message = start(Pace(), deployment_mode="Knative").failed(InputError)
+    message = start(Timing(), deployment_mode="Knative").failed(InputError)
     assert time.monotonic() - began < 30
     assert "no revisions.serving.knative.dev" in message
     assert "Set deployment_mode to 'Standard'" in message

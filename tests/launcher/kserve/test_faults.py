@@ -15,7 +15,7 @@ from harness.hands import HASTY, IMPATIENT, connected
 
 from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, SPEC_HASH_LABEL
 from kfp_pytorch.launcher.errors import CannotObserve, PermissionMissing
-from kfp_pytorch.launcher.kserve.deploy import DeployFailed, Pace
+from kfp_pytorch.launcher.kserve.deploy import DeployFailed, Timing
 from kfp_pytorch.launcher.kubernetes.api_errors import NotFound, Refused
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 
@@ -109,10 +109,10 @@ def test_a_kind_that_the_server_learns_a_moment_later_is_waited_for(
 
 
 def test_a_cluster_without_kserve_is_named_as_such(
-    start: Start, server: ThreadedServer, quick: Pace
+    start: Start, server: ThreadedServer, quick: Timing
 ) -> None:
     fault(server, Answer(404), "", SERVICES, times=None)
-    assert "Is KServe installed?" in start(replace(quick, kind_absent=0.1)).failed(DeployFailed)
+    assert "Is KServe installed?" in start(replace(quick, kind_grace=0.1)).failed(DeployFailed)
 
 
 def test_a_namespace_that_is_not_there_is_no_collision_to_be_waited_out(
@@ -131,11 +131,11 @@ def test_a_denial_that_looks_like_a_collision_is_not_waited_out(
 
 
 def test_a_service_that_others_write_to_all_the_time_is_said_to_be_so(
-    start: Start, server: ThreadedServer, quick: Pace, deployed: Object
+    start: Start, server: ThreadedServer, quick: Timing, deployed: Object
 ) -> None:
     fault(server, Answer(409), "update", SERVICES, times=None)
-    words = start(replace(quick, deletion=0.2), {"sha256": "2"}).failed()
-    assert "somebody else writes to it all the time" in words
+    words = start(replace(quick, deletion_timeout=0.2), {"sha256": "2"}).failed()
+    assert "another client changes it all the time" in words
     assert "--show-managed-fields" in words
 
 
@@ -236,7 +236,7 @@ def test_a_service_that_is_being_deleted_is_not_waited_for(
 
 
 def test_each_time_that_it_is_ready_without_a_url_has_a_grace_of_its_own(
-    quick: Pace, kserve: KServe, start: Start, until: Until, clock: Clock
+    quick: Timing, kserve: KServe, start: Start, until: Until, clock: Clock
 ) -> None:
     step = start(replace(quick, url_grace=60.0), timeout=3600)
     until(kserve.service)

@@ -200,7 +200,7 @@ def test_a_canary_shifts_traffic_without_a_new_revision() -> None:
             TRAINED,
             "use deployment_mode",
         ),
-        ({"annotations": {"serving.kserve.io/stop": "True"}}, TRAINED, "wait in vain"),
+        ({"annotations": {"serving.kserve.io/stop": "True"}}, TRAINED, "would never end"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(

@@ -204,7 +204,7 @@ def test_an_object_of_somebody_else_is_left_alone(board: Board) -> None:
         obj["metadata"]["labels"] = {}
 
     board.server.call(board.server.api.mutate, TENSORBOARD, "default", name, disown)
-    assert f"default/{name} is somebody else's" in board.run()
+    assert f"default/{name} belongs to another step" in board.run()
 
 
 @pytest.mark.parametrize(
