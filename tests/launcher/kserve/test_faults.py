@@ -293,7 +293,7 @@ def test_a_rollout_survives_a_restart_of_the_server_at_the_shipped_limits(
     on = connected(server, RetryPolicy())
     if when == "before":
         server.restart(restart)
-    step = start(Pace(), on=on, timeout=120)
+    step = start(Timing(), on=on, timeout=120)
     until(kserve.service)
     if when != "before":
         server.restart(restart)
