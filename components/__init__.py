@@ -1,4 +1,8 @@
-"""Pipeline components: thin definitions over `kfp_pytorch.launcher`."""
+"""Pipeline components: thin definitions over `kfp_pytorch.launcher`.
+
+They run twice: in the author's Python, where they import kfp, and in a step, where the same modules
+give the plain functions and import the launcher when they are called.
+"""
 
 from kfp_pytorch.components.kserve_deploy.component import kserve_deploy
 from kfp_pytorch.components.kserve_predict.component import kserve_predict

@@ -8,6 +8,7 @@ import io
 import json
 import shutil
 import signal
+import socket
 import sys
 import time
 import zipfile
@@ -87,6 +88,17 @@ def test_the_launcher_comes_from_the_configmap_of_the_pods_own_namespace(pod, se
     name = bundle.Reference(bundle.reference().version, digest).name
     assert server.asked == [(f"/api/v1/namespaces/team/configmaps/{name}", f"Bearer {TOKEN}")]
     assert seconds < 5
+
+
+def test_the_api_server_may_have_an_ipv6_address(folder):
+    if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this machine has no IPv6")
+    with serving(folder, "::1") as server:
+        server.script = [GOOD]
+        pod = Pod.make(folder, server.port, ARCHIVE)
+        pod.environ["KUBERNETES_SERVICE_HOST"] = "::1"
+        code, output, _ = pod.run()
+    assert (code, "started" in output) == (0, True), output
 
 
 @pytest.mark.parametrize("answer", [GONE, OTHER, NONE], ids=["gone", "other", "empty"])
@@ -210,10 +222,38 @@ def test_a_path_in_the_environment_goes_first(pod, server):
     assert f"started {path}/kfp_pytorch/__init__.py" in output
 
 
-def test_a_signal_while_the_launcher_is_read_waits_for_the_step(pod, server):
-    """With the real launcher and KFP's executor: the step's own handler takes it."""
+@pytest.fixture
+def gate(pod, server):
+    """A pod that runs metric_gate with the real launcher and KFP's executor."""
     pod.wanted = bundle.archive()
     server.script = [Answer.with_launcher(pod.wanted)]
+    metrics = {"name": "m", "uri": "", "type": {"schemaTitle": "system.Metrics"}}
+    artifacts = {"metrics": {"artifacts": [metrics | {"metadata": {"accuracy": 0.9}}]}}
+    value = {"outputFile": str(pod.folder / "value")}
+    outputs = {"parameters": {"value": value}, "outputFile": str(pod.folder / "output.json")}
+    parameters = {"metric": "accuracy", "minimum": 0.5}
+    given = {
+        "inputs": {"parameterValues": parameters, "artifacts": artifacts},
+        "outputs": outputs,
+    }
+    pod.environ["_KFP_RUNTIME"] = "true"
+    pod.python = (
+        sys.executable, "-c", "import sys; from kfp.dsl.executor_main import executor_main;"
+        "sys.argv[1:] = ['--component_module_path', sys.argv[1], '--function_to_execute',"
+        f"'metric_gate', '--executor_input', {json.dumps(given)!r}]; executor_main()",
+    )  # fmt: skip
+    return pod
+
+
+def test_a_real_step_runs_with_the_launcher_that_it_has_read(gate):
+    code, output, _ = gate.run()
+    assert code == 0, output
+    written = json.loads((gate.folder / "output.json").read_text())
+    assert written["parameterValues"] == {"value": 0.9}
+
+
+def test_a_signal_while_the_launcher_is_read_waits_for_the_step(gate, server):
+    """The step's own handler takes it."""
     process = None
 
     def stop(_: int) -> None:
@@ -221,15 +261,7 @@ def test_a_signal_while_the_launcher_is_read_waits_for_the_step(pod, server):
         process.send_signal(signal.SIGTERM)
 
     server.before = stop
-    pod.environ["_KFP_RUNTIME"] = "true"
-    outputs = {"outputFile": str(pod.folder / "output.json")}
-    given = {"inputs": {"parameterValues": {"metric": "a"}}, "outputs": outputs}
-    pod.python = (
-        sys.executable, "-c", "import sys; from kfp.dsl.executor_main import executor_main;"
-        "sys.argv[1:] = ['--component_module_path', sys.argv[1], '--function_to_execute',"
-        f"'metric_gate', '--executor_input', {json.dumps(given)!r}]; executor_main()",
-    )  # fmt: skip
-    process = pod.start()
+    process = gate.start()
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 143, errors
     assert errors.endswith("Stopped by a signal.\n")

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
@@ -71,7 +72,7 @@ def certificate(folder: Path, name: str = "server") -> None:
 
 
 @contextlib.contextmanager
-def serving(folder: Path) -> Iterator[Server]:
+def serving(folder: Path, host: str = "127.0.0.1") -> Iterator[Server]:
     """Serve with the certificate of a folder."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -88,7 +89,10 @@ def serving(folder: Path) -> Iterator[Server]:
         def log_message(self, *_: object) -> None:
             """Says nothing."""
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Listener(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    http = Listener((host, 0), Handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.crt", folder / "server.key")
     http.socket = context.wrap_socket(http.socket, server_side=True)
