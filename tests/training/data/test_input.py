@@ -149,7 +149,7 @@ def test_folders_that_cannot_be_trained_on_are_refused_with_the_reason(tmp_path)
     assert "are in no folder that names their class" in refusal(tmp_path / "flat")
     make_folder(tmp_path / "halved")
     (tmp_path / "halved/val").rename(tmp_path / "halved/test")
-    assert "no val/ beside it (there is test/, train/); name what" in refusal(tmp_path / "halved")
+    assert "no val/ beside it (there is test/, train/); name the" in refusal(tmp_path / "halved")
     make_folder(tmp_path / "above/deep")
     with pytest.raises(DataError, match="has one class alone, 'deep', and there is nothing"):
         datasets.load(Config(dataset="imagefolder", data_dir=str(tmp_path / "above")), ALONE)
