@@ -47,7 +47,7 @@ _RUNTIME_FIELDS = (
     *("labels", "disabled", "replicas", "builtInAdapter", "grpcEndpoint", "grpcDataEndpoint"),
     *("httpDataEndpoint", "storageHelper", "workerSpec"),
 )
-# Of Go's templates: a field of the service, or a raw string, which stands for itself.
+# Of Go's templates: a field of the service, or a raw string.
 _PLACEHOLDER = re.compile(r"\{\{\s*(?:\.(Name|Namespace)|`([^`]*)`)\s*\}\}")
 
 
@@ -144,7 +144,7 @@ def _pod_spec(service: Object, runtime: Object, storage: list[Object]) -> Object
 
 
 def _container(service: Object, runtime: Object) -> Object:
-    """The runtime's container with what the model says over it."""
+    """The runtime's container, overridden by the model."""
     own = next((c for c in runtime["spec"]["containers"] if c["name"] == CONTAINER), None)
     if own is None:
         raise Refusal(
@@ -159,11 +159,11 @@ def _container(service: Object, runtime: Object) -> Object:
     ]
     variables = [*(own.get("env") or []), *(model.get("env") or []), *extra]
     merged["env"] = list({each["name"]: each for each in variables}.values())
-    asked, default = model.get("resources") or {}, own.get("resources") or {}
+    given, default = model.get("resources") or {}, own.get("resources") or {}
     merged["resources"] = {
-        part: {**(default.get(part) or {}), **(asked.get(part) or {})}
+        part: {**(default.get(part) or {}), **(given.get(part) or {})}
         for part in ("requests", "limits")
-        if default.get(part) or asked.get(part)
+        if default.get(part) or given.get(part)
     }
     values = {"Name": objects.name(service), "Namespace": objects.namespace(service)}
     text = _PLACEHOLDER.sub(lambda m: values[m[1]] if m[1] else m[2], json.dumps(merged))

@@ -115,7 +115,7 @@ def _predictor_ready(observed: Observed) -> Object:
         return _from(available, "False")
     if progressing["reason"] == "NewReplicaSetAvailable":
         return _from(progressing, "True")
-    # While a rollout goes on it is Unknown, and False when the rollout has timed out.
+    # During a rollout it is Unknown, and False when the rollout has timed out.
     return _from(progressing, "Unknown" if progressing["status"] == "True" else "False")
 
 

@@ -1,4 +1,4 @@
-"""Downloads a model for a predictor, in the place of KServe's storage initializer.
+"""Downloads a model for a predictor, in place of KServe's storage initializer.
 
     python -m kfp_pytorch.local.controllers.kserve.storage_initializer URI FOLDER
 
@@ -34,7 +34,7 @@ def download(uri: str, folder: Path) -> int:
         The number of files.
 
     Raises:
-        DownloadError: The scheme is not known, or nothing is there.
+        DownloadError: The scheme is unknown, or the URI has no files.
     """
     scheme, _, path = uri.partition("://")
     if scheme not in SCHEMES:
@@ -71,7 +71,7 @@ def _options() -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Download as the command line says; returns the exit code."""
+    """Download what the command line names; returns the exit code."""
     if len(arguments) != 2:
         print("usage: storage_initializer URI FOLDER", file=sys.stderr)
         return 2
@@ -82,9 +82,9 @@ def main(arguments: list[str]) -> int:
     except DownloadError as error:
         print(f"Storage initialization failed: {error}", file=sys.stderr)
         return 1
-    except Exception as error:  # the store's client raises what it likes
-        words = f"{type(error).__name__}: {error}"
-        print(f"Unexpected error during storage initialization: {words}", file=sys.stderr)
+    except Exception as error:  # any error of the store's client
+        cause = f"{type(error).__name__}: {error}"
+        print(f"Unexpected error during storage initialization: {cause}", file=sys.stderr)
         return 1
     print(f"Successfully copied {count} files")
     return 0

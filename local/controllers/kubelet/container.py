@@ -15,8 +15,6 @@ from kfp_pytorch.local.controllers.kubelet.container_config import CreateError, 
 from kfp_pytorch.local.controllers.kubelet.environment import ConfigError
 from kfp_pytorch.local.controllers.kubelet.pod_status import ContainerState
 from kfp_pytorch.local.controllers.kubelet.process import Process, ProcessSpec, StartError, tail
-from kfp_pytorch.local.controllers.kubelet.timing import Timing
-from kfp_pytorch.local.controllers.kubernetes.events import Recorder
 from kfp_pytorch.local.quantities import quantity
 
 _KILLED = 137
@@ -40,27 +38,18 @@ class Container:
     Args:
         place: Where it runs.
         spec: The container in the pod's spec.
-        restart_policy: When it is started again.
-        recorder: Records its events.
-        timing: How long it waits before a restart.
+        restart_policy: When it is restarted.
         changed: Is called whenever `state` has changed.
     """
 
     def __init__(
-        self,
-        place: Place,
-        spec: Object,
-        restart_policy: str,
-        recorder: Recorder,
-        timing: Timing,
-        changed: Callable[[], None],
+        self, place: Place, spec: Object, restart_policy: str, changed: Callable[[], None]
     ) -> None:
         self.place = place
         self._spec = spec
         self._name: str = spec["name"]
         self._policy = restart_policy
-        self._recorder = recorder
-        self._timing = timing
+        self._timing = place.node.timing
         self._changed = changed
         self._stopping = asyncio.Event()
         self.up = asyncio.Event()
@@ -298,7 +287,7 @@ class Container:
                     group.create_task(self._watch(kind, probe, report))
 
     async def _watch(self, kind: str, probe: Object, report: Callable[[bool], None]) -> None:
-        once = probes.check(self.place.pod, probe, self.place.ports)
+        once = probes.check(self.place.pod, probe, self.place.node.ports)
         if once is None:
             report(True)
             return
@@ -331,10 +320,10 @@ class Container:
 
     def _event(self, type_: str, reason: str, message: str) -> None:
         path = f"spec.containers{{{self._name}}}"
-        self._recorder.event(self.place.pod, type_, reason, message, path)
+        self.place.node.recorder.event(self.place.pod, type_, reason, message, path)
 
     def _now(self) -> str:
-        return objects.timestamp(self.place.api.clock())
+        return objects.timestamp(self.place.node.api.clock())
 
 
 _REASONS: dict[type[Exception], str] = {

@@ -18,6 +18,8 @@ from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.controllers.kubelet import environment, volumes
 from kfp_pytorch.local.controllers.kubelet.process import ProcessSpec
 from kfp_pytorch.local.controllers.kubelet.rewriting import Rewriter
+from kfp_pytorch.local.controllers.kubelet.timing import Timing
+from kfp_pytorch.local.controllers.kubernetes.events import Recorder
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 from kfp_pytorch.local.processes import temporary
 
@@ -47,22 +49,37 @@ class CreateError(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a pod's processes run.
+class Node:
+    """What all pods of this machine share.
 
     Attributes:
         api: The cluster's objects.
         root: The cluster's folder.
         ports: Where pods listen.
+        recorder: Records the kubelet's events.
+        timing: The kubelet's delays.
+    """
+
+    api: Api
+    root: Path
+    ports: Ports
+    recorder: Recorder
+    timing: Timing
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a pod's processes run.
+
+    Attributes:
+        node: What the pod shares with others.
         pod: The pod's object.
         folder: The pod's own folder.
         volumes: Volume name → folder.
         gpus: The numbers of the GPUs that are the pod's; None where this machine has none.
     """
 
-    api: Api
-    root: Path
-    ports: Ports
+    node: Node
     pod: Object
     folder: Path
     volumes: Mapping[str, Path]
@@ -70,7 +87,7 @@ class Place:
 
     def find(self, kind: Kind, name: str) -> Object | None:
         """An object of the pod's namespace, or None."""
-        return self.api.find(kind, objects.namespace(self.pod), name)
+        return self.node.api.find(kind, objects.namespace(self.pod), name)
 
     def termination_log(self, container: Object) -> Path:
         """The file that stands for a container's termination message path."""
@@ -80,7 +97,7 @@ class Place:
         """The log of one start of a container."""
         meta = objects.metadata(self.pod)
         name = f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
-        return self.root / "logs" / name / str(container["name"]) / f"{restarts}.log"
+        return self.node.root / "logs" / name / str(container["name"]) / f"{restarts}.log"
 
 
 def check_image(image: str) -> None:
@@ -134,12 +151,12 @@ def process_spec(place: Place, container: Object, restarts: int) -> ProcessSpec:
 
 def _ports(place: Place, container: Object) -> dict[int, int]:
     declared = [int(port["containerPort"]) for port in container.get("ports") or []]
-    return {port: place.ports.of(place.pod, port) for port in declared}
+    return {port: place.node.ports.of(place.pod, port) for port in declared}
 
 
 def _endpoint(place: Place) -> Any:
     namespace = objects.namespace(place.pod)
-    return lambda host, port: place.ports.endpoint(namespace, host, port)
+    return lambda host, port: place.node.ports.endpoint(namespace, host, port)
 
 
 def _empty_termination_log(path: Path) -> None:
@@ -159,7 +176,7 @@ def _base_environment(place: Place) -> dict[str, str]:
     home = place.folder / "home"
     home.mkdir(parents=True, exist_ok=True)
     found = {
-        "PATH": ":".join([*_python_folders(place.root), _SYSTEM_PATH]),
+        "PATH": ":".join([*_python_folders(place.node.root), _SYSTEM_PATH]),
         "HOME": str(home),
         "TMPDIR": str(_temporary_folder(place)),
         "LANG": "C.UTF-8",
@@ -180,7 +197,7 @@ def _temporary_folder(place: Place) -> Path:
     """
     pointer = place.folder / "tmp"
     if not pointer.is_symlink():
-        short = temporary.short_folder(place.root / "tmp")
+        short = temporary.short_folder(place.node.root / "tmp")
         pointer.symlink_to(tempfile.mkdtemp(prefix="kfp-", dir=short))
     return pointer.readlink()
 

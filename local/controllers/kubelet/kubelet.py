@@ -12,8 +12,8 @@ from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.controllers.kubelet import memory
-from kfp_pytorch.local.controllers.kubelet.container_config import remove_folder
-from kfp_pytorch.local.controllers.kubelet.pod_worker import Node, PodWorker
+from kfp_pytorch.local.controllers.kubelet.container_config import Node, remove_folder
+from kfp_pytorch.local.controllers.kubelet.pod_worker import PodWorker
 from kfp_pytorch.local.controllers.kubelet.timing import Timing
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
 from kfp_pytorch.local.controllers.kubernetes.node import NODE_NAME, gpu_request

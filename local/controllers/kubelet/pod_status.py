@@ -24,12 +24,12 @@ class ContainerState:
 
     Attributes:
         name: Its name.
-        image: The image that it asks for.
+        image: Its image.
         state: `waiting`, `running` or `terminated` with its details.
         last_state: The `terminated` of the process before this one, or nothing.
         restarts: How often it was restarted.
-        ready: Whether its readiness probe, if it has one, says so.
-        started: Whether its startup probe, if it has one, has said so.
+        ready: Whether its readiness probe, if it has one, has succeeded.
+        started: Whether its startup probe, if it has one, has succeeded.
         sidecar: Whether it is an init container that runs as long as its pod.
         container_id: Names the process in the status.
     """
@@ -116,7 +116,7 @@ def pod_status(
         main: Its other containers.
         now: The time, in UTC.
         ended: Whether the kubelet is done with the pod. Until then its phase is not terminal,
-            whatever its containers' states are.
+            even where all of its containers have terminated.
         evicted: The `reason` and `message` for which the kubelet ends the pod, if it does; they
             are reported when it has ended.
     """

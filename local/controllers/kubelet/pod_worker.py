@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from kfp_pytorch.launcher.constants import POD
@@ -14,14 +14,11 @@ from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.registry import SECRET
-from kfp_pytorch.local.apiserver.store.api import Api, ApiError
+from kfp_pytorch.local.apiserver.store.api import ApiError
 from kfp_pytorch.local.controllers.kubelet import pod_status, volumes
 from kfp_pytorch.local.controllers.kubelet.container import Container
-from kfp_pytorch.local.controllers.kubelet.container_config import Place
-from kfp_pytorch.local.controllers.kubelet.timing import Timing
+from kfp_pytorch.local.controllers.kubelet.container_config import Node, Place
 from kfp_pytorch.local.controllers.kubelet.volumes import VolumeError
-from kfp_pytorch.local.controllers.kubernetes.events import Recorder
-from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 
 _MOUNT_RETRY_S = 1.0
 _GRACE_S = 30
@@ -31,25 +28,6 @@ _DEADLINE_EXCEEDED = {
     "message": "Pod was active on the node longer than the specified deadline",
 }
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Node:
-    """What all pods of this machine share.
-
-    Attributes:
-        api: The cluster's objects.
-        root: The cluster's folder.
-        ports: Where pods listen.
-        recorder: Records the kubelet's events.
-        timing: The kubelet's delays.
-    """
-
-    api: Api
-    root: Path
-    ports: Ports
-    recorder: Recorder
-    timing: Timing
 
 
 class PodWorker:
@@ -72,10 +50,10 @@ class PodWorker:
         self.folder = node.root / "pods" / f"{self._namespace}_{self._name}_{self.uid}"
         pod = {**pod, "status": {**(pod.get("status") or {}), "podIP": loopback.ADDRESS}}
         pod["status"]["hostIP"] = loopback.ADDRESS
-        self._place = Place(node.api, node.root, node.ports, pod, self.folder, {}, gpus)
+        self._place = Place(node, pod, self.folder, {}, gpus)
         spec = pod["spec"]
         policy = spec.get("restartPolicy", "Always")
-        # An init container that succeeded is not restarted, whatever the policy of the pod.
+        # An init container that succeeded is not restarted under any policy of the pod.
         initial_policy = "OnFailure" if policy == "Always" else policy
         self._initial = []
         for each in spec.get("initContainers") or []:
@@ -86,8 +64,7 @@ class PodWorker:
         self._main = [self._container(each, policy) for each in spec["containers"]]
 
     def _container(self, spec: Object, policy: str) -> Container:
-        node = self._node
-        return Container(self._place, spec, policy, node.recorder, node.timing, self.write_status)
+        return Container(self._place, spec, policy, self.write_status)
 
     @property
     def containers(self) -> list[Container]:
@@ -210,7 +187,7 @@ class PodWorker:
         while not self._stopping.is_set():
             place = self._place
             try:
-                return volumes.prepare(place.pod, place.folder, place.root, place.find)
+                return volumes.prepare(place.pod, place.folder, place.node.root, place.find)
             except (VolumeError, OSError) as error:
                 event = (place.pod, "Warning", "FailedMount", str(error))
                 self._node.recorder.event(*event)

@@ -138,7 +138,7 @@ async def _stream(descriptor: int) -> asyncio.StreamReader:
 
 
 async def _copy(process: asyncio.subprocess.Process, log: LogFile) -> None:
-    assert process.stdout is not None  # noqa: S101 (asked for above)
+    assert process.stdout is not None  # noqa: S101 (it is a pipe)
     while data := await process.stdout.read(_READ):
         log.write(data)
     log.close()

@@ -16,7 +16,7 @@ class Timing:
         sync: From a container's end until the pod's phase changes, or its first restart.
         crash_loop: From a container's end until CrashLoopBackOff is reported, if it still waits.
         first_backoff: Before the second restart; it doubles with each one.
-        longest_backoff: What no back-off exceeds; after a run twice as long it begins anew.
+        longest_backoff: The longest back-off; after a run twice as long it is reset.
     """
 
     sync: float = 1.0

@@ -76,11 +76,11 @@ def _source(kind: Kind, name: str, volume: Object, field: str, find: Find) -> Ob
 
 
 def _write(folder: Path, volume: Object, source: Object, wanted: Object) -> None:
-    held = files(source)
-    items = wanted.get("items") or [{"key": key, "path": key} for key in held]
+    contents = files(source)
+    items = wanted.get("items") or [{"key": key, "path": key} for key in contents]
     mode = wanted.get("defaultMode", 0o644)
     for item in items:
-        if item["key"] not in held:
+        if item["key"] not in contents:
             if wanted.get("optional"):
                 continue
             raise VolumeError(
@@ -89,7 +89,7 @@ def _write(folder: Path, volume: Object, source: Object, wanted: Object) -> None
             )
         target = folder / item["path"]
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(held[item["key"]])
+        target.write_bytes(contents[item["key"]])
         target.chmod(item.get("mode", mode))
 
 

@@ -1,6 +1,6 @@
 """The HorizontalPodAutoscaler controller: keeps replicas within their bounds.
 
-There are no metrics: it scales no further than the bounds ask for. Source: kubernetes
+There are no metrics, so that it scales by the bounds alone. Source: kubernetes
 `pkg/controller/podautoscaler/horizontal.go`.
 """
 

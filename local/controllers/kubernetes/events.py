@@ -27,7 +27,7 @@ class Recorder:
     def __init__(self, api: Api, component: str, host: str = "") -> None:
         self._api = api
         self._component, self._host = component, host
-        # What an event is about and says → its name.
+        # The object and content of an event → its name.
         self._recorded: OrderedDict[tuple[str, ...], str] = OrderedDict()
 
     def event(
@@ -91,7 +91,7 @@ class Recorder:
         }
 
     def _first(self, _reason: str) -> Object:
-        """The fields that say when an event was first recorded, and by whom."""
+        """The fields of a new event about its time and its source."""
         now = objects.timestamp(self._api.clock())
         host = {"host": self._host} if self._host else {}
         return {

@@ -28,28 +28,12 @@ from kfp_pytorch.local.quantities import quantity
 # Every namespace has this account, and every cluster these classes.
 _ACCOUNT = "default"
 _TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105
-_TOKEN = {
-    "defaultMode": 0o644,
-    "sources": [
-        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
-        {
-            "configMap": {
-                "name": "kube-root-ca.crt",
-                "items": [{"key": "ca.crt", "path": "ca.crt"}],
-            }
-        },
-        {
-            "downwardAPI": {
-                "items": [
-                    {
-                        "path": "namespace",
-                        "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"},
-                    }
-                ]
-            }
-        },
-    ],
-}
+_NAMESPACE_FIELD = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
+_TOKEN_SOURCES = [
+    {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+    {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+    {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": _NAMESPACE_FIELD}]}},
+]
 _CLASSES = ("system-cluster-critical", "system-node-critical")
 # Resources with a name of their own in a quota, which each container must then state.
 _STATED = ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
@@ -73,7 +57,8 @@ def _fill_in(pod: Object) -> None:
     if spec.get("automountServiceAccountToken") is False:
         return
     volume = objects.generated_name("kube-api-access-")
-    spec["volumes"] = [*(spec.get("volumes") or []), {"name": volume, "projected": _TOKEN}]
+    source = {"defaultMode": 0o644, "sources": objects.copy(_TOKEN_SOURCES)}
+    spec["volumes"] = [*(spec.get("volumes") or []), {"name": volume, "projected": source}]
     for container in _containers(pod):
         mounts = container.get("volumeMounts") or []
         if all(mount["mountPath"] != _TOKEN_PATH for mount in mounts):
@@ -122,12 +107,15 @@ def _over_quota(api: Api, pod: Object) -> str:
             if name in asked and asked[name] + used.get(name, 0.0) > quantity(limit)
         )
         if over:
-            words = (
-                f"{word}: {','.join(f'{name}={_written(amounts.get(name, 0.0))}' for name in over)}"
-                for word, amounts in (("requested", asked), ("used", used))
+            requested, in_use = (
+                ",".join(f"{name}={_written(amounts.get(name, 0.0))}" for name in over)
+                for amounts in (asked, used)
             )
             limited = ",".join(f"{name}={hard[name]}" for name in over)
-            return f"exceeded quota: {objects.name(quota)}, {', '.join(words)}, limited: {limited}"
+            return (
+                f"exceeded quota: {objects.name(quota)}, requested: {requested}, used: {in_use}, "
+                f"limited: {limited}"
+            )
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Free ports of this machine, which stand in for the ports of pods."""
+"""Free ports of this machine, in place of the ports of pods."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from kfp_pytorch.local.apiserver.store.api import DELETED, Api, Change
 Object = dict[str, Any]
 
 # Systems take the ports of outgoing connections from above these. It takes a program seconds to
-# start and listen, in which nobody else is to get its port.
+# start and listen; until then no other program may get its port.
 _RANGE = range(20_000, 32_000)
 
 
 class Ports:
-    """The free port of each port of each pod, the same for as long as the pod's owner lives.
+    """The free port of each port of each pod, the same for as long as the pod's owner exists.
 
-    A pod that its controller makes again under the same name listens where the old one did, for
-    its peers were told so.
+    A pod that its controller recreates under the same name listens where the old one did: its
+    peers' variables have that port.
 
     Args:
         api: Where services and pods are found.
@@ -34,7 +34,7 @@ class Ports:
         api.on_change(self._forget)
 
     def of(self, pod: Object, port: int) -> int:
-        """The port on 127.0.0.1 where a pod's port is reached.
+        """The port on the loopback address where a pod's port is reached.
 
         Args:
             pod: The pod, or the headless service of its name that the same owner has.
@@ -49,7 +49,7 @@ class Ports:
         return self._given[key]
 
     def endpoint(self, namespace: str, host: str, port: int | None) -> int | None:
-        """Where a service is reached; see `rewriting.Endpoint`.
+        """The port where a service is reached; see `rewriting.Endpoint`.
 
         The bare name of a service counts for headless ones alone, as those of PyTorchJobs are:
         programs connect to them by name and port apart. Elsewhere a word that happens to be a
@@ -90,10 +90,10 @@ class Ports:
         )
 
     def _forget(self, _kind: Kind, change: Change) -> None:
-        """Gives back the ports of what has gone: a cluster may stay up for long."""
+        """Release the ports of a deleted owner."""
         if change.type == DELETED:
-            gone = objects.metadata(change.object)["uid"]
-            for key in [key for key in self._given if key[0] == gone]:
+            uid = objects.metadata(change.object)["uid"]
+            for key in [key for key in self._given if key[0] == uid]:
                 del self._given[key]
 
 

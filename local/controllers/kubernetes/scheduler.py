@@ -42,17 +42,17 @@ def misfit(pod: Object, node: Object, others: Iterable[Object], claims: Iterable
         return _message(f'persistentvolumeclaim "{missing[0]}" not found', _NOT_HELPFUL)
     if not _selected(pod, objects.labels(node)):
         return _message("1 node(s) didn't match Pod's node affinity/selector", _NOT_HELPFUL)
-    asked, allocatable = requests(pod), node["status"]["allocatable"]
-    lacking = _lacking(asked, allocatable, others)
+    requested, allocatable = requests(pod), node["status"]["allocatable"]
+    lacking = _lacking(requested, allocatable, others)
     if lacking:
         # Where the whole node is too small, no pod's preemption would help.
-        why = _NOT_HELPFUL if _lacking(asked, allocatable, ()) else _NO_VICTIMS
+        why = _NOT_HELPFUL if _lacking(requested, allocatable, ()) else _NO_VICTIMS
         return _message(", ".join(f"1 {each}" for each in lacking), why)
     return ""
 
 
 def _message(reasons: str, preemption: str) -> str:
-    """The message as Kubernetes 1.34 words it."""
+    """The scheduler's message, in the form of Kubernetes 1.34."""
     return (
         f"0/1 nodes are available: {reasons}. no new claims to deallocate, preemption: "
         f"0/1 nodes are available: 1 {preemption}"
@@ -65,16 +65,16 @@ def _claims(pod: Object) -> list[str]:
 
 
 def _lacking(
-    asked: Mapping[str, float], allocatable: Mapping[str, str], others: Iterable[Object]
+    requested: Mapping[str, float], allocatable: Mapping[str, str], others: Iterable[Object]
 ) -> list[str]:
     taken: dict[str, float] = {}
     for other in others:
         for name, amount in requests(other).items():
             taken[name] = taken.get(name, 0.0) + amount
     free = {name: quantity(amount) - taken.get(name, 0.0) for name, amount in allocatable.items()}
-    lacking = [name for name, amount in asked.items() if amount > free.get(name, 0.0) + 1e-9]
-    words = {"pods": "Too many pods"}
-    return sorted(words.get(name, f"Insufficient {name}") for name in lacking)
+    lacking = [name for name, amount in requested.items() if amount > free.get(name, 0.0) + 1e-9]
+    messages = {"pods": "Too many pods"}
+    return sorted(messages.get(name, f"Insufficient {name}") for name in lacking)
 
 
 def _selected(pod: Object, labels: Mapping[str, str]) -> bool:

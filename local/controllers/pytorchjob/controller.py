@@ -85,7 +85,7 @@ class PyTorchJobController:
         try:
             self._api.create(kind, each)
         except ApiError as error:
-            # The status is not written then, whatever the other pods do.
+            # Without a status: it is written at the end of a reconciliation only.
             message = f"Error creating: {error}"
             self._recorder.event(job, "Warning", f"FailedCreate{kind.kind}", message)
             raise

@@ -192,7 +192,7 @@ class _Reconciliation:
 
     def _fail_at_limit(self, message: str) -> None:
         self.status.complete()
-        # Up to v1.9.3: before it is Failed, whatever cleanPodPolicy says.
+        # Up to v1.9.3: before it is Failed, under any cleanPodPolicy.
         self._delete(self.pods)
         self._expire()
         self._event("Normal", "PyTorchJobFailed", message)

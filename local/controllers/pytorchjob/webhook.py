@@ -35,9 +35,9 @@ def check(job: Object) -> None:
 def _name(name: str) -> Iterator[str]:
     head = f'Invalid value: "{name}": '
     causes = fields.check_dns(name, "metadata.name", _LABEL_1035)
-    words = [cause.message.removeprefix(head) for cause in causes]
-    if words:
-        yield f"metadata.name: {head}should match: {','.join(words)}"
+    messages = [cause.message.removeprefix(head) for cause in causes]
+    if messages:
+        yield f"metadata.name: {head}should match: {','.join(messages)}"
 
 
 def _manager(job: Object) -> Iterator[str]:

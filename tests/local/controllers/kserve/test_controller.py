@@ -1,4 +1,4 @@
-"""KServe's stand-in: what an InferenceService becomes, and when it counts as ready."""
+"""InferenceServices with processes: what they become, and when they are ready."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def get(url: str) -> str:
     return f"{answer.status} {answer.data.decode()}"
 
 
-def test_a_service_gets_an_address_that_stays_through_an_update_and_goes_with_it(
+def test_an_address_stays_through_an_update_until_the_service_is_deleted(
     on_kserve: Callable[[Story], None],
 ) -> None:
     async def story(cluster: Any) -> None:
@@ -68,7 +68,7 @@ def test_a_service_gets_an_address_that_stays_through_an_update_and_goes_with_it
     on_kserve(story)
 
 
-def test_a_model_that_is_not_there_leaves_the_old_one_serving(
+def test_a_missing_model_leaves_the_old_one_serving(
     on_kserve: Callable[[Story], None],
 ) -> None:
     async def story(cluster: Any) -> None:
@@ -189,7 +189,7 @@ def test_knative_where_there_is_none_gets_no_status_and_no_event(
     on_kserve(story)
 
 
-def test_a_download_that_finds_nothing_is_told_in_the_initializers_words(
+def test_a_failed_download_is_reported_with_the_initializers_message(
     on_kserve: Callable[[Story], None],
 ) -> None:
     async def story(cluster: Any) -> None:
@@ -205,7 +205,7 @@ def test_a_download_that_finds_nothing_is_told_in_the_initializers_words(
     on_kserve(story)
 
 
-def test_a_runtime_that_comes_later_is_taken_up(on_kserve: Callable[[Story], None]) -> None:
+def test_a_runtime_that_is_created_later_is_used(on_kserve: Callable[[Story], None]) -> None:
     async def story(cluster: Any) -> None:
         cluster.api.delete(SERVING_RUNTIME, NAMESPACE, "kfp-pytorch")
         create(cluster, put_model(cluster, "one", "first"))

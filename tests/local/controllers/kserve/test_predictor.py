@@ -1,4 +1,4 @@
-"""The shipped manifests, and what KServe's stand-in makes of them and a service."""
+"""The shipped manifests, and the predictor's objects from a runtime and a service."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_no_runtime_that_serves_the_model_is_kserves_refusal(
 # What is made of a service
 
 
-def test_the_models_container_is_the_runtimes_with_the_models_wishes_over_it() -> None:
+def test_the_models_container_is_the_runtimes_overridden_by_the_model() -> None:
     model = {
         "args": ["--max_body_mib=4"],
         "env": [{"name": "A", "value": "1"}],
@@ -183,7 +183,7 @@ def test_the_credentials_of_a_bucket_come_from_the_service_accounts_secret() -> 
     assert storage_variables(service(), None, {}.get) == []
 
 
-def test_the_predictor_listens_where_the_local_cluster_tells_it_to() -> None:
+def test_the_predictor_listens_on_the_address_of_the_local_cluster() -> None:
     made = predictor_deployment(service(), runtime(), [])
     variables = made["spec"]["template"]["spec"]["containers"][0]["env"]
     assert {"name": constants.SERVING_HOST_ENV, "value": "127.0.0.1"} in variables

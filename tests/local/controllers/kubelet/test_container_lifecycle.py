@@ -1,4 +1,4 @@
-"""The kubelet's stand-in over time: restarts, last words, order, readiness and deletion."""
+"""The kubelet over time: restarts, termination messages, order, readiness and deletion."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_container_that_ends_well_is_not_restarted_on_failure(on_controllers: 
     on_controllers(story)
 
 
-def test_the_last_words_are_the_end_of_the_termination_message(on_controllers: Run) -> None:
+def test_a_termination_message_is_the_end_of_its_file(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         path = "os.environ['KFP_PYTORCH_TERMINATION_LOG']"
         code = f"import os; open({path}, 'w').write('a' * 9000 + 'END')"
@@ -56,7 +56,7 @@ def test_the_last_words_are_the_end_of_the_termination_message(on_controllers: R
     on_controllers(story)
 
 
-def test_the_last_words_of_many_containers_share_what_a_pod_may_say(on_controllers: Run) -> None:
+def test_the_termination_messages_of_a_pod_share_a_limit(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         code = "import os; open(os.environ['KFP_PYTORCH_TERMINATION_LOG'], 'w').write('x' * 4096)"
         each = {"image": "python", "command": local.python(code)}
@@ -68,7 +68,7 @@ def test_the_last_words_of_many_containers_share_what_a_pod_may_say(on_controlle
     on_controllers(story)
 
 
-def test_without_last_words_the_end_of_the_log_stands_in(on_controllers: Run) -> None:
+def test_the_end_of_the_log_replaces_an_empty_termination_message(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         lines = "'\\n'.join(map(str, range(1000)))"
         code = f"print({lines}, flush=True); raise ValueError('boom ✨')"
@@ -151,7 +151,7 @@ def test_a_sidecar_runs_beside_its_pod_and_is_stopped_after_it(on_controllers: R
     on_controllers(story)
 
 
-def test_a_sidecar_that_ends_is_started_again_and_decides_nothing(on_controllers: Run) -> None:
+def test_a_sidecar_is_restarted_and_does_not_decide_the_phase(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         beside = (
             "import os, sys, time\n"
@@ -213,9 +213,7 @@ def test_a_failed_init_container_fails_a_pod_that_is_never_restarted(on_controll
 
 
 @pytest.mark.parametrize("policy", ["Never", "OnFailure", "Always"])
-def test_a_pod_that_is_here_longer_than_it_may_is_ended_and_failed(
-    on_controllers: Run, policy: str
-) -> None:
+def test_a_pod_past_its_deadline_is_terminated_and_fails(on_controllers: Run, policy: str) -> None:
     async def story(local: Any) -> None:
         # It ends well when asked to: the pod has failed for all that.
         code = (
@@ -233,7 +231,7 @@ def test_a_pod_that_is_here_longer_than_it_may_is_ended_and_failed(
     on_controllers(story)
 
 
-def test_a_pod_that_waits_for_a_volume_longer_than_it_may_is_failed(on_controllers: Run) -> None:
+def test_a_pod_past_its_deadline_without_its_volume_fails(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         missing = [{"name": "v", "configMap": {"name": "gone"}}]
         local.create_pod("p", local.python("pass"), Volumes=missing, ActiveDeadlineSeconds=1)
@@ -242,7 +240,7 @@ def test_a_pod_that_waits_for_a_volume_longer_than_it_may_is_failed(on_controlle
     on_controllers(story)
 
 
-def test_a_deleted_pod_gets_sigterm_and_is_gone_when_it_has_ended(on_controllers: Run) -> None:
+def test_a_deleted_pod_gets_sigterm_and_is_removed_when_it_has_ended(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         code = (
             # Not print, which the signal may find at work.

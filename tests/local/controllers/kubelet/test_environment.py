@@ -87,7 +87,7 @@ def test_values_come_from_elsewhere(source: Object, expected: str) -> None:
         ({"configMapKeyRef": {"name": "c", "key": "no"}}, "couldn't find key no in ConfigMap ns/c"),
     ],
 )
-def test_what_is_missing_is_named_unless_it_is_optional(source: Object, words: str) -> None:
+def test_a_missing_source_is_named_unless_it_is_optional(source: Object, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         declared({"name": "V", "valueFrom": source})
     ((field, reference),) = source.items()
@@ -118,6 +118,6 @@ def test_an_amount_is_read_with_any_suffix_of_kubernetes(text: str | int, amount
     assert quantity(text) == amount
 
 
-def test_what_is_no_amount_is_refused() -> None:
+def test_an_invalid_amount_is_refused() -> None:
     with pytest.raises(ValueError, match="'2 GB'"):
         quantity("2 GB")

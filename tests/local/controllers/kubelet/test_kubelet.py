@@ -1,4 +1,4 @@
-"""The kubelet's stand-in: what a pod says becomes a process, and what that does a status."""
+"""The kubelet: from a pod's spec to a process, and from its end to a status."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Run = Callable[..., None]
 META = {"namespace": "default"}
 
 
-def test_a_pod_that_ends_well_succeeds_and_its_events_tell_the_way(on_controllers: Run) -> None:
+def test_a_pod_succeeds_with_the_events_of_each_step(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         local.create_pod("p", local.python("print('hello')"))
         pod = await local.phase("p", "Succeeded", "Failed")
@@ -90,7 +90,7 @@ def test_arguments_arrive_byte_for_byte(on_controllers: Run) -> None:
     on_controllers(story)
 
 
-def test_variables_come_from_secrets_and_config_maps_once_they_are_there(
+def test_variables_come_from_secrets_and_config_maps_once_they_exist(
     on_controllers: Run,
 ) -> None:
     async def story(local: Any) -> None:
@@ -158,7 +158,7 @@ def test_secrets_and_config_maps_are_mounted_as_files(on_controllers: Run) -> No
     on_controllers(story)
 
 
-def test_a_pod_waits_for_its_claim_with_the_schedulers_words(on_controllers: Run) -> None:
+def test_a_pod_waits_for_its_claim_with_the_schedulers_message(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "later"}}]
         local.create_pod("p", local.python("pass"), Volumes=volumes)
@@ -174,7 +174,7 @@ def test_a_pod_waits_for_its_claim_with_the_schedulers_words(on_controllers: Run
     on_controllers(story)
 
 
-def test_a_gpu_that_is_not_there_makes_a_pod_unschedulable(on_controllers: Run) -> None:
+def test_a_missing_gpu_makes_a_pod_unschedulable(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         local.create_pod("p", local.python("pass"), resources={"limits": {"nvidia.com/gpu": "1"}})
         event = await local.event("p", "FailedScheduling")
@@ -184,7 +184,7 @@ def test_a_gpu_that_is_not_there_makes_a_pod_unschedulable(on_controllers: Run) 
     on_controllers(story)
 
 
-def test_pods_share_the_gpus_that_are_there(on_controllers: Run) -> None:
+def test_pods_share_the_gpus_of_the_node(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         code = (
             "import os, time\n"
@@ -206,7 +206,7 @@ def test_pods_share_the_gpus_that_are_there(on_controllers: Run) -> None:
     on_controllers(story, gpus=[0, 1, 2])
 
 
-def test_memory_over_the_limit_is_killed_and_said_so(on_controllers: Run) -> None:
+def test_a_container_over_its_memory_limit_is_oom_killed(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         code = "import time; x = bytearray(200 * 2**20); time.sleep(600)"
         local.create_pod("p", local.python(code), resources={"limits": {"memory": "64Mi"}})
@@ -263,7 +263,7 @@ def test_a_command_that_cannot_start_crash_loops_where_it_is_restarted(on_contro
     on_controllers(story)
 
 
-def test_no_command_at_all_is_said_to_be_the_fault(on_controllers: Run) -> None:
+def test_a_container_without_a_command_is_a_create_error(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         local.create_pod("p", [])
         pod = await local.until(POD, "p", local.waiting)
@@ -273,7 +273,7 @@ def test_no_command_at_all_is_said_to_be_the_fault(on_controllers: Run) -> None:
     on_controllers(story)
 
 
-def test_the_name_of_an_image_that_cannot_be_one_is_refused(on_controllers: Run) -> None:
+def test_an_invalid_image_name_is_reported(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         local.create_pod("p", local.python("pass"), image="Not An Image")
         pod = await local.until(POD, "p", local.waiting)

@@ -1,4 +1,4 @@
-"""What a probe says of a port that does not answer as it should."""
+"""What a probe reports of a port that answers wrongly."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def verdict(answer: bytes) -> str:
     ],
     ids=["well", "busy", "no HTTP", "nothing", "a line without end", "a number without end"],
 )
-def test_an_answer_that_is_no_http_is_a_probe_that_failed(answer: bytes, wrong: str) -> None:
+def test_a_malformed_answer_fails_the_probe(answer: bytes, wrong: str) -> None:
     said = asyncio.run(verdict(answer))
     assert wrong in said
     assert bool(said) == bool(wrong)

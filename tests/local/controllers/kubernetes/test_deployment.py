@@ -101,7 +101,7 @@ def test_fewer_replicas_delete_the_unready_first() -> None:
     assert deployment.reconcile(wanted, pods, NOW).delete == ["b"]
 
 
-def test_a_rollout_without_progress_is_said_to_have_timed_out() -> None:
+def test_a_rollout_without_progress_times_out() -> None:
     wanted = a_deployment(progressDeadlineSeconds=60)
     pods = [running(deployment.template_hash(wanted), "a", up=False)]
     wanted["status"] = deployment.reconcile(wanted, pods, NOW).status

@@ -1,4 +1,4 @@
-"""What a real cluster refuses of a pod, and what it takes and never runs."""
+"""Which pods are refused, as on a real cluster."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_two_variables_of_one_name_are_taken_for_the_last_counts(api: Api) -> No
     assert api.create(POD, pod(container={"env": twice}))
 
 
-def test_an_account_that_is_not_there_lets_no_pod_be_made(api: Api) -> None:
+def test_a_pod_with_a_missing_service_account_is_refused(api: Api) -> None:
     assert refusal(api, pod(serviceAccountName="me")) == (
         'pods "p" is forbidden: error looking up service account default/me: serviceaccount "me" '
         "not found"
@@ -153,7 +153,7 @@ def test_an_account_that_is_not_there_lets_no_pod_be_made(api: Api) -> None:
     api.mutate(POD, "default", "p", lambda made: made["metadata"].update(labels={"a": "b"}))
 
 
-def test_a_priority_class_must_be_there_or_the_systems_own(api: Api) -> None:
+def test_a_priority_class_must_exist_or_be_a_systems_own(api: Api) -> None:
     said = refusal(api, pod(priorityClassName="high"))
     assert said == 'pods "p" is forbidden: no PriorityClass with name high was found'
     api.create(PRIORITY_CLASS, {"metadata": {"name": "high"}, "value": 5})
@@ -161,7 +161,7 @@ def test_a_priority_class_must_be_there_or_the_systems_own(api: Api) -> None:
     api.create(POD, pod("q", priorityClassName="system-node-critical"))
 
 
-def test_a_runtime_class_must_be_there(api: Api) -> None:
+def test_a_runtime_class_must_exist(api: Api) -> None:
     said = refusal(api, pod(runtimeClassName="nvidia"))
     assert said == 'pods "p" is forbidden: pod rejected: RuntimeClass "nvidia" not found'
     api.create(RUNTIME_CLASS, {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
@@ -186,13 +186,13 @@ def test_a_quota_counts_what_has_not_ended(api: Api) -> None:
     api.create(POD, pod("b", container=wanted))
 
 
-def test_a_quota_wants_the_amounts_that_it_counts(api: Api) -> None:
+def test_a_quota_requires_the_amounts_that_it_counts(api: Api) -> None:
     api.create(RESOURCE_QUOTA, quota(limits_cpu="8"))
     said = refusal(api, pod())
     assert said.endswith("failed quota: team: must specify limits.cpu for: main")
 
 
-def test_a_jobs_pods_are_made_as_soon_as_nothing_keeps_them_away(on_controllers: Run) -> None:
+def test_a_jobs_pods_are_created_as_soon_as_they_are_admitted(on_controllers: Run) -> None:
     container = {"name": "pytorch", "image": "i", "command": ["python", "-I", "-S", "-c", "pass"]}
     spec = {"containers": [container], "serviceAccountName": "me"}
     master = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": spec}}
@@ -208,7 +208,7 @@ def test_a_jobs_pods_are_made_as_soon_as_nothing_keeps_them_away(on_controllers:
     on_controllers(story)
 
 
-def test_a_deployment_says_why_it_gets_no_pods_until_it_gets_them() -> None:
+def test_a_deployment_reports_refused_pods_until_they_are_created() -> None:
     api = Api()
     pod_admission.install(api)
     spec = {"containers": [{"name": "c", "image": "i"}], "serviceAccountName": "me"}
@@ -240,7 +240,7 @@ def test_a_deployment_says_why_it_gets_no_pods_until_it_gets_them() -> None:
     asyncio.run(story())
 
 
-def test_a_pull_secret_that_is_not_there_is_warned_of_and_the_pod_runs(on_controllers: Run) -> None:
+def test_a_pod_with_a_missing_pull_secret_runs_with_a_warning(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         local.create_pod("p", local.python("pass"), ImagePullSecrets=[{"name": "registry"}])
         await local.phase("p", "Succeeded")

@@ -1,4 +1,4 @@
-"""Which free ports of this machine stand in for those of pods, and for how long."""
+"""Which free ports of this machine pods get, and for how long."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_port_is_one_pods_alone_and_stays_the_same(monkeypatch: pytest.MonkeyP
     assert [ports.of(each, 80) for each in (first, second, first)] == [20_001, 20_002, 20_001]
 
 
-def test_the_port_of_a_pod_that_has_gone_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_port_of_a_deleted_pod_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     api = Api()
     ports = Ports(api)
     offer(monkeypatch, 20_001, 20_001)

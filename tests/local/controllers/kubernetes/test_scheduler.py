@@ -1,4 +1,4 @@
-"""The scheduler's verdicts, in its own words."""
+"""The scheduler's decisions and messages."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_pod_fits_where_the_nodes_labels_are_those_it_selects(spec: Any, fits:
     assert ("didn't match Pod's node affinity/selector" in words) is not fits
 
 
-def test_a_claim_that_is_missing_is_named() -> None:
+def test_a_missing_claim_is_named() -> None:
     volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
     assert 'persistentvolumeclaim "c" not found' in misfit(make_pod(volumes=volumes), NODE, [], [])
     assert misfit(make_pod(volumes=volumes), NODE, [], ["c"]) == ""
@@ -125,7 +125,9 @@ def test_the_schedulers_events_have_a_series_and_no_count(
     on_controllers(story)
 
 
-def test_a_pod_behind_gates_waits_until_they_are_gone(on_controllers: Callable[..., None]) -> None:
+def test_a_pod_with_scheduling_gates_waits_until_they_are_removed(
+    on_controllers: Callable[..., None],
+) -> None:
     async def story(local: Any) -> None:
         gates = [{"name": "example.com/queue"}]
         local.create_pod("p", local.python("pass"), SchedulingGates=gates)

@@ -83,7 +83,7 @@ def test_two_jobs_at_once_have_ports_of_their_own(on_controllers: Run) -> None:
     on_controllers(story)
 
 
-def test_an_elastic_job_is_told_where_its_first_worker_listens(on_controllers: Run) -> None:
+def test_an_elastic_job_has_the_address_of_its_first_worker(on_controllers: Run) -> None:
     code = "import os; print(os.environ['PET_RDZV_ENDPOINT'])"
 
     async def story(local: Any) -> None:
@@ -147,7 +147,7 @@ def test_a_failed_pod_that_is_not_restarted_fails_the_job(on_controllers: Run, p
     on_controllers(story)
 
 
-def test_a_pod_with_a_retryable_exit_code_is_made_anew(on_controllers: Run) -> None:
+def test_a_pod_with_a_retryable_exit_code_is_recreated(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         code = "import time; time.sleep(0.05); raise SystemExit(130)"
         local.create_job("j", {"Master": replica(code, policy="ExitCode")})
@@ -175,7 +175,7 @@ def test_running_workers_stay_after_a_success_unless_they_are_to_be_cleaned(
     on_controllers(story)
 
 
-def test_a_job_and_all_of_its_objects_go_at_the_end_of_its_ttl(on_controllers: Run) -> None:
+def test_a_job_and_its_objects_are_deleted_after_its_ttl(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         local.create_job("j", {"Master": replica("pass")}, runPolicy={"ttlSecondsAfterFinished": 1})
         last = await local.gone(PYTORCHJOB, "j")
@@ -221,7 +221,7 @@ def test_a_job_is_suspended_and_resumed(on_controllers: Run) -> None:
     on_controllers(story)
 
 
-def test_a_deleted_job_takes_its_pods_and_services_along(on_controllers: Run) -> None:
+def test_the_pods_and_services_of_a_deleted_job_are_deleted(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         local.create_job("j", {"Master": replica(SLEEP), "Worker": replica(SLEEP)})
         await local.condition("j", "Running")
@@ -261,7 +261,7 @@ def test_a_job_with_a_refused_worker_has_no_condition_when_its_master_ends(
     on_controllers(story)
 
 
-def test_a_job_that_the_operator_would_not_take_is_refused(on_controllers: Run) -> None:
+def test_an_invalid_job_is_refused(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         with pytest.raises(ApiError, match="Forbidden: must be 1"):
             local.create_job("j", {"Master": replica("pass", 2)})

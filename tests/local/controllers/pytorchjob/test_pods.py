@@ -74,14 +74,14 @@ def test_with_a_master_the_variables_are_the_operators(
 
 
 @pytest.mark.parametrize(("nproc", "size"), [("auto", "2"), ("gpu", "2"), ("3", "6")])
-def test_words_for_processes_count_as_one_in_the_world_size(
+def test_auto_counts_as_one_process_in_the_world_size(
     make_job: Make, nproc: str, size: str
 ) -> None:
     made = pod(defaulted(make_job(nprocPerNode=nproc)), MASTER, 0)
     assert environment(made)["WORLD_SIZE"] == size
 
 
-def test_with_workers_only_there_is_no_master_to_name(make_job: Make) -> None:
+def test_with_workers_only_no_variable_names_a_master(make_job: Make) -> None:
     found = environment(pod(defaulted(make_job(master=0, workers=2)), WORKER, 1))
     assert found == {
         "MINE": "1",
@@ -123,7 +123,7 @@ def test_a_worker_first_waits_for_the_name_of_the_master(make_job: Make) -> None
     assert "nslookup j-master-0" in first["command"][2]
 
 
-def test_a_service_stands_before_each_pod(make_job: Make) -> None:
+def test_each_pod_has_a_headless_service(make_job: Make) -> None:
     made = service(defaulted(make_job()), MASTER, 0)
     assert made["metadata"]["name"] == "j-master-0"
     assert made["spec"]["clusterIP"] == "None"
@@ -170,9 +170,7 @@ def test_a_service_stands_before_each_pod(make_job: Make) -> None:
         (lambda job: job["spec"]["runPolicy"].update(managedBy="me"), 'Unsupported value: "me"'),
     ],
 )
-def test_the_webhook_refuses_what_the_operator_would_not_take(
-    make_job: Make, change: Any, words: str
-) -> None:
+def test_the_webhook_refuses_an_invalid_job(make_job: Make, change: Any, words: str) -> None:
     job = make_job()
     webhook.check(job)
     change(job)

@@ -1,4 +1,4 @@
-"""The operator's stand-in, as tables: jobs and pods in, pods and conditions out."""
+"""One reconciliation of a PyTorchJob, as tables: jobs and pods in, pods and conditions out."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_under_never_a_failed_pod_fails_the_job_and_nothing_else_is_written(make
     ("code", "expected", "deleted"),
     [(1, "Failed", []), (127, "Failed", []), (128, "Restarting", ["j-master-0"])],
 )
-def test_an_exit_code_decides_whether_a_pod_is_made_again(
+def test_an_exit_code_decides_whether_a_pod_is_recreated(
     make_job: Make, code: int, expected: str, deleted: list[str]
 ) -> None:
     job = make_job(workers=0, policy="ExitCode")
@@ -168,7 +168,7 @@ def test_restarts_of_all_pods_count_towards_the_backoff_limit(
     assert (conditions(plan).get("Failed") == "True") is failed
 
 
-def test_at_the_backoff_limit_the_pods_go_whatever_the_policy_says(make_job: Make) -> None:
+def test_at_the_backoff_limit_pods_are_deleted_under_any_clean_pod_policy(make_job: Make) -> None:
     job = make_job(backoffLimit=1, cleanPodPolicy="None")
     plan = reconcile(job, [make_pod(job, restarts=1), make_pod(job, WORKER)], [], NOW)
     assert plan.delete_pods == ["j-master-0", "j-worker-0"]
@@ -211,7 +211,7 @@ def test_a_job_past_its_deadline_fails_though_its_pod_has_ended_well(make_job: M
         ("All", ["j-master-0", "j-worker-0", "j-worker-1"]),
     ],
 )
-def test_the_clean_pod_policy_decides_what_is_left(
+def test_the_clean_pod_policy_decides_which_pods_are_left(
     make_job: Make, policy: str | None, deleted: list[str]
 ) -> None:
     job = make_job(workers=2, **({"cleanPodPolicy": policy} if policy else {}))
@@ -226,7 +226,7 @@ def test_the_clean_pod_policy_decides_what_is_left(
     assert plan.delete_services == deleted
 
 
-def test_after_a_success_what_still_runs_counts_as_succeeded(make_job: Make) -> None:
+def test_after_a_success_running_pods_count_as_succeeded(make_job: Make) -> None:
     job = make_job()
     pods = [make_pod(job, phase="Succeeded"), make_pod(job, WORKER)]
     job = with_status(job, reconcile(job, pods, [], NOW))
@@ -241,7 +241,7 @@ def test_a_pod_that_is_deleted_while_it_runs_counts_as_failed(make_job: Make) ->
     assert conditions(plan)["Failed"] == "True"
 
 
-def test_a_finished_job_is_deleted_when_its_time_is_over(make_job: Make) -> None:
+def test_a_finished_job_is_deleted_after_its_ttl(make_job: Make) -> None:
     job = make_job(workers=0, ttlSecondsAfterFinished=10)
     pods = [make_pod(job, phase="Succeeded")]
     job = with_status(job, reconcile(job, pods, [], NOW))
@@ -251,7 +251,7 @@ def test_a_finished_job_is_deleted_when_its_time_is_over(make_job: Make) -> None
     assert reconcile(job, pods, [], NOW + timedelta(seconds=10)).delete_job
 
 
-def test_a_failure_without_a_completion_time_keeps_the_job_for_ever(make_job: Make) -> None:
+def test_a_failed_job_without_a_completion_time_is_not_deleted(make_job: Make) -> None:
     job = make_job(workers=0, policy="ExitCode", ttlSecondsAfterFinished=0)
     pods = [make_pod(job, phase="Failed", code=1)]
     failed = reconcile(job, pods, [], NOW)
@@ -313,7 +313,7 @@ def test_a_suspended_job_has_an_event_at_every_reconciliation(make_job: Make) ->
         assert [event.reason for event in plan.events] == ["PyTorchJobSuspended"]
 
 
-def test_a_second_look_at_a_settled_job_changes_nothing(make_job: Make) -> None:
+def test_a_second_reconciliation_changes_nothing(make_job: Make) -> None:
     job = make_job()
     pods = [make_pod(job), make_pod(job, WORKER)]
     services = [service(defaulted(job), kind, 0) for kind in (MASTER, WORKER)]
