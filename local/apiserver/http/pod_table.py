@@ -1,4 +1,4 @@
-"""The row of a pod in `kubectl get pods`: its status is worked out from its containers."""
+"""Cells of a pod in `kubectl get pods`, by the rules of kubectl's own printer."""
 
 from __future__ import annotations
 
@@ -8,37 +8,26 @@ from typing import Any
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
 
-_NONE = "<none>"
 
-
-def pod_cells(pod: Object, age: Callable[[Any], str]) -> list[Any]:
-    """A pod's cells, in the order and by the rules of kubectl's own printer.
-
-    Args:
-        pod: The pod.
-        age: Writes how long ago a time was.
-    """
-    spec, status = pod.get("spec") or {}, pod.get("status") or {}
-    statuses = status.get("containerStatuses") or []
-    ready = sum(1 for item in statuses if item.get("ready") and "running" in _state(item))
-    return [
-        objects.name(pod),
-        f"{ready}/{len(spec.get('containers') or [])}",
-        _reason(pod),
-        _restarts(status, age),
-        age(objects.metadata(pod).get("creationTimestamp")),
-        status.get("podIP") or _NONE,
-        spec.get("nodeName") or _NONE,
-        status.get("nominatedNodeName") or _NONE,
-        _NONE,
-    ]
+def ready(pod: Object) -> str:
+    """How many of the pod's containers are ready."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    count = sum(1 for item in statuses if item.get("ready") and "running" in _state(item))
+    return f"{count}/{len((pod.get('spec') or {}).get('containers') or [])}"
 
 
 def _state(status: Object) -> Object:
     return status.get("state") or {}
 
 
-def _restarts(status: Object, age: Callable[[Any], str]) -> str:
+def restarts(pod: Object, age: Callable[[Any], str]) -> str:
+    """How often the pod's containers were restarted, and when the last one ended.
+
+    Args:
+        pod: The pod.
+        age: Returns how long ago a time was.
+    """
+    status = pod.get("status") or {}
     statuses = [
         *(status.get("initContainerStatuses") or []),
         *(status.get("containerStatuses") or []),
@@ -49,13 +38,14 @@ def _restarts(status: Object, age: Callable[[Any], str]) -> str:
     return f"{count} ({age(times[-1])} ago)" if count and times else str(count)
 
 
-def _reason(pod: Object) -> str:
+def reason(pod: Object) -> str:
+    """The pod's status: its phase, or why a container waits or has ended."""
     status = pod.get("status") or {}
-    reason = str(status.get("reason") or status.get("phase") or "Unknown")
-    reason = _init_reason(pod) or _container_reason(status, reason)
+    phase = str(status.get("reason") or status.get("phase") or "Unknown")
+    found = _init_reason(pod) or _container_reason(status, phase)
     if objects.is_terminating(pod):
         return "Unknown" if status.get("reason") == "NodeLost" else "Terminating"
-    return reason
+    return found
 
 
 def _init_reason(pod: Object) -> str:

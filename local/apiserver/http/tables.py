@@ -8,15 +8,15 @@ from typing import Any
 
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
-from kfp_pytorch.local.apiserver.http import jsonpath
-from kfp_pytorch.local.apiserver.http.pod_table import pod_cells
+from kfp_pytorch.local.apiserver.http import jsonpath, pod_table
 from kfp_pytorch.local.apiserver.registry import AGE, Column, Resource
 
 _NAME = Column("Name", ".metadata.name")
 _UNKNOWN = "<unknown>"
 _NONE = "<none>"
 
-Cells = Callable[[Object, datetime], list[Any]]
+Cell = Callable[[Object, datetime], Any]
+"""The content of a column for an object, at a time."""
 
 
 def table(
@@ -35,10 +35,10 @@ def table(
         list_metadata: The metadata of the whole.
         include: How much of each object each row carries: `None`, `Metadata` or `Object`.
     """
-    columns, cells = _printer(resource)
+    columns = _columns(resource)
     rows = []
     for obj in found:
-        row: Object = {"cells": cells(obj, now)}
+        row: Object = {"cells": [cell(obj, now) for cell in columns.values()]}
         if include != "None":
             row["object"] = obj if include == "Object" else partial(obj)
         rows.append(row)
@@ -106,79 +106,112 @@ def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
     return f"{large}{large_unit}" + (f"{small}{small_unit}" if small else "")
 
 
-def _printer(resource: Resource) -> tuple[tuple[Column, ...], Cells]:
-    if resource.kind.kind in _PRINTERS and not resource.custom:
-        headings, cells = _PRINTERS[resource.kind.kind]
-        return tuple(_heading(text) for text in headings), cells
+def _columns(resource: Resource) -> dict[Column, Cell]:
+    if not resource.custom and resource.kind.kind in _NATIVE:
+        # A heading with a `+` is for `-o wide` alone.
+        return {
+            Column(heading.lstrip("+"), "", priority=int(heading.startswith("+"))): cell
+            for heading, cell in _NATIVE[resource.kind.kind].items()
+        }
     columns = resource.columns if resource.custom else (AGE,)
-
-    def custom(obj: Object, now: datetime) -> list[Any]:
-        return [objects.name(obj), *(_cell(column, obj, now) for column in columns)]
-
-    return (_NAME, *columns), custom
+    return {_NAME: _name, **{column: _custom_cell(column) for column in columns}}
 
 
-def _heading(text: str) -> Column:
-    """A native column from its heading; one with a `+` is for `-o wide` alone."""
-    return Column(text.lstrip("+"), "", priority=int(text.startswith("+")))
+def _custom_cell(column: Column) -> Cell:
+    def cell(obj: Object, now: datetime) -> Any:
+        found = jsonpath.values(obj, column.path)
+        if column.type == "date":
+            return age(found[0] if found else None, now)
+        return ",".join(map(str, found)) if len(found) > 1 else next(iter(found), None)
+
+    return cell
 
 
-def _cell(column: Column, obj: Object, now: datetime) -> Any:
-    found = jsonpath.values(obj, column.path)
-    if column.type == "date":
-        return age(found[0] if found else None, now)
-    if not found:
-        return None
-    if len(found) > 1:
-        return ",".join(str(value) for value in found)
-    return found[0]
+def _name(obj: Object, _: datetime) -> str:
+    return objects.name(obj)
 
 
 def _created(obj: Object, now: datetime) -> str:
     return age(objects.metadata(obj).get("creationTimestamp"), now)
 
 
-def _namespace_cells(obj: Object, now: datetime) -> list[Any]:
-    return [objects.name(obj), obj["status"].get("phase", ""), _created(obj, now)]
+def _path(path: str, default: str = "") -> Cell:
+    """A cell with the values at a JSONPath, or a default."""
+
+    def cell(obj: Object, _: datetime) -> Any:
+        found = [value for value in jsonpath.values(obj, path) if value not in (None, "")]
+        return found[0] if len(found) == 1 else ",".join(map(str, found)) or default
+
+    return cell
 
 
-def _node_cells(obj: Object, now: datetime) -> list[Any]:
-    status = obj.get("status") or {}
-    ready = jsonpath.values(status, ".conditions[?(@.type=='Ready')].status")
-    word = {"True": "Ready", "False": "NotReady"}.get(ready[0] if ready else "", "Unknown")
+def _pairs(path: str) -> Cell:
+    """A cell with the labels at a path, as in a selector."""
+
+    def cell(obj: Object, _: datetime) -> str:
+        found = jsonpath.values(obj, path) or [{}]
+        return ",".join(f"{key}={value}" for key, value in found[0].items()) or _NONE
+
+    return cell
+
+
+def _count(*fields: str) -> Cell:
+    """A cell with the number of entries of some fields."""
+    return lambda obj, _: sum(len(obj.get(field) or ()) for field in fields)
+
+
+def _node_status(obj: Object, _: datetime) -> str:
+    ready = jsonpath.values(obj, ".status.conditions[?(@.type=='Ready')].status")
+    return {"True": "Ready", "False": "NotReady"}.get(ready[0] if ready else "", "Unknown")
+
+
+def _node_roles(obj: Object, _: datetime) -> str:
     prefix = "node-role.kubernetes.io/"
     roles = [key.removeprefix(prefix) for key in objects.labels(obj) if key.startswith(prefix)]
-    version = (status.get("nodeInfo") or {}).get("kubeletVersion", "")
-    shown = ",".join(sorted(roles)) or _NONE
-    return [objects.name(obj), word, shown, _created(obj, now), version]
+    return ",".join(sorted(roles)) or _NONE
 
 
-def _data_cells(obj: Object, now: datetime) -> list[Any]:
-    count = len(obj.get("data") or {}) + len(obj.get("binaryData") or {})
-    return [objects.name(obj), count, _created(obj, now)]
+def _ports(obj: Object, _: datetime) -> str:
+    ports = (obj.get("spec") or {}).get("ports") or []
+    return ",".join(f"{port.get('port')}/{port.get('protocol')}" for port in ports) or _NONE
 
 
-def _secret_cells(obj: Object, now: datetime) -> list[Any]:
-    return [objects.name(obj), obj.get("type"), len(obj.get("data") or {}), _created(obj, now)]
+def _claim_status(obj: Object, now: datetime) -> Any:
+    return "Terminating" if objects.is_terminating(obj) else _path(".status.phase")(obj, now)
 
 
-def _account_cells(obj: Object, now: datetime) -> list[Any]:
-    return [objects.name(obj), len(obj.get("secrets") or []), _created(obj, now)]
+def _claim_modes(obj: Object, _: datetime) -> str:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    modes = status.get("accessModes") or spec.get("accessModes") or []
+    return ",".join(_MODES.get(mode, mode) for mode in modes)
 
 
-def _service_cells(obj: Object, now: datetime) -> list[Any]:
-    spec = obj.get("spec") or {}
-    ports = [f"{port.get('port')}/{port.get('protocol')}" for port in spec.get("ports") or []]
-    selector = spec.get("selector") or {}
-    return [
-        objects.name(obj),
-        spec.get("type"),
-        spec.get("clusterIP") or _NONE,
-        _NONE,
-        ",".join(ports) or _NONE,
-        _created(obj, now),
-        ",".join(f"{key}={value}" for key, value in selector.items()) or _NONE,
-    ]
+def _event_seen(obj: Object, now: datetime) -> str:
+    first, last = obj.get("firstTimestamp"), obj.get("lastTimestamp")
+    seen, count = age(last or first or obj.get("eventTime"), now), _event_count(obj, now)
+    return f"{seen} (x{count} over {age(first, now)})" if count > 1 else seen
+
+
+def _event_count(obj: Object, _: datetime) -> int:
+    return int(obj.get("count") or 1)
+
+
+def _event_object(obj: Object, _: datetime) -> str:
+    about = obj.get("involvedObject") or {}
+    return f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
+
+
+def _event_source(obj: Object, now: datetime) -> Any:
+    return _path(".source.component")(obj, now) or obj.get("reportingComponent") or ""
+
+
+def _deployment_ready(obj: Object, _: datetime) -> str:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    return f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 1)}"
+
+
+def _status_number(field: str) -> Cell:
+    return lambda obj, _: (obj.get("status") or {}).get(field, 0)
 
 
 _MODES = {
@@ -187,100 +220,71 @@ _MODES = {
     "ReadWriteMany": "RWX",
     "ReadWriteOncePod": "RWOP",
 }
-
-
-def _claim_cells(obj: Object, now: datetime) -> list[Any]:
-    spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    phase = "Terminating" if objects.is_terminating(obj) else status.get("phase")
-    modes = status.get("accessModes") or spec.get("accessModes") or []
-    return [
-        objects.name(obj),
-        phase,
-        spec.get("volumeName", ""),
-        (status.get("capacity") or {}).get("storage", ""),
-        ",".join(_MODES.get(mode, mode) for mode in modes),
-        spec.get("storageClassName", ""),
-        spec.get("volumeAttributesClassName") or "<unset>",
-        _created(obj, now),
-        spec.get("volumeMode"),
-    ]
-
-
-def _event_cells(obj: Object, now: datetime) -> list[Any]:
-    about = obj.get("involvedObject") or {}
-    first, last = obj.get("firstTimestamp"), obj.get("lastTimestamp")
-    seen = age(last or first or obj.get("eventTime"), now)
-    count = int(obj.get("count") or 1)
-    if count > 1:
-        seen = f"{seen} (x{count} over {age(first, now)})"
-    component = (obj.get("source") or {}).get("component") or obj.get("reportingComponent") or ""
-    return [
-        seen,
-        obj.get("type"),
-        obj.get("reason"),
-        f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
-        str(obj.get("message") or "").strip(),
-        about.get("fieldPath", ""),
-        component,
-        age(first, now),
-        count,
-        objects.name(obj),
-    ]
-
-
-def _deployment_cells(obj: Object, now: datetime) -> list[Any]:
-    spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    containers = (spec.get("template") or {}).get("spec", {}).get("containers") or []
-    labels = (spec.get("selector") or {}).get("matchLabels") or {}
-    return [
-        objects.name(obj),
-        f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 1)}",
-        status.get("updatedReplicas", 0),
-        status.get("availableReplicas", 0),
-        _created(obj, now),
-        ",".join(item["name"] for item in containers),
-        ",".join(str(item.get("image")) for item in containers),
-        ",".join(f"{key}={value}" for key, value in labels.items()) or _NONE,
-    ]
-
-
-def _pod_row(obj: Object, now: datetime) -> list[Any]:
-    return pod_cells(obj, lambda since: age(since, now))
-
-
-_PRINTERS: dict[str, tuple[list[str], Cells]] = {
-    "Namespace": (["Name", "Status", "Age"], _namespace_cells),
-    "Node": (["Name", "Status", "Roles", "Age", "Version"], _node_cells),
-    "ConfigMap": (["Name", "Data", "Age"], _data_cells),
-    "Secret": (["Name", "Type", "Data", "Age"], _secret_cells),
-    "ServiceAccount": (["Name", "Secrets", "Age"], _account_cells),
-    "Service": (
-        ["Name", "Type", "Cluster-IP", "External-IP", "Port(s)", "Age", "+Selector"],
-        _service_cells,
-    ),
-    "PersistentVolumeClaim": (
-        [
-            *("Name", "Status", "Volume", "Capacity", "Access Modes", "StorageClass"),
-            *("VolumeAttributesClass", "Age", "+VolumeMode"),
-        ],
-        _claim_cells,
-    ),
-    "Event": (
-        [
-            *("Last Seen", "Type", "Reason", "Object", "Message"),
-            *("+Subobject", "+Source", "+First Seen", "+Count", "+Name"),
-        ],
-        _event_cells,
-    ),
-    "Deployment": (
-        ["Name", "Ready", "Up-to-date", "Available", "Age", "+Containers", "+Images", "+Selector"],
-        _deployment_cells,
-    ),
-    "Pod": (
-        [
-            *("Name", "Ready", "Status", "Restarts", "Age"),
-            *("+IP", "+Node", "+Nominated Node", "+Readiness Gates"),
-        ],
-        _pod_row,
-    ),
+_CONTAINERS = ".spec.template.spec.containers[*]"
+# The columns of kubectl's own printers.
+_NATIVE: dict[str, dict[str, Cell]] = {
+    "Namespace": {"Name": _name, "Status": _path(".status.phase"), "Age": _created},
+    "Node": {
+        "Name": _name,
+        "Status": _node_status,
+        "Roles": _node_roles,
+        "Age": _created,
+        "Version": _path(".status.nodeInfo.kubeletVersion"),
+    },
+    "ConfigMap": {"Name": _name, "Data": _count("data", "binaryData"), "Age": _created},
+    "Secret": {"Name": _name, "Type": _path(".type"), "Data": _count("data"), "Age": _created},
+    "ServiceAccount": {"Name": _name, "Secrets": _count("secrets"), "Age": _created},
+    "Service": {
+        "Name": _name,
+        "Type": _path(".spec.type"),
+        "Cluster-IP": _path(".spec.clusterIP", _NONE),
+        "External-IP": lambda _obj, _now: _NONE,
+        "Port(s)": _ports,
+        "Age": _created,
+        "+Selector": _pairs(".spec.selector"),
+    },
+    "PersistentVolumeClaim": {
+        "Name": _name,
+        "Status": _claim_status,
+        "Volume": _path(".spec.volumeName"),
+        "Capacity": _path(".status.capacity.storage"),
+        "Access Modes": _claim_modes,
+        "StorageClass": _path(".spec.storageClassName"),
+        "VolumeAttributesClass": _path(".spec.volumeAttributesClassName", "<unset>"),
+        "Age": _created,
+        "+VolumeMode": _path(".spec.volumeMode"),
+    },
+    "Event": {
+        "Last Seen": _event_seen,
+        "Type": _path(".type"),
+        "Reason": _path(".reason"),
+        "Object": _event_object,
+        "Message": lambda obj, _: str(obj.get("message") or "").strip(),
+        "+Subobject": _path(".involvedObject.fieldPath"),
+        "+Source": _event_source,
+        "+First Seen": lambda obj, now: age(obj.get("firstTimestamp"), now),
+        "+Count": _event_count,
+        "+Name": _name,
+    },
+    "Deployment": {
+        "Name": _name,
+        "Ready": _deployment_ready,
+        "Up-to-date": _status_number("updatedReplicas"),
+        "Available": _status_number("availableReplicas"),
+        "Age": _created,
+        "+Containers": _path(f"{_CONTAINERS}.name"),
+        "+Images": _path(f"{_CONTAINERS}.image"),
+        "+Selector": _pairs(".spec.selector.matchLabels"),
+    },
+    "Pod": {
+        "Name": _name,
+        "Ready": lambda obj, _: pod_table.ready(obj),
+        "Status": lambda obj, _: pod_table.reason(obj),
+        "Restarts": lambda obj, now: pod_table.restarts(obj, lambda time: age(time, now)),
+        "Age": _created,
+        "+IP": _path(".status.podIP", _NONE),
+        "+Node": _path(".spec.nodeName", _NONE),
+        "+Nominated Node": _path(".status.nominatedNodeName", _NONE),
+        "+Readiness Gates": lambda _obj, _now: _NONE,
+    },
 }
