@@ -68,7 +68,7 @@ RULES: tuple[Rule, ...] = (
     Rule(log_causes.rank_killed),
     Rule(pod_causes.pod_deadline),
     Rule(job_causes.operator_deadline),
-    # From here on it may be a consequence of something that nobody saw.
+    # From here on it may be a consequence of something that is not in the evidence.
     Rule(collective_causes.peers_lost),
     Rule(log_causes.rank_ended_by_signal),
     Rule(pod_causes.exit_code),

@@ -53,32 +53,32 @@ def peers_lost(facts: Facts) -> Cause | None:
 
 
 def _interruption(text: str, peer: str) -> str:
-    """Say what ended the ranks' exchange, as precisely as their words do."""
-    if said := _OPERATION.search(text):
-        return f"NCCL {said[1]} timed out after {int(said[2]) // 1000} s"
-    if said := _GLOO.search(text):
-        return f"Gloo {said[2]} timed out after {int(said[1]) // 1000} s"
-    if said := _JOINED.search(text):
-        return f"Only {said[1]} of {said[2]} processes came to the rendezvous"
+    """Return what ended the ranks' communication, as precisely as their logs say it."""
+    if match := _OPERATION.search(text):
+        return f"NCCL {match[1]} timed out after {int(match[2]) // 1000} s"
+    if match := _GLOO.search(text):
+        return f"Gloo {match[2]} timed out after {int(match[1]) // 1000} s"
+    if match := _JOINED.search(text):
+        return f"Only {match[1]} of {match[2]} processes came to the rendezvous"
     if peer:
         return f"A rank lost the connection to {peer}"
-    if said := _ADDRESS.search(text):
-        return f"The rendezvous at {said[1]}:{said[2]} could not be reached"
+    if match := _ADDRESS.search(text):
+        return f"The rendezvous at {match[1]}:{match[2]} could not be reached"
     if "watchdog hang" in text:
-        return "NCCL's watchdog hung: an operation on a GPU did not come to an end"
+        return "NCCL's watchdog hung: an operation on a GPU did not end"
     if nccl := tracebacks.nccl_words(text):
         return f"NCCL says: {nccl}"
     if "Rendezvous" in text and "ClosedError" in text:
         return "The rendezvous was closed before every process had come"
-    if said := _BARRIER.search(text):
+    if match := _BARRIER.search(text):
         return "Not every rank came to a barrier" + (
-            f" within {int(said[1]) // 1000} s" if said[1] else ""
+            f" within {int(match[1]) // 1000} s" if match[1] else ""
         )
     return "A rank lost the connection to another one"
 
 
 def missing_ranks(evidence: Evidence, found: list[Error], text: str) -> list[int]:
-    """Return the ranks that others waited for, as far as the words tell.
+    """Return the ranks that others waited for, as far as the logs say it.
 
     Args:
         evidence: What was seen; the job says how many ranks there are.
@@ -86,7 +86,7 @@ def missing_ranks(evidence: Evidence, found: list[Error], text: str) -> list[int
         text: All logs and messages.
 
     Returns:
-        Ranks, ascending; empty where nothing tells.
+        Ranks, ascending; empty where nothing says it.
     """
     named = [match[1] or match[2] or match[3] for match in _MISSING.finditer(text)]
     if named:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from kfp_pytorch.launcher import patterns
 
+STOPPED = (
+    "It was stopped by SIGTERM: its pod was deleted or preempted, or its node drained. A retry of "
+    "the step continues from the last checkpoint."
+)
 # The first that fits counts: the narrower before the wider.
 _HINTS = (
     (
@@ -32,8 +36,8 @@ _HINTS = (
     (
         r"uncorrectable ECC|fallen off the bus|\bXid\b|unspecified launch failure"
         r"|NVLink error|CUDA error: (?:unknown error|hardware)",
-        "Most likely a GPU is broken, not the program: start the step again, which goes on from "
-        "the last checkpoint, and tell an administrator which node it was (it is named below).",
+        "Most likely a GPU is broken, not the program: start the step again, which continues "
+        "from the last checkpoint, and report its node, which is named below, to an administrator.",
     ),
     (
         r"CUDA driver version is insufficient|no kernel image is available"
@@ -51,12 +55,12 @@ _HINTS = (
     ),
     (
         r"devices are busy or unavailable",
-        "Another process holds the GPU: start the step again; if it recurs, tell an administrator "
-        "which node it was (it is named below).",
+        "Another process holds the GPU: start the step again; if it recurs, report its node, "
+        "which is named below, to an administrator.",
     ),
     (
         r"device-side assert|illegal memory access",
-        "CUDA tells of it late, so the traceback may blame another line: run once with "
+        "CUDA reports it late, so the traceback may show another line: run once with "
         "CUDA_LAUNCH_BLOCKING=1 in env. Mostly it is an index, or a class, out of range.",
     ),
     (
@@ -76,8 +80,8 @@ _HINTS = (
     (
         r"Stale file handle|Input/output error|Transport endpoint is not connected"
         r"|Remote I/O error",
-        "The storage failed under the program: start the step again, which goes on from the last "
-        "checkpoint; if it recurs, an administrator looks at that storage.",
+        "The storage failed under the program: start the step again, which continues from the last "
+        "checkpoint; if it recurs, an administrator checks that storage.",
     ),
     (
         r"Read-only file system|Permission denied",
@@ -85,7 +89,7 @@ _HINTS = (
     ),
     (
         r"can't start new thread|Resource temporarily unavailable",
-        "The pod has as many threads as it may: set OMP_NUM_THREADS in env, or use fewer loader "
+        "The pod has reached its limit of threads: set OMP_NUM_THREADS in env, or use fewer loader "
         "workers.",
     ),
     (
@@ -116,7 +120,7 @@ _HINTS = (
     (
         r"Temporary failure in name resolution|NameResolutionError|Network is unreachable"
         r"|Max retries exceeded with url|EndpointConnectionError|couldn't connect to 'https?:",
-        "The pod does not reach that server: check its name, and whether pods may go out there at "
+        "The pod does not reach that server: check its name, and whether pods may reach it at "
         "all. What training downloads can be put on the claim, or into the image, beforehand.",
     ),
     (
@@ -149,8 +153,7 @@ _HINTS = (
     ),
     (
         r"SignalException|got signal: 15|^KeyboardInterrupt",
-        "It was told to stop: its pod was deleted or preempted, or its node drained. A retry of "
-        "the step goes on from the last checkpoint.",
+        STOPPED,
     ),
 )
 

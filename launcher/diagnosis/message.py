@@ -1,4 +1,4 @@
-"""From evidence to one message: the most likely cause, what to do, then what it rests on."""
+"""Renders the message: the most likely cause, what to do, then the evidence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LINE = 500
 _EVENTS = 3
 # The reason of the kubelet's events of a container that it will start again only later.
 _BACK_OFF = "BackOff"
-# Words of them that tell a pull from a restart; pods and containers come after.
+# The words of them that distinguish a pull from a restart; the names come after.
 _SAME_BACK_OFF = 3
 
 
@@ -44,22 +44,22 @@ class Diagnosis:
 # What to do about what ended the wait, where nothing else that was seen explains it.
 _END_ADVICE = {
     "lost": "A person, a controller or a namespace's clean-up deleted it: ask who may. Start the "
-    "step again: training goes on from its last checkpoint.",
-    "deletion": "Its finalizers or a pod on a node that is gone hold it up: look with kubectl get "
-    "{word} -o yaml and kubectl get pods -o wide, then start the step again.",
+    "step again: training continues from its last checkpoint.",
+    "deletion": "Its finalizers, or a pod on a node that cannot be reached, keep it: see `kubectl "
+    "get {word} -o yaml` and `kubectl get pods -o wide`, then start the step again.",
     "acknowledge": "{operator} What it says of the job is in its log and in `kubectl get events`.",
     "queue": pending.QUEUE_ADVICE,
-    "start": "What its pods wait for is told here and below; if that only takes longer, raise "
+    "start": "What its pods wait for is named here and below; if that only takes longer, raise "
     f"start_timeout. {KEEP_THE_PODS}",
     "active": "Raise active_deadline, or make training shorter; a retry of the step continues from "
     "the last checkpoint.",
-    "run": "Raise timeout if training takes longer; a retry of the step goes on from the last "
+    "run": "Raise timeout if training takes longer; a retry of the step continues from the last "
     "checkpoint. If it hung, the last lines of its log say where.",
 }
 
 
 def diagnose(evidence: Evidence, cause: str, why: str = "failed") -> Diagnosis:
-    """Say why a job did not succeed.
+    """Return why a job did not succeed.
 
     Args:
         evidence: What was seen of it.
@@ -164,7 +164,7 @@ def _state(pod: Object) -> str:
 
 
 def _events(evidence: Evidence) -> Iterator[str]:
-    # The same trouble comes again in near-equal words, and at each pod: its last event is enough.
+    # The same event recurs in almost the same words, and at each pod: the last one is enough.
     last: dict[tuple[str, str], Object] = {}
     count: Counter[tuple[str, str]] = Counter()
     for event in reversed(evidence.events):

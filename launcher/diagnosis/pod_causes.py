@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from kfp_pytorch.launcher.diagnosis.facts import KEEP_THE_PODS, Cause, Facts
+from kfp_pytorch.launcher.diagnosis.known_errors import STOPPED
 from kfp_pytorch.launcher.diagnosis.program_errors import KILLED_BY
 from kfp_pytorch.launcher.diagnosis.start_causes import START_ERRORS
 from kfp_pytorch.launcher.jobs.termination_messages import is_ours
@@ -15,8 +16,8 @@ from kfp_pytorch.launcher.kubernetes.pod_status import ContainerEnd
 from kfp_pytorch.launcher.text import counted, some
 
 _NOT_THE_PROGRAM = (
-    "The cluster did this, not the program. Retry the step (set_retry): training goes on from its "
-    "last checkpoint."
+    "The cluster did this, not the program. Retry the step (set_retry): training continues from "
+    "its last checkpoint."
 )
 _NAME_ADVICE = (
     "It waits until the first node's name resolves: see why that pod does not start, and that the "
@@ -28,15 +29,14 @@ _NO_NAME = (
 )
 _INIT_LOG_ADVICE = (
     "What it prepares is not ready: its last log lines, or its message, say why. It comes "
-    "from pod_template_patch, or from whoever injects containers into pods here."
+    "from pod_template_patch, or from what injects containers into pods here."
 )
 # Characters of a program's last line that are shown where nothing else explains its end.
 _LAST_LINE = 200
 EXIT_CODE_ADVICE = {
-    137: "Something outside killed it: its node ran out of memory, or somebody deleted the pod. "
-    "Set memory to what training needs; a retry goes on from the last checkpoint.",
-    143: "It was told to stop: its pod was deleted or preempted, or its node drained. A retry of "
-    "the step goes on from the last checkpoint.",
+    137: "Something outside killed it: its node ran out of memory, or its pod was deleted. "
+    "Set memory to what training needs; a retry continues from the last checkpoint.",
+    143: STOPPED,
     139: "It crashed in native code: check that torch, CUDA and extensions fit together.",
     135: "A bus error often is a full /dev/shm: set shm_size.",
     134: "It aborted itself, as NCCL does after a timeout and native code on a failed check: its "
@@ -74,7 +74,7 @@ def other_container_out_of_memory(facts: Facts) -> Cause | None:
     return Cause(
         f"container {first.container!r} of {first.pod} {_memory_words(facts, first)}",
         "It is not the one that trains: raise its limit where it comes from, "
-        "pod_template_patch or whoever injects it.",
+        "pod_template_patch or what injects it.",
     )
 
 
@@ -156,8 +156,8 @@ def volume_or_sandbox(facts: Facts) -> Cause | None:
         if reason == "FailedCreatePodSandBox":
             return Cause(
                 f"The node of {about} cannot start pods ({reason}): {words}",
-                "An administrator looks at that node, mostly at its network plugin. To keep off "
-                "it meanwhile, use node_selector or affinity.",
+                "An administrator checks that node, mostly its network plugin. To avoid it "
+                "until then, use node_selector or affinity.",
             )
     return None
 
@@ -268,7 +268,7 @@ def sidecar_keeps_running(facts: Facts) -> Cause | None:
     return Cause(
         words,
         "Keep that container out of training pods: a mesh's proxy with istio_injection "
-        "off, another one by the annotation of whoever injects it.",
+        "off, another one by the annotation of what injects it.",
     )
 
 

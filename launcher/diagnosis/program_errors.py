@@ -21,7 +21,7 @@ LOST_PEERS = re.compile(
     r"|Timed out (?:waiting|after)|wait timeout|ncclRemoteError|monitoredBarrier"
     r"|NCCL communicator was aborted|connectFullMesh failed|ProcessGroupNCCL watchdog hang"
     r"|Application timeout caused pair closure|Rendezvous(?:Timeout|Connection|Closed)Error"
-    # Of kfp_pytorch.training: another rank is gone.
+    # Of kfp_pytorch.training: another rank was lost.
     r"|PeerLostError"
 )
 # torch uses the same exceptions for these, but the cause is on the rank itself.
@@ -91,7 +91,7 @@ def readable_logs(evidence: Evidence) -> dict[str, str]:
 
 
 def errors(evidence: Evidence, outcome: Outcome, logs: Mapping[str, str]) -> list[Error]:
-    """Return the errors of the training programs, those that only tell of lost peers last.
+    """Return the errors of the training programs, those about lost peers last.
 
     Args:
         evidence: What was seen of the job.

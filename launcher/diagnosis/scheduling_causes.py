@@ -41,7 +41,7 @@ _ALONE = (
     ),
     (
         r"unbound|volume",
-        "The claim is not bound or lies elsewhere: look at it with kubectl describe pvc.",
+        "The claim is not bound, or is in another zone: see `kubectl describe pvc`.",
     ),
 )
 # Each of these that fits is about some of the nodes.
@@ -61,11 +61,11 @@ _EACH = (
     ),
     (
         r"Too many pods",
-        "Nodes have as many pods as they may: wait with a longer start_timeout.",
+        "Nodes have reached their limit of pods: wait with a longer start_timeout.",
     ),
     (
         r"were unschedulable",
-        "Nodes are cordoned: an administrator lets pods on them again with kubectl uncordon.",
+        "Nodes are cordoned: an administrator makes them schedulable with `kubectl uncordon`.",
     ),
 )
 _OTHER = (

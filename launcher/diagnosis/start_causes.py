@@ -43,7 +43,7 @@ _WAITING = {
     "CreateContainerError": Reason("cannot be created", "See the kubelet's words."),
     "RunContainerError": Reason("cannot be started", _NO_PROGRAM),
 }
-# Where its words tell more. The first that fits counts; what fits begins what matters of them.
+# Its message may say more. The first that fits counts; the match begins what matters of it.
 _KNOWN = (
     (
         r"no match for platform|no matching manifest for|no image found in|exec format error",
@@ -52,8 +52,8 @@ _KNOWN = (
     ),
     (
         r"toomanyrequests|429 Too Many Requests",
-        "The registry lets nobody pull so often: log in to it by image_pull_secrets, or mirror the "
-        "image.",
+        "The registry limits how often images are pulled: log in by image_pull_secrets, or mirror "
+        "the image.",
     ),
     (
         r"pull access denied|unauthorized|authentication required|no basic auth credentials"
@@ -79,7 +79,7 @@ _KNOWN = (
     ),
     (
         r"unexpected (?:HTTP )?status(?: code)?[^\n]{0,200}?: 5\d\d",
-        "The registry is in trouble: start the step again later, or mirror the image.",
+        "The registry has an error: start the step again later, or mirror the image.",
     ),
     (
         r"unsatisfied condition: cuda",
@@ -88,8 +88,8 @@ _KNOWN = (
     ),
     (
         r"nvidia-container-cli|nvml error|unresolvable CDI devices",
-        "The node's GPUs do not work: an administrator looks at its driver and container toolkit. "
-        "To keep off it meanwhile, use node_selector or affinity.",
+        "The node's GPUs do not work: an administrator checks its driver and container toolkit. "
+        "To avoid it until then, use node_selector or affinity.",
     ),
     (
         r"OOM-killed|memory limit too low",

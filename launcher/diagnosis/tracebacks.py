@@ -14,7 +14,7 @@ _TRACEBACK = re.compile(
     r"(?:[ \t].*\n|\n)+(?P<last>[\w.]+.*)",
     re.MULTILINE,
 )
-# A script that cannot be parsed is told of without a traceback.
+# A script that cannot be parsed is reported without a traceback.
 _UNPARSED = re.compile(
     r'^ +File "[^\n]+", line \d+\n(?:[^\n]*\n){1,3}?(?P<last>(?:Syntax|Indentation|Tab)Error: .*)',
     re.MULTILINE,
@@ -26,7 +26,7 @@ _CHAINED = re.compile(
 # An exception group has its members in margins, which separate them.
 _GROUP = re.compile(r"^ +[|+] (?:Exception Group )?Traceback \(most", re.MULTILINE)
 _MARGIN = re.compile(r"^ +(?:\+[+-]*-{4}.*|[|+] ?)", re.MULTILINE)
-# What Python tells as it goes on, or as it ends for another reason.
+# What Python reports as it continues, or as it ends for another reason.
 _ASIDE = re.compile(
     r"^(?:Exception ignored|Exception in thread|Error in (?:atexit|sys)|--- Logging error"
     r"|Task exception was never)[^\n]*\n\Z",
@@ -56,7 +56,7 @@ class Raised:
     """An error that a program wrote as it ended.
 
     Attributes:
-        rank: The rank; None where it was not said.
+        rank: The rank; None where it is not known.
         type: The exception's class.
         message: Its words.
         traceback: Its traceback, with those of the errors that led to it.
@@ -75,7 +75,7 @@ def first(log: str, of_peers: Callable[[str], bool]) -> Raised | None:
 
     Args:
         log: The last lines, perhaps of many ranks.
-        of_peers: Whether a traceback only tells that other ranks were lost.
+        of_peers: Whether a traceback is only about other ranks that were lost.
 
     Returns:
         The error, as it ended the program; None where there is none.
@@ -98,7 +98,7 @@ def first(log: str, of_peers: Callable[[str], bool]) -> Raised | None:
 def _without_losses(
     plain: str, found: list[re.Match[str]], of_peers: Callable[[str], bool]
 ) -> list[re.Match[str]]:
-    """Leave out what only tells of lost ranks, where another error came shortly before."""
+    """Leave out what is only about lost ranks, where another error came shortly before."""
     others = [match for match in found if not of_peers(match[0])]
     if others and len(_WENT_ON.findall(plain, others[-1].end())) <= _LAST_WORDS:
         return others
@@ -124,7 +124,7 @@ def without_ranks(log: str) -> str:
 
 
 def nccl_words(text: str) -> str:
-    """Return what NCCL says was wrong, where torch quotes it; or an empty string."""
+    """Return NCCL's own error message, where torch quotes it; or an empty string."""
     said = _NCCL_WORDS.search(without_ranks(text))
     return said["last"].strip() if said else ""
 

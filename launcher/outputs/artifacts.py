@@ -1,4 +1,4 @@
-"""What a step that succeeded hands on: Model, Metrics, curves and report.
+"""Writes the artifacts of a step that succeeded: Model, Metrics, curves and report.
 
 Metadata must be flat strings and finite numbers: on a cluster it goes through ML Metadata, which
 fails on null, wraps lists, and refuses a run whose numbers are not finite.
@@ -66,10 +66,10 @@ def write_outputs(
         metrics: Gets the finite metrics, as metadata and as a JSON file.
         curves: Gets an HTML page.
         report: Gets Markdown.
-        evidence: What was seen of the job; what could not be handed on is noted in it.
+        evidence: What was seen of the job; what is left out is noted in it.
         inputs: The checked inputs.
         manifest: The job as submitted.
-        outcome: What the training containers said.
+        outcome: The termination messages.
 
     Returns:
         Where the export and the job's folder are.
@@ -106,7 +106,7 @@ def _warn_of_messages(evidence: Evidence, manifest: Object) -> None:
     main = evidence.kind.container
     trained = [end for end in ends if end.container == main and end.exit_code == 0]
     if evidence.pods and not trained:
-        _warn(evidence, f"What training said is not known: {_why_unread(evidence, manifest)}")
+        _warn(evidence, f"The result of training is not known: {_why_unread(evidence, manifest)}")
     for end in trained:
         if end.message.strip():
             _warn(
@@ -138,7 +138,7 @@ def _warn_of_metrics(evidence: Evidence, success: Success, kept: Mapping[str, fl
 
 def _exported(folder: Location, success: Success, evidence: Evidence) -> Location:
     if success.export is None:
-        _warn(evidence, "Training said nothing of an export; storage_uri is the job's folder.")
+        _warn(evidence, "Training reported no export; storage_uri is the job's folder.")
         return folder
     try:
         return folder.under(storage.relative("export.path", success.export.path))

@@ -16,10 +16,10 @@ from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.runtime.printing import duration
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
-# A job may have hundreds of pods; the first ones and those that had trouble are shown.
+# A job may have hundreds of pods; the first ones and those that failed or restarted are shown.
 _PODS_SHOWN = 40
 _SECRET_NAMES = re.compile(r"token|secret|passw|credential|api_?key|access_?key|private", re.I)
-# By its last word, so that --tokenizer and --max-tokens are still told.
+# By its last word, so that --tokenizer and --max-tokens are still shown.
 _SECRET_FLAG = re.compile(
     r"(-[\w.-]*(?:token|secret|passw(?:or)?d|credentials?|(?:api|access|private)[_-]?key))(=.*)?",
     re.IGNORECASE | re.DOTALL,
@@ -40,11 +40,11 @@ def render(
         evidence: What was seen of the job.
         inputs: The checked inputs.
         manifest: The job as submitted.
-        outcome: What the training containers said.
+        outcome: The termination messages.
         diagnosis: Why it failed, or an empty string.
 
     Returns:
-        Markdown. Values of variables and flags whose names speak of secrets are left out.
+        Markdown. Values of variables and flags whose names suggest secrets are left out.
     """
     sections = [
         f"# {evidence.kind.title(_text(objects.name(manifest)))}",
@@ -61,7 +61,7 @@ def render(
 
 
 def redacted(kind: JobKind, manifest: Object) -> Object:
-    """Copy a manifest without values of variables and flags whose names speak of secrets."""
+    """Copy a manifest without values of variables and flags whose names suggest secrets."""
     copied = copy.deepcopy(manifest)
     for template in kind.pod_templates(copied):
         spec = template.get("spec")
@@ -76,16 +76,16 @@ def redacted(kind: JobKind, manifest: Object) -> Object:
 
 
 def _redacted_words(words: Sequence[str]) -> list[str]:
-    told: list[str] = []
-    awaited = False
+    shown: list[str] = []
+    is_secret = False
     for word in map(str, words):
         flag = _SECRET_FLAG.fullmatch(word)
         if flag is not None:
-            told.append(f"{flag[1]}={_LEFT_OUT}" if flag[2] else word)
+            shown.append(f"{flag[1]}={_LEFT_OUT}" if flag[2] else word)
         else:
-            told.append(_LEFT_OUT if awaited else word)
-        awaited = flag is not None and not flag[2]
-    return told
+            shown.append(_LEFT_OUT if is_secret else word)
+        is_secret = flag is not None and not flag[2]
+    return shown
 
 
 def _hyperparameters(inputs: JobInputs) -> str:
@@ -116,7 +116,7 @@ def _summary(evidence: Evidence, inputs: JobInputs, manifest: Object, outcome: O
     if success is None and not outcome.failures:
         table += (
             "\n\nThe training container wrote no message of its own, so there are no metrics, "
-            "curves or description of the model. What follows is what the cluster said."
+            "curves or description of the model. What follows comes from the cluster's objects."
         )
     return table
 
@@ -168,21 +168,21 @@ def _nodes(evidence: Evidence) -> str:
         for pod in shown
     ]
     rest = len(seen) - len(shown)
-    more = f"\n\nAnd {rest} more pods with nothing to tell." if rest else ""
+    more = f"\n\nAnd {rest} more pods without failures or restarts." if rest else ""
     gone = len(evidence.past_pods)
     more += f"\n\n{gone} earlier pods of the same names were replaced." if gone else ""
     return f"## Nodes\n\n{_table(('Pod', 'Node', 'GPUs', 'Restarts', 'State'), rows)}{more}"
 
 
 def _worth_showing(seen: Sequence[Object]) -> list[Object]:
-    def trouble(pod: Object) -> bool:
+    def has_failed(pod: Object) -> bool:
         return pod_status.restarts(pod) > 0 or any(
             end.exit_code != 0 for end in pod_status.container_ends(pod)
         )
 
     if len(seen) <= _PODS_SHOWN:
         return list(seen)
-    chosen = [objects.name(pod) for pod in sorted(seen, key=trouble, reverse=True)[:_PODS_SHOWN]]
+    chosen = [objects.name(pod) for pod in sorted(seen, key=has_failed, reverse=True)[:_PODS_SHOWN]]
     return [pod for pod in seen if objects.name(pod) in chosen]
 
 
@@ -199,7 +199,7 @@ def _state(pod: Object) -> str:
         f"{f'{end.container}: ' if end.container in first else ''}"
         f"{end.reason} {pod_status.describe_exit_code(end.exit_code)}"
         for end in pod_status.container_ends(pod)
-        # An init container that did its work tells nothing.
+        # An init container that succeeded explains nothing.
         if end.container not in first or end.exit_code != 0
     ]
     return "; ".join([phase, *ends])

@@ -195,7 +195,7 @@ def test_a_rendezvous_that_nobody_answers_is_named_with_host_and_port() -> None:
         ("ModuleNotFoundError", "No module named 'x'", "into the image"),
         ("CheckpointError", "step-4 was made with model 'resnet18'", "checkpoint was refused"),
         ("RuntimeError", "Error(s) in loading state_dict for Net:", "checkpoint was refused"),
-        ("SignalException", "Process 1 got signal: 15", "told to stop"),
+        ("SignalException", "Process 1 got signal: 15", "stopped by SIGTERM"),
     ],
 )
 def test_known_errors_come_with_what_to_do(kind: str, message: str, advice: str) -> None:

@@ -123,7 +123,7 @@ def test_pods_that_the_server_does_not_remember_are_said_to_have_gone(
     hands.delete(POD, f"{run.job}-master-0")
     hands.set_conditions(run.job, "Created", "Running=False", "Succeeded")
     run.succeeded()
-    (words,) = [line for line in told if "What training said is not known" in line]
+    (words,) = [line for line in told if "The result of training is not known" in line]
     assert "clean_pod_policy 'Running'" in words
 
 

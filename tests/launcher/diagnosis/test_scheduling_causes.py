@@ -24,7 +24,7 @@ def unfit(words: str) -> dict[str, Any]:
         (f"0/3 nodes are available: {TAINT}.", ["Name the taint in tolerations"]),
         (f"0/5 nodes are available: 2 Insufficient cpu, {TAINT}.", ["less cpu", "tolerations"]),
         ("0/3: 3 node(s) didn't match Pod's node affinity/selector.", ["node_selector"]),
-        ("0/3 nodes are available: 3 Too many pods.", ["as many pods as they may"]),
+        ("0/3 nodes are available: 3 Too many pods.", ["reached their limit of pods"]),
         ("0/3 nodes are available: 3 node(s) were unschedulable.", ["kubectl uncordon"]),
         ('persistentvolumeclaim "c" is being deleted', ["create another"]),
         ("1 node has pod using a claim with ReadWriteOncePod access mode", ["ReadWriteMany"]),

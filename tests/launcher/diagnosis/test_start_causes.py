@@ -31,7 +31,7 @@ PULL = (
         ("unexpected status from HEAD request to https://r.acme/v2/t/manifests/1: 404 Not Found",
          "has no such image"),
         ("unexpected status from GET request to https://r.acme/v2/t/manifests/1: 503 Service "
-         "Unavailable", "registry is in trouble"),
+         "Unavailable", "registry has an error"),
         ("net/http: TLS handshake timeout", "does not reach the registry"),
     ],
 )  # fmt: skip

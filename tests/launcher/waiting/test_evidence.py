@@ -98,7 +98,7 @@ def test_a_job_that_ran_for_too_long(seen: Any) -> None:
     assert log.startswith(f"""pytorch_job failed.
 PyTorchJob {name} still ran after 1 s (timeout).
 What to do: Raise timeout if training takes longer; a retry of the
-step goes on from the last """)
+step continues from the last """)
     assert node == f"pytorch_job: PyTorchJob {name} still ran after 1 s (timeout)"
 
 
