@@ -22,7 +22,6 @@ class Interface:
 
     Attributes:
         name: The component's name; also its step's and its folder's.
-        module: What its module is, in one line.
         summary: What it does, in one line.
         details: What a user must know besides.
         inputs: The dataclass that declares its inputs.
@@ -32,7 +31,6 @@ class Interface:
     """
 
     name: str
-    module: str
     summary: str
     details: str
     inputs: type[Any]
@@ -44,7 +42,6 @@ class Interface:
 INTERFACES = (
     Interface(
         name="kserve_deploy",
-        module="Serves a model with KServe.",
         summary="Serves a model with KServe and waits until the new revision answers.",
         details="Creates the InferenceService or changes the one of that name, which keeps serving "
         "its last revision until the new one is ready. A service is never deleted.",
@@ -69,7 +66,6 @@ INTERFACES = (
     ),
     Interface(
         name="kserve_predict",
-        module="Checks a model server's answers against known ones.",
         summary="Sends requests with known answers to a model server and fails on a wrong answer.",
         details='A server that cannot be reached yet (such as 404, 503, no connection, "not '
         'ready") is asked again until ready_timeout; one that refuses the request (such as 400, '
@@ -86,7 +82,6 @@ INTERFACES = (
     ),
     Interface(
         name="metric_gate",
-        module="Stops a pipeline when a metric is beyond its threshold.",
         summary="Lets a pipeline continue only with a metric that is good enough.",
         details="Fails, and so stops what comes after it, when the metric is beyond a threshold, "
         "is not there, or is no finite number; the message says which and by how much.",
@@ -96,7 +91,6 @@ INTERFACES = (
     ),
     Interface(
         name="pytorch_job",
-        module="Trains with a PyTorchJob.",
         summary="Trains with a PyTorchJob and outputs a model, its metrics, curves and a report.",
         details="Creates the job, or adopts the one that an earlier attempt of this step created, "
         "and follows it to its end. A failed job fails the step, with one message about it. "
@@ -126,7 +120,6 @@ INTERFACES = (
     ),
     Interface(
         name="tensorboard",
-        module="Opens TensorBoard on a run's logs before training writes them.",
         summary="Opens TensorBoard on the logs of all jobs below output_uri/key, before they are "
         "written.",
         details="Writes what the viewer of a multi-user KFP reads, creates a Tensorboard object "

@@ -11,16 +11,6 @@ from typing import Any
 
 from kfp_pytorch.launcher.inputs.readers import mapping, sequence
 
-_FIELDS = {
-    "affinity": "affinity",
-    "tolerations": "tolerations",
-    "node_selector": "nodeSelector",
-    "env": "env",
-    "volumes": "volumes",
-    "volume_mounts": "volumeMounts",
-    "resources": "resources",
-}
-
 
 @dataclass(frozen=True)
 class TaskSettings:
@@ -59,17 +49,21 @@ def read(_name: str, value: Any) -> TaskSettings:
     Raises:
         InputError: If a field is of another type than the backend writes.
     """
-    if value is None:
-        return TaskSettings()
-    found = {field: _get(value, field, key) for field, key in _FIELDS.items()}
-    resources = _pruned(mapping("the task's resources", found["resources"]))
+
+    def objects(field: str) -> Any:
+        return _pruned(mapping(f"the task's {field}", _get(value, field)))
+
+    def lists(field: str) -> Any:
+        return _pruned(sequence(f"the task's {field}", _get(value, field)))
+
+    resources = objects("resources")
     return TaskSettings(
-        affinity=_pruned(mapping("the task's affinity", found["affinity"])),
-        tolerations=_pruned(sequence("the task's tolerations", found["tolerations"])),
-        node_selector=mapping("the task's node selector", found["node_selector"]),
-        env=_pruned(sequence("the task's env", found["env"])),
-        volumes=_pruned(sequence("the task's volumes", found["volumes"])),
-        volume_mounts=_pruned(sequence("the task's volume mounts", found["volume_mounts"])),
+        affinity=objects("affinity"),
+        tolerations=lists("tolerations"),
+        node_selector=objects("node_selector"),
+        env=lists("env"),
+        volumes=lists("volumes"),
+        volume_mounts=lists("volume_mounts"),
         resources={
             part: {name: str(amount) for name, amount in resources[part].items()}
             for part in ("requests", "limits")
@@ -78,10 +72,11 @@ def read(_name: str, value: Any) -> TaskSettings:
     )
 
 
-def _get(task_config: Any, name: str, key: str) -> Any:
-    if isinstance(task_config, dict):
-        return task_config.get(key, task_config.get(name))
-    return getattr(task_config, name, None)
+def _get(task_config: Any, field: str) -> Any:
+    if not isinstance(task_config, dict):
+        return getattr(task_config, field, None)
+    first, *more = field.split("_")
+    return task_config.get("".join([first, *map(str.title, more)]), task_config.get(field))
 
 
 def _pruned(value: Any) -> Any:
