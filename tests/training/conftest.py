@@ -1,4 +1,4 @@
-"""Ranks and nodes as real processes, that are gone when a test is over."""
+"""Ranks and nodes as real processes, which end with the test."""
 
 from __future__ import annotations
 

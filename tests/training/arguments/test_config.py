@@ -66,7 +66,7 @@ def test_a_folder_whose_name_is_not_utf8_is_refused_before_tensorboard_cannot_wr
         ("s3://b/job", "s3://b/job/"),
     ],
 )
-def test_a_start_anew_from_the_folder_that_it_would_empty_is_refused(output, source):
+def test_resume_never_from_the_folder_that_it_would_empty_is_refused(output, source):
     places = [f"--output={output}", f"--resume-from={source}"]
     with pytest.raises(ConfigError, match=r"deletes the checkpoints in .* give another --output"):
         config.parse([*places, "--resume=never"])

@@ -66,7 +66,7 @@ def test_the_newest_checkpoint_is_read_and_latest_names_it(folder):
     assert folder.read("checkpoints/latest") == b"step-00000100"
 
 
-def test_old_checkpoints_and_cut_short_ones_are_deleted(folder):
+def test_old_and_incomplete_checkpoints_are_deleted(folder):
     for step in (1, 2, 3):
         save(folder, step)
     folder.remove("checkpoints/step-00000002/meta.json")
@@ -74,7 +74,7 @@ def test_old_checkpoints_and_cut_short_ones_are_deleted(folder):
     assert folder.names("checkpoints") == ["latest", "step-00000003"]
 
 
-def test_one_that_is_being_written_after_the_newest_is_not_taken_away(folder):
+def test_one_that_is_being_written_after_the_newest_is_not_deleted(folder):
     for step in (1, 2, 3):
         save(folder, step)
     folder.remove("checkpoints/step-00000003/meta.json")
@@ -82,7 +82,7 @@ def test_one_that_is_being_written_after_the_newest_is_not_taken_away(folder):
     assert folder.names("checkpoints/step-00000003") == [".metadata", "__0_0.distcp"]
 
 
-def test_where_none_is_complete_attempts_that_were_cut_short_make_room(folder):
+def test_where_none_is_complete_incomplete_ones_are_deleted(folder):
     save(folder, 1)
     folder.remove("checkpoints/step-00000001/meta.json")
     catalog.prune(folder, keep=1)
@@ -101,7 +101,7 @@ def test_a_folder_of_checkpoints_that_is_a_link_is_emptied_and_stays_one(tmp_pat
     assert (tmp_path / "disk/step-00000002/meta.json").is_file()
 
 
-def test_a_write_that_misses_a_rank_leaves_what_another_saved_meanwhile(folder):
+def test_a_write_that_loses_a_rank_keeps_what_another_saved_meanwhile(folder):
     class Lost(tensor_files.Planner):
         def create_local_plan(self):
             raise RuntimeError("Connection closed by peer")
@@ -112,7 +112,7 @@ def test_a_write_that_misses_a_rank_leaves_what_another_saved_meanwhile(folder):
     assert newest_step(folder) == 1
 
 
-def test_one_that_was_cut_short_is_as_good_as_none(folder):
+def test_an_incomplete_one_is_ignored(folder):
     save(folder, 1)
     save(folder, 2)
     folder.remove("checkpoints/step-00000002/meta.json")
@@ -158,7 +158,7 @@ def test_one_whose_description_is_damaged_is_skipped_with_a_warning(tmp_path, ca
     ],
     ids=lambda answer: type(answer).__name__,
 )
-def test_an_object_store_that_does_not_answer_costs_no_checkpoint(monkeypatch, answer):
+def test_no_checkpoint_is_deleted_when_an_object_store_does_not_answer(monkeypatch, answer):
     folder = open_folder(f"memory://silent/{type(answer).__name__}")
     for step in (1, 2):
         save(folder, step)
@@ -174,7 +174,7 @@ def test_an_object_store_that_does_not_answer_costs_no_checkpoint(monkeypatch, a
     assert newest_step(folder) == 2
 
 
-def test_a_store_that_goes_away_while_tensors_are_written_is_asked_once(monkeypatch):
+def test_a_store_that_fails_while_tensors_are_written_is_asked_once(monkeypatch):
     asked = []
 
     def refuse(file, _data):
@@ -189,7 +189,7 @@ def test_a_store_that_goes_away_while_tensors_are_written_is_asked_once(monkeypa
     assert len(asked) == 1
 
 
-def test_when_none_can_be_read_nothing_starts_anew_by_itself(tmp_path):
+def test_when_none_can_be_read_training_does_not_start_from_the_beginning(tmp_path):
     folder = open_folder(str(tmp_path))
     save(folder, 1)
     (tmp_path / "checkpoints" / "step-00000001" / "meta.json").write_text("{")
@@ -214,14 +214,14 @@ def test_a_foreign_one_is_refused_with_the_reason(tmp_path, change, words):
         catalog.newest(folder, ABOUT)
 
 
-def test_one_of_a_release_that_did_not_keep_all_of_it_is_gone_on_from(tmp_path):
+def test_a_checkpoint_of_an_older_release_with_fewer_keys_is_resumed_from(tmp_path):
     folder = open_folder(str(tmp_path))
     save(folder, 1)
     assert catalog.newest(folder, {**ABOUT, "class_names": "a, b"}).step == 1
 
 
 @pytest.mark.parametrize("step", [1, 3])
-def test_what_another_program_keeps_there_is_refused_and_not_taken_for_an_attempt(tmp_path, step):
+def test_files_of_another_program_are_refused_and_not_deleted(tmp_path, step):
     folder = open_folder(str(tmp_path))
     save(folder, 2)
     theirs = tmp_path / "checkpoints" / f"step-{step}" / "model.safetensors"
@@ -310,7 +310,7 @@ def test_an_index_that_points_outside_of_its_checkpoint_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"random bytes", pickle.dumps({"a": 1})])
-def test_an_index_that_is_none_is_refused(tmp_path, content):
+def test_a_file_that_is_no_index_is_refused(tmp_path, content):
     (tmp_path / ".metadata").write_bytes(content)
     with pytest.raises(CheckpointError, match="is no index of tensors"):
         read_index(open_folder(str(tmp_path)), ".", {})
@@ -332,7 +332,7 @@ def test_tensors_are_those_that_other_programs_of_torch_read(tmp_path):
     assert torch.load(tmp_path / "plain.pt", weights_only=True)["model"]["weight"][0] == 7
 
 
-def test_a_plan_is_kept_while_tensors_are_alike_and_made_anew_when_they_are_not(tmp_path):
+def test_a_plan_is_kept_while_tensors_do_not_change(tmp_path):
     folder, planner = open_folder(str(tmp_path)), tensor_files.Planner()
     first = {"a": torch.full((3,), 1.0)}
     again = {"a": torch.full((3,), 2.0)}

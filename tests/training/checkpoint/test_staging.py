@@ -18,7 +18,7 @@ GPU = pytest.param(
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
-def test_a_copy_is_of_the_state_at_its_call_though_training_goes_on(device: str) -> None:
+def test_a_copy_has_the_state_at_its_call_while_training_continues(device: str) -> None:
     width = 4096 if device == "cuda" else 8
     model = nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
@@ -43,7 +43,7 @@ def test_a_copy_is_of_the_state_at_its_call_though_training_goes_on(device: str)
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
-def test_the_first_copy_goes_to_memory_that_was_made_while_training_went_on(device: str) -> None:
+def test_the_first_copy_uses_memory_that_was_allocated_during_training(device: str) -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     staging = Staging(torch.device(device), model, optimizer)

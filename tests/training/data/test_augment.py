@@ -13,7 +13,7 @@ def noise(height, width, seed=0):
     return torch.randint(0, 256, (3, height, width), dtype=torch.uint8, generator=generator)
 
 
-def test_a_crop_follows_from_seed_epoch_and_sample_and_lies_in_the_image():
+def test_a_crop_depends_on_seed_epoch_and_sample_and_is_within_the_image():
     views = {
         (epoch, index): random_view(60, 70, seed=3, epoch=epoch, index=index)
         for epoch in range(5)

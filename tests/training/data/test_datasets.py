@@ -42,7 +42,7 @@ def test_digits_are_those_of_scikit_learn():
     assert digits.spec.values == (0.0, 16.0)
 
 
-def test_the_same_fifth_of_each_class_is_held_out_whatever_the_seed():
+def test_the_same_fifth_of_each_class_is_held_out_for_every_seed():
     one, two = (datasets.load(Config(seed=seed), ALONE) for seed in (0, 1))
     assert torch.equal(one.held_out.images, two.held_out.images)
     every = torch.cat([one.train.labels, one.held_out.labels])
@@ -59,7 +59,7 @@ def test_fashion_mnist_is_read_from_a_folder_that_is_there(fashion):
     assert found.train.images.dtype == torch.uint8
 
 
-def test_a_data_set_that_is_not_there_says_where_it_was_looked_for_and_what_to_do(tmp_path):
+def test_a_missing_data_set_is_an_error_with_its_path_and_what_to_do(tmp_path):
     config = Config(dataset="fashion-mnist", data_dir=str(tmp_path))
     with pytest.raises(DataError, match=r"FashionMNIST/raw.*--data-dir.*--download"):
         datasets.load(config, ALONE)

@@ -53,7 +53,7 @@ def seen_by(config, rank=0, ranks=1, epoch=0, start=0, batch=4, steps=None):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_every_image_comes_once_an_epoch_with_its_class_over_all_ranks(settings, ranks):
+def test_every_image_occurs_once_per_epoch_with_its_class_over_all_ranks(settings, ranks):
     config = Config(**settings, workers=0)
     parts = [seen_by(config, rank, ranks) for rank in range(ranks)]
     numbers = [number_of(image) for images, _ in parts for image in images]
@@ -62,13 +62,13 @@ def test_every_image_comes_once_an_epoch_with_its_class_over_all_ranks(settings,
     assert labels == [number % 2 for number in numbers]
 
 
-def test_worker_processes_give_the_very_pixels_in_the_very_order_of_one_process(settings):
+def test_worker_processes_give_the_same_pixels_in_the_same_order_as_one_process(settings):
     expected, _ = seen_by(Config(**settings, workers=0), rank=1, ranks=2, epoch=2)
     found, _ = seen_by(Config(**settings, workers=2), rank=1, ranks=2, epoch=2)
     assert torch.equal(torch.stack(found), torch.stack(expected))
 
 
-def test_an_epoch_goes_on_at_the_step_where_it_was_left_with_the_very_pixels(settings):
+def test_an_epoch_resumes_at_its_step_with_the_same_pixels(settings):
     config = Config(**settings, workers=0)
     whole, _ = seen_by(config, epoch=1)
     before, _ = seen_by(config, epoch=1, steps=3)
@@ -91,7 +91,7 @@ def test_order_and_crops_are_others_in_each_epoch_and_with_each_seed(settings):
     assert order(seed=1) != order()
 
 
-def test_held_out_images_are_each_judged_once_over_uneven_ranks(settings):
+def test_held_out_images_are_each_evaluated_once_over_uneven_ranks(settings):
     config = Config(**settings, workers=0)
     found = datasets.load(config, ALONE)
     numbers = []
@@ -171,9 +171,7 @@ def test_parts_of_the_data_under_other_names_are_no_classes(tmp_path, names):
         image_folder.find(str(tmp_path), ALONE)
 
 
-def test_a_class_whose_images_are_not_there_or_of_another_kind_is_not_lost_in_silence(
-    tmp_path, caplog
-):
+def test_a_class_without_images_or_with_other_formats_is_refused(tmp_path, caplog):
     make_folder(tmp_path)
     (tmp_path / "train/red").mkdir()
     with pytest.raises(DataError, match=r"train/red is empty, and its class has no images"):
@@ -278,7 +276,7 @@ def test_a_few_broken_images_are_left_out_and_named_where_that_was_asked(broken,
     ]
 
 
-def test_a_file_that_goes_while_training_is_named(broken, tmp_path):
+def test_a_file_that_is_deleted_during_training_is_named(broken, tmp_path):
     config = Config(**broken, workers=1, skip_corrupt=9)
     found = datasets.load(config, ALONE)
     (tmp_path / "train/green/007.jpg").unlink()
@@ -319,7 +317,7 @@ def test_a_worker_that_is_killed_ends_training_with_the_image_that_was_waited_fo
     source.close()
 
 
-def test_workers_that_cannot_be_started_are_told_of(tmp_path):
+def test_workers_that_cannot_be_started_are_an_error(tmp_path):
     class Unstartable:
         def __iter__(self):
             raise EOFError("unexpected EOF")
@@ -332,7 +330,7 @@ def test_workers_that_cannot_be_started_are_told_of(tmp_path):
         next(source.train(0, DistributedBatchSampler(37, 0, 1, 4, 0)))
 
 
-def test_an_error_that_nobody_thought_of_names_the_images_that_it_came_from(tmp_path, monkeypatch):
+def test_an_unexpected_error_names_the_images_that_were_read(tmp_path, monkeypatch):
     make_folder(tmp_path)
     monkeypatch.setattr(decode, "on_cpu", lambda *_: 1 / 0)
     config = Config(dataset="imagefolder", data_dir=str(tmp_path), image_size=8, workers=0)

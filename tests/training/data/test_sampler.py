@@ -21,7 +21,7 @@ def seen(sampler):
     ("samples", "ranks", "batch"),
     [(10, 3, 4), (9, 2, 4), (1438, 2, 64), (17, 4, 4), (3, 3, 8), (5, 4, 2), (100, 1, 33)],
 )
-def test_every_sample_comes_once_an_epoch_in_equal_numbers_of_steps(samples, ranks, batch):
+def test_every_sample_occurs_once_per_epoch_in_equal_numbers_of_steps(samples, ranks, batch):
     made = samplers(samples, ranks, batch)
     assert len({len(sampler) for sampler in made}) == 1
     assert len({len(list(sampler)) for sampler in made}) == 1
@@ -53,7 +53,7 @@ def test_the_order_is_another_in_each_epoch_and_with_each_seed_and_the_same_agai
 
 
 @pytest.mark.parametrize("ranks_after", [2, 1, 3, 8])
-def test_an_epoch_goes_on_where_it_was_left_with_other_ranks_too(ranks_after):
+def test_an_epoch_resumes_at_its_step_with_other_ranks_too(ranks_after):
     before = samplers(61, 2, 4, epoch=3)
     done = [index for sampler in before for part in list(sampler)[:5] for index in part.indices]
     after = samplers(61, ranks_after, 4, epoch=3, start=len(done))
@@ -70,7 +70,7 @@ def test_a_rank_that_has_no_part_in_the_rest_of_an_epoch_keeps_in_step_and_count
     assert all(len(set(part.indices.tolist())) == 6 for part in parts)
 
 
-def test_a_block_larger_than_the_data_set_costs_no_more_than_one_of_its_size():
+def test_a_block_larger_than_the_data_set_takes_no_more_memory_than_one_of_its_size():
     sampler = DistributedBatchSampler(10, 0, 1, 4, seed=0, block=2**32 - 1)
     assert sampler.order().tolist() == list(range(10))
 

@@ -76,7 +76,7 @@ def test_all_pictures_of_an_animation_count(monkeypatch):
     assert decoded(content) == [(0, "it has 500 pixels, and can have 499")]
 
 
-def test_a_gpu_decodes_no_image_either_that_claims_too_many_pixels():
+def test_the_gpu_decodes_no_image_that_claims_too_many_pixels():
     assert not decode.is_whole_jpeg(decode.as_tensor(jpeg(60_000, 60_000)))
     assert decode.is_whole_jpeg(decode.as_tensor(jpeg(60, 60)))
 

@@ -56,7 +56,7 @@ def test_shards_that_cannot_be_used_are_named_with_the_reason(tmp_path, replaced
         (lambda content, _end: content + content, "one of several in a row"),
     ],
 )
-def test_no_sample_after_a_damaged_header_is_lost_in_silence(tmp_path, spoil, reason):
+def test_a_damaged_header_in_a_shard_is_refused(tmp_path, spoil, reason):
     make_shard(tmp_path / "a.tar", range(9))
     content = (tmp_path / "a.tar").read_bytes()
     with tarfile.open(tmp_path / "a.tar") as tar:
@@ -65,7 +65,7 @@ def test_no_sample_after_a_damaged_header_is_lost_in_silence(tmp_path, spoil, re
         webdataset.find(str(tmp_path), ALONE, 1)
 
 
-def test_a_sample_that_comes_twice_in_a_row_is_refused(tmp_path):
+def test_the_same_sample_twice_in_sequence_is_refused(tmp_path):
     make_shard(tmp_path / "a.tar", [1, 1])
     with pytest.raises(DataError, match="the sample some/001 comes twice, or has two images"):
         webdataset.find(str(tmp_path), ALONE, 1)
@@ -89,7 +89,7 @@ def test_a_shard_that_was_cut_short_or_packed_is_refused(tmp_path):
         webdataset.find(str(tmp_path), ALONE, 1)
 
 
-def test_an_index_beside_the_shards_is_used_in_place_of_a_look_through_them(tmp_path, monkeypatch):
+def test_an_index_beside_the_shards_is_used_instead_of_reading_them(tmp_path, monkeypatch):
     make_shards(tmp_path)
     files = Files(str(tmp_path))
     shards = tar_index.index_shards(files, tar_index.shard_names(files))
@@ -124,7 +124,7 @@ def test_an_index_that_points_out_of_its_shard_is_refused(tmp_path, field, value
         webdataset.find(str(tmp_path), ALONE, 1)
 
 
-def test_an_index_is_printed_or_why_there_is_none(tmp_path, capsys):
+def test_an_index_is_printed_or_the_error(tmp_path, capsys):
     make_shard(tmp_path / "train-9.tar", [0, 1])
     assert shard_index.main([str(tmp_path)]) == 0
     (shard,) = json.loads(capsys.readouterr().out)["shards"]
@@ -172,7 +172,7 @@ def test_names_of_classes_are_those_of_a_file_from_windows(tmp_path):
         webdataset.find(str(tmp_path), ALONE, 1)
 
 
-def test_a_folder_without_shards_is_told_so(tmp_path):
+def test_a_folder_without_shards_is_refused(tmp_path):
     make_folder(tmp_path)
     with pytest.raises(DataError, match=r"holds no .tar files; give their folder"):
         webdataset.find(str(tmp_path), ALONE, 1)

@@ -83,7 +83,7 @@ def test_workers_are_gone_when_their_rank_was_killed(tmp_path):
 
 
 @pytest.mark.slow
-def test_workers_go_on_when_the_whole_process_group_is_asked_to_stop(tmp_path):
+def test_workers_continue_when_the_whole_process_group_is_asked_to_stop(tmp_path):
     make_folder(tmp_path / "data")
     script = tmp_path / "stopping.py"
     script.write_text(STOPPING)

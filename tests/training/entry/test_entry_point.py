@@ -37,7 +37,7 @@ def leave_record(folder, failure, attempt=0):
 
 @pytest.fixture
 def agents_environ(tmp_path, monkeypatch):
-    """What the entry point gives to the agent, in whose place a program tells it."""
+    """The environment that the entry point gives to the agent, printed by another program."""
     program = tmp_path / "python"
     program.write_text(f"#!/bin/sh\nenv > '{tmp_path}/environ'\n")
     program.chmod(0o755)
@@ -54,7 +54,7 @@ def agents_environ(tmp_path, monkeypatch):
         signal.signal(number, handler)
 
 
-def test_a_pods_grace_period_limits_a_save_and_an_empty_variable_is_as_good_as_none(
+def test_a_pods_grace_period_limits_a_save_and_an_empty_variable_is_ignored(
     agents_environ, monkeypatch
 ):
     monkeypatch.setenv("PET_NNODES", "")
@@ -71,7 +71,7 @@ def test_each_round_of_an_elastic_job_has_a_store_of_its_own(agents_environ, mon
     assert agents_environ()["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
 
 
-def test_of_many_errors_the_first_by_time_is_told(tmp_path, conclude):
+def test_of_many_errors_the_first_by_time_is_reported(tmp_path, conclude):
     leave_record(tmp_path, Failure(0, 100.9, "PeerLostError", "rank 1 has gone"))
     leave_record(tmp_path, Failure(1, 100.2, "ValueError", "bad sample"))
     (tmp_path / "agent.json").write_text(json.dumps(asdict(Failure(0, 101, "ExitCode", "1"))))
@@ -134,7 +134,7 @@ def test_an_agent_that_was_killed_gives_128_and_the_signal(conclude, number, kin
     assert words in error["message"]
 
 
-def test_of_ranks_that_ended_in_one_second_the_one_without_a_record_of_its_own_is_told(tmp_path):
+def test_of_ranks_that_ended_in_one_second_the_one_without_a_record_is_reported(tmp_path):
     record = tmp_path / "error.json"
     record.write_text(failure_record(Failure(0, 100.3, "PeerLostError", "rank 1 has gone")))
     missed = ProcessFailure(local_rank=0, pid=1, exitcode=138, error_file=str(record))
@@ -144,7 +144,7 @@ def test_of_ranks_that_ended_in_one_second_the_one_without_a_record_of_its_own_i
     assert told.time < left.timestamp
 
 
-def test_a_pod_without_gpus_that_was_told_to_count_them_says_what_to_set(monkeypatch):
+def test_a_pod_without_gpus_whose_processes_are_counted_by_gpu_says_what_to_set(monkeypatch):
     monkeypatch.setenv("PET_NPROC_PER_NODE", "gpu")
     told = agent._of_agent(ValueError("Cuda is not available."), ["--standalone"])
     assert "Cuda is not available. (PET_NPROC_PER_NODE is gpu: give this pod GPUs" in told.message
@@ -162,7 +162,7 @@ def test_a_pod_without_gpus_that_was_told_to_count_them_says_what_to_set(monkeyp
         (["--dataset=fashion-mnist", "--data-dir=/not/here"], "/not/here/FashionMNIST/raw"),
     ],
 )
-def test_what_cannot_work_is_told_before_torch_starts(tmp_path, monkeypatch, arguments, named):
+def test_what_cannot_work_is_reported_before_torch_starts(tmp_path, monkeypatch, arguments, named):
     termination = tmp_path / "termination"
     termination.touch()
     monkeypatch.setenv("KFP_PYTORCH_TERMINATION_LOG", str(termination))

@@ -40,7 +40,7 @@ def result(classes=10, points=500, samples=16, pixels=8):
 @pytest.mark.parametrize("classes", [1, 10, 1000])
 @pytest.mark.parametrize("points", [0, 3, 20_000])
 @pytest.mark.parametrize("pixels", [8, 28, 112])
-def test_a_message_always_fits_with_metrics_and_export_whole(classes, points, pixels):
+def test_a_message_always_fits_with_complete_metrics_and_export(classes, points, pixels):
     text = success_message(result(classes=classes, points=points, pixels=pixels))
     assert len(text.encode()) <= LIMIT
     message = json.loads(text)
@@ -91,7 +91,7 @@ def test_a_failure_fits_and_keeps_the_end_of_its_traceback(text):
 
 
 @pytest.mark.parametrize("message", ["x" * 10_000, "\udcff" * 4000])
-def test_a_failure_whose_words_alone_are_too_long_still_fits(message):
+def test_a_failure_whose_message_alone_is_too_long_is_shortened(message):
     text = failure_message(Failure(0, 1.0, "E" * 500, message, "Traceback"))
     assert len(text.encode()) <= LIMIT
     assert json.loads(text)["error"]["message"]

@@ -83,12 +83,12 @@ def test_an_elastic_job_is_left_to_torchrun():
         ({"PET_RDZV_CONF": "a=1,timeout=1h"}, "has 'timeout=1h'; write whole seconds"),
     ],
 )
-def test_an_environment_that_contradicts_itself_is_told_at_once(change, words):
+def test_an_inconsistent_environment_is_refused_at_once(change, words):
     with pytest.raises(ConfigError, match=words):
         agent_arguments({**OPERATOR, **change})
 
 
-def test_a_rendezvous_on_etcd_without_its_client_is_told_at_once(monkeypatch):
+def test_a_rendezvous_on_etcd_without_its_client_is_refused_at_once(monkeypatch):
     elastic = {"PET_NNODES": "1:3", "PET_RDZV_ENDPOINT": "etcd:2379", "PET_RDZV_BACKEND": "etcd-v2"}
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match=r"etcd-v2, and .* install kfp-pytorch\[etcd\]"):
@@ -133,7 +133,7 @@ def test_processes_of_one_machine_share_its_cores():
         (["--model=lm-tiny", "--parallelism=fsdp3"], {}, "'fsdp3' is none of"),
     ],
 )
-def test_what_cannot_work_is_told_in_the_message_without_importing_torch(
+def test_what_cannot_work_is_reported_in_the_message_without_importing_torch(
     tmp_path, arguments, environ, words
 ):
     termination = tmp_path / "termination"

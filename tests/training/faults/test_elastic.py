@@ -1,4 +1,4 @@
-"""An elastic job of real torchrun agents: a worker dies, a node comes, a node goes."""
+"""An elastic job of real torchrun agents: a worker dies, a node joins, a node is lost."""
 
 from __future__ import annotations
 

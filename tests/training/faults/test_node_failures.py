@@ -1,4 +1,4 @@
-"""How the end of a rank on another node is told: pods with agents, to the termination message."""
+"""The failure of a rank on another node, from pods with agents to the termination message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if "LOCAL_RANK" in os.environ:
 
 @pytest.fixture
 def start_pods(start_nodes, tmp_path):
-    """Starts two ranks, waits until they are in the middle of training, and tells their pids."""
+    """Starts two ranks, waits until they are in the middle of training, and returns their pids."""
     names = {"faults": str(PROGRAMS / "faults.py"), "folder": str(tmp_path)}
     (tmp_path / "sitecustomize.py").write_text(HOOK.format(**names))
     pids = []
@@ -62,7 +62,7 @@ def start_pods(start_nodes, tmp_path):
     ],
     ids=["exception", "os._exit", "hang", "SIGKILL", "SIGSEGV"],
 )
-def test_the_second_nodes_rank_ends_both_pods_and_its_own_pod_tells_first(
+def test_the_second_nodes_rank_ends_both_pods_and_its_own_pod_reports_first(
     start_pods, fault, code, kind, words
 ):
     nodes, pids = start_pods(2, 1)
@@ -89,7 +89,7 @@ def test_the_second_nodes_rank_ends_both_pods_and_its_own_pod_tells_first(
     ],
     ids=["os._exit", "SIGKILL", "hang", "frozen"],
 )
-def test_of_two_ranks_in_one_pod_the_one_that_failed_is_told(start_pods, fault, code, kind):
+def test_of_two_ranks_in_one_pod_the_one_that_failed_is_reported(start_pods, fault, code, kind):
     nodes, pids = start_pods(1, 2)
     os.kill(pids[1], fault)
     assert nodes.exit_codes() == [code], nodes.output(0)
@@ -101,7 +101,7 @@ def test_of_two_ranks_in_one_pod_the_one_that_failed_is_told(start_pods, fault, 
 # With the operator's environment, and with none, where torchrun makes a rendezvous of its own.
 @pytest.mark.slow
 @pytest.mark.parametrize("address", ["127.0.0.1", ""], ids=["operator", "alone"])
-def test_ranks_that_torchrun_starts_again_go_on_from_the_last_step(start_pods, tmp_path, address):
+def test_ranks_that_torchrun_starts_again_resume_from_the_last_step(start_pods, tmp_path, address):
     alone = {} if address else dict.fromkeys(("PET_MASTER_ADDR", "PET_MASTER_PORT"), "")
     nodes, pids = start_pods(1, 2, "--resume=never", PET_MAX_RESTARTS="1", **alone)
     os.kill(pids[1], signal.SIGKILL)

@@ -77,7 +77,7 @@ def test_one_step_more_than_may_be_skipped_is_known_by_its_number():
     assert guard.count > guard.allowed
 
 
-def test_without_leave_to_skip_the_first_bad_step_is_kept_in_mind_and_nothing_is_copied():
+def test_without_skipping_the_first_bad_step_is_recorded_and_nothing_is_copied():
     _model, _steps, guard = trained([1.0, NAN, NAN], fused=False, allowed=0)
     assert isinstance(guard, Stopper)
     assert found(guard) == [(2, 0)]
@@ -106,7 +106,7 @@ def run(output, **arguments):
     return loop.train(Start(config, ALONE, StopRequest()))
 
 
-def test_a_run_that_may_skip_goes_on_and_says_which_samples_to_look_at(spoiled, tmp_path, caplog):
+def test_a_run_that_may_skip_continues_and_logs_the_samples(spoiled, tmp_path, caplog):
     spoiled(2, 5)
     with caplog.at_level(logging.WARNING):
         result = run(tmp_path, skip_bad_steps=2)

@@ -1,4 +1,4 @@
-"""How one rank's end, of whatever kind, ends all others quickly and is the one that is told."""
+"""Any failure of one rank ends all others quickly, and is the one that is reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def running(start_ranks, tmp_path):
     return start
 
 
-def test_an_exception_of_one_rank_is_recorded_before_the_others_miss_it(running):
+def test_an_exception_of_one_rank_is_recorded_before_the_others_notice(running):
     ranks = running()
     ranks.send(1, FAULTS["RAISE"])
     assert ranks.exit_codes() == [GONE, 1]
@@ -50,7 +50,7 @@ def test_an_exception_of_one_rank_is_recorded_before_the_others_miss_it(running)
 @pytest.mark.parametrize(
     ("place", "rank"), [("loading", 1), ("evaluating", 1), ("saving", 1), ("exporting", 0)]
 )
-def test_a_rank_that_fails_beside_the_steps_ends_the_other_and_is_told_first(
+def test_a_rank_that_fails_between_steps_ends_the_other_and_is_reported_first(
     start_ranks, tmp_path, place, rank
 ):
     (tmp_path / "fault").write_text(f"{place} {rank}")
@@ -63,7 +63,7 @@ def test_a_rank_that_fails_beside_the_steps_ends_the_other_and_is_told_first(
     assert ranks.error(1 - rank)["time"] >= first["time"]
 
 
-def test_an_argument_that_cannot_work_ends_its_rank_with_2_and_the_others_miss_it(
+def test_an_argument_that_cannot_work_ends_its_rank_with_2_and_the_others_notice(
     start_ranks, tmp_path
 ):
     ranks = start_ranks(2, f"--output={tmp_path}", rank1=["--model=resnet_of_nobody"])
@@ -74,7 +74,7 @@ def test_an_argument_that_cannot_work_ends_its_rank_with_2_and_the_others_miss_i
     assert ranks.error(0)["time"] >= first["time"]
 
 
-def test_a_store_that_is_away_ends_every_rank_with_a_code_that_is_started_again(start_ranks):
+def test_an_unavailable_store_ends_every_rank_with_a_retryable_exit_code(start_ranks):
     ranks = start_ranks(2, "--output=s3://bucket/job", prepare="away_store.py")
     assert ranks.exit_codes() == [AGAIN, AGAIN]
     for rank in (0, 1):
@@ -82,7 +82,7 @@ def test_a_store_that_is_away_ends_every_rank_with_a_code_that_is_started_again(
         assert ranks.error(rank)["exit_code"] == AGAIN
 
 
-def test_an_image_that_is_broken_ends_its_rank_with_its_name_and_the_others_miss_it(
+def test_an_image_that_is_broken_ends_its_rank_with_its_name_and_the_others_notice(
     start_ranks, tmp_path
 ):
     for number in range(16):
@@ -105,13 +105,13 @@ def test_an_image_that_is_broken_ends_its_rank_with_its_name_and_the_others_miss
     assert ranks.error(0)["type"] == "PeerLostError"
 
 
-def test_a_rank_that_leaves_without_a_word_is_missed(running):
+def test_a_rank_that_ends_without_an_error_is_noticed(running):
     ranks = running()
     ranks.send(1, FAULTS["LEAVE"])
     assert ranks.exit_codes() == [GONE, 3]
 
 
-def test_a_rank_that_hangs_says_where_and_those_that_wait_for_it_do_not_claim_to(running):
+def test_a_rank_that_hangs_records_where_and_those_that_wait_for_it_do_not(running):
     ranks = running("--rank-timeout=4")
     ranks.send(1, FAULTS["HANG"])
     assert ranks.exit_codes() == [GONE, GONE]
@@ -143,7 +143,7 @@ def test_a_rank_alone_that_hangs_ends_itself(running):
     assert "in hang_here" in ranks.error(0)["traceback"]
 
 
-def test_a_rank_that_can_write_neither_its_record_nor_its_output_leaves_all_the_same(tmp_path):
+def test_a_rank_that_can_write_neither_its_record_nor_its_output_still_ends(tmp_path):
     hangs = """
 import threading
 from kfp_pytorch.training import errors, rank
@@ -162,7 +162,7 @@ threading.Event().wait()
     assert ended.returncode == AGAIN
 
 
-def test_a_rank_that_misses_another_while_it_waits_for_it_does_not_claim_to_hang():
+def test_a_rank_that_loses_another_while_it_waits_for_it_is_not_reported_to_hang():
     heartbeat, told = Heartbeat(), []
     heartbeat.computing(1)
     heartbeat.computing(2)
@@ -178,7 +178,7 @@ def test_a_rank_that_misses_another_while_it_waits_for_it_does_not_claim_to_hang
     assert told == []
 
 
-def test_a_rank_that_waits_for_one_that_cannot_be_known_says_that_it_waits(monkeypatch):
+def test_a_rank_that_waits_for_an_unknown_rank_says_that_it_waits(monkeypatch):
     monkeypatch.setattr(watchdog, "_GRACE_SECONDS", 0.1)
     heartbeat, told = Heartbeat(), []
     heartbeat.computing(1)

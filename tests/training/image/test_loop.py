@@ -44,7 +44,7 @@ def run(output, request=None, **arguments):
 
 @pytest.fixture(autouse=True)
 def count_of_event_files(monkeypatch):
-    """As in a process of its own: their order is that of names, in which 10 comes before 9."""
+    """As in a new process: sorted by name, with 10 before 9."""
     counter = event_file_writer.AtomicCounter(0)
     monkeypatch.setattr(event_file_writer, "_global_uid", counter)
 
@@ -87,7 +87,7 @@ def test_restarts_leave_no_gap_and_no_overlap_in_tensorboard(no_export, tmp_path
         assert steps == sorted(set(steps))
 
 
-def test_an_epoch_that_ends_with_a_checkpoint_of_steps_is_judged_once(no_export, tmp_path):
+def test_an_epoch_that_ends_with_a_checkpoint_of_steps_is_evaluated_once(no_export, tmp_path):
     arguments = {"checkpoint_every": 9, "checkpoint_every_steps": 8}
     run(tmp_path, epochs=2, **arguments)
     # As if it had been killed in the second epoch.
@@ -152,7 +152,7 @@ def test_what_was_reported_before_an_error_can_be_read(no_export, monkeypatch, t
     assert [event.step for event in events.Scalars("train_loss")] == [5]
 
 
-def test_a_job_that_begins_anew_leaves_no_curves_of_the_one_before(no_export, tmp_path):
+def test_a_job_that_starts_again_has_no_curves_of_the_one_before(no_export, tmp_path):
     run(tmp_path, epochs=2)
     # Such as one that died before its first checkpoint.
     shutil.rmtree(tmp_path / "checkpoints")
@@ -173,7 +173,7 @@ def test_a_job_that_is_done_exports_again_without_training(tmp_path):
     assert again["step"] == first["step"]
 
 
-def test_a_checkpoint_that_is_judged_after_it_was_written_can_be_the_best(no_export, tmp_path):
+def test_a_checkpoint_that_is_evaluated_after_it_was_written_can_be_the_best(no_export, tmp_path):
     run(tmp_path, epochs=2, checkpoint_every_steps=8)
     losses = json.loads((tmp_path / "metrics.json").read_text())["curves"]["loss"]
     assert [step for step, _ in losses] == [8, 16]
@@ -194,7 +194,7 @@ def test_weights_that_are_no_finite_numbers_are_saved_by_no_rank_that_is_left(tm
     assert not list(tmp_path.iterdir())
 
 
-def test_the_last_step_is_saved_after_training_has_waited_for_it_in_vain(tmp_path, monkeypatch):
+def test_the_last_step_is_saved_after_training_has_waited_for_it(tmp_path, monkeypatch):
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     state = State(model, optimizer, LossMeter(ALONE), Progress(step=3), History())
@@ -213,7 +213,7 @@ def test_the_last_step_is_saved_after_training_has_waited_for_it_in_vain(tmp_pat
     assert (tmp_path / "checkpoints" / "latest").read_text() == "step-00000003"
 
 
-def test_the_last_step_is_saved_though_the_copy_of_a_later_one_never_comes(
+def test_the_last_step_is_saved_though_the_copy_of_a_later_one_never_ends(
     tmp_path, monkeypatch, request
 ):
     model = torch.nn.Linear(2, 2)
@@ -294,7 +294,7 @@ def test_another_jobs_folder_is_started_from_and_left_as_it_was(no_export, tmp_p
     assert {p: p.read_bytes() for p in (tmp_path / "first").rglob("*") if p.is_file()} == before
 
 
-def test_a_checkpoint_of_another_model_is_refused_until_told_to_start_anew(no_export, tmp_path):
+def test_a_checkpoint_of_another_model_is_refused_without_resume_never(no_export, tmp_path):
     run(tmp_path, epochs=1)
     with pytest.raises(CheckpointError, match=r"seed 0, and this run has 1.*--resume never"):
         run(tmp_path, epochs=1, seed=1)
@@ -307,9 +307,7 @@ def test_a_checkpoint_of_another_kind_of_optimizer_is_refused_with_the_way_out(n
         run(tmp_path, epochs=2, momentum=0.0)
 
 
-def test_ranks_that_are_started_again_go_on_though_the_job_was_to_start_anew(
-    no_export, monkeypatch, tmp_path
-):
+def test_ranks_that_are_started_again_resume_despite_resume_never(no_export, monkeypatch, tmp_path):
     run(tmp_path / "job", epochs=1)
     (tmp_path / "container").mkdir()
     monkeypatch.setenv("KFP_PYTORCH_OUTCOME_DIR", str(tmp_path / "container"))
@@ -332,9 +330,7 @@ def test_ranks_that_are_started_again_go_on_though_the_job_was_to_start_anew(
         {"meter": [1.0]},
     ],
 )
-def test_a_description_that_was_changed_by_hand_is_refused_with_its_place(
-    no_export, tmp_path, carried
-):
+def test_a_description_that_was_edited_is_refused_with_its_path(no_export, tmp_path, carried):
     run(tmp_path, epochs=1)
     (path,) = tmp_path.glob("checkpoints/*/meta.json")
     meta = json.loads(path.read_text())
@@ -383,7 +379,7 @@ def test_a_ranks_gpu_is_that_of_its_place_in_the_node(monkeypatch):
         pick_device(1)
 
 
-def test_a_curve_of_a_long_job_loses_every_other_point_and_neither_end():
+def test_a_curve_of_a_long_job_drops_every_other_point_but_neither_end():
     history = History()
     for step in range(25_000):
         history.add(step, {"train_loss": 1 / (step + 1)})

@@ -82,6 +82,6 @@ def test_where_batch_norm_has_one_value_is_where_torch_cannot_train_on_one_image
     assert model(torch.zeros(2, *DIGITS.shape)).shape == (2, 10)
 
 
-def test_an_unknown_model_lists_those_that_there_are():
+def test_for_an_unknown_model_the_known_ones_are_listed():
     with pytest.raises(ConfigError, match=r"'resnet19'; did you mean resnet1.*small_cnn, alex"):
         models.build("resnet19", DIGITS, 0)

@@ -57,7 +57,7 @@ def test_a_run_stopped_anywhere_and_resumed_is_bit_for_bit_one_that_was_not(
             assert torch.equal(found[part][name], value), name
 
 
-def test_training_that_ends_within_an_epoch_is_judged_in_that_one(no_export, tmp_path, capsys):
+def test_training_that_ends_within_an_epoch_is_evaluated_in_that_epoch(no_export, tmp_path, capsys):
     run(tmp_path, "--max-steps=3")
     reports = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]]
     assert reports == [["epoch=1", "step=3"]] * 2
@@ -152,7 +152,7 @@ def test_an_image_model_takes_no_argument_of_language_models():
 
 
 @pytest.mark.slow
-def test_a_model_sharded_over_two_ranks_goes_on_in_one_as_if_nothing_had_been(
+def test_a_model_sharded_over_two_ranks_resumes_in_one_with_the_same_results(
     whole, no_export, start_ranks, tmp_path
 ):
     arguments = (*SMALL, "--parallelism=fsdp2", f"--output={tmp_path / 'job'}")

@@ -126,13 +126,13 @@ def test_the_curves_are_those_of_one_process(job, alone, name):
 
 
 @pytest.mark.parametrize("name", [case["name"] for case in GO_ON])
-def test_a_checkpoint_of_one_plan_goes_on_under_another(job, alone, name):
+def test_a_checkpoint_of_one_plan_resumes_under_another(job, alone, name):
     for rank in job[1]:
         assert_alike(rank[name], alone["second"])
 
 
 @pytest.mark.parametrize("name", ["A", "B"])
-def test_a_checkpoint_of_four_ranks_goes_on_in_one_process(job, alone, name):
+def test_a_checkpoint_of_four_ranks_resumes_in_one_process(job, alone, name):
     trainable, batches = RANKS["make"](ParallelPlan(), 0, seed=7)
     RANKS["load"](trainable, batches, 0, str(job[0] / name))
     assert_alike(RANKS["train"](trainable, batches), alone["second"])

@@ -27,7 +27,7 @@ def test_a_batch_holds_each_byte_with_the_next_as_its_target():
     assert batch.tolist() == [list(b"hello")] * 2
 
 
-def test_every_window_comes_once_an_epoch_and_each_epoch_has_an_order_of_its_own():
+def test_every_window_occurs_once_per_epoch_and_each_epoch_has_its_own_order():
     seen = [window for step in take(TextBatches(TEXT, 4, 2), 39) for window in step]
     epochs = [seen[:26], seen[26:52], seen[52:]]
     assert all(sorted(epoch) == list(range(26)) for epoch in epochs)
@@ -47,7 +47,7 @@ def test_the_seed_alone_decides_the_order():
     assert take(TextBatches(TEXT, 4, 2, seed=1), 9) != take(TextBatches(TEXT, 4, 2, seed=2), 9)
 
 
-def test_a_run_goes_on_at_its_step_with_another_number_of_ranks():
+def test_a_run_resumes_at_its_step_with_another_number_of_ranks():
     whole = take(TextBatches(TEXT, 4, 4), 20)
     first = TextBatches(TEXT, 4, 4)
     take(first, 9)
@@ -74,13 +74,13 @@ def test_a_place_in_another_text_or_order_is_refused(other, name):
         TextBatches(TEXT, 4, 1).load_state_dict(other.state_dict())
 
 
-def test_the_default_text_is_there_on_every_machine():
+def test_the_default_text_exists_on_every_machine():
     text = ByteText.read(standard_library()[:20])
     assert len(text.data) > 100_000
     assert b"import" in text.data.numpy().tobytes()
 
 
-def test_files_of_a_folder_come_in_the_order_of_their_paths(tmp_path):
+def test_files_of_a_folder_are_in_the_order_of_their_paths(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "1.txt").write_bytes(b"second")
     (tmp_path / "a.txt").write_bytes(b"first")

@@ -74,7 +74,7 @@ def test_the_operations_a_token_asks_for_are_counted_with_causal_attention_once(
         ("CPU", None),
     ],
 )
-def test_the_peak_of_a_card_is_known_by_its_whole_name_or_not_at_all(card, peak):
+def test_the_peak_of_a_card_is_known_by_its_full_name(card, peak):
     assert peak_flops(card) == peak
 
 
@@ -145,7 +145,7 @@ def test_a_model_made_on_the_meta_device_is_the_one_made_at_once(model):
 
 
 @pytest.mark.parametrize("recompute", ["selective", "full"])
-def test_recomputing_changes_what_is_kept_and_not_what_comes_out(recompute):
+def test_recomputing_changes_what_is_kept_but_not_the_results(recompute):
     def train(recompute: str) -> tuple[list[float], int]:
         trainable = build(preset("tiny"), ALONE, CPU, StepOptions(bf16=False, recompute=recompute))
         kept = 0

@@ -138,7 +138,7 @@ def test_each_choice_can_be_made_by_an_argument():
         parse(["--precision=fp16"])
 
 
-def test_a_static_graph_is_not_relied_on_where_parts_of_a_batch_are_not_exchanged():
+def test_there_is_no_static_graph_where_parts_of_a_batch_are_not_exchanged():
     assert compute_options.choose(Config(), CPU).static_graph
     assert not compute_options.choose(Config(accumulate=2), CPU).static_graph
 

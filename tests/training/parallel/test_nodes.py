@@ -13,7 +13,7 @@ from harness.ports import free_port
 
 
 @pytest.mark.slow
-def test_two_pods_train_as_one_job_and_both_tell_its_whole_result(start_nodes, tmp_path):
+def test_two_pods_train_as_one_job_and_both_report_its_result(start_nodes, tmp_path):
     nodes = start_nodes(2, "--epochs=4", output=tmp_path)
     assert nodes.exit_codes() == [0, 0], nodes.output(0) + nodes.output(1)
     message = nodes.message(0)
@@ -25,7 +25,7 @@ def test_two_pods_train_as_one_job_and_both_tell_its_whole_result(start_nodes, t
 
 
 @pytest.mark.slow
-def test_the_first_error_of_all_is_told_by_the_pod_that_it_came_from(start_nodes, tmp_path):
+def test_the_first_error_of_all_is_reported_by_its_pod(start_nodes, tmp_path):
     nodes = start_nodes(2, output=tmp_path, node1=["--model=resnet_of_nobody"])
     assert nodes.exit_codes() == [138, 2]
     first = nodes.message(1)["error"]
@@ -87,7 +87,7 @@ def only_child(pid):
 
 
 @pytest.mark.slow
-def test_a_rank_whose_agent_is_killed_saves_and_leaves_and_does_not_train_on(start_nodes, tmp_path):
+def test_a_rank_whose_agent_is_killed_saves_and_ends(start_nodes, tmp_path):
     nodes = start_nodes(1, "--epochs=2000", output=tmp_path)
     nodes.await_output("step=10 ")
     agent = only_child(nodes.processes[0].pid)

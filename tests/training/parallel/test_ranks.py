@@ -79,9 +79,7 @@ def test_a_rank_that_is_killed_ends_the_other_quickly(start_ranks, tmp_path):
     assert ranks.error(0)["type"] == "PeerLostError"
 
 
-def test_a_rank_that_is_missed_by_nobody_in_the_main_thread_is_missed_all_the_same(
-    start_ranks, tmp_path
-):
+def test_a_lost_rank_is_noticed_even_if_no_main_thread_notices(start_ranks, tmp_path):
     arguments = (LONG, "--checkpoint-every=2000", f"--output={tmp_path / 'job'}")
     ranks = start_ranks(3, *arguments)
     ranks.await_output("step=10 ")
@@ -92,7 +90,7 @@ def test_a_rank_that_is_missed_by_nobody_in_the_main_thread_is_missed_all_the_sa
     assert ranks.processes[1].exitcode == 138
 
 
-def test_a_folder_that_rank_0_cannot_write_fails_all_ranks_with_the_same_words(
+def test_a_folder_that_rank_0_cannot_write_fails_all_ranks_with_the_same_message(
     start_ranks, tmp_path
 ):
     (tmp_path / "file").write_text("not a folder")
@@ -116,9 +114,7 @@ def test_a_loss_that_is_not_finite_names_step_batch_and_samples_and_saves_nothin
     assert not list((tmp_path / "job" / "checkpoints").glob("step-*"))
 
 
-def test_no_rank_saves_a_diverged_step_because_it_misses_one_that_has_left_for_it(
-    start_ranks, tmp_path
-):
+def test_no_rank_saves_a_diverged_step_when_another_has_ended_because_of_it(start_ranks, tmp_path):
     arguments = ("--lr=4e9", "--log-every=10", f"--output={tmp_path / 'job'}")
     ranks = start_ranks(2, *arguments, prepare="leave_slowly.py")
     ranks.processes[1].join(300)
@@ -127,7 +123,7 @@ def test_no_rank_saves_a_diverged_step_because_it_misses_one_that_has_left_for_i
     assert not list((tmp_path / "job" / "checkpoints").glob("step-*"))
 
 
-def test_a_bad_step_of_one_rank_is_skipped_by_all_and_their_weights_stay_alike(
+def test_a_bad_step_of_one_rank_is_skipped_by_all_and_their_weights_stay_equal(
     start_ranks, tmp_path
 ):
     arguments = ("--epochs=1", "--skip-bad-steps=3", f"--output={tmp_path / 'job'}")
@@ -158,7 +154,7 @@ def test_samples_that_cannot_be_shared_evenly_do_not_make_ranks_wait(start_ranks
     assert ranks.result()["step"] == 2
 
 
-def test_another_number_of_ranks_goes_on_where_the_first_stopped(start_ranks, tmp_path: Path):
+def test_another_number_of_ranks_resumes_where_the_first_stopped(start_ranks, tmp_path: Path):
     arguments = ("--epochs=2", f"--output={tmp_path / 'job'}", "--log-every=5")
     first = start_ranks(2, *arguments, name="first", prepare=STOP)
     assert first.exit_codes() == [143, 143]

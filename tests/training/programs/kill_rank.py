@@ -1,4 +1,4 @@
-"""A rank that notes what it trains on and where it goes on from. Run by `runpy`."""
+"""A rank that records its samples and where it resumes. Run by `runpy`."""
 
 from __future__ import annotations
 

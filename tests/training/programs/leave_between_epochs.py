@@ -1,4 +1,4 @@
-"""Rank 1 goes without a word when all have reported an epoch. Run by `runpy` in each rank."""
+"""Rank 1 ends without an error after all have reported an epoch. Run by `runpy` in each rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ settle = StopAgreement.settle
 
 
 def leaving_settle(self: StopAgreement) -> bool:
-    # It ends when the other rank has come here, too, past its report.
+    # The other rank has reached this point, too, after its report.
     settle(self)
     os._exit(3)
 

@@ -1,4 +1,4 @@
-"""Rank 0 closes what it tells only when it has missed the other. Run by `runpy` in each rank."""
+"""Rank 0 closes its reports only after it has lost the other. Run by `runpy` in each rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kfp_pytorch.training.telemetry.reports import Telemetry
 attempt, close, attempted = EmergencySave.attempt, Telemetry.__exit__, threading.Event()
 
 
-def told_attempt(self: EmergencySave) -> None:
+def recorded_attempt(self: EmergencySave) -> None:
     attempt(self)
     attempted.set()
 
@@ -23,4 +23,4 @@ def slow_close(self: Telemetry, *error: Any) -> None:
 
 
 if os.environ["RANK"] == "0":
-    EmergencySave.attempt, Telemetry.__exit__ = told_attempt, slow_close  # type: ignore[method-assign]
+    EmergencySave.attempt, Telemetry.__exit__ = recorded_attempt, slow_close  # type: ignore[method-assign]

@@ -46,7 +46,7 @@ def make(
 
 
 def train(trainable: Trainable, batches: TextBatches, steps: int = STEPS) -> dict[str, list[float]]:
-    """The global loss and the gradients' norm of some steps, and a loss on what comes then."""
+    """The global loss and the gradients' norm of some steps, and a loss on the next batch."""
     seen: dict[str, list[float]] = {"loss": [], "norm": []}
     for batch in itertools.islice(batches, steps):
         loss = trainable.forward_backward(batch)
@@ -101,7 +101,7 @@ def load(trainable: Trainable, batches: TextBatches, rank: int, uri: str) -> Non
 
 
 def run_cases(rank: int, world: int, folder: Path, cases: list[dict[str, Any]]) -> None:
-    """Train each case; one that has `saved` goes on from the checkpoint of that name."""
+    """Train each case; one that has `saved` resumes from the checkpoint of that name."""
     results = {}
     for case in cases:
         plan = ParallelPlan.parse(case["plan"], world)

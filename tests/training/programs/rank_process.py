@@ -27,7 +27,7 @@ torch.set_num_threads(1)
 
 
 def follow(tests) -> None:
-    """Leaves as soon as the tests have gone, even if they were killed."""
+    """Ends as soon as the tests have ended, even if they were killed."""
     tests.join()
     exit_now(1)
 

@@ -1,4 +1,4 @@
-"""Makes losses of one rank infinite, and tells its weights in the end. Run by `runpy`."""
+"""Makes losses of one rank infinite, and prints its weights at the end. Run by `runpy`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def spoiled_backward(*arguments: Any) -> Any:
     return loss * float("inf") if next(numbers) in SPOILED else loss
 
 
-def told_finish(job: loop.Job, evaluation: dict[str, float]) -> Any:
+def printing_finish(job: loop.Job, evaluation: dict[str, float]) -> Any:
     content = b"".join(each.detach().numpy().tobytes() for each in job.state.model.parameters())
     print(f"weights={hashlib.sha256(content).hexdigest()}", flush=True)
     return finish(job, evaluation)
 
 
-loop.backward, loop.finish = spoiled_backward, told_finish
+loop.backward, loop.finish = spoiled_backward, printing_finish

@@ -1,4 +1,4 @@
-"""Stores that are away for now, as told apart from those that refuse for good."""
+"""Stores that are unavailable for now, and those that refuse."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ REFUSED_CONNECTION = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refu
     ],
     ids=lambda error: f"{type(error).__name__} {error}"[:60],
 )
-def test_a_store_that_does_not_answer_or_cannot_for_now_is_away(error):
+def test_a_store_that_does_not_answer_or_is_overloaded_is_unavailable(error):
     assert is_outage(error)
 
 
@@ -106,7 +106,7 @@ def test_a_store_that_does_not_answer_or_cannot_for_now_is_away(error):
     ],
     ids=lambda error: f"{type(error).__name__} {error}"[:60],
 )
-def test_what_a_new_start_would_meet_again_is_no_outage(error):
+def test_an_error_that_a_new_start_would_get_again_is_no_outage(error):
     assert not is_outage(error)
 
 
@@ -186,7 +186,7 @@ def all_ways() -> list[Exception | None]:
 
 
 @pytest.mark.parametrize("status", [None, 500, 503])
-def test_each_way_to_a_store_that_is_away_says_so_with_the_way_out(client_of, status):
+def test_each_operation_on_an_unavailable_store_says_so_and_what_to_do(client_of, status):
     with answering(status or 200, "ServiceUnavailable") as address:
         client_of(address if status else NOTHING_THERE)
         for error in all_ways():
@@ -198,7 +198,7 @@ def test_each_way_to_a_store_that_is_away_says_so_with_the_way_out(client_of, st
 @pytest.mark.parametrize(
     ("status", "code"), [(403, "AccessDenied"), (403, "InvalidAccessKeyId"), (404, "NoSuchBucket")]
 )
-def test_each_way_to_a_store_that_refuses_is_an_error_for_good(client_of, status, code):
+def test_each_operation_on_a_store_that_refuses_is_a_final_error(client_of, status, code):
     with answering(status, code) as address:
         client_of(address)
         errors = [error for error in all_ways() if error]
@@ -208,7 +208,7 @@ def test_each_way_to_a_store_that_refuses_is_an_error_for_good(client_of, status
             assert "does not answer" not in str(error)
 
 
-def test_whichever_request_of_a_save_is_the_first_to_fail_the_store_is_away(monkeypatch):
+def test_whichever_request_of_a_save_fails_first_the_store_is_unavailable(monkeypatch):
     store, asked, fails_at = fsspec.filesystem("memory"), [], NEVER
 
     def counted(name, method):
@@ -240,7 +240,7 @@ def test_whichever_request_of_a_save_is_the_first_to_fail_the_store_is_away(monk
         assert isinstance(error, StoreUnavailableError), f"{asked[fails_at - 1]}: {error!r}"
 
 
-def test_a_job_whose_store_was_away_goes_on_from_the_newest_checkpoint(monkeypatch):
+def test_a_job_whose_store_was_unavailable_resumes_from_the_newest_checkpoint(monkeypatch):
     arguments = {"output": "memory://away/job", "max_train_samples": 128, "epochs": 3}
     config = Config(**arguments, log_every=5)
     monkeypatch.setattr(loop, "write_export", lambda *_: {})

@@ -30,7 +30,7 @@ def client(s3, monkeypatch):
     s3fs.S3FileSystem.clear_instance_cache()
 
 
-def test_a_checkpoint_comes_back_and_older_ones_go(client, s3):
+def test_a_checkpoint_is_read_back_and_older_ones_are_deleted(client, s3):
     client()
     folder = open_folder(f"s3://{BUCKET}/checkpoints-come-back")
     for step in (1, 2, 3):
@@ -73,7 +73,7 @@ def test_a_folder_that_is_not_there_is_empty_and_reading_from_it_says_so(client)
         ),
     ],
 )
-def test_a_bucket_that_cannot_be_written_to_is_named_with_what_to_look_at(
+def test_a_bucket_that_cannot_be_written_to_is_named_with_what_to_check(
     client, bucket, changes, words
 ):
     client(**changes)

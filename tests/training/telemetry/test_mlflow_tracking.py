@@ -55,7 +55,7 @@ def run_id(folder):
 
 
 @needs_mlflow
-def test_a_job_that_was_stopped_goes_on_with_its_run_and_repeats_no_point(store, tmp_path):
+def test_a_job_that_was_stopped_continues_its_run_and_repeats_no_point(store, tmp_path):
     job = tmp_path / "job"
     first = start(job)
     first.parameters({"lr": 0.1, "model": "small_cnn"})
@@ -81,7 +81,7 @@ def test_a_job_that_was_stopped_goes_on_with_its_run_and_repeats_no_point(store,
 
 
 @needs_mlflow
-def test_a_job_that_starts_anew_is_another_run(store, tmp_path):
+def test_a_job_that_starts_again_is_another_run(store, tmp_path):
     job = tmp_path / "job"
     start(job).close(ValueError)
     first = run_id(job)
@@ -91,7 +91,7 @@ def test_a_job_that_starts_anew_is_another_run(store, tmp_path):
 
 
 @needs_mlflow
-def test_a_job_whose_run_somebody_deleted_goes_on_in_another(store, tmp_path):
+def test_a_job_whose_run_was_deleted_continues_in_another(store, tmp_path):
     job = tmp_path / "job"
     start(job).close(Stopped)
     first = run_id(job)
@@ -114,7 +114,7 @@ def test_the_experiment_is_the_one_that_the_environment_names(store, tmp_path, m
 
 
 class Failing(http.server.BaseHTTPRequestHandler):
-    """A server that answers each request by an error that repeats what it was told."""
+    """A server that answers each request with an error that repeats the request."""
 
     seen: list[str | None]
 
@@ -147,7 +147,7 @@ def failing_server():
 
 
 @needs_mlflow
-def test_a_server_that_fails_costs_a_warning_without_the_password(
+def test_a_server_that_fails_is_a_warning_without_the_password(
     failing_server, tmp_path, monkeypatch, caplog, capfd
 ):
     port, seen = failing_server
@@ -182,7 +182,7 @@ def test_nothing_is_done_where_no_server_is_named(tmp_path):
 
 @needs_mlflow
 @pytest.mark.parametrize("address", ["http://someone:geheim@[mlflow", "http://u:geheim@a\u2100b"])
-def test_an_address_that_is_none_costs_a_warning_without_the_password(
+def test_an_invalid_address_is_a_warning_without_the_password(
     tmp_path, monkeypatch, caplog, address
 ):
     monkeypatch.setenv(mlflow_tracking.URI_ENV, address)

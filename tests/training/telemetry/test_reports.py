@@ -1,4 +1,4 @@
-"""What a run tells of itself: event files, Prometheus' page, traces, phases of a step."""
+"""The reports of a run: event files, metrics for Prometheus, traces, phases of a step."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_trace_that_cannot_be_meant_is_refused(steps, ranks, words):
         Config(profile_steps=steps, profile_ranks=ranks)
 
 
-def test_a_trace_that_could_not_be_made_is_told_of(tmp_path, caplog):
+def test_a_trace_that_could_not_be_made_is_a_warning(tmp_path, caplog):
     folder = LocalFolder(tmp_path)
     profiler = Profiler(read_profile_request("5:6", "0"), ALONE, folder)
     profiler.before(1)
@@ -164,7 +164,7 @@ def test_the_age_of_the_checkpoint_starts_again_with_each_one():
     assert scrape(exporter.port)["kfp_pytorch_checkpoint_age_seconds",] < 1000
 
 
-def test_a_port_that_is_taken_costs_the_page_and_not_the_training(caplog):
+def test_training_continues_without_metrics_if_the_port_is_in_use(caplog):
     with socket.socket() as taken, caplog.at_level(logging.WARNING):
         taken.bind(("0.0.0.0", 0))
         taken.listen()
@@ -182,7 +182,7 @@ class Clock:
         return self.now
 
 
-def test_the_phases_of_steps_add_up_and_what_lies_between_rows_belongs_to_none(monkeypatch):
+def test_the_phases_of_steps_add_up_without_the_time_between_rows(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(step_times.time, "perf_counter", clock)
     timer = StepTimer(torch.device("cpu"))
@@ -230,7 +230,7 @@ def test_a_confusion_matrix_can_be_drawn_of_any_number_of_classes(classes, side)
     assert side <= picture.width < side + 200
 
 
-def test_a_disk_that_fills_up_is_told_by_the_next_report_with_its_place(tmp_path):
+def test_a_full_disk_is_an_error_of_the_next_report_with_its_path(tmp_path):
     writer = TensorBoardWriter(LocalFolder(tmp_path / "job"), done=0)
     # Where the thread that writes keeps what stopped it.
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -290,7 +290,9 @@ def test_an_object_store_has_the_reports_of_an_epoch_that_has_not_ended(tmp_path
     assert found == [1, 2, 3, 4]
 
 
-def test_reports_that_a_store_does_not_take_come_with_the_next_ones(tmp_path, monkeypatch, caplog):
+def test_reports_that_could_not_be_uploaded_are_uploaded_with_the_next_ones(
+    tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr(tensorboard_events, "_UPLOAD_SECONDS", 0.0)
     uri, make = f"memory://{tmp_path.name}/job", RemoteFolder.make
     writer = TensorBoardWriter(open_folder(uri), done=0)

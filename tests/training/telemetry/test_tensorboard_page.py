@@ -58,7 +58,7 @@ def ask(address, wanted=None):
         return None
 
 
-def test_a_curve_goes_on_after_a_restart_with_no_step_twice(board):
+def test_a_curve_continues_after_a_restart_with_no_step_twice(board):
     points = ask(f"{board}/data/plugin/scalars/scalars?run=.&tag=train_loss")
     steps = [step for _time, step, _value in points]
     assert steps == sorted(set(steps))
@@ -77,7 +77,7 @@ def test_the_hparams_tab_has_the_arguments_beside_the_results(board):
     assert values["accuracy"] > 0.5
 
 
-def test_a_browser_draws_a_card_for_all_that_was_told(board, tmp_path):
+def test_a_browser_draws_a_card_for_each_report(board, tmp_path):
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no browser is installed")
