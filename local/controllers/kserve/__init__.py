@@ -1,5 +1,6 @@
 """KServe in Standard mode: an InferenceService becomes a Deployment, a Service and a URL.
 
-`predictor` makes the objects, `ingress` gives the URL, `controller` reconciles and writes the
-status. It may import `controllers.kubernetes` and `local.apiserver`.
+`runtimes`, `storage` and `predictor` make the objects, `ingress` gives the URL, `status` is the
+pure function to the status, and `controller` reconciles. `storage_initializer` is a program of
+the predictor's pods. It may import `controllers.kubernetes` and `local.apiserver`.
 """

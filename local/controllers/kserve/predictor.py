@@ -1,6 +1,6 @@
 """An InferenceService's Deployment, Service and autoscaler in KServe's Standard mode.
 
-Source: kserve v0.19, `pkg/controller/v1beta1/inferenceservice/{components/predictor,utils}`.
+Source: kserve v0.20, `pkg/controller/v1beta1/inferenceservice/{components/predictor,utils}`.
 """
 
 from __future__ import annotations

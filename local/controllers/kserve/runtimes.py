@@ -1,6 +1,6 @@
 """Which ServingRuntime serves a model.
 
-Source: kserve v0.19, `pkg/controller/v1beta1/inferenceservice/utils`.
+Source: kserve v0.20, `pkg/controller/v1beta1/inferenceservice/utils`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The status of an InferenceService, as a pure function.
 
-Source: kserve v0.19, `pkg/apis/serving/v1beta1/inference_service_status`.
+Source: kserve v0.20, `pkg/apis/serving/v1beta1/inference_service_status`. The conditions, their
+values and their order are as measured on v0.19.
 """
 
 from __future__ import annotations

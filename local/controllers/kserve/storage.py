@@ -1,6 +1,6 @@
 """How a predictor's pod gets its model: from a claim, or by the storage initializer.
 
-Source: kserve v0.19, `pkg/webhook/admission/pod/storage_initializer_injector` and
+Source: kserve v0.20, `pkg/webhook/admission/pod/storage_initializer_injector` and
 `pkg/credentials/s3`.
 """
 
@@ -45,7 +45,7 @@ def add_model(spec: Object, container: str, uri: str, variables: list[Object]) -
     else:
         initializer = {
             "name": INITIALIZER,
-            "image": "kserve/storage-initializer:v0.19.0",
+            "image": "kserve/storage-initializer:v0.20.0",
             "command": ["python", "-m", "kfp_pytorch.local.controllers.kserve.storage_initializer"],
             "args": [uri, MODEL_MOUNT],
             "env": variables,

@@ -1,6 +1,6 @@
 """KServe's admission webhooks for InferenceServices.
 
-Source: kserve v0.19, `pkg/apis/serving/v1beta1/inference_service_{defaults,validation}`.
+Source: kserve v0.20, `pkg/apis/serving/v1beta1/inference_service_{defaults,validation}`.
 """
 
 from __future__ import annotations
