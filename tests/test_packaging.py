@@ -8,8 +8,10 @@ import sys
 import zipfile
 from pathlib import Path
 
+import kfp
 import pytest
 
+from kfp_pytorch import components
 from kfp_pytorch.components import bundle, forms
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -101,3 +103,31 @@ def test_the_wheel_alone_gives_the_command_and_the_components_without_torch(
     assert command.returncode == 0, command.stderr
     compiled = (ROOT / "compiled" / "train_and_serve.yaml").read_text(encoding="utf-8")
     assert (tmp_path / "p.yaml").read_text(encoding="utf-8") == compiled
+
+
+@pytest.mark.slow
+def test_what_kfp_installs_and_the_wheel_of_the_launcher_are_enough_for_every_step(
+    tmp_path: Path,
+) -> None:
+    """As in the launcher image, and in package form."""
+    bundle.write_sources(tmp_path / "source")
+    environment = tmp_path / "empty"
+    python = environment / "bin" / "python"
+    pip = [UV, "pip", "install", "--quiet", "--python", python]
+    subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, environment], check=True)
+    subprocess.run([*pip, "--no-deps", f"kfp=={kfp.__version__}"], check=True)
+    subprocess.run([*pip, tmp_path / "source"], check=True)
+    code = "".join(
+        f"from kfp_pytorch.components.{name}.component import {name}\n"
+        f"import kfp_pytorch.launcher.steps.{name}\n"
+        for name in components.__all__
+    )
+    run = subprocess.run(
+        [python, "-c", code],
+        cwd=tmp_path,
+        env={"_KFP_RUNTIME": "true"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr

@@ -63,7 +63,7 @@ def known_tasks(package: Package, arguments: dict[str, Any]) -> Iterator[KnownTa
     """
     spec = task_settings.with_task_configs(package.spec)
     root = spec["root"]
-    yield from _walk(spec, root, _defaults(root, {}) | arguments)
+    yield from _walk(spec, root, defaults(root, {}) | arguments)
 
 
 def _walk(
@@ -73,9 +73,9 @@ def _walk(
     tasks = component.get("dag", {}).get("tasks", {})
     for key, task in tasks.items():
         child = spec["components"][task["componentRef"]["name"]]
-        inputs = _resolve(task.get("inputs", {}).get("parameters", {}), known)
+        inputs = known_inputs(task, known)
         if "dag" in child:
-            for given in _iterations(task, _defaults(child, task) | inputs):
+            for given in _iterations(task, defaults(child, task) | inputs):
                 yield from _walk(spec, child, given)
             continue
         executor = (
@@ -96,7 +96,7 @@ def _walk(
         yield replace(one, sources={n: found[m] for n, m in makers.items() if m in found})
 
 
-def _defaults(component: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
+def defaults(component: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
     """Returns the defaults of those parameters of a component that its task is not given."""
     given = task.get("inputs", {}).get("parameters", {})
     declared = component.get("inputDefinitions", {}).get("parameters", {})
@@ -107,18 +107,21 @@ def _defaults(component: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]
     }
 
 
+def items_of_loop(task: dict[str, Any], inputs: dict[str, Any]) -> list[Any] | None:
+    """Returns what a task iterates over; None where that is not known, or it is no loop."""
+    source = task.get("parameterIterator", {}).get("items", {})
+    raw = json.loads(source["raw"]) if "raw" in source else None
+    items = inputs.get(source.get("inputParameter"), raw)
+    return items if isinstance(items, list) else None
+
+
 def _iterations(task: dict[str, Any], inputs: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields the known inputs of a group of tasks, for each iteration where it is a loop."""
-    loop = task.get("parameterIterator", {})
-    source = loop.get("items", {})
-    raw = json.loads(source["raw"]) if "raw" in source else _UNKNOWN
-    items = inputs.get(source.get("inputParameter"), raw)
-    if not isinstance(items, list):
-        yield inputs
-        return
-    for item in items:
+    items = items_of_loop(task, inputs)
+    for item in [_UNKNOWN] if items is None else items:
         value = _filled(item, inputs)
-        yield inputs if value is _UNKNOWN else {**inputs, loop["itemInput"]: value}
+        known = {} if value is _UNKNOWN else {task["parameterIterator"]["itemInput"]: value}
+        yield inputs | known
 
 
 def _task(
@@ -126,7 +129,7 @@ def _task(
 ) -> KnownTask:
     given = task.get("inputs", {}).get("parameters", {})
     declared = child.get("inputDefinitions", {}).get("parameters", {})
-    values = _defaults(child, task) | {name: inputs[name] for name in declared if name in inputs}
+    values = defaults(child, task) | {name: inputs[name] for name in declared if name in inputs}
     unknown = frozenset(given.keys() & declared.keys() - inputs.keys())
     return KnownTask(key, function, values, unknown, _unsafe(task, inputs))
 
@@ -137,8 +140,9 @@ def _importer(key: str, task: dict[str, Any], inputs: dict[str, Any]) -> KnownTa
     return KnownTask(key, IMPORTER, values, unknown, _unsafe(task, inputs))
 
 
-def _resolve(parameters: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-    """Returns the inputs of one task whose values are known."""
+def known_inputs(task: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """Returns the inputs of a task whose values are known, from the parameters around it."""
+    parameters = task.get("inputs", {}).get("parameters", {})
     direct: dict[str, Any] = {}
     constants: dict[str, Any] = {}
     for name, source in parameters.items():

@@ -17,6 +17,7 @@ import click
 
 from kfp_pytorch.cli.packages import messages
 from kfp_pytorch.cli.packages.find import Package
+from kfp_pytorch.cli.packages.known_tasks import defaults, items_of_loop, known_inputs
 
 # Argo's limit of one Workflow, below that of etcd.
 LIMIT = 1 << 20
@@ -112,7 +113,7 @@ def estimate(spec: Object, platform: Object) -> Estimate:
     found = Estimate()
     settings = messages.kubernetes_settings(platform)
     _add_group(found, "root", spec["root"], {})
-    _add_tasks(found, spec, settings, spec["root"], _defaults(spec["root"]), 1)
+    _add_tasks(found, spec, settings, spec["root"], defaults(spec["root"], {}), 1)
     return found
 
 
@@ -123,7 +124,8 @@ def _add_tasks(
     executors = spec.get("deploymentSpec", {}).get("executors", {})
     for key, task in component["dag"].get("tasks", {}).items():
         child = spec["components"][task["componentRef"]["name"]]
-        inputs = _defaults(child) | _inputs(task, given)
+        unknown = dict.fromkeys(task.get("inputs", {}).get("parameters", {}), _UNKNOWN)
+        inputs = defaults(child, task) | unknown | known_inputs(task, given)
         found.parts[f"task {len(found.parts)}"] = _TASK + _size(_compact(task))
         if "dag" in child:
             _add_group(found, key, child, task, times)
@@ -176,31 +178,10 @@ def _executor_input(component: Object, inputs: Object) -> str:
 
 
 def _iterations(found: Estimate, key: str, task: Object, inputs: Object) -> int:
-    loop = task.get("parameterIterator") or task.get("artifactIterator")
-    if loop is None:
-        return 1
-    source = loop.get("items", {})
-    items = inputs.get(source.get("inputParameter", ""))
-    items = json.loads(source["raw"]) if "raw" in source else items
-    if isinstance(items, list):
-        return len(items)
-    found.unknown_loops.add(key)
-    return 1
-
-
-def _defaults(component: Object) -> Object:
-    declared = component.get("inputDefinitions", {}).get("parameters", {})
-    return {n: d["defaultValue"] for n, d in declared.items() if "defaultValue" in d}
-
-
-def _inputs(task: Object, given: Object) -> Object:
-    """The values that a task is given, as far as they are known."""
-    found = {}
-    for name, source in task.get("inputs", {}).get("parameters", {}).items():
-        parameter = source.get("componentInputParameter", "")
-        constant = source.get("runtimeValue", {}).get("constant", _UNKNOWN)
-        found[name] = given.get(parameter, constant)
-    return found
+    items = items_of_loop(task, inputs)
+    if items is None and task.keys() & {"parameterIterator", "artifactIterator"}:
+        found.unknown_loops.add(key)
+    return 1 if items is None else len(items)
 
 
 def _compact(value: Any) -> str:
