@@ -24,6 +24,7 @@ from kfp_pytorch.launcher.constants import EXIT_TERMINATED
 from kfp_pytorch.training.arguments import config
 from kfp_pytorch.training.data import location
 from kfp_pytorch.training.entry import rank_records
+from kfp_pytorch.training.entry.environment import remove_final_line_breaks
 from kfp_pytorch.training.entry.rank_records import EXIT_USAGE, Failure
 from kfp_pytorch.training.entry.termination_message import (
     failure_message,
@@ -46,6 +47,7 @@ def main(arguments: list[str]) -> int:
     Returns:
         The exit code; see the module.
     """
+    remove_final_line_breaks(os.environ)
     try:
         settings = config.parse(arguments)
         location.check_data(settings)

@@ -1,4 +1,4 @@
-"""What an API server's refusals mean, as typed errors. No I/O.
+"""The errors of an API server, by what to do about them. No I/O.
 
 `Status` objects: https://kubernetes.io/docs/reference/using-api/api-concepts/.
 """
@@ -19,17 +19,17 @@ RBAC_MANIFEST = "manifests/rbac.yaml"
 _ROLE = "kfp-pytorch-steps"
 _RBAC_WORDS = re.compile(r"cannot \S+ resource")
 _USER_WORDS = re.compile(r'User "([^"]+)"')
-# The words of a webhook or an admission policy, whatever code it gives them; and of a denial that
-# is about an object that changed meanwhile.
+# What a webhook or an admission policy answers, with whatever code; and what is said of an object
+# that changed meanwhile.
 _DENIED = re.compile(r"denied (?:the )?request")
 _STALE = "the object has been modified"
-# A server that starts, and a quota that is new, refuse until they have read what is there.
+# A server that starts and a new quota answer so until they have read the objects.
 _NOT_YET = re.compile(r"not yet ready to handle request|status unknown for quota")
 
 
 @dataclass(frozen=True)
 class Call:
-    """What was asked of the API server.
+    """A request to the API server.
 
     Attributes:
         verb: The verb as RBAC names it: get, list, watch, create, update, patch or delete.
@@ -37,7 +37,7 @@ class Call:
         group: The API group; empty for the core group.
         namespace: The namespace.
         name: The object's name; empty for a collection.
-        account: Who asks, as far as the credentials tell.
+        account: The account, as far as the credentials name it.
     """
 
     verb: str
@@ -54,10 +54,10 @@ class Call:
 
 
 class ApiError(StepError):
-    """The API server did not do what was asked.
+    """The API server did not carry out a request.
 
     Attributes:
-        call: What was asked.
+        call: The request.
         status: The HTTP status; 0 where no answer came.
         reason: The `reason` of the server's Status, such as `AlreadyExists`, or empty.
         server_message: The server's own message; of a very long one, both ends.
@@ -81,7 +81,7 @@ class ApiError(StepError):
 
 
 class NotFound(ApiError):
-    """Our object is not there: a well-formed NotFound that names it."""
+    """The object does not exist: a well-formed NotFound that names it."""
 
     def _format(self) -> str:
         advice = "\nCreate the namespace, or correct the input that names it."
@@ -105,11 +105,11 @@ class AlreadyExists(ApiError):
 
 
 class Conflict(ApiError):
-    """The object changed, or is another one than the uid said."""
+    """The object has changed, or has another uid."""
 
 
 class Expired(ApiError):
-    """410: the resource version or the continue token is too old; read afresh."""
+    """410: the resource version or the continue token is too old; read again."""
 
 
 class Refused(ApiError):
@@ -181,78 +181,78 @@ class Unreachable(Transient):
 
 
 class StreamIdle(Unreachable):
-    """A stream that brought nothing for so long that it counts as dead."""
+    """Nothing came on a stream for so long that it counts as dead."""
 
 
 def error_from(call: Call, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     """Turns an HTTP answer that is not a success into its error.
 
     Args:
-        call: What was asked.
+        call: The request.
         status: The HTTP status.
         headers: The answer's headers.
         body: The answer's body; a `Status` object when the API server itself answers.
 
     Returns:
-        The error, of the class that says what to do about it.
+        The error; its class says what to do.
     """
-    said = _status_object(body)
-    reason = str(said.get("reason") or "")
-    words = _words(said, body)
-    cls = _class_for(call, status, reason, words, said)
+    answer = _status_object(body)
+    reason = str(answer.get("reason") or "")
+    words = _message(answer, body)
+    cls = _class_for(call, status, reason, words, answer)
     if cls is KindAbsent and not call.group:
-        # Every API server has the core kinds: this one has only just started, or is a proxy. A log
-        # is not there where its pod is not.
+        # Every API server has the core kinds: this one is starting, or is a proxy. A log does not
+        # exist where its pod does not.
         cls = NotFound if call.resource == "pods/log" else Transient
-    return cls(call, status, reason, words, _retry_after(headers, said))
+    return cls(call, status, reason, words, _retry_after(headers, answer))
 
 
-def error_from_status(call: Call, said: Mapping[str, Any]) -> ApiError:
+def error_from_status(call: Call, answer: Mapping[str, Any]) -> ApiError:
     """Turns the `Status` object of a watch's ERROR event into its error.
 
     Args:
         call: The watch.
-        said: The event's object.
+        answer: The event's object.
 
     Returns:
         The error; `Expired` for 410 in each of its forms; never a refusal of access.
     """
-    code = said.get("code")
+    code = answer.get("code")
     status = code if isinstance(code, int) else 500
-    reason, words = str(said.get("reason") or ""), str(said.get("message") or "no words")
+    reason, words = str(answer.get("reason") or ""), str(answer.get("message") or "no words")
     if reason in ("Expired", "Gone"):
         return Expired(call, 410, reason, words)
-    cls = _class_for(call, status, reason, words, said)
+    cls = _class_for(call, status, reason, words, answer)
     if issubclass(cls, Unauthorized | Forbidden):
-        # No answer to a request: the read that follows asks with fresh credentials, and tells.
+        # Not the answer to a request: the next read shows whether access is refused.
         cls = Transient
     return cls(call, status, reason, words)
 
 
 def _status_object(body: bytes) -> dict[str, Any]:
     try:
-        said = json.loads(body)
+        answer = json.loads(body)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) and said.get("kind") == "Status" else {}
+    return answer if isinstance(answer, dict) and answer.get("kind") == "Status" else {}
 
 
-def _words(said: Mapping[str, Any], body: bytes) -> str:
-    """The server's words; a Status without a message may still name causes, or a reason."""
-    causes = (f"{c.get('field')}: {c.get('message')}" for c in each(said, "details", "causes"))
-    told = said.get("message") or "; ".join(causes) or said.get("reason")
-    return str(told or body[:500].decode("utf-8", "replace").strip() or "no words")
+def _message(answer: Mapping[str, Any], body: bytes) -> str:
+    """The server's message; a Status without one may still have causes or a reason."""
+    causes = (f"{c.get('field')}: {c.get('message')}" for c in each(answer, "details", "causes"))
+    text = answer.get("message") or "; ".join(causes) or answer.get("reason")
+    return str(text or body[:500].decode("utf-8", "replace").strip() or "no words")
 
 
 def _class_for(
-    call: Call, status: int, reason: str, words: str, said: Mapping[str, Any]
+    call: Call, status: int, reason: str, words: str, answer: Mapping[str, Any]
 ) -> type[ApiError]:
     if 400 <= status < 500 and status not in (408, 429) and _DENIED.search(words):
         return Conflict if _STALE in words else Refused
     if status == 404:
-        named = _missing(reason, said)
+        named = _missing(reason, answer)
         if call.name and named not in ("", call.name):
-            # A webhook's Service, or something else on the way there: no word of our object.
+            # A webhook's Service or the like was not found, not our object.
             return Transient
         return NotFound if named else KindAbsent
     if status == 409:
@@ -260,9 +260,9 @@ def _class_for(
     if status == 403 and _NOT_YET.search(words):
         return Transient
     if status == 403:
-        # Quotas and admission webhooks answer 403 as well; a role changes nothing about those.
-        return Forbidden if _RBAC_WORDS.search(words) or not said else Refused
-    # The API server redirects nobody; a proxy that does so does not let us through to it.
+        # Quotas and admission webhooks answer 403 as well, which no role changes.
+        return Forbidden if _RBAC_WORDS.search(words) or not answer else Refused
+    # The API server does not redirect; a proxy does.
     if status == 429 or status >= 500 or status == 408 or 300 <= status < 400:
         return Transient
     return {401: Unauthorized, 410: Expired, 400: Refused, 413: Refused, 422: Refused}.get(
@@ -270,15 +270,15 @@ def _class_for(
     )
 
 
-def _missing(reason: str, said: Mapping[str, Any]) -> str:
-    """The name of the object that a 404 is about; without one it speaks of the resource type."""
-    details = said.get("details")
+def _missing(reason: str, answer: Mapping[str, Any]) -> str:
+    """The name of the object that a 404 is about; empty where it is about the resource type."""
+    details = answer.get("details")
     named = reason == "NotFound" and isinstance(details, dict) and details.get("name")
     return str(named or "")
 
 
-def _retry_after(headers: Mapping[str, str], said: Mapping[str, Any]) -> float:
-    details = said.get("details")
+def _retry_after(headers: Mapping[str, str], answer: Mapping[str, Any]) -> float:
+    details = answer.get("details")
     asked = headers.get("Retry-After") or (
         details.get("retryAfterSeconds") if isinstance(details, dict) else None
     )

@@ -1,7 +1,7 @@
-"""A small, typed face over the Kubernetes API. Every other module speaks to the cluster here.
+"""A small, typed client of the Kubernetes API. Every other module uses the cluster through it.
 
-Objects are plain dictionaries in their JSON form, and errors are typed (`api_errors`). What a
-retry can mend is retried (`transport`), except for streams.
+Objects are plain dictionaries in their JSON form, and errors are typed (`api_errors`). Requests
+are retried where that can help (`transport`), except for streams.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from kfp_pytorch.launcher.kubernetes.streams import LogStream, WatchStream
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy, Transport, ignore_report
 
 PAGE = 500
-# Of a log, counted from its beginning: more than a tail of a hundred lines, none of which a
-# container runtime makes longer than 16 KiB.
+# Bytes of a log, from its beginning: more than a hundred lines, each of at most 16 KiB.
 _MOST_OF_A_LOG = 4 << 20
 Objects = list[Object]
 
@@ -42,8 +41,8 @@ def connect(
     Args:
         namespace: The namespace to work in; empty for the service account's, or the
             kubeconfig context's, or `default`.
-        policy: How long to try for an answer; None for the usual.
-        notify: Is told, in words, when the server has been unavailable for a while.
+        policy: How long requests are retried; None for the default.
+        notify: Is called with a message when the server has been unavailable for a while.
         load_credentials: Reads the credentials; called again whenever the server answers 401.
 
     Returns:
@@ -59,11 +58,11 @@ class Kube:
     """A connection to one API server, safe to use from several threads.
 
     Every method raises `ApiError` or one of its subclasses when the server refuses, `Forbidden`
-    when a permission is missing, and `CannotObserve` when no answer came within the blind time.
+    when a permission is missing, and `CannotObserve` when the unavailability budget is used up.
 
     Attributes:
         namespace: The namespace used where a call names none.
-        home: The namespace that goes with the credentials: this step's own.
+        own_namespace: The namespace of the credentials: this step's own.
     """
 
     def __init__(self, transport: Transport, namespace: str = "") -> None:
@@ -123,21 +122,20 @@ class Kube:
     ) -> Object:
         """Creates an object.
 
-        A try whose answer was lost may have worked; the next then meets `AlreadyExists`.
+        An attempt whose answer was lost may have succeeded; the next raises `AlreadyExists`.
 
         Args:
             kind: Its kind.
             obj: The object.
             namespace: Its namespace.
             unknown_fields: `Strict` has the server refuse fields that the kind does not have,
-                which it would else leave out without a word. Servers before 1.25 know nothing
-                of it.
+                which it would drop silently. Servers before 1.25 ignore this.
 
         Returns:
-            The object as it was made.
+            The object as it was created.
 
         Raises:
-            AlreadyExists: There is one of its name.
+            AlreadyExists: An object of this name exists.
         """
         query = {"fieldValidation": unknown_fields}
         return self._object(kind, "create", "POST", "", namespace, query=query, body=obj)
@@ -154,7 +152,7 @@ class Kube:
             The object as it is now.
 
         Raises:
-            Conflict: Somebody else changed it since it was read.
+            Conflict: It has changed since it was read.
         """
         return self._object(kind, "update", "PUT", obj["metadata"]["name"], namespace, body=obj)
 
@@ -166,7 +164,7 @@ class Kube:
         namespace: str = "",
         propagation: str = "Foreground",
     ) -> None:
-        """Asks for an object's deletion.
+        """Deletes an object.
 
         Args:
             kind: Its kind.
@@ -182,7 +180,7 @@ class Kube:
         path = self._path(kind, name, namespace)
 
         def attempt() -> None:
-            # A proxy's page, or nothing at all, tells of no deletion.
+            # A proxy's page, or an empty answer, is not the server's.
             self._transport.json(call, "DELETE", path, body=options)
 
         self._transport.retried(attempt)
@@ -226,7 +224,7 @@ class Kube:
             try:
                 page = self._page(call, path, selectors | {"continue": token})
             except Expired:
-                # The continue token outlived the server's history: start again, but not for ever.
+                # The continue token is older than the server's history: start again, a few times.
                 items, token, expired = [], "", expired + 1
                 if expired > 3:
                     raise
@@ -250,13 +248,13 @@ class Kube:
         idle_timeout: float = 300.0,
         lifetime: float = 1800.0,
     ) -> WatchStream:
-        """Opens a watch. It is tried once: what to do after it breaks is the caller's to know.
+        """Opens a watch. It is not retried.
 
         Args:
             kind: The kind to watch.
             name: Only the object of this name; empty for all.
             labels: A label selector; empty for all.
-            resource_version: Where to begin; empty: with what exists now, as ADDED events.
+            resource_version: Where to begin; empty to begin with what exists, as ADDED events.
             namespace: The namespace.
             idle_timeout: Seconds without an event or bookmark after which the stream is dead.
             lifetime: Seconds after which the server is asked to end it.
@@ -295,7 +293,7 @@ class Kube:
         Args:
             pod: The pod's name.
             container: The container's name.
-            previous: The log of the container before its last restart.
+            previous: Whether to read the log of the container before its last restart.
             tail_lines: Only so many of the last lines; 0 for all.
             since: Only from this RFC 3339 time on, whole seconds; empty for all.
             timestamps: Whether each line begins with its time.
@@ -320,7 +318,7 @@ class Kube:
     def follow_log(
         self, pod: str, container: str, *, since: str = "", idle_timeout: float, namespace: str = ""
     ) -> LogStream:
-        """Follows a container's log, each line with its time. It is tried once.
+        """Follows a container's log, each line with its time. It is not retried.
 
         Args:
             pod: The pod's name.
@@ -377,7 +375,7 @@ class Kube:
         def attempt() -> Object:
             page = self._transport.json(call, "GET", path, query=query)
             if page.get("items") is None and str(page.get("kind")).endswith("List"):
-                # How Go writes an empty list that nobody made.
+                # How Go writes an empty list.
                 page["items"] = []
             items = page.get("items")
             if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):

@@ -21,7 +21,7 @@ def event_message(event: Object) -> str:
 
 
 def autoscaler_message(events: list[Object]) -> str:
-    """Says what the cluster autoscaler last told about the pods; or an empty string."""
+    """Return what the cluster autoscaler last reported of the pods; or an empty string."""
     for event in reversed(events):
         if event.get("reason") == _SCALES_UP:
             return f"the autoscaler is adding nodes ({event_message(event)})"

@@ -1,8 +1,8 @@
-"""Why a job does not run yet, in the words of the scheduler, the queue or the autoscaler. No I/O.
+"""Why a job does not run yet, as scheduler, queue and autoscaler report it. No I/O.
 
-Kueue tells its reasons on the job's Workload, `KIND-JOB-HASH` (pkg/controller/jobframework).
-Volcano makes a PodGroup of the job's own name, and no pod comes before that is let in. The cluster
-autoscaler tells on pods, with events of type Normal.
+Kueue reports its reasons on the job's Workload, named after the kind, the job and a hash
+(pkg/controller/jobframework). Volcano makes a PodGroup of the job's own name, and no pod is created
+before that is admitted. The cluster autoscaler reports on pods, with events of type Normal.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ QUEUE_ADVICE = (
     "Ask for less, choose another queue (label kueue.x-k8s.io/queue-name; kubectl get localqueues "
     "lists them), or raise queue_timeout; 0 waits without a limit."
 )
-# The kubelet's words of a container that it has not come to: why, only events tell.
-_SAYS_NOTHING = ("ContainerCreating", "PodInitializing")
-# Normal events that say nothing of why something has to wait.
-_TELLING = frozenset({"Pending", "Preempted", "Suspended", "Stopped", "Inadmissible"})
+# The kubelet's reasons that explain nothing; only events do.
+_UNSPECIFIC = ("ContainerCreating", "PodInitializing")
+# Normal events that explain why something waits.
+_EXPLAINING = frozenset({"Pending", "Preempted", "Suspended", "Stopped", "Inadmissible"})
 
 
 def is_workload(event: Object, prefix: str) -> bool:
@@ -33,36 +33,36 @@ def is_workload(event: Object, prefix: str) -> bool:
 
 
 def reason(pods: Iterable[Object], events: list[Object]) -> str:
-    """Says why pods do not run yet, or are not there yet.
+    """Return why pods do not run yet, or do not exist yet.
 
     Args:
         pods: The job's pods as last seen, in order.
         events: The events about it, oldest first.
 
     Returns:
-        The cluster's own words with the name of the first pod that waits; or an empty string.
+        The cluster's message with the name of the first pod that waits; or an empty string.
     """
     stuck = [pod for pod in pods if not is_running_or_ended(pod)]
     for pod in stuck:
         said = reason_not_running(pod)
-        if said in _SAYS_NOTHING:
+        if said in _UNSPECIFIC:
             said = next(filter(None, (_of(event, pod) for event in reversed(events))), said)
         if said:
             more = f" and {len(stuck) - 1} more" if len(stuck) > 1 else ""
             scaling = autoscaler_message(events)
             return f"{objects.name(pod)}{more}: {said}" + (f"; {scaling}" if scaling else "")
-    return autoscaler_message(events) or next(filter(None, map(_telling, reversed(events))), "")
+    return autoscaler_message(events) or next(filter(None, map(_explanation, reversed(events))), "")
 
 
 def _of(event: Object, pod: Object) -> str:
-    """What a warning tells of this pod, or an empty string."""
+    """What a warning says of this pod, or an empty string."""
     about = event.get("involvedObject") or event.get("regarding")
     of_it = objects.dig(about, "name") == objects.name(pod)
-    return _telling(event) if of_it and event.get("type") != "Normal" else ""
+    return _explanation(event) if of_it and event.get("type") != "Normal" else ""
 
 
-def _telling(event: Object) -> str:
+def _explanation(event: Object) -> str:
     reason = str(event.get("reason") or "")
-    if event.get("type") == "Normal" and reason not in _TELLING:
+    if event.get("type") == "Normal" and reason not in _EXPLAINING:
         return ""
     return f"{reason}: {event_message(event)}" if reason else event_message(event)

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 from kfp_pytorch.launcher.kubernetes.api_errors import Call
 
-# In seconds. Where `/readyz` may not be read, only time tells a missing permission from a start.
+# In seconds. Where `/readyz` may not be read, a 403 that lasts so long does not come of a start.
 BELIEVED_AFTER = 30.0
 # A repeated 403 of a server that is ready is believed no sooner: requests of one moment count once.
 _REPEATED_AFTER = 0.5
-# Denials that are further apart than this have nothing to do with each other.
+# Denials that are further apart than this, in seconds, are unrelated.
 _FORGOTTEN_AFTER = 120.0
 
 
 class Readiness(enum.Enum):
-    """What `/readyz` says of a server."""
+    """The answer of `/readyz`."""
 
     READY = enum.auto()
     STARTING = enum.auto()
@@ -71,7 +71,7 @@ class Permissions:
 
         Args:
             call: The call, which was never allowed.
-            readiness: What `/readyz` says after the 403.
+            readiness: The answer of `/readyz` after the 403.
             now: The time, by the monotonic clock.
 
         Returns:

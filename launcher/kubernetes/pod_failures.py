@@ -1,6 +1,6 @@
-"""What a pod's status tells: whether it runs, whether it crashed, whether it never will run.
+"""Containers that crashed or cannot start, by a pod's status. No I/O.
 
-No I/O. Init containers count like any other: a worker's waits for the master's name.
+Init containers count like any other: a worker's waits for the master's name.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from kfp_pytorch.launcher.kubernetes.pod_status import (
     statuses,
 )
 
-# Nothing mends these but a change of the job.
+# Only a change of the job helps.
 _AT_ONCE = frozenset({"InvalidImageName", "ErrImageNeverPull"})
-# A registry may be slow or unavailable for a while.
+# A registry may be unavailable for a while.
 _PULL = frozenset(
     {
         *("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"),
         "SignatureValidationFailed",
     }
 )
-# A secret or config map may come a moment later than the pod.
+# A Secret or ConfigMap may be created a moment later than the pod.
 _CONFIG = frozenset(
     {
         *("CreateContainerConfigError", "CreateContainerError", "RunContainerError"),
@@ -39,7 +39,7 @@ _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
 
 @dataclass(frozen=True)
 class StartupFailure:
-    """A container that does not come up.
+    """A container that cannot start.
 
     Attributes:
         pod: The pod's name.
@@ -63,16 +63,16 @@ class StartupFailure:
 
 @dataclass(frozen=True, order=True)
 class Crash:
-    """One end of a container that was no success.
+    """One end of a container that was not a success.
 
     Attributes:
         pod: The pod's name.
         uid: The pod's uid.
         container: The container's name.
         number: How often the container had ended before.
-        restarted: Whether its successor has been started, so that its log is the previous one.
+        restarted: Whether the container was started again, so that its log is the previous one.
         code: What it ended with; -1 if that is not known.
-        asked: Whether its pod was being deleted, so that it was told to end.
+        asked: Whether its pod was being deleted, so that the kubelet ended it.
     """
 
     pod: str
@@ -85,16 +85,16 @@ class Crash:
 
 
 def startup_failures(pod: Object) -> Iterator[StartupFailure]:
-    """Finds the containers of a pod that do not come up, init containers first.
+    """Yields the containers of a pod that cannot start, init containers first.
 
-    Those of a pod that is being deleted, as one that a queue takes back, need not.
+    Those of a pod that is being deleted, such as by a queue, need not start.
     """
     if is_terminating(pod):
         return
     images = {c.get("name"): c.get("image", "") for c in _containers(pod)}
     for status in container_statuses(pod):
         if dig(status, "state", "running") is not None:
-            # It has come up, whatever kept it from that before.
+            # It has started by now.
             continue
         waiting = dig(status, "state", "waiting") or {}
         reason, message = str(waiting.get("reason") or ""), waiting.get("message", "")
@@ -108,7 +108,7 @@ def startup_failures(pod: Object) -> Iterator[StartupFailure]:
 
 
 def crashes(pod: Object) -> Iterator[Crash]:
-    """Finds the ends of a pod's containers that were no success, as far as its status shows."""
+    """Yields the ends of a pod's containers that its status has and that were not a success."""
     metadata, over = pod["metadata"], _over(pod)
     for status in container_statuses(pod):
         restarts, name = int(status.get("restartCount") or 0), str(status.get("name"))
@@ -145,40 +145,38 @@ def _containers(pod: Object) -> list[Object]:
 
 @dataclass
 class StartupFailures:
-    """Remembers since when each container has been in trouble: a pod's status does not say."""
+    """Remembers since when each container cannot start: a pod's status does not have that."""
 
     pull_grace: float = 120.0
     config_grace: float = 60.0
     _since: dict[tuple[str, str, float], float] = field(default_factory=dict)
 
     def fatal(self, pods: Iterable[Object], now: float) -> StartupFailure | None:
-        """Finds a trouble that has lasted longer than its grace.
+        """Return a startup failure that has lasted longer than its grace, or None.
 
         Args:
             pods: The job's pods as last seen.
             now: The time, by the clock that all calls use.
 
-        Returns:
-            The trouble, or None.
         """
         current: dict[tuple[str, str, float], float] = {}
         worst: StartupFailure | None = None
         for pod in pods:
-            for trouble in startup_failures(pod):
-                grace = self._grace(trouble.reason)
-                key = (str(pod["metadata"].get("uid", "")), trouble.container, grace)
+            for failure in startup_failures(pod):
+                grace = self._grace(failure.reason)
+                key = (str(pod["metadata"].get("uid", "")), failure.container, grace)
                 current[key] = self._since.get(key, now)
                 if now - current[key] >= grace and worst is None:
-                    worst = trouble
+                    worst = failure
         self._since = current
         return worst
 
     def reset(self) -> None:
-        """Begins anew: nobody could tell that a trouble was over."""
+        """Begins again: nobody could see whether a failure was over."""
         self._since = {}
 
     def next_deadline(self) -> float | None:
-        """The time at which a trouble that lasts would become fatal, or None."""
+        """The time at which a failure that lasts would become fatal, or None."""
         return min((since + key[2] for key, since in self._since.items()), default=None)
 
     def _grace(self, reason: str) -> float:

@@ -1,4 +1,4 @@
-"""What a Pod object says, read without trusting that any field is there."""
+"""Reads the status of a Pod object, whatever is missing in it. No I/O."""
 
 from __future__ import annotations
 

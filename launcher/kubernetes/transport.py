@@ -260,7 +260,7 @@ class Transport:
 
     def _wait(self, error: Transient, pause: float) -> float:
         asked = min(error.retry_after, 4 * self._policy.max_pause)
-        # Jitter: a hundred launchers must not come back to a restarted server in step.
+        # Jitter: a hundred launchers must not return to a restarted server at once.
         return asked + random.uniform(0.5, 1.0) * pause  # noqa: S311
 
     def _once(

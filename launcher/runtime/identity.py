@@ -28,14 +28,14 @@ _READABLE_MINIMUM = 1
 
 @dataclass(frozen=True)
 class Step:
-    """Who this step is, as far as the cluster tells.
+    """The step's own pod and run, as far as they are known.
 
     Attributes:
         pod_name: The name of the step's own pod; empty outside of one.
         run_id: The id of the KFP run, or empty.
         owner: An owner reference to the Workflow that owns the step's pod, or None.
         namespace: The pod's namespace.
-        note: What could not be learned, and why; or empty.
+        note: What could not be read, and why; or empty.
     """
 
     pod_name: str = ""
@@ -81,8 +81,8 @@ def identify(readable: str, model_uri: str, suffix: str, run_id: str, spec: Any)
         The identity.
 
     Raises:
-        InputError: The URI is empty, so nothing tells this step from another; or the suffix
-            leaves no room for a name.
+        InputError: The URI is empty, so nothing identifies this step; or the suffix leaves no
+            room for a name.
     """
     if not model_uri:
         raise InputError(

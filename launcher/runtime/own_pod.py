@@ -1,4 +1,4 @@
-"""Knows whether the step's own pod is being deleted: a signal then comes from a drain."""
+"""Finds out whether the step's own pod is being deleted: a signal then means a drain."""
 
 from __future__ import annotations
 

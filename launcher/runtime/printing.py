@@ -1,4 +1,4 @@
-"""What a step tells a person while it runs, on a stdout that may be broken."""
+"""What a step prints while it runs, on a stdout that may be broken."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _lock = threading.Lock()
 
 
 def printable(text: str) -> str:
-    """Make text that any file, terminal and UI takes, whatever a program put into its words.
+    """Make text that any file, terminal and UI can show, without control characters.
 
-    A file's name that is not UTF-8 comes as half of a surrogate pair, which cannot be written.
+    A file's name that is not UTF-8 has half of a surrogate pair, which cannot be written.
     """
     return _writable(_CONTROLS.sub("", text))
 
@@ -35,7 +35,7 @@ def _writable(text: str) -> str:
 
 
 def log(text: str) -> None:
-    """Prints one line with the time in UTC. A broken stdout is borne: it never ends the step."""
+    """Prints one line with the time in UTC. A broken stdout does not end the step."""
     write(f"[{datetime.now(UTC):%H:%M:%S}] {text}\n")
 
 
@@ -67,7 +67,7 @@ def write_termination_message(text: str) -> None:
 
 
 def duration(seconds: float) -> str:
-    """Says a duration as a person would: `12 s`, `5 min`, `3 h 20 min`, `2 d 4 h`."""
+    """Format a duration for a person: `12 s`, `5 min`, `3 h 20 min`, `2 d 4 h`."""
     whole = int(max(0.0, seconds))
     if whole < 120:
         return f"{whole} s"
@@ -78,7 +78,7 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """Says each new state at once, and one that lasts every few minutes.
+    """Logs each new state at once, and one that lasts every few minutes.
 
     Attributes:
         every: Seconds between two lines while nothing changes.
@@ -87,23 +87,23 @@ class Progress:
     def __init__(self, every: float) -> None:
         self.every = every
         self._state = ""
-        self._since = self._said = time.monotonic()
+        self._since = self._logged = time.monotonic()
 
     def report(self, state: str, words: str = "") -> None:
-        """Says where things stand, if it is new or was last said long ago.
+        """Logs the state, if it is new or was last logged long ago.
 
         Args:
-            state: The state in a few words, such as `queued`; a new one is said at once.
-            words: What goes with it, which may change without being news.
+            state: The state, such as `queued`; a new one is logged at once.
+            words: Details, whose changes alone are not logged.
         """
         now, tail = time.monotonic(), f": {words}" if words else ""
         if state != self._state:
-            self._state, self._since, self._said = state, now, now
+            self._state, self._since, self._logged = state, now, now
             log(f"{state}{tail}")
-        elif now - self._said >= self.every:
-            self._said = now
+        elif now - self._logged >= self.every:
+            self._logged = now
             log(f"still {state}, {duration(now - self._since)}{tail}")
 
     def next_due(self) -> float:
         """The monotonic time of the next line, if nothing changes."""
-        return self._said + self.every
+        return self._logged + self.every

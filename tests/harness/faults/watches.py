@@ -102,6 +102,15 @@ class ReorderEvents:
 
 
 @dataclass(frozen=True)
+class BookmarksOnly:
+    """A watch that brings bookmarks and no change."""
+
+    async def strike(self, call: Call) -> None:
+        """Leaves out all other events."""
+        await _rewritten(call, lambda line: iter((line,) if b'"BOOKMARK"' in line else ()))
+
+
+@dataclass(frozen=True)
 class WithholdLast:
     """A watch that is always one event behind, and so never says the last."""
 

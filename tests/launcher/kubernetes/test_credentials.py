@@ -78,6 +78,23 @@ def test_a_pods_service_account_names_itself(tmp_path: Path) -> None:
     assert found.tls is not None
 
 
+def test_files_and_variables_of_a_pod_may_end_with_a_line_break(tmp_path: Path) -> None:
+    subject = "system:serviceaccount:team:default-editor"
+    (tmp_path / "token").write_text(f"{token_of(subject)}\n")
+    (tmp_path / "namespace").write_text("team\n")
+    (tmp_path / "ca.crt").write_text(f"\n{Path(__import__('certifi').where()).read_text()}\n")
+    environ = {"KUBERNETES_SERVICE_HOST": "h\n", "KUBERNETES_SERVICE_PORT": "6443\n"}
+    found = load(environ, tmp_path)
+    assert (found.server, found.namespace) == ("https://h:6443", "team")
+    assert found.authorization == f"Bearer {token_of(subject)}"
+
+
+def test_addresses_in_a_kubeconfig_may_end_with_a_line_break(tmp_path: Path) -> None:
+    cluster = {"server": "http://h:8080\n", "proxy-url": "http://proxy:3128\n"}
+    found = load({"KUBECONFIG": str(kubeconfig(tmp_path / "config", {}, cluster))})
+    assert (found.server, found.proxy) == ("http://h:8080", "http://proxy:3128")
+
+
 def test_a_kubeconfig_that_was_set_goes_before_the_service_account(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t")
     path = kubeconfig(tmp_path / "config", {})
@@ -287,3 +304,12 @@ def test_an_exec_plugin_is_left_to_the_official_client(tmp_path: Path) -> None:
     }
     path = kubeconfig(tmp_path / "config", {"exec": plugin})
     assert load({"KUBECONFIG": str(path)}).authorization == "Bearer from-a-plugin"
+
+
+def test_an_exec_plugin_without_the_official_client_names_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    path = kubeconfig(tmp_path / "config", {"exec": {"command": "aws"}})
+    with pytest.raises(NoCluster, match="pip install kubernetes"):
+        load({"KUBECONFIG": str(path)})

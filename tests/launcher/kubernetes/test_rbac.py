@@ -12,6 +12,7 @@ import yaml
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.constants import WORKFLOW, Kind
 from kfp_pytorch.launcher.errors import JobFailed
+from kfp_pytorch.launcher.jobs.registry import KINDS
 from kfp_pytorch.launcher.kubernetes.api_errors import Call, Forbidden
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -57,16 +58,18 @@ def _permission(request: Any) -> tuple[str, str, str]:
 
 
 def test_every_call_in_the_launchers_source_is_granted() -> None:
-    kinds = {name: kind for name, kind in vars(constants).items() if isinstance(kind, Kind)}
+    kinds = {name: [kind] for name, kind in vars(constants).items() if isinstance(kind, Kind)}
+    # How the launcher names the resource of a kind of job.
+    kinds |= {name: [k.resource for k in KINDS.values()] for name in ("resource", "_kind")}
     found = set()
     for path in (ROOT / "launcher").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             verb = VERBS.get(node.func.attr)
-            kind = kinds.get(_name(node.args[0]) if node.args else "")
-            if verb and kind:
-                found.add((kind.group, kind.plural, verb))
+            if verb and node.args:
+                named = kinds.get(_name(node.args[0]), [])
+                found |= {(kind.group, kind.plural, verb) for kind in named}
     assert ("kubeflow.org", "pytorchjobs", "create") in found
     assert found - granted() == set()
     assert WORKFLOW.plural not in {resource for _, resource, _ in granted()}
