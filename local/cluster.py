@@ -77,7 +77,7 @@ class Cluster:
         node.create(self.api, self._gpu_count)
         claims.restore(self.api, self._root)
         claims.ensure(self.api, "default", DEFAULT_OUTPUT_URI.removeprefix("pvc://"))
-        for runtime in _serving_runtimes():
+        for runtime in filter(None, yaml.safe_load_all(_RUNTIMES.read_text())):
             runtime["metadata"]["namespace"] = "default"
             self.api.create(SERVING_RUNTIME, runtime)
 
@@ -133,10 +133,6 @@ class Cluster:
         _print_line(state)
 
 
-def _serving_runtimes() -> list[Object]:
-    return [each for each in yaml.safe_load_all(_RUNTIMES.read_text()) if each]
-
-
 def _definitions(folder: Path | None) -> list[Object]:
     if folder is None:
         return []
@@ -153,17 +149,13 @@ def _print_line(what: Object) -> None:
     os.write(sys.stdout.fileno(), json.dumps(what).encode() + b"\n")
 
 
-def _arguments(arguments: list[str]) -> argparse.Namespace:
+def main(arguments: list[str]) -> int:
+    """Run the cluster until SIGTERM; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m kfp_pytorch.local.cluster")
     parser.add_argument("--root", type=Path, default=lifecycle.default_root())
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--crds", type=Path)
-    return parser.parse_args(arguments)
-
-
-def main(arguments: list[str]) -> int:
-    """Run the cluster until SIGTERM; returns the exit status."""
-    given = _arguments(arguments)
+    given = parser.parse_args(arguments)
     root = given.root.absolute()
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
     try:

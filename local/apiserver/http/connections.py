@@ -24,25 +24,19 @@ class Connections:
 
     def protocol(self) -> Callable[..., asyncio.Protocol]:
         """A class for uvicorn that speaks HTTP as its own does, and reports here."""
-        opened, closed = self._opened, self._closed
+        connections = self._open
         base: Any = AutoHTTPProtocol
 
         class Tracked(base):  # type: ignore[misc]
             def connection_made(self, transport: asyncio.Transport) -> None:
-                opened(transport)
+                connections[_peer(transport)] = transport
                 super().connection_made(transport)
 
             def connection_lost(self, exc: Exception | None) -> None:
-                closed(self.transport)
+                connections.pop(_peer(self.transport), None)
                 super().connection_lost(exc)
 
         return Tracked
-
-    def _opened(self, transport: asyncio.Transport) -> None:
-        self._open[_peer(transport)] = transport
-
-    def _closed(self, transport: asyncio.Transport) -> None:
-        self._open.pop(_peer(transport), None)
 
     def transport(self, peer: Peer) -> asyncio.Transport | None:
         """A client's connection, if it is open."""

@@ -192,12 +192,8 @@ def _grown(path: Path, offset: int, *, whole: bool) -> tuple[bytes, int]:
 
 def _selected(lines: Iterable[bytes], since: datetime | None) -> Iterator[bytes]:
     for line in lines:
-        if since is None or _time(line) >= since:
+        if since is None or datetime.fromisoformat(line.partition(b" ")[0].decode()) >= since:
             yield line
-
-
-def _time(line: bytes) -> datetime:
-    return datetime.fromisoformat(line.partition(b" ")[0].decode())
 
 
 def _shown(lines: Iterable[bytes], timestamps: bool) -> Iterator[bytes]:

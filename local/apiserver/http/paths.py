@@ -35,7 +35,8 @@ def target(registry: Registry, path: str) -> Target | None:
 
 
 def _target(registry: Registry, group: str, version: str, parts: list[str]) -> Target | None:
-    if parts[0] == "namespaces" and _is_namespace_itself(parts, group):
+    namespace_itself = len(parts) < 3 or parts[2] in ("status", "finalize")
+    if not group and parts[0] == "namespaces" and namespace_itself:
         return _within(registry.of(NAMESPACE), None, parts[1:]) if version == "v1" else None
     namespace: str | None = None
     if parts[0] == "namespaces" and len(parts) > 2:
@@ -46,10 +47,6 @@ def _target(registry: Registry, group: str, version: str, parts: list[str]) -> T
     if len(parts) > 1 and resource.namespaced and namespace is None:
         return None
     return _within(resource, namespace, parts[1:])
-
-
-def _is_namespace_itself(parts: list[str], group: str) -> bool:
-    return not group and (len(parts) < 3 or parts[2] in ("status", "finalize"))
 
 
 def _within(resource: Resource, namespace: str | None, rest: list[str]) -> Target | None:

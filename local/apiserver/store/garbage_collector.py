@@ -69,8 +69,9 @@ class Collector:
             self._enqueue(key)
         for owner in objects.owners(obj):
             self._enqueue_owner(owner, objects.namespace(obj))
-        if objects.namespace(obj):
-            self._enqueue_namespace(objects.namespace(obj))
+        namespace = (NAMESPACE, "", objects.namespace(obj))
+        if self._terminating.get(namespace):
+            self._enqueue(namespace)
 
     def _index(self, kind: Kind, obj: Object, previous: Object | None) -> None:
         key = _key(kind, obj)
@@ -113,11 +114,6 @@ class Collector:
             kind = resource.kind
             if (kind.kind, kind.api_version) == (owner["kind"], owner["apiVersion"]):
                 self._enqueue((kind, namespace if resource.namespaced else "", owner["name"]))
-
-    def _enqueue_namespace(self, name: str) -> None:
-        key = (NAMESPACE, "", name)
-        if self._terminating.get(key):
-            self._enqueue(key)
 
     def _work(self, key: _Key) -> None:
         obj = self._api.find(*key)
@@ -196,13 +192,9 @@ class Collector:
             await asyncio.sleep(_EVENT_SWEEP_S)
             limit = self._api.clock() - _EVENT_TTL
             for event in self._api.snapshot(EVENT):
-                if _last_seen(event) < limit:
+                seen = event.get("lastTimestamp") or event["metadata"]["creationTimestamp"]
+                if datetime.fromisoformat(seen) < limit:
                     self._api.delete(EVENT, objects.namespace(event), objects.name(event))
-
-
-def _last_seen(event: Object) -> datetime:
-    seen = event.get("lastTimestamp") or event["metadata"]["creationTimestamp"]
-    return datetime.fromisoformat(seen)
 
 
 def _key(kind: Kind, obj: Object) -> _Key:

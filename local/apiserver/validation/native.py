@@ -9,7 +9,7 @@ from typing import Any
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.errors import ApiError, Cause, Object
+from kfp_pytorch.local.apiserver.errors import Cause, Object
 from kfp_pytorch.local.apiserver.registry import Resource
 from kfp_pytorch.local.apiserver.validation import defaults, models, pods
 from kfp_pytorch.local.apiserver.validation.fields import unreadable
@@ -47,13 +47,10 @@ def prune(resource: Resource, obj: Object) -> tuple[Object, list[str]]:
     try:
         kept = _fitted(body, model, "", dropped)
     except _MisfitError as error:
-        raise _unreadable(resource, error) from None
+        where = f"{resource.kind.kind}.{error.path}"
+        wanted = _GO_TYPES.get(error.wanted, error.wanted)
+        raise unreadable(resource, error.value, where, wanted) from None
     return {"kind": obj["kind"], **kept, "metadata": obj["metadata"]}, dropped
-
-
-def _unreadable(resource: Resource, error: _MisfitError) -> ApiError:
-    wanted = _GO_TYPES.get(error.wanted, error.wanted)
-    return unreadable(resource, error.value, f"{resource.kind.kind}.{error.path}", wanted)
 
 
 def _fitted(value: Any, wanted: str, path: str, dropped: list[str]) -> Any:

@@ -72,7 +72,7 @@ def check(resource: Resource, obj: Object) -> Iterator[Cause]:
     if resource.schema is None:
         return
     body = {key: value for key, value in obj.items() if key != "metadata"}
-    errors = list(_validator(resource).iter_errors(body))
+    errors = list(_validator(_ById(resource.schema)).iter_errors(body))
     # A real server names wrong values first, then what is missing.
     yield from (_cause(error) for error in errors if error.kind.name != "required")
     yield from (_cause(error) for error in errors if error.kind.name == "required")
@@ -86,7 +86,7 @@ def forbidden_changes(resource: Resource, old: Object, new: Object) -> Iterator[
 
 
 @lru_cache(maxsize=64)
-def _cached_validator(schema: _ById) -> Draft7Validator:
+def _validator(schema: _ById) -> Draft7Validator:
     # Imported late: a server with nothing to check starts without it.
     from jsonschema_rs import Draft7Validator
 
@@ -104,10 +104,6 @@ class _ById:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _ById) and other.schema is self.schema
-
-
-def _validator(resource: Resource) -> Draft7Validator:
-    return _cached_validator(_ById(resource.schema or {}))
 
 
 def _plain(schema: Any) -> Any:
