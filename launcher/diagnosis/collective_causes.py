@@ -37,7 +37,7 @@ def peers_lost(facts: Facts) -> Cause | None:
     if not lost or (own and not errors[-1].lost_peers):
         return None
     evidence = facts.evidence
-    missing, absent = missing_ranks(evidence, errors, text), _not_started(evidence)
+    missing, absent = _missing_ranks(evidence, errors, text), _not_started(evidence)
     what = _interruption(text, _peer(evidence, text))
     if missing:
         pods = some(dict.fromkeys(_pod_of(evidence, rank) for rank in missing))
@@ -77,17 +77,8 @@ def _interruption(text: str, peer: str) -> str:
     return "A rank lost the connection to another one"
 
 
-def missing_ranks(evidence: Evidence, found: list[Error], text: str) -> list[int]:
-    """Return the ranks that others waited for, as far as the logs say it.
-
-    Args:
-        evidence: What was seen; the job says how many ranks there are.
-        found: The programs' errors.
-        text: All logs and messages.
-
-    Returns:
-        Ranks, ascending; empty where nothing says it.
-    """
+def _missing_ranks(evidence: Evidence, found: list[Error], text: str) -> list[int]:
+    """Return the ranks that others waited for, ascending, as far as the logs say it."""
     named = [match[1] or match[2] or match[3] for match in _MISSING.finditer(text)]
     if named:
         return sorted({int(rank) for part in named for rank in re.findall(r"\d+", part)})

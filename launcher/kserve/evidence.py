@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from kfp_pytorch.launcher.kubernetes.pod_status import container_status
 
 CRASHES = 2
 TAIL_LINES = 20
-MOST_EVENTS = 5
+MOST_EVENTS = 3
 MOST_PODS = 3
 LONGEST_LINE = 500
 # Events of this reason repeat what the containers' states say.
@@ -76,6 +77,7 @@ def _parts(kube: Kube, inputs: ServiceInputs, seen: Snapshot) -> Iterator[str]:
     try:
         for pod in shown:
             yield from _pod_evidence(kube, pod)
+        yield from itertools.islice(_events(kube, shown), MOST_EVENTS)
     except StepError as error:
         yield f"(More could not be read: {error.short})"
     if len(seen.pods) > len(shown):
@@ -102,6 +104,8 @@ def _serves_now(seen: Snapshot, spec_hash: str) -> str:
         new = available > 0
     if previous:
         return "The previous revision still serves. The service was left as it is."
+    if new and objects.condition(seen.service, "Ready").get("status") == "True":
+        return "The new revision serves, but not as asked for. The service was left as it is."
     if new:
         return (
             "The new revision's pods are ready, but the service is not, so requests may not reach "
@@ -129,8 +133,12 @@ def _pod_evidence(kube: Kube, pod: Object) -> Iterator[str]:
             container = str(status.get("name"))
             tail = _log_tail(kube, name, container)
             yield f"Container {container} of pod {name} runs, but is not ready. {tail}"
-    for event in warnings(kube, name):
-        yield f"Event of pod {name}: {event.get('reason')}: {event.get('message')}"
+
+
+def _events(kube: Kube, pods: list[Object]) -> Iterator[str]:
+    for name in map(objects.name, pods):
+        for event in reversed(warnings(kube, name)):
+            yield f"Event of pod {name}: {event.get('reason')}: {event.get('message')}"
 
 
 def _is_ready(pod: Object) -> bool:

@@ -40,13 +40,9 @@ class Rollout:
 
 def mode_of(service: Object) -> str:
     """Return `Standard` or `Knative`, or an empty string while the cluster does not say."""
-    said = dig(service, "status", "deploymentMode")
-    said = said or dig(service, "metadata", "annotations", MODE_ANNOTATION) or ""
-    if said in MODES:
-        found = MODES[said]
-        if found:
-            return found
-    return "Knative" if created_revision(service) else ""
+    written = dig(service, "status", "deploymentMode")
+    written = written or dig(service, "metadata", "annotations", MODE_ANNOTATION) or ""
+    return MODES.get(str(written)) or ("Knative" if created_revision(service) else "")
 
 
 def created_revision(service: Object) -> str:
@@ -119,11 +115,11 @@ def _workload_waits_for(service: Object, workload: Object | None, spec_hash: str
     observed = int(status.get("observedGeneration") or 0)
     if observed < int(dig(workload, "metadata", "generation") or 0):
         return "the Deployment's controller"
-    wanted = max(spec.get("replicas", 1), autoscaler_minimum(service))
+    wanted = max(spec.get("replicas", 1), _autoscaler_minimum(service))
     if not spec.get("replicas", 1) and dig(service, "spec", "predictor", "minReplicas") != 0:
         return "pods of the new revision: its Deployment is scaled to 0"
-    counts = {f: int(status.get(f) or 0) for f in ("updatedReplicas", "availableReplicas")}
-    counts["replicas"] = int(status.get("replicas") or 0)
+    fields = ("updatedReplicas", "availableReplicas", "replicas")
+    counts = {field: int(status.get(field) or 0) for field in fields}
     if set(counts.values()) != {wanted}:
         words = _deployment_words(workload)
         return (
@@ -133,15 +129,8 @@ def _workload_waits_for(service: Object, workload: Object | None, spec_hash: str
     return ""
 
 
-def autoscaler_minimum(service: Object) -> int:
-    """Return the replicas that KServe's own autoscaler raises a Deployment to; 0 where it has none.
-
-    KServe makes the Deployment with one replica, and a HorizontalPodAutoscaler with the predictor's
-    minReplicas, which raises it up to 15 s later (measured with 0.19).
-
-    Args:
-        service: The InferenceService, in Standard mode.
-    """
+def _autoscaler_minimum(service: Object) -> int:
+    """Return the replicas that KServe's HorizontalPodAutoscaler adds within 15 s; 0 without one."""
     if dig(service, "metadata", "annotations", AUTOSCALER_ANNOTATION) == "external":
         return 0
     wanted = dig(service, "spec", "predictor", "minReplicas")
@@ -209,7 +198,10 @@ def _failure_words(status: Object) -> str:
 def model_failure(service: Object) -> str:
     """Return what KServe says of a model that failed to load, or an empty string."""
     status = dig(service, "status", "modelStatus") or {}
-    return _failure_words(status) if status.get("lastFailureInfo") else ""
+    # The information about a failure stays after a later update that succeeded.
+    if not status.get("lastFailureInfo") or status.get("transitionStatus") == "UpToDate":
+        return ""
+    return _failure_words(status)
 
 
 def base_url(service: Object, *, internal: bool) -> str:

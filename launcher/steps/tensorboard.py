@@ -137,11 +137,7 @@ def parse_inputs(**inputs: Any) -> View:
 
 
 def _dashboard(view: View, artifact_uri: str) -> tuple[str, str]:
-    """Create the Tensorboard object where that makes sense.
-
-    Returns:
-        The namespace, empty where it is not known, and what came of it.
-    """
+    """Create the Tensorboard object where that helps; return its namespace and the result."""
     namespace = view.namespace
     try:
         kube = connect(view.namespace, policy=_POLICY)
@@ -186,25 +182,15 @@ def _create(kube: Kube, view: View, artifact_uri: str) -> str:
     owner = step.owner if step.namespace == kube.namespace else None
     where = f"{kube.namespace}/{identity.name}"
     try:
-        kube.create(constants.TENSORBOARD, tensorboard_object(view, identity, owner))
+        kube.create(constants.TENSORBOARD, _tensorboard_object(view, identity, owner))
     except AlreadyExists:
         if not identity.owns(kube.get(constants.TENSORBOARD, identity.name)):
             return f"No Tensorboard object: {where} belongs to another step."
     return f"Tensorboard object {where}: it opens from the dashboard's TensorBoards page."
 
 
-def tensorboard_object(view: View, identity: Identity, owner: Object | None) -> Object:
-    """Build the Tensorboard object.
-
-    Args:
-        view: What is to be shown.
-        identity: The object's name, labels and annotations.
-        owner: The owner reference, or None.
-
-    Returns:
-        The object in its JSON form. Its controller copies its labels to the pod, where a
-        PodDefault finds them.
-    """
+def _tensorboard_object(view: View, identity: Identity, owner: Object | None) -> Object:
+    """Build the Tensorboard object. Its controller copies the labels to the pod."""
     metadata: Object = {
         "name": identity.name,
         "labels": {**view.labels, **identity.labels},
