@@ -7,7 +7,9 @@ from itertools import groupby
 import pytest
 from harness import records
 
-from kfp_pytorch.launcher.jobs.pytorchjob.state import read_state
+from kfp_pytorch.launcher.jobs.pytorchjob.state import is_final, read_state
+from kfp_pytorch.launcher.kubernetes.objects import Object
+from kfp_pytorch.launcher.kubernetes.pod_status import belongs_to, is_terminating, pod_phase
 
 pytestmark = pytest.mark.skipif(not records.FOLDER.exists(), reason="no records of a real cluster")
 
@@ -77,3 +79,26 @@ def test_every_event_of_a_real_job_is_read_as_what_happened(record: str, job: st
 def test_every_record_of_a_job_is_read() -> None:
     listed = {path.name.partition(".")[0] for path in (records.FOLDER / "pytorchjob").iterdir()}
     assert {record for record, _ in READ} == listed
+
+
+@pytest.mark.parametrize(
+    ("record", "final"),
+    [
+        *(("exitcode1", True), ("never1run", True), ("wfail-never", True)),
+        *(("exitcode137", False), ("exitcode143b", False)),
+        *(("evict-master", False), ("evict-worker", False)),
+    ],
+)
+def test_a_failed_pod_is_final_where_the_operator_does_not_make_it_anew(
+    record: str, final: bool
+) -> None:
+    job: Object = {}
+    seen = set()
+    for event in records.events(f"pytorchjob/{record}"):
+        obj = event["object"]
+        if event["kind"] == "PyTorchJob" and obj["metadata"]["name"] == record:
+            job = obj
+        elif event["kind"] == "Pod" and job and belongs_to(obj, job):
+            if pod_phase(obj) == "Failed" and not is_terminating(obj):
+                seen.add(is_final(job, obj))
+    assert (True in seen) is final
