@@ -31,8 +31,8 @@ WORKERS = 512
 PARTS = {
     "manifest": (step, "_build"),
     "create": (step, "ensure"),
-    "evidence": (gather.Gatherer, "look_for_causes"),
-    "evidence of a success": (gather.Gatherer, "look_again"),
+    "evidence": (gather.Gatherer, "read_causes"),
+    "evidence of a success": (gather.Gatherer, "read_result"),
     "diagnosis": (step, "diagnose"),
     "messages": (step, "read_messages"),
     "report": (step, "render"),
@@ -113,7 +113,7 @@ def _timed(fn: Callable[..., Any], part: str, spans: dict[str, float]) -> Callab
 
 
 def _note_waiting(seen: dict[str, float]) -> None:
-    run, saw = wait.Wait.run, gather.Gatherer.saw_job
+    run, saw = wait.Wait.run, gather.Gatherer.record_job
 
     def noted_run(self: wait.Wait) -> wait.End:
         seen["begun"], cpu = time.monotonic(), time.process_time()
@@ -127,7 +127,7 @@ def _note_waiting(seen: dict[str, float]) -> None:
             seen.setdefault("first", time.monotonic())
         saw(self, job, state, previous)
 
-    wait.Wait.run, gather.Gatherer.saw_job = noted_run, noted_saw
+    wait.Wait.run, gather.Gatherer.record_job = noted_run, noted_saw
 
 
 if __name__ == "__main__":

@@ -218,7 +218,7 @@ def _failure(
     end: End, gatherer: Gatherer, inputs: JobInputs, outputs: Artifacts, submitted: Object
 ) -> JobFailed:
     """Explains a failure while everything that explains it is still there."""
-    gatherer.look_for_causes()
+    gatherer.read_causes()
     if end.why != "failed":
         gatherer.timeline.enter("given up", end.cause)
     evidence = gatherer.evidence

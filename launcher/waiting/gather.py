@@ -28,7 +28,7 @@ from kfp_pytorch.launcher.waiting.watches import history
 
 _TAIL_LINES = 100
 _TAIL_BYTES = 16 * 1024
-# The first ranks to fail say why; of a job with hundreds, the rest only say that others went.
+# The first ranks to fail say why; of a job with hundreds, the rest only report lost peers.
 _PODS_WITH_LOGS = 8
 _READS_A_POD = 5
 _PODS_WITH_EVENTS = 5
@@ -41,7 +41,7 @@ class Gatherer:
 
     Attributes:
         evidence: What was seen.
-        timeline: Enters what happened into the evidence.
+        timeline: Adds what happened to the evidence.
         unread_events: That events may not be read, as a clause; empty where they may.
     """
 
@@ -56,7 +56,7 @@ class Gatherer:
         self._crashes: set[Crash] = set()
         self._reads: dict[str, int] = {}
         self._own_logs: set[tuple[str, str]] = set()
-        self._buried: set[str] = set()
+        self._deleted: set[str] = set()
         self.evidence = Evidence(kind, job)
         self.timeline = Timeline(self.evidence, self._kube.now)
         self.evidence.living = self._living = set[str]()
@@ -64,14 +64,14 @@ class Gatherer:
 
     @property
     def recreated(self) -> int:
-        """After how many ends the operator makes a pod anew, but for those that were asked for."""
+        """How often the operator made a pod anew, except for pods that were being deleted."""
         own = [c for c in self._crashes if c.container == self._kind.container and not c.asked]
         codes = [crash.code for crash in own if crash.code != EXIT_TERMINATED]
         return sum(self._kind.recreates(self.evidence.job, code) for code in codes)
 
     @property
     def crashed(self) -> int:
-        """How many ends of containers were no success."""
+        """How many containers ended without success."""
         return len(self._crashes)
 
     @property
@@ -84,15 +84,15 @@ class Gatherer:
         """The label selector of the job's pods."""
         return self._kind.pod_selector(self._name)
 
-    def saw_job(self, job: Object, state: JobState, previous: JobState | None) -> None:
-        """Keeps the job, and its change of state in the timeline."""
-        self.evidence.job = _lean(job)
-        self.timeline.saw_job(job, state, previous)
+    def record_job(self, job: Object, state: JobState, previous: JobState | None) -> None:
+        """Records the job, and its change of state in the timeline."""
+        self.evidence.job = _without_managed_fields(job)
+        self.timeline.record_job(job, state, previous)
         if state.warning:
             self.note(state.warning)
 
-    def saw_pods(self, pods: Iterable[Object]) -> list[Crash]:
-        """Keeps what a list showed; pods that it lacks are gone, and kept as last seen.
+    def record_pods(self, pods: Iterable[Object]) -> list[Crash]:
+        """Records what a list returned; pods that it lacks are gone, and kept as last seen.
 
         Returns:
             The crashes that were not known.
@@ -100,12 +100,12 @@ class Gatherer:
         ours = [pod for pod in pods if self._kind.owns_pod(pod, self.evidence.job)]
         self._living.clear()
         self._living.update(objects.name(pod) for pod in ours)
-        found = [crash for pod in ours for crash in self._keep(pod)]
-        self.timeline.saw_pods(ours)
+        found = [crash for pod in ours for crash in self._record(pod)]
+        self.timeline.record_pods(ours)
         return found
 
-    def saw_pod(self, kind: str, pod: Object) -> list[Crash]:
-        """Keeps what an event showed.
+    def record_event(self, kind: str, pod: Object) -> list[Crash]:
+        """Records one event of a watch.
 
         Returns:
             The crashes that were not known.
@@ -115,16 +115,16 @@ class Gatherer:
         name = str(pod["metadata"]["name"])
         known = self.evidence.pods.get(name)
         if kind == "DELETED":
-            self._buried.add(_uid(pod))
+            self._deleted.add(_uid(pod))
             # A newer pod of the same name may already have been seen.
             if known is None or known["metadata"].get("uid") == pod["metadata"].get("uid"):
                 self._living.discard(name)
-                return self._keep(pod)
+                return self._record(pod)
             return []
         self._living.add(name)
-        found = self._keep(pod)
+        found = self._record(pod)
         if objects.dig(pod, "spec", "nodeName"):
-            self.timeline.saw_pods(self.pods())
+            self.timeline.record_pods(self.pods())
         return found
 
     def pods(self) -> list[Object]:
@@ -193,64 +193,46 @@ class Gatherer:
         Raises:
             CannotObserve: The first pod was not seen to succeed, and pods could not be read.
         """
-        seen = [*self.evidence.pods.values(), *self.evidence.past_pods]
+        if read_messages([*self.evidence.pods.values(), *self.evidence.past_pods]).success:
+            self.read_pods()
+            return
         try:
-            self.look_again(None if read_messages(seen).success else kube)
-        except CannotObserve as error:
-            if not self.first_pod_succeeded():
-                raise
-            self.note(f"The pods could not be read at the end: {error.short}")
-
-    def look_again(self, patient: Kube | None = None) -> None:
-        """Reads once more what the end of the job may have changed.
-
-        Args:
-            patient: Reads the pods for as long as a server may be unavailable, where no result
-                was seen before; None for a short try, after which what was seen has to do.
-
-        Raises:
-            CannotObserve: The pods could not be read, and no result was seen before.
-        """
-        deadline = time.monotonic() + self._limits.gather
-        needed = patient is not None and not self._has_result()
-        reader = patient if patient is not None and needed else self._kube
-        try:
-            fresh = self.saw_pods(reader.list(POD, labels=self.labels))
-            if needed:
-                fresh += self._recall()
+            crashes = self.record_pods(kube.list(POD, labels=self.labels)) + self._read_history()
         except StepError as error:
-            if needed:
+            if not self.first_pod_succeeded():
                 raise CannotObserve(f"Could not read the pods: {error.message}") from error
             self.note(f"The pods could not be read at the end: {error.short}")
-            fresh = []
-        if time.monotonic() < deadline:
-            self.read_logs(fresh)
+        else:
+            self.read_logs(crashes)
 
-    def _has_result(self) -> bool:
-        """Whether the first pod was seen to have trained: its message came with its end."""
-        pods = self.evidence.pods
-        first = self._kind.first_pod(self.evidence.job, list(pods.values()))
-        return self._kind.has_trained(pods.get(first, {}))
+    def read_pods(self) -> None:
+        """Reads once more what the end of the job may have changed, where that is possible."""
+        try:
+            crashes = self.record_pods(self._kube.list(POD, labels=self.labels))
+        except StepError as error:
+            self.note(f"The pods could not be read at the end: {error.short}")
+        else:
+            self.read_logs(crashes)
 
-    def _recall(self) -> list[Crash]:
-        """Learns from the server's history how pods ended that went while nobody watched."""
+    def _read_history(self) -> list[Crash]:
+        """Reads from the server's history how pods ended that went while no watch was open."""
         gone = [pod for name, pod in self.evidence.pods.items() if name not in self._living]
         left = {
-            _uid(pod): pod for pod in self._kind.in_order(gone) if _uid(pod) not in self._buried
+            _uid(pod): pod for pod in self._kind.in_order(gone) if _uid(pod) not in self._deleted
         }
         if not left:
             return []
         found: list[Crash] = []
         seen = str(objects.dig(next(iter(left.values())), "metadata", "resourceVersion") or "")
         for kind, pod in history(self._kube, POD, labels=self.labels, version=seen):
-            found += self.saw_pod(kind, pod)
-            if not left.keys() - self._buried:
+            found += self.record_event(kind, pod)
+            if not left.keys() - self._deleted:
                 break
         return found
 
-    def look_for_causes(self) -> None:
+    def read_causes(self) -> None:
         """Reads what a failure may be explained by: pods, logs, events."""
-        self.look_again()
+        self.read_pods()
         missing = [crash for crash in sorted(self._crashes) if crash.pod not in self.evidence.logs]
         self.read_logs(missing)
         failed = [c.pod for c in sorted(self._crashes)][:_PODS_WITH_EVENTS]
@@ -263,17 +245,17 @@ class Gatherer:
         if words and words not in self.evidence.notes:
             self.evidence.notes.append(words)
 
-    def _keep(self, pod: Object) -> list[Crash]:
+    def _record(self, pod: Object) -> list[Crash]:
         pods, name = self.evidence.pods, str(pod["metadata"]["name"])
         known = pods.get(name)
         if known is not None and known["metadata"].get("uid") != pod["metadata"].get("uid"):
             self.evidence.past_pods = [*self.evidence.past_pods, known][-_MOST_PAST_PODS:]
-        pods[name] = _lean(pod)
+        pods[name] = _without_managed_fields(pod)
         if pod_status.node_lost(pod) and not pod_status.node_lost(known or {}):
-            self.timeline.saw_node_lost(pod)
+            self.timeline.record_node_lost(pod)
         fresh = [crash for crash in crashes(pod) if crash not in self._crashes]
         self._crashes.update(fresh)
-        self.timeline.saw_crashes(pod, fresh)
+        self.timeline.record_crashes(pod, fresh)
         return fresh
 
     def _read_log(self, crash: Crash) -> None:
@@ -285,7 +267,7 @@ class Gatherer:
             self.note(f"Logs could not be read: {error.message}")
             return
         except NotFound:
-            self.note(f"The log of {crash.pod} went with the pod.")
+            self.note(f"The log of {crash.pod} was deleted with the pod.")
             return
         except StepError as error:
             self.note(f"The log of {crash.pod} could not be read: {error.short}")
@@ -295,7 +277,7 @@ class Gatherer:
         if crash.container == self._kind.container:
             self._own_logs.add((crash.pod, crash.uid))
         elif (crash.pod, crash.uid) in self._own_logs:
-            # What runs beside training does not hide what training said.
+            # The log of a sidecar does not replace the log of training.
             return
         self.evidence.logs[crash.pod] = text[-_TAIL_BYTES:]
 
@@ -315,13 +297,13 @@ class Gatherer:
             # Those of other jobs in the namespace come with them.
             prefix = self._kind.workload_prefix(self._name)
             found = [event for event in found if pending.is_workload(event, prefix)]
-        # They outlive what they are about, and an earlier try's job and pods had the same names.
-        found = [event for event in found if self._is_news(event)]
+        # Events remain when their object is deleted; an earlier job and its pods had these names.
+        found = [event for event in found if self._is_about_this_job(event)]
         known = {objects.dig(e, "metadata", "uid"): e for e in self.evidence.events}
-        known |= {objects.dig(e, "metadata", "uid"): _lean(e) for e in found}
+        known |= {objects.dig(e, "metadata", "uid"): _without_managed_fields(e) for e in found}
         self.evidence.events = sorted(known.values(), key=_event_time)[-_MOST_EVENTS:]
 
-    def _is_news(self, event: Object) -> bool:
+    def _is_about_this_job(self, event: Object) -> bool:
         """Whether an event is about this job or its pods, not about earlier ones of their names."""
         about = event.get("involvedObject") or event.get("regarding")
         uid, evidence = objects.dig(about, "uid"), self.evidence
@@ -331,8 +313,8 @@ class Gatherer:
             ours = [evidence.job, *evidence.pods.values(), *evidence.past_pods]
             return any(objects.dig(obj, "metadata", "uid") == uid for obj in ours)
         made = objects.parse_time(objects.dig(evidence.job, "metadata", "creationTimestamp"))
-        told = objects.parse_time(_event_time(event))
-        return made is None or told is None or told >= made
+        at = objects.parse_time(_event_time(event))
+        return made is None or at is None or at >= made
 
 
 def _uid(pod: Object) -> str:
@@ -344,7 +326,7 @@ def _event_time(event: Object) -> str:
     return str(stamp or objects.dig(event, "metadata", "creationTimestamp") or "")
 
 
-def _lean(obj: Object) -> Object:
-    """An object without what only the server needs, which is half of it."""
+def _without_managed_fields(obj: Object) -> Object:
+    """An object without managedFields, which are half of it."""
     metadata = {k: v for k, v in (obj.get("metadata") or {}).items() if k != "managedFields"}
     return obj | {"metadata": metadata}

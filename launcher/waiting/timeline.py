@@ -42,7 +42,7 @@ class Timeline:
         self._scheduled = False
         self._restarts = 0
 
-    def saw_job(self, job: Object, state: JobState, previous: JobState | None) -> None:
+    def record_job(self, job: Object, state: JobState, previous: JobState | None) -> None:
         """Enters the job's creation, and each change of its state."""
         if previous is None:
             created = objects.dig(job, "metadata", "creationTimestamp")
@@ -58,7 +58,7 @@ class Timeline:
             detail = ": ".join(filter(None, (state.reason, state.message)))
             self.enter(word, detail, objects.parse_time(state.since))
 
-    def saw_pods(self, pods: Iterable[Object]) -> None:
+    def record_pods(self, pods: Iterable[Object]) -> None:
         """Enters when the last of the job's pods got its node."""
         expected = self._evidence.kind.expected_pods(self._evidence.job)
         if self._scheduled or not expected:
@@ -74,7 +74,7 @@ class Timeline:
         words = f"{text.counted(len(placed), 'pod')} on {text.some(nodes)}"
         self.enter("scheduled", words, max(known, default=None))
 
-    def saw_crashes(self, pod: Object, crashes: Iterable[Crash]) -> None:
+    def record_crashes(self, pod: Object, crashes: Iterable[Crash]) -> None:
         """Enters the ends of containers that were no success; those of many at once together."""
         ended = {end.container: end for end in reversed(list(pod_status.container_ends(pod)))}
         for crash in crashes:
@@ -85,7 +85,7 @@ class Timeline:
             what = "restarted" if _is_restarted(pod, end) else "ended"
             self._ended(what, words, objects.parse_time(end.finished_at) or self._now())
 
-    def saw_node_lost(self, pod: Object) -> None:
+    def record_node_lost(self, pod: Object) -> None:
         """Enters that a pod's node is lost; of many pods at once together."""
         at = objects.parse_time(objects.condition(pod, "Ready").get("lastTransitionTime"))
         words = f"{objects.dig(pod, 'spec', 'nodeName')}, of {objects.name(pod)}"

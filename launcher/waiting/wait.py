@@ -86,7 +86,7 @@ class Wait:
         # A job that ran before this try is not given up for what this try may not do.
         self._jobs.allowed = self._pods.allowed = self._adopted
         self._state = self._kind.read_state(ensured.job)
-        gatherer.saw_job(ensured.job, self._state, None)
+        gatherer.record_job(ensured.job, self._state, None)
         self._update()
         if self._adopted:
             self._add_earlier_time(ensured.job)
@@ -239,7 +239,7 @@ class Wait:
             # The end is final, whatever a stale read says afterwards.
             return
         previous, self._state = self._state, self._kind.read_state(job)
-        self._gatherer.saw_job(job, self._state, previous)
+        self._gatherer.record_job(job, self._state, previous)
         if previous.phase is not self._state.phase:
             self._read_soon()
             if not self._pods.streaming:
@@ -248,9 +248,9 @@ class Wait:
 
     def _observe_pods(self, seen: Observation | None) -> None:
         if isinstance(seen, Snapshot):
-            crashes = self._gatherer.saw_pods(seen.items)
+            crashes = self._gatherer.record_pods(seen.items)
         elif isinstance(seen, Change) and seen.obj.get("kind", "Pod") == "Pod":
-            crashes = self._gatherer.saw_pod(seen.kind, seen.obj)
+            crashes = self._gatherer.record_event(seen.kind, seen.obj)
         else:
             return
         self._gatherer.read_logs(crashes)

@@ -100,7 +100,7 @@ def test_the_log_of_a_sidecar_does_not_take_the_place_of_trainings(hands: Any, k
     made = hands.pod("stranger", phase="Failed", containerStatuses=ends)
     hands.log(made, ["2025-11-27T12:00:00Z ValueError: no cats"])
     hands.log(made, ["2025-11-27T12:00:01Z flushed and gone"], container="logger")
-    gatherer.read_logs(gatherer.saw_pods([made]))
+    gatherer.read_logs(gatherer.record_pods([made]))
     assert "no cats" in gatherer.evidence.logs["stranger-master-0"]
 
 
@@ -108,6 +108,6 @@ def test_kills_of_a_sidecar_are_no_restarts_of_the_job(kube: Any) -> None:
     gatherer = Gatherer(kube, PYTORCH_JOB, {"metadata": {"name": "j", "uid": "1"}}, Limits())
     killed = pod(0, container(state=RUNNING), container("logger", state=end(137)))
     killed["metadata"]["ownerReferences"] = [{"uid": "1"}]
-    gatherer.saw_pods([killed])
+    gatherer.record_pods([killed])
     assert gatherer.recreated == 0
     assert gatherer.crashed == 1

@@ -54,7 +54,7 @@ def lived(*states: dict[str, Any]) -> Evidence:
     evidence = Evidence(PYTORCH_JOB, job=states[0])
     timeline, previous = Timeline(evidence, lambda: NOW), None
     for state in states:
-        timeline.saw_job(state, read_state(state), previous)
+        timeline.record_job(state, read_state(state), previous)
         previous = read_state(state)
     return evidence
 
@@ -88,10 +88,10 @@ def test_a_life_is_told_from_the_creation_to_the_end_with_the_clusters_own_times
 def test_it_is_scheduled_once_the_last_of_its_pods_has_a_node() -> None:
     evidence = Evidence(PYTORCH_JOB, job=job(workers=2))
     timeline = Timeline(evidence, lambda: NOW)
-    timeline.saw_pods([pod(0, "a"), pod(1, "b"), pod(2)])
+    timeline.record_pods([pod(0, "a"), pod(1, "b"), pod(2)])
     assert told(evidence) == []
     for _ in range(2):
-        timeline.saw_pods([pod(0, "a"), pod(1, "b"), pod(2, "a")])
+        timeline.record_pods([pod(0, "a"), pod(1, "b"), pod(2, "a")])
     (entry,) = evidence.timeline
     assert (f"{entry.time:%H:%M:%S}", entry.detail) == ("12:10:02", "3 pods on a and b")
 
@@ -101,7 +101,7 @@ def test_the_restarts_of_many_pods_at_once_are_one_entry_that_names_the_first() 
     timeline = Timeline(evidence, lambda: NOW)
     for index in range(50):
         failed = pod(index, "a", code=137)
-        timeline.saw_crashes(failed, crashes(failed))
+        timeline.record_crashes(failed, crashes(failed))
     (entry,) = evidence.timeline
     assert entry.what == "restarted"
     assert entry.detail == "j-worker-0: Error exit code 137 (SIGKILL) (and 49 more)"
@@ -110,7 +110,7 @@ def test_the_restarts_of_many_pods_at_once_are_one_entry_that_names_the_first() 
 def test_a_container_of_a_pod_that_failed_was_not_restarted() -> None:
     evidence = Evidence(PYTORCH_JOB, job=job())
     failed = pod(0, "a", code=1, phase="Failed")
-    Timeline(evidence, lambda: NOW).saw_crashes(failed, crashes(failed))
+    Timeline(evidence, lambda: NOW).record_crashes(failed, crashes(failed))
     assert [entry.what for entry in evidence.timeline] == ["ended"]
 
 

@@ -398,5 +398,5 @@ def test_of_ends_that_are_started_again_those_that_were_asked_for_do_not_count(k
         status = {"name": "pytorch", "state": {"terminated": {"exitCode": code}}}
         owner = {"uid": "1", "controller": True}
         about = {"name": "j-master-0", "uid": f"p{number}", "ownerReferences": [owner], **more}
-        gatherer.saw_pods([{"metadata": about, "status": {"containerStatuses": [status]}}])
+        gatherer.record_pods([{"metadata": about, "status": {"containerStatuses": [status]}}])
     assert gatherer.recreated == 2
