@@ -235,5 +235,5 @@ class _Ensurer:
         return (
             f"There is a {kind} {metadata['name']!r} in namespace {self.kube.namespace!r} that is "
             f"not this step's (labels: {whose or 'none of ours'}; created {since}). It was not "
-            "changed. Delete it if nobody needs it, or give this step another `name`."
+            "touched. Delete it if nobody needs it, or give this step another `name`."
         )

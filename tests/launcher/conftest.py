@@ -14,6 +14,7 @@ from harness.api_server import ThreadedServer, start_in_thread
 from harness.forked import Forker
 from harness.hands import HASTY, IMPATIENT, Hands, bury, connected
 from harness.held import Clock
+from harness.threads import join_since
 
 from kfp_pytorch.launcher.constants import PYTORCHJOB
 from kfp_pytorch.launcher.jobs.kind import JobKind
@@ -237,5 +238,4 @@ def step(kube: Kube, hands: Hands, tmp_path: Path) -> Iterator[Callable[..., Run
             hands.delete(PYTORCHJOB, run.job)
         run.wait()
     # What they still ask is not to be counted in the next test.
-    for thread in set(threading.enumerate()) - before:
-        thread.join(60)
+    join_since(before)

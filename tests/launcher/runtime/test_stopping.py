@@ -257,7 +257,7 @@ def test_a_signal_while_the_server_is_away_says_that_the_job_is_not_deleted_yet(
     hands.until(lambda: "could not be deleted yet" in step.message)
     hands.server.faults.clear()
     assert step.exit()[0] == 143
-    assert " deleted. " in step.message
+    assert " deleted. Its folder, for resume_from: pvc://kfp-pytorch/" in step.message
 
 
 def test_a_second_signal_changes_nothing(process: Any, hands: Any) -> None:
@@ -335,6 +335,6 @@ def test_terminate_and_drain_are_told_apart_at_the_node_too(process: Any, hands:
         hands.reset()
     name = "PyTorchJob default/pytorch-job-"
     assert said[0].startswith(f"Stopped by a signal; {name}")
-    assert " deleted. " in said[0]
+    assert " deleted. Its folder, for resume_from: pvc://kfp-pytorch/" in said[0]
     assert said[1].startswith(f"Stopped by a signal; this pod is being deleted, so {name}")
     assert " is left for a retry of the step to adopt." in said[1]

@@ -12,6 +12,7 @@ import pytest
 from harness import played
 from harness.api_server import ThreadedServer, start_in_thread
 from harness.hands import Hands, bury, connected
+from harness.threads import join_since
 
 from kfp_pytorch.launcher.constants import EVENT, POD, Kind
 from kfp_pytorch.launcher.inputs import storage
@@ -231,5 +232,4 @@ def step(
         if run.going and controller.hands.find(JOB, run.job):
             controller.hands.delete(JOB, run.job)
         run.wait()
-    for thread in set(threading.enumerate()) - before:
-        thread.join(60)
+    join_since(before)

@@ -58,7 +58,7 @@ def test_a_failure_names_the_pod_that_failed_and_the_job_is_deleted(
     message = run.failed(JobFailed)
     assert message.startswith(f"{run.job}-1-x7k2p ran out of memory: OOMKilled")
     assert "BackoffLimitExceeded" in message
-    assert controller.hands.find(run.kind.resource, run.job) is None
+    controller.hands.until(lambda: controller.hands.find(run.kind.resource, run.job) is None)
 
 
 def test_a_failed_job_is_replaced_by_the_next_try(step: Any, controller: Any, told: Any) -> None:
