@@ -209,6 +209,7 @@ class Gatherer:
         """Reads once more what the end of the job may have changed, where that is possible."""
         try:
             crashes = self.record_pods(self._kube.list(POD, labels=self.labels))
+            crashes += self._read_history()
         except StepError as error:
             self.note(f"The pods could not be read at the end: {error.short}")
         else:

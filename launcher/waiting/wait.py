@@ -172,8 +172,9 @@ class Wait:
         """Whether the first pod had succeeded when the operator applied the deadline."""
         if "deadline" not in f"{state.reason} {state.message}".lower():
             return False
-        # The operator deletes the pods: their last events may not have been taken yet.
-        self._take(time.monotonic() + _LAST_LINES)
+        if not self._gatherer.first_pod_succeeded():
+            # The operator deletes the pods: their last events may not have come yet.
+            self._gatherer.read_pods()
         return self._gatherer.first_pod_succeeded()
 
     def _take(self, until: float) -> None:

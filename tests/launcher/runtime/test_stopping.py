@@ -337,4 +337,4 @@ def test_terminate_and_drain_are_told_apart_at_the_node_too(process: Any, hands:
     assert said[0].startswith(f"Stopped by a signal; {name}")
     assert " deleted. Its folder, for resume_from: pvc://kfp-pytorch/" in said[0]
     assert said[1].startswith(f"Stopped by a signal; this pod is being deleted, so {name}")
-    assert " is left for a retry of the step to adopt." in said[1]
+    assert " is left for a retry of the step to adopt. Its folder, " in said[1]

@@ -98,7 +98,7 @@ def test_a_failed_pod_is_final_where_the_operator_does_not_make_it_anew(
         obj = event["object"]
         if event["kind"] == "PyTorchJob" and obj["metadata"]["name"] == record:
             job = obj
-        elif event["kind"] == "Pod" and job and belongs_to(obj, job):
-            if pod_phase(obj) == "Failed" and not is_terminating(obj):
-                seen.add(is_final(job, obj))
+        failed = event["kind"] == "Pod" and pod_phase(obj) == "Failed" and not is_terminating(obj)
+        if failed and job and belongs_to(obj, job):
+            seen.add(is_final(job, obj))
     assert (True in seen) is final
