@@ -16,8 +16,19 @@ MAY_IMPORT = {
     "launcher": {"kubernetes", "urllib3", "yaml"},
     "components": {"kfp", "google", "urllib3"},
     "pipelines": {"kfp"},
-    "local": {"starlette", "uvicorn", "jsonschema_rs", "yaml", "kubernetes", "kfp", "fsspec"},
-    "cli": {"click", "kfp", "google", "kubernetes", "yaml"},
+    "local": {
+        *(
+            "starlette",
+            "uvicorn",
+            "jsonpatch",
+            "jsonschema_rs",
+            "yaml",
+            "kubernetes",
+            "kfp",
+            "fsspec",
+        ),
+    },
+    "cli": {"click", "kfp", "google", "kubernetes", "urllib3", "yaml"},
 }
 PARTS = {
     "launcher": {"launcher"},
