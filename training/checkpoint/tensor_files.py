@@ -8,7 +8,7 @@ other objects are refused, and the index is read by `index`.
 
 from __future__ import annotations
 
-import os
+import io
 import pickletools
 import warnings
 import zipfile
@@ -298,30 +298,18 @@ class _Reader(filesystem.FileSystemReader):
                 )
         return super().read_data(plan, planner)
 
-    def _slice_file(self, file: Any, sinfo: Any) -> IO[bytes]:
-        part: IO[bytes] = super()._slice_file(file, sinfo)
+    def _slice_file(self, file: Any, sinfo: Any) -> io.BytesIO:
+        # All of it is needed: an object store then gets one request, and not one for each record.
+        part = io.BytesIO(super()._slice_file(file, sinfo).read())
         _check_archive(part, sinfo.relative_path, sinfo.length)
         part.seek(0)
         return part
 
 
-class _SeekableFromEnd:
-    """A part of a file for zipfile: torch's own view seeks in the wrong direction from its end."""
-
-    def __init__(self, part: IO[bytes], length: int) -> None:
-        self._length = length
-        self._part = part
-        self.read, self.tell, self.seekable = part.read, part.tell, part.seekable
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = self._length if whence == os.SEEK_END else 0
-        return self._part.seek(start + offset)
-
-
 def _check_archive(part: IO[bytes], name: str, length: int) -> None:
     """Refuses a tensor whose archive would take more memory than the bytes that it is read from."""
     try:
-        with zipfile.ZipFile(_SeekableFromEnd(part, length)) as archive:
+        with zipfile.ZipFile(part) as archive:
             records = archive.infolist()
             larger = sum(record.file_size for record in records) > length
             modules = {
