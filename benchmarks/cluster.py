@@ -40,17 +40,11 @@ _TRACEBACK = "Traceback (most recent call last):\n" + "  File train.py, line 1\n
 
 @dataclass(frozen=True)
 class Play:
-    """How the jobs of a namespace go.
+    """How the jobs of a namespace go."""
 
-    Attributes:
-        runs: Draws the seconds that a job runs; `FOREVER` until `Cluster.finish`.
-        fails: Draws whether a job fails.
-        line_every: Seconds between two lines of the first pod's log; 0 for none.
-    """
-
-    runs: Callable[[], float]
-    fails: Callable[[], bool] = lambda: False
-    line_every: float = 0.0
+    runs: Callable[[], float]  # draws the seconds that a job runs; `FOREVER` until `Cluster.finish`
+    fails: Callable[[], bool] = lambda: False  # draws whether a job fails
+    line_every: float = 0.0  # seconds between two lines of the first pod's log; 0 for none
 
 
 @dataclass
@@ -58,18 +52,15 @@ class Cluster:
     """The server with its script.
 
     Attributes:
-        server: The API server.
-        plays: How jobs go, by namespace.
         created: When each job was created, by job name, in seconds of the monotonic clock.
         ended: When the last word on each job was written, likewise.
-        failed: The jobs whose last word was Failed.
     """
 
-    server: ThreadedServer
-    plays: dict[str, Play] = field(default_factory=dict)
+    server: ThreadedServer  # the API server
+    plays: dict[str, Play] = field(default_factory=dict)  # how jobs go, by namespace
     created: dict[str, float] = field(default_factory=dict)
     ended: dict[str, float] = field(default_factory=dict)
-    failed: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)  # the jobs whose last word was Failed
     _endings: dict[str, asyncio.Event] = field(default_factory=dict)
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
@@ -234,9 +225,7 @@ class Cluster:
 def cluster(folder: Path, *, bookmark_every: float = 60.0) -> Iterator[Cluster]:
     """Runs the server with its script, in a thread of this process.
 
-    Args:
-        folder: For its kubeconfig and logs.
-        bookmark_every: Seconds between two bookmarks of a watch.
+    `bookmark_every`: seconds between two bookmarks of a watch.
     """
     # A server that ends while it is asked says so, at length.
     for name in ("uvicorn.error", "asyncio"):

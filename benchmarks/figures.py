@@ -10,11 +10,8 @@ from collections.abc import Sequence
 def show(figure: str, value: float, unit: str, against: str) -> None:
     """Prints one figure.
 
-    Args:
-        figure: Its name.
-        value: What was measured.
-        unit: Its unit.
-        against: The limit or the peer that it is held against, and how it was measured.
+    `unit`: its unit; `against`: the limit or the peer that it is held against, and how it was
+    measured.
     """
     row = {"figure": figure, "value": round(value, 4), "unit": unit, "against": against}
     print(json.dumps(row, ensure_ascii=False), flush=True)

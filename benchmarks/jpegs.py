@@ -15,13 +15,7 @@ CLASSES = 64
 def make(folder: Path, images: int, links: int) -> Path:
     """Makes images in folders of classes, as an ImageFolder has them.
 
-    Args:
-        folder: Where.
-        images: How many different ones.
-        links: Under how many names each lies there: an epoch of several names costs no more disk.
-
-    Returns:
-        The folder.
+    `links`: under how many names each lies there: an epoch of several names costs no more disk.
     """
     for label in range(CLASSES):
         for part in ("train", "val"):

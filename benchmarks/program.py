@@ -25,32 +25,19 @@ _REPORT = re.compile(rb"\bstep=(\d+) .*samples_per_second=(\S+)")
 
 @dataclass(frozen=True)
 class Report:
-    """What a training reported.
+    """What a training reported."""
 
-    Attributes:
-        step: The steps that were done.
-        rate: Samples a second of all ranks together since the report before, as it says itself.
-        at: When it was read, in seconds of a clock.
-    """
-
-    step: int
-    rate: float
-    at: float
+    step: int  # the steps that were done
+    rate: float  # samples a second of all ranks together since the report before, as it says itself
+    at: float  # when it was read, in seconds of a clock
 
 
 def training_rates(arguments: Sequence[str], gpus: Sequence[int], reports: int) -> list[float]:
     """The first rates that a training reports; then it is killed.
 
-    Args:
-        arguments: Those of the training program, but for its output.
-        gpus: The GPUs of this machine that train together, a process on each.
-        reports: How many reports to wait for.
-
-    Returns:
-        Samples a second of all ranks together, report by report.
-
-    Raises:
-        RuntimeError: If it ends before.
+    `arguments`: those of the training program, but for its output; `gpus`: the GPUs of this machine
+    that train together, a process on each. Returns samples a second of all ranks together, report
+    by report. Raises RuntimeError: if it ends before.
     """
     with (
         tempfile.TemporaryDirectory(prefix="kfp-pytorch-bench-") as folder,
@@ -67,13 +54,8 @@ def training_reports(
 ) -> Generator[Report]:
     """What a training reports; it is killed when no more is asked for.
 
-    Args:
-        arguments: Those of the training program, but for its output.
-        gpus: The GPUs of this machine that train together, a process on each.
-        output: The job's folder.
-
-    Yields:
-        Report by report, as they come.
+    `arguments`: those of the training program, but for its output; `gpus`: the GPUs of this machine
+    that train together, a process on each. Yields report by report, as they come.
     """
     processes = _start([*arguments, f"--output={output}"], gpus)
     try:
@@ -94,11 +76,7 @@ def training_reports(
 def scraped(address: str) -> Iterator[list[str]]:
     """A context in which a page is asked for every second, as Prometheus does.
 
-    Args:
-        address: The page's; it may come to be there later.
-
-    Yields:
-        The pages so far.
+    `address`: the page's; it may come to be there later.
     """
     pages: list[str] = []
     over = threading.Event()

@@ -43,15 +43,7 @@ def scaled(factor: float) -> dict[str, float]:
 
 
 class Step:
-    """One launcher step.
-
-    Args:
-        cluster: Where its job runs.
-        namespace: The namespace of its pod and its job.
-        folder: For what it writes.
-        limits: What differs from the launcher's own limits.
-        inputs: Inputs of the component.
-    """
+    """One launcher step."""
 
     def __init__(
         self,

@@ -87,12 +87,7 @@ class Bench:
     """What was measured so far, so that nothing is measured twice."""
 
     def __init__(self, baseline: Path | None, tiny: bool) -> None:
-        """Measures nothing yet.
-
-        Args:
-            baseline: The plain loop.
-            tiny: Whether to train next to nothing, on small images.
-        """
+        """Measures nothing yet. `tiny`: whether to train next to nothing, on small images."""
         self._baseline = baseline
         self._tiny = tiny
         self._synthetic: dict[tuple[str, tuple[int, ...]], float] = {}

@@ -35,22 +35,16 @@ class Order:
     """What a worker is to do.
 
     Attributes:
-        namespace: The namespace of the jobs.
-        kubeconfig: The way to the server.
-        folder: For artifacts.
-        names: A launcher for each.
-        at_once: How many launchers at once.
         limits: The launcher's limits that differ from the usual.
-        inputs: Inputs of all launchers.
     """
 
-    namespace: str
-    kubeconfig: str
-    folder: str
-    names: list[str]
-    at_once: int = 1
+    namespace: str  # the namespace of the jobs
+    kubeconfig: str  # the way to the server
+    folder: str  # for artifacts
+    names: list[str]  # a launcher for each
+    at_once: int = 1  # how many launchers at once
     limits: Mapping[str, float] = field(default_factory=dict)
-    inputs: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)  # inputs of all launchers
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,7 @@ def install(package: Path | None, namespace: str, kubeconfig: Path | None) -> No
 def _check_wanted(package: Path, own: Reference) -> None:
     """Check that a package asks for this version's launcher.
 
-    Raises:
-        click.ClickException: It asks for another one, or for none.
+    Raises click.ClickException: it asks for another one, or for none.
     """
     from kfp_pytorch.cli.packages import find
     from kfp_pytorch.components import forms
@@ -70,8 +69,7 @@ def _check_wanted(package: Path, own: Reference) -> None:
 def _installed(own: Reference, namespace: str) -> str:
     """Create the ConfigMap; return what to say.
 
-    Raises:
-        click.ClickException: It cannot be created.
+    Raises click.ClickException: it cannot be created.
     """
     import yaml
 

@@ -36,19 +36,10 @@ def request(
 ) -> dict[str, Any]:
     """Sends one request.
 
-    Args:
-        server: The server's address, `http://HOST:PORT`.
-        method: The HTTP method. A PATCH is a merge patch.
-        url: The path, and the query if there is one.
-        body: The object to send.
-        token: A bearer token, or an empty string.
-
-    Returns:
-        The answer's object.
-
-    Raises:
-        RequestRefused: When the server answers with an error.
-        OSError: When the server cannot be reached within 10 seconds.
+    `server`: the server's address, `http://HOST:PORT`. `method`: the HTTP method. A PATCH is a
+    merge patch. `url`: the path, and the query if there is one. `token`: a bearer token, or an
+    empty string. Raises RequestRefused: when the server answers with an error. Raises OSError: when
+    the server cannot be reached within 10 seconds.
     """
     headers = {"Content-Type": MERGE_PATCH if method == "PATCH" else "application/json"}
     if token:

@@ -52,10 +52,7 @@ _RUNTIMES = Path(kfp_pytorch.__file__).parent / "manifests" / "serving-runtime.y
 class Cluster:
     """A cluster of one node in this process.
 
-    Args:
-        root: The folder of its files.
-        port: The port of its API server; 0 for a free one.
-        definitions: CustomResourceDefinitions to validate by.
+    `port`: the port of its API server; 0 for a free one.
     """
 
     def __init__(self, root: Path, port: int, definitions: list[Object]) -> None:
@@ -97,8 +94,7 @@ class Cluster:
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then stop every pod.
 
-        Raises:
-            OSError: The port is in use.
+        Raises OSError: the port is in use.
         """
         ending = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -46,21 +46,13 @@ class HomeError(ClusterError):
 
 @dataclass(frozen=True)
 class ClusterHandle:
-    """A running local cluster.
+    """A running local cluster."""
 
-    Attributes:
-        url: The address of its API server.
-        kubeconfig: The kubeconfig for its clients.
-        pid: The process id of the cluster.
-        root: Its folder.
-        token: The bearer token of requests to `url`.
-    """
-
-    url: str
-    kubeconfig: Path
-    pid: int
-    root: Path
-    token: str = field(repr=False)
+    url: str  # the address of its API server
+    kubeconfig: Path  # the kubeconfig for its clients
+    pid: int  # the process id of the cluster
+    root: Path  # its folder
+    token: str = field(repr=False)  # the bearer token of requests to `url`
 
 
 def default_root() -> Path:
@@ -72,8 +64,7 @@ def default_root() -> Path:
 def check_installed() -> None:
     """Check that this installation has what the cluster and its pods import.
 
-    Raises:
-        ClusterError: Something is missing; the message says how to install it.
+    Raises ClusterError: something is missing; the message says how to install it.
     """
     missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]
     if missing:
@@ -86,12 +77,8 @@ def check_installed() -> None:
 def make_root(root: Path) -> None:
     """Make the cluster's folder, readable for this user alone.
 
-    Args:
-        root: The folder; it may exist.
-
-    Raises:
-        ClusterError: Its name has the character that separates files in KUBECONFIG.
-        HomeError: It cannot be written.
+    `root`: the folder; it may exist. Raises ClusterError: its name has the character that separates
+    files in KUBECONFIG. Raises HomeError: it cannot be written.
     """
     if os.pathsep in str(root):
         raise ClusterError(
@@ -108,16 +95,10 @@ def make_root(root: Path) -> None:
 def start_detached(root: Path, *, port: int = 0, crds: Path | None = None) -> ClusterHandle:
     """Start a cluster that outlives this process.
 
-    Args:
-        root: Its folder.
-        port: The port of its API server; 0 for a free one.
-        crds: A folder with CustomResourceDefinitions to validate by; None for those it comes with.
-
-    Returns:
-        The cluster, ready for requests.
-
-    Raises:
-        ClusterError: It cannot start, as when the port or the root is in use.
+    `port`: the port of its API server; 0 for a free one. `crds`: a folder with
+    CustomResourceDefinitions to validate by; None for those it comes with. Returns the cluster,
+    ready for requests. Raises ClusterError: it cannot start, as when the port or the root is in
+    use.
     """
     owner = guarded.Owner()
     handle = start_owned(root, port=port, crds=crds, owner=owner)
@@ -130,17 +111,10 @@ def start_owned(
 ) -> ClusterHandle:
     """Start a cluster that ends with this process, also when that is killed.
 
-    Args:
-        root: Its folder.
-        port: The port of its API server; 0 for a free one.
-        crds: A folder with CustomResourceDefinitions to validate by; None for those it comes with.
-        owner: What may detach it later; None if nothing will.
-
-    Returns:
-        The cluster, ready for requests.
-
-    Raises:
-        ClusterError: It cannot start, as when the port or the root is in use.
+    `port`: the port of its API server; 0 for a free one. `crds`: a folder with
+    CustomResourceDefinitions to validate by; None for those it comes with. `owner`: what may detach
+    it later; None if nothing will. Returns the cluster, ready for requests. Raises ClusterError: it
+    cannot start, as when the port or the root is in use.
     """
     line, fds = guarded.command(_command(root, port, crds), grace=_GRACE, owner=owner)
     return _start(root, line, fds)
@@ -161,15 +135,8 @@ def status(root: Path) -> ClusterHandle | None:
 def stop(root: Path, *, timeout: float = _GRACE + 5) -> bool:
     """Stop the cluster of a folder, also one that is starting, and its pods.
 
-    Args:
-        root: The cluster's folder.
-        timeout: Seconds to wait until its last process has ended.
-
-    Returns:
-        Whether there was one.
-
-    Raises:
-        ClusterError: A process of it still runs after that time.
+    `timeout`: seconds to wait until its last process has ended. Returns whether there was one.
+    Raises ClusterError: a process of it still runs after that time.
     """
     if not is_locked(root):
         return False
@@ -257,8 +224,7 @@ def _lock(root: Path) -> IO[str]:
 def write_atomically(path: Path, text: str) -> None:
     """Write a file for this user alone, whole or not at all.
 
-    Raises:
-        HomeError: It cannot be written, as on a full disk.
+    Raises HomeError: it cannot be written, as on a full disk.
     """
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC

@@ -13,8 +13,7 @@ _CHOICES = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 def choose(choices: tuple[tuple[socket.AddressFamily, str], ...]) -> tuple[int, str]:
     """The first address family and address that a socket can be bound to.
 
-    Args:
-        choices: Address families and addresses; the first one is returned if none can be bound.
+    `choices`: address families and addresses; the first one is returned if none can be bound.
     """
     for family, address in choices:
         try:
@@ -36,11 +35,7 @@ HOST = f"[{ADDRESS}]" if FAMILY == socket.AF_INET6 else ADDRESS
 def bound(port: int) -> socket.socket:
     """A socket of the loopback address for asyncio to listen with.
 
-    Args:
-        port: The port; 0 for any that is free.
-
-    Raises:
-        OSError: The port is in use.
+    `port`: the port; 0 for any that is free. Raises OSError: the port is in use.
     """
     # asyncio sets TCP_NODELAY where the protocol is named. Else the end of an answer waits 40 ms
     # for the client to acknowledge its beginning.

@@ -13,14 +13,8 @@ _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 def quantity(text: str | float) -> float:
     """Read an amount such as `500m`, `2Gi` or `1e3`.
 
-    Args:
-        text: The amount; a number is taken as it is.
-
-    Returns:
-        The amount in units: cores, bytes or pieces.
-
-    Raises:
-        ValueError: The text is no amount.
+    `text`: the amount; a number is taken as it is. Returns the amount in units: cores, bytes or
+    pieces. Raises ValueError: the text is no amount.
     """
     match = _QUANTITY.fullmatch(str(text))
     if match is None:

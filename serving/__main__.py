@@ -23,11 +23,7 @@ MEBI = 1024 * 1024
 def arguments(argv: list[str]) -> argparse.Namespace:
     """Parses the command line.
 
-    Args:
-        argv: The arguments without the program's name.
-
-    Returns:
-        The options; underscores in their names as in KServe's own servers.
+    Returns the options; underscores in their names as in KServe's own servers.
     """
     parser = argparse.ArgumentParser(
         "python -m kfp_pytorch.serving",
@@ -90,11 +86,7 @@ def _exit_now(*_: object) -> NoReturn:
 
 
 def main() -> int:
-    """Loads, warms up, serves.
-
-    Returns:
-        The exit code: 0 after a signal, 1 when it cannot serve.
-    """
+    """Loads, warms up, serves. Returns the exit code: 0 after a signal, 1 when it cannot serve."""
     options = arguments(sys.argv[1:])
     try:
         tempfile.gettempdir()

@@ -54,11 +54,7 @@ async def _invalid_v2(_: Request, error: Exception) -> JSONResponse:
 
 
 def add_error_answers(application: FastAPI) -> None:
-    """Answers each kind of error with its status and one JSON object `{"error": reason}`.
-
-    Args:
-        application: KServe's application.
-    """
+    """Answers each kind of error with its status and one JSON object `{"error": reason}`."""
     application.add_exception_handler(BadRequest, _bad_request)
     # No client reads this answer; without it a closed connection is logged as an error.
     application.add_exception_handler(ClientDisconnect, _bad_request)

@@ -43,17 +43,11 @@ class ExportError(Exception):
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output tensor, as the Open Inference Protocol describes it.
+    """An input or output tensor, as the Open Inference Protocol describes it."""
 
-    Attributes:
-        name: The tensor's name.
-        shape: Its shape, the batch first; -1 stands for any size.
-        datatype: Its type in the protocol, such as `FP32`.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    datatype: str
+    name: str  # the tensor's name
+    shape: tuple[int, ...]  # its shape, the batch first; -1 stands for any size
+    datatype: str  # its type in the protocol, such as `FP32`
 
 
 @dataclass(frozen=True)
@@ -61,17 +55,14 @@ class Export:
     """An export that was read and whose files have the checksums that it states.
 
     Attributes:
-        directory: The folder of its `model.json`.
-        input: The one input tensor.
-        output: The one output tensor.
         classes: The label of each class, or an empty tuple when the model is no classifier.
         run: The program: takes the input as a tensor, gives the output.
         preprocessing: What `model.json` states about the input's values and sizes.
     """
 
-    directory: Path
-    input: TensorSpec
-    output: TensorSpec
+    directory: Path  # the folder of its `model.json`
+    input: TensorSpec  # the one input tensor
+    output: TensorSpec  # the one output tensor
     classes: tuple[str, ...]
     run: Callable[[torch.Tensor], torch.Tensor]
     preprocessing: dict[str, Any] = field(default_factory=dict)
@@ -86,17 +77,10 @@ class Export:
 def load(model_dir: Path) -> Export:
     """Reads the export in a directory.
 
-    Args:
-        model_dir: The directory itself, or one that has the export in exactly one of its
-            subdirectories.
-
-    Returns:
-        The export, its program in memory.
-
-    Raises:
-        ExportError: Nothing or more than one export is there, `model.json` is not of the format,
-            a file is missing, unreadable or not the one that was exported, or the program does
-            not load.
+    `model_dir`: the directory itself, or one that has the export in exactly one of its
+    subdirectories. Returns the export, its program in memory. Raises ExportError: nothing or more
+    than one export is there, `model.json` is not of the format, a file is missing, unreadable or
+    not the one that was exported, or the program does not load.
     """
     try:
         return _load(model_dir)
@@ -123,15 +107,9 @@ def _load(model_dir: Path) -> Export:
 def find(model_dir: Path) -> Path:
     """Finds the directory of the export.
 
-    Args:
-        model_dir: The directory itself, or one that has the export in exactly one of its
-            subdirectories.
-
-    Returns:
-        The directory that holds `model.json`.
-
-    Raises:
-        ExportError: No such directory, or more than one; the message lists what is there.
+    `model_dir`: the directory itself, or one that has the export in exactly one of its
+    subdirectories. Returns the directory that holds `model.json`. Raises ExportError: no such
+    directory, or more than one; the message lists what is there.
     """
     if model_dir.is_file():
         raise ExportError(f"{model_dir} is a file: give its directory")

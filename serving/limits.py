@@ -21,13 +21,9 @@ def cpu_limit(cgroup: Path = CGROUP) -> int:
 
     torch counts the node's CPUs: in a container with a limit its threads would fight over it.
 
-    Args:
-        cgroup: The folder of the cgroup, whose `cpu.max` is `<quota> <period>` in microseconds,
-            or `max <period>`.
-
-    Returns:
-        OMP_NUM_THREADS where it is set, else the least of the scheduler's affinity and the
-        cgroup's quota; at least 1.
+    `cgroup`: the folder of the cgroup, whose `cpu.max` is `<quota> <period>` in microseconds, or
+    `max <period>`. Returns OMP_NUM_THREADS where it is set, else the least of the scheduler's
+    affinity and the cgroup's quota; at least 1.
     """
     wanted = os.environ.get(OMP_ENV, "")
     if wanted.isdecimal() and int(wanted) > 0:
@@ -42,12 +38,8 @@ def cpu_limit(cgroup: Path = CGROUP) -> int:
 def memory_limit(cgroup: Path = CGROUP) -> int:
     """Reads how much memory this process may use.
 
-    Args:
-        cgroup: The folder of the cgroup.
-
-    Returns:
-        Bytes: the least of the machine's memory, the cgroup's limit and the process's own
-        (`ulimit -d`).
+    Returns bytes: the least of the machine's memory, the cgroup's limit and the process's own
+    (`ulimit -d`).
     """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for name in MEMORY_FILES:
@@ -64,8 +56,7 @@ def cap_memory(limit: int) -> None:
     A kubelet sets vm.overcommit_memory to 1: without this every allocation succeeds, and the
     kernel kills the process that uses what it was given.
 
-    Args:
-        limit: Bytes, as `memory_limit` returns them.
+    `limit`: bytes, as `memory_limit` returns them.
     """
     status = Path("/proc/self/status").read_text()
     reserved, used = (

@@ -34,16 +34,13 @@ class Answers:
     """The model's answers to the rows of a request.
 
     Attributes:
-        output: The model's output, a row each.
         classes: The index of the most likely class of each row, or None when it is no classifier.
-        labels: The label of that class.
-        scores: Its probability.
     """
 
-    output: Array
+    output: Array  # the model's output, a row each
     classes: Array | None = None
-    labels: tuple[str, ...] = ()
-    scores: Array | None = None
+    labels: tuple[str, ...] = ()  # the label of that class
+    scores: Array | None = None  # its probability
 
 
 class Predictor:
@@ -55,9 +52,8 @@ class Predictor:
     def warm_up(self) -> None:
         """Runs the model on zeros, in two batch sizes.
 
-        Raises:
-            ModelBroken: The stated input does not fit into memory, the program raised, or its
-                output is not of the shape or type that `model.json` states.
+        Raises ModelBroken: the stated input does not fit into memory, the program raised, or its
+        output is not of the shape or type that `model.json` states.
         """
         spec = self.export.input
         # The longest text that the model takes may be shorter than that.
@@ -75,16 +71,10 @@ class Predictor:
     def answer(self, rows: Array) -> Answers:
         """Runs the model.
 
-        Args:
-            rows: A tensor of the model's own type and shape.
-
-        Returns:
-            The answers, a row each.
-
-        Raises:
-            BadRequest: The model does not take rows of this size or a value of them, or its
-                answer is not finite.
-            MemoryError: There is not enough memory for these rows, as they are or just now.
+        `rows`: a tensor of the model's own type and shape. Returns the answers, a row each. Raises
+        BadRequest: the model does not take rows of this size or a value of them, or its answer is
+        not finite. Raises MemoryError: there is not enough memory for these rows, as they are or
+        just now.
         """
         tensor = torch.from_numpy(rows)
         starts = range(0, len(tensor), CHUNK)
@@ -107,15 +97,8 @@ class Predictor:
     def answer_v1(self, payload: Any) -> dict[str, Any]:
         """Answers the body of a V1 request.
 
-        Args:
-            payload: The decoded body.
-
-        Returns:
-            The body of the response: `predictions`, one for each instance.
-
-        Raises:
-            BadRequest: The body is no object with `instances`, or they are not what the model
-                takes.
+        Returns the body of the response: `predictions`, one for each instance. Raises BadRequest:
+        the body is no object with `instances`, or they are not what the model takes.
         """
         if not isinstance(payload, dict) or "instances" not in payload:
             raise BadRequest('the body must be a JSON object with "instances": [...]')
@@ -130,12 +113,8 @@ class Predictor:
     def outputs(self, answers: Answers) -> dict[str, tuple[str, Array]]:
         """Names the answers as the tensors of a V2 response.
 
-        Args:
-            answers: What `answer` returned.
-
-        Returns:
-            Datatype and values by name: `class`, `label` and `score` for a classifier, and the
-            model's own output.
+        `answers`: what `answer` returned. Returns datatype and values by name: `class`, `label` and
+        `score` for a classifier, and the model's own output.
         """
         own = self.export.output
         named = {own.name: (own.datatype, answers.output)}

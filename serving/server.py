@@ -143,11 +143,7 @@ class CheckedDataPlane(DataPlane):  # type: ignore[misc]
     def decode(
         self, body: Any, headers: dict[str, str], *args: Any, **kwargs: Any
     ) -> tuple[Any, dict[str, Any]]:
-        """Decodes a body.
-
-        Raises:
-            BadRequest: It cannot be decoded.
-        """
+        """Decodes a body. Raises BadRequest: it cannot be decoded."""
         if headers.get("content-type", "").partition(";")[0].strip().lower() == JSON:
             headers = {**headers, "content-type": JSON}
         try:
@@ -166,8 +162,7 @@ class CheckedDataPlane(DataPlane):  # type: ignore[misc]
     ) -> InferRequest:
         """Decodes a V2 body, whose head KServe reads without looking at it where it is bytes.
 
-        Raises:
-            BadRequest: It is bytes that do not start with a V2 request.
+        Raises BadRequest: it is bytes that do not start with a V2 request.
         """
         if isinstance(body, bytes):
             check_head(body, headers)
@@ -185,12 +180,7 @@ def _without_traceback(record: logging.LogRecord) -> bool:
 def serve(name: str, predictor: Predictor, host: str, port: int, body_limit: int) -> None:
     """Serves until a signal, then answers what is in flight.
 
-    Args:
-        name: The model's name in the URL.
-        predictor: A predictor that was warmed up.
-        host: The address to listen on.
-        port: The port to listen on.
-        body_limit: The largest body of a request, in bytes.
+    `body_limit`: the largest body of a request, in bytes.
     """
     configure_logging()
     for quiet in QUIET_LOGGERS:

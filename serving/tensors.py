@@ -40,17 +40,8 @@ class BadRequest(ValueError):
 def from_nested(value: Any, spec: TensorSpec, field: str) -> Array:
     """Makes a tensor of nested JSON lists, as version 1 of the protocol has them.
 
-    Args:
-        value: The lists, the batch outermost.
-        spec: The model's input.
-        field: The field's name, for messages.
-
-    Returns:
-        The tensor, in the model's own type.
-
-    Raises:
-        BadRequest: The lists are ragged, empty or of another shape, or an element is no number
-            that the model's type can hold.
+    Returns the tensor, in the model's own type. Raises BadRequest: the lists are ragged, empty or
+    of another shape, or an element is no number that the model's type can hold.
     """
     numbers, shape = _flatten(value, spec.shape, field)
     return _cast(_array(numbers, shape, field), spec.datatype, field)
@@ -61,18 +52,9 @@ def from_flat(
 ) -> Array:
     """Makes a tensor of an input of version 2 of the protocol.
 
-    Args:
-        data: The numbers, row by row, or nested as `shape` says.
-        shape: The shape that the request states.
-        datatype: The type that the request states.
-        spec: The model's input.
-        field: The field's name, for messages.
-
-    Returns:
-        The tensor, in the model's own type.
-
-    Raises:
-        BadRequest: `shape`, `datatype` and `data` do not agree with the model or each other.
+    `data`: the numbers, row by row, or nested as `shape` says; `shape`: the shape that the request
+    states. Returns the tensor, in the model's own type. Raises BadRequest: `shape`, `datatype` and
+    `data` do not agree with the model or each other.
     """
     if datatype not in NUMPY_TYPES:
         raise BadRequest(

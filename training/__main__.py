@@ -39,14 +39,7 @@ _SHUTDOWN_SECONDS = 600
 
 
 def main(arguments: list[str]) -> int:
-    """Trains on all processes of this node.
-
-    Args:
-        arguments: The training arguments.
-
-    Returns:
-        The exit code; see the module.
-    """
+    """Trains on all processes of this node. Returns the exit code; see the module."""
     remove_final_line_breaks(os.environ)
     try:
         settings = config.parse(arguments)

@@ -21,10 +21,7 @@ def peak_rate(config: Config, world_size: int) -> float:
 def learning_rate(config: Config, world_size: int, epochs_done: float) -> float:
     """The learning rate of a step.
 
-    Args:
-        config: The rate of one process, its scaling, warm-up and the number of epochs.
-        world_size: The number of processes.
-        epochs_done: Epochs before this step, with fractions.
+    `config`: the rate of one process, its scaling, warm-up and the number of epochs.
     """
     peak = peak_rate(config, world_size)
     warmup = min(config.warmup_epochs, float(config.epochs))

@@ -32,47 +32,31 @@ class Start:
     """What a run begins with.
 
     Attributes:
-        config: The arguments.
-        world: This rank.
-        request: Whether this process was asked to stop.
         heartbeat: The progress of this rank, for the watchdog.
         emergency: Saves the last step when another rank is lost.
     """
 
-    config: Config
-    world: World
-    request: StopRequest
+    config: Config  # the arguments
+    world: World  # this rank
+    request: StopRequest  # whether this process was asked to stop
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     emergency: EmergencySave = field(default_factory=EmergencySave)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job(ABC):
-    """What a training loop works with; each loop adds its data and its model.
+    """What a training loop works with; each loop adds its data and its model."""
 
-    Attributes:
-        config: The arguments.
-        world: This rank.
-        folder: The job's folder.
-        state: What changes, and is kept in checkpoints.
-        stop: Whether the ranks agreed to stop.
-        telemetry: Where reports go.
-        measurements: How steps are computed: times, memory, gradients.
-        guard: Takes the optimizer's steps, and finds those that are not finite.
-        checkpoints: Writes the state; restored it at the start.
-        emergency: Saves the last step when another rank is lost.
-    """
-
-    config: Config
-    world: World
-    folder: Folder
-    state: State
-    stop: StopAgreement
-    telemetry: Telemetry
-    measurements: StepMeasurements
-    guard: Guard
-    checkpoints: Checkpoints
-    emergency: EmergencySave
+    config: Config  # the arguments
+    world: World  # this rank
+    folder: Folder  # the job's folder
+    state: State  # what changes, and is kept in checkpoints
+    stop: StopAgreement  # whether the ranks agreed to stop
+    telemetry: Telemetry  # where reports go
+    measurements: StepMeasurements  # how steps are computed: times, memory, gradients
+    guard: Guard  # takes the optimizer's steps, and finds those that are not finite
+    checkpoints: Checkpoints  # writes the state; restored it at the start
+    emergency: EmergencySave  # saves the last step when another rank is lost
 
     @property
     @abstractmethod
@@ -92,16 +76,8 @@ class Job(ABC):
 def open_output(config: Config, world: World) -> Folder:
     """Opens the job's folder and checks it before anything is loaded; all ranks call this.
 
-    Args:
-        config: The arguments.
-        world: This rank.
-
-    Returns:
-        The folder; it can be written to.
-
-    Raises:
-        ConfigError: If the parallelism does not fit the number of ranks.
-        StorageError: On all ranks, if the folder cannot be written to.
+    Returns the folder; it can be written to. Raises ConfigError: if the parallelism does not fit
+    the number of ranks. Raises StorageError: on all ranks, if the folder cannot be written to.
     """
     ParallelPlan.parse(config.parallelism, world.size)
     folder = job_folder.open_folder(config.output)
@@ -127,11 +103,7 @@ def report_training(job: Job, values: dict[str, float]) -> None:
 def check_finite(job: Job) -> None:
     """Stops before a loss that is not finite gets into a checkpoint; or logs skipped steps.
 
-    Args:
-        job: The job.
-
-    Raises:
-        DivergedError: If there were more such steps than may be skipped.
+    Raises DivergedError: if there were more such steps than may be skipped.
     """
     (bad_steps,) = fetch(job.world.device, job.guard.bad_steps())
     _check_bad_steps(job, bad_steps)
@@ -174,11 +146,7 @@ def save_if_due(job: Job) -> None:
     After an epoch's last step `close_epoch` saves: a checkpoint from before the evaluation would
     make a resumed run report the evaluation a second time.
 
-    Args:
-        job: The job.
-
-    Raises:
-        StorageError: If the last checkpoint could not be written.
+    Raises StorageError: if the last checkpoint could not be written.
     """
     step = job.state.progress.step
     job.checkpoints.check()
@@ -213,14 +181,9 @@ def conclude(
 ) -> dict[str, Any]:
     """Lets rank 0 write the export, and returns the result.
 
-    Args:
-        job: The job.
-        evaluation: The last evaluation.
-        curves: The names of the curves for the termination message.
-        export: Writes the export, and returns what the termination message says of it.
-
-    Returns:
-        The content of the termination message, on all ranks.
+    `curves`: the names of the curves for the termination message; `export`: writes the export, and
+    returns what the termination message says of it. Returns the content of the termination message,
+    on all ranks.
     """
 
     def write() -> dict[str, Any]:
@@ -234,14 +197,7 @@ def conclude(
 
 
 def save_and_stop(job: Job) -> NoReturn:
-    """Writes a checkpoint, and ends this run on all ranks.
-
-    Args:
-        job: The job.
-
-    Raises:
-        Stopped: Always.
-    """
+    """Writes a checkpoint, and ends this run on all ranks. Raises Stopped: always."""
     save(job)
     job.checkpoints.wait()
     raise Stopped(

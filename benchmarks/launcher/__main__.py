@@ -47,11 +47,7 @@ PARTS: dict[str, Part] = {
 def main(names: list[str]) -> None:
     """Measures the parts that are named, or all.
 
-    Args:
-        names: Names of `PARTS`.
-
-    Raises:
-        SystemExit: There is no such part.
+    `names`: names of `PARTS`. Raises SystemExit: there is no such part.
     """
     unknown = set(names) - set(PARTS)
     if unknown:

@@ -26,17 +26,11 @@ LOG_LINE_EVERY = 10.0
 
 @dataclass
 class Hours:
-    """What one launcher took.
+    """What one launcher took."""
 
-    Attributes:
-        requests: In each hour.
-        cpu_s: In each hour.
-        rss_mb: At the beginning and after each hour.
-    """
-
-    requests: list[int] = field(default_factory=list)
-    cpu_s: list[float] = field(default_factory=list)
-    rss_mb: list[float] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)  # in each hour
+    cpu_s: list[float] = field(default_factory=list)  # in each hour
+    rss_mb: list[float] = field(default_factory=list)  # at the beginning and after each hour
 
 
 def costs(cluster: Cluster, folder: Path) -> None:

@@ -120,8 +120,7 @@ def start(order: Order) -> subprocess.Popen[str]:
 def finish(worker: subprocess.Popen[str]) -> dict[str, tuple[float, str]]:
     """Waits for a worker; by job, when its launcher returned, and the error's words.
 
-    Raises:
-        RuntimeError: The worker itself failed.
+    Raises RuntimeError: the worker itself failed.
     """
     text, _ = worker.communicate()
     if worker.returncode:

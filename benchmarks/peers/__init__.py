@@ -32,19 +32,12 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Peer:
-    """A public SDK.
+    """A public SDK."""
 
-    Attributes:
-        script: The name of its script, and of its namespace.
-        package: What to install.
-        call: What it calls.
-        an_hour: The requests that its source makes in an hour, for where it cannot be installed.
-    """
-
-    script: str
-    package: str
-    call: str
-    an_hour: int
+    script: str  # the name of its script, and of its namespace
+    package: str  # what to install
+    call: str  # what it calls
+    an_hour: int  # the requests that its source makes in an hour, for where it cannot be installed
 
 
 PEERS = (
@@ -54,13 +47,7 @@ PEERS = (
 
 
 class Waiting:
-    """A peer that waits for a job which merely runs.
-
-    Args:
-        peer: The peer.
-        cluster: The server.
-        factor: How much faster than usual its pauses pass.
-    """
+    """A peer that waits for a job which merely runs."""
 
     def __init__(self, peer: Peer, cluster: Cluster, factor: float) -> None:
         self.peer = peer

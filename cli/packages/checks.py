@@ -19,12 +19,8 @@ from kfp_pytorch.cli.packages.known_tasks import IMPORTER, KnownTask, known_task
 def check(package: Package, arguments: dict[str, Any] | None = None) -> None:
     """Checks the constants, defaults and arguments that reach this project's components.
 
-    Args:
-        package: The package.
-        arguments: The arguments of the run that is to start; None when there is none.
-
-    Raises:
-        click.ClickException: When an input cannot work; each one is named with its task.
+    `arguments`: the arguments of the run that is to start; None when there is none. Raises
+    click.ClickException: when an input cannot work; each one is named with its task.
     """
     found = [
         f"task {task.name}: {problem}"
@@ -115,9 +111,8 @@ def _pytorch_job(task: KnownTask) -> None:
 def _check_pod(template: dict[str, Any], task: str) -> None:
     """Checks a pod template as the API server will check the pods that are made from it.
 
-    Raises:
-        InputError: When it would refuse them. A field that it does not know is only a warning: the
-            cluster may be newer.
+    Raises InputError: when it would refuse them. A field that it does not know is only a warning:
+    the cluster may be newer.
     """
     from kfp_pytorch.launcher.constants import POD
     from kfp_pytorch.launcher.errors import InputError

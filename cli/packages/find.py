@@ -33,19 +33,12 @@ _LOST_ITEM = re.compile(r"from the input '[^']*loop-item|loop-item\S* not found"
 
 @dataclass(frozen=True)
 class Package:
-    """A compiled pipeline.
+    """A compiled pipeline."""
 
-    Attributes:
-        name: The name for a file, such as `train_and_serve`.
-        header: The comment lines at the head of the YAML.
-        spec: The pipeline's specification.
-        platform: The platform's specification; empty when there is none.
-    """
-
-    name: str
-    header: str
-    spec: dict[str, Any]
-    platform: dict[str, Any]
+    name: str  # the name for a file, such as `train_and_serve`
+    header: str  # the comment lines at the head of the YAML
+    spec: dict[str, Any]  # the pipeline's specification
+    platform: dict[str, Any]  # the platform's specification; empty when there is none
 
     @property
     def pipeline_name(self) -> str:
@@ -67,14 +60,9 @@ def shipped() -> list[str]:
 def find(what: str) -> list[Package]:
     """Finds the pipelines that one argument names.
 
-    Args:
-        what: A shipped name, a compiled YAML, `FILE.py:FUNCTION`, or `FILE.py` for all in it.
-
-    Returns:
-        The packages, at least one.
-
-    Raises:
-        click.ClickException: When there is no such pipeline; the message lists what there is.
+    `what`: a shipped name, a compiled YAML, `FILE.py:FUNCTION`, or `FILE.py` for all in it. Returns
+    the packages, at least one. Raises click.ClickException: when there is no such pipeline; the
+    message lists what there is.
     """
     path, _, function = what.partition(":")
     if path.endswith((".yaml", ".yml")):
@@ -98,14 +86,7 @@ def find(what: str) -> list[Package]:
 def find_one(what: str) -> Package:
     """Finds the one pipeline that an argument names.
 
-    Args:
-        what: As for `find`.
-
-    Returns:
-        The package.
-
-    Raises:
-        click.ClickException: When there is none, or more than one.
+    `what`: as for `find`. Raises click.ClickException: when there is none, or more than one.
     """
     packages = find(what)
     if len(packages) > 1:
@@ -117,16 +98,9 @@ def find_one(what: str) -> Package:
 def compile_pipeline(name: str, pipeline: Any) -> Package:
     """Compiles a pipeline with KFP's own compiler.
 
-    Args:
-        name: The name for a file.
-        pipeline: What `dsl.pipeline` made.
-
-    Returns:
-        The package, in the form that its components have.
-
-    Raises:
-        click.ClickException: When a default would break the YAML that KFP writes, KFP cannot
-            write a constant, such as one that is no finite number, or what it writes cannot run.
+    `pipeline`: what `dsl.pipeline` made. Returns the package, in the form that its components have.
+    Raises click.ClickException: when a default would break the YAML that KFP writes, KFP cannot
+    write a constant, such as one that is no finite number, or what it writes cannot run.
     """
     from kfp import compiler
 
@@ -162,16 +136,9 @@ def _check_header(pipeline: Any) -> None:
 def parse(text: str, path: Path) -> Package:
     """Reads a compiled package.
 
-    Args:
-        text: The YAML.
-        path: The file that it came from: it gives the name, and stands in messages.
-
-    Returns:
-        The package.
-
-    Raises:
-        click.ClickException: When it is not a compiled pipeline, or a damaged one: one that KFP
-            could not read, or in which something is missing.
+    `path`: the file that it came from: it gives the name, and stands in messages. Raises
+    click.ClickException: when it is not a compiled pipeline, or a damaged one: one that KFP could
+    not read, or in which something is missing.
     """
     package, problem = _parsed(text, path)
     if problem:

@@ -54,12 +54,8 @@ class KnownTask:
 def known_tasks(package: Package, arguments: dict[str, Any]) -> Iterator[KnownTask]:
     """Walks a package's tasks, nested ones included.
 
-    Args:
-        package: The package.
-        arguments: The arguments of the run that is to start; empty when there is none.
-
-    Yields:
-        Each task that runs a container or imports an artifact.
+    `arguments`: the arguments of the run that is to start; empty when there is none. Yields each
+    task that runs a container or imports an artifact.
     """
     spec = task_settings.with_task_configs(package.spec)
     root = spec["root"]
@@ -171,11 +167,7 @@ def _is_filled_in_later(constant: Any) -> bool:
 def left_literal(inputs: dict[str, Any]) -> dict[str, str]:
     """Finds placeholders of the run that a cluster does not fill in, though kfp.local does.
 
-    Args:
-        inputs: The known inputs of a task.
-
-    Returns:
-        The first placeholder of each input that has one, by the input's name.
+    Returns the first placeholder of each input that has one, by the input's name.
     """
     found = {name: _OF_THE_RUN.search(json.dumps(value)) for name, value in inputs.items()}
     return {name: match[0] for name, match in found.items() if match}

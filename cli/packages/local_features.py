@@ -20,12 +20,8 @@ _OF_PODS_ALONE = {"imagePullPolicy", "imagePullSecret", "podMetadata", "security
 def check(package: Package) -> None:
     """Refuses steps that kfp.local cannot run, and warns of settings that it ignores.
 
-    Args:
-        package: The package.
-
-    Raises:
-        click.ClickException: When there is a container component or one that is in its image,
-            or an optional artifact that is not given is passed on.
+    Raises click.ClickException: when there is a container component or one that is in its image, or
+    an optional artifact that is not given is passed on.
     """
     executors = package.spec.get("deploymentSpec", {}).get("executors", {})
     refused = [_step(label) for label, executor in executors.items() if not _runs(executor)]

@@ -21,12 +21,8 @@ _SHOWN = 60
 def problem(spec: Any, platform: Any) -> str:
     """Says what of a package has another shape than KFP reads.
 
-    Args:
-        spec: The first document of the YAML, the pipeline.
-        platform: The second, the platform's part; empty when there is none.
-
-    Returns:
-        What is wrong, with its place; nothing when KFP reads all of it.
+    `platform`: the second, the platform's part; empty when there is none. Returns what is wrong,
+    with its place; nothing when KFP reads all of it.
     """
     from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
@@ -42,14 +38,7 @@ def problem(spec: Any, platform: Any) -> str:
 
 
 def kubernetes_settings(platform: dict[str, Any]) -> dict[str, Any]:
-    """Returns what `kfp.kubernetes` sets on the pods of steps.
-
-    Args:
-        platform: The platform's part of a package.
-
-    Returns:
-        The settings by the label of the executor.
-    """
+    """Returns what `kfp.kubernetes` sets on the pods of steps."""
     kubernetes = platform.get("platforms", {}).get("kubernetes", {})
     found: dict[str, Any] = kubernetes.get("deploymentSpec", {}).get("executors", {})
     return found

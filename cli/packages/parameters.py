@@ -35,16 +35,8 @@ def parameters(package: Package) -> dict[str, dict[str, Any]]:
 def typed(package: Package, given: Sequence[str]) -> dict[str, Any]:
     """Turns `name=value` texts into typed arguments.
 
-    Args:
-        package: The pipeline.
-        given: The texts. A list or dict is written as JSON.
-
-    Returns:
-        The value of each parameter that was given.
-
-    Raises:
-        click.ClickException: When a name is unknown or a value has the wrong type; the message
-            lists the parameters that there are.
+    `given`: the texts. A list or dict is written as JSON. Raises click.ClickException: when a name
+    is unknown or a value has the wrong type; the message lists the parameters that there are.
     """
     known = parameters(package)
     result: dict[str, Any] = {}
@@ -63,12 +55,7 @@ def typed(package: Package, given: Sequence[str]) -> dict[str, Any]:
 def require(package: Package, arguments: dict[str, Any]) -> None:
     """Checks that every parameter without a default that a step takes has an argument.
 
-    Args:
-        package: The pipeline.
-        arguments: The arguments by name.
-
-    Raises:
-        click.ClickException: When one is missing, or the pipeline takes an artifact.
+    Raises click.ClickException: when one is missing, or the pipeline takes an artifact.
     """
     artifacts = package.spec["root"].get("inputDefinitions", {}).get("artifacts", {})
     wanted = [name for name, spec in artifacts.items() if not spec.get("isOptional")]

@@ -27,17 +27,11 @@ _DEFAULTS: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class _Dag:
-    """The tasks of one component.
+    """The tasks of one component."""
 
-    Attributes:
-        where: Its place in the package.
-        component: The component.
-        components: Every component by name.
-    """
-
-    where: str
-    component: dict[str, Any]
-    components: dict[str, Any]
+    where: str  # its place in the package
+    component: dict[str, Any]  # the component
+    components: dict[str, Any]  # every component by name
 
     @property
     def tasks(self) -> dict[str, Any]:
@@ -59,11 +53,8 @@ class _Dag:
 def problem(spec: dict[str, Any]) -> str:
     """Says what is missing in a package of the right shape.
 
-    Args:
-        spec: The pipeline's specification, in which `messages.problem` finds nothing.
-
-    Returns:
-        What is missing, with its place; nothing when it is whole.
+    `spec`: the pipeline's specification, in which `messages.problem` finds nothing. Returns what is
+    missing, with its place; nothing when it is whole.
     """
     return next(_problems(spec), "")
 

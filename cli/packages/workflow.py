@@ -70,12 +70,8 @@ class Estimate:
 def check(package: Package, *, verbose: bool = False) -> None:
     """Refuses a package whose Workflow would not fit, and warns of one that nearly does not.
 
-    Args:
-        package: The package.
-        verbose: Whether to print the estimate of one that fits, too.
-
-    Raises:
-        click.ClickException: The Workflow would be too large.
+    `verbose`: whether to print the estimate of one that fits, too. Raises click.ClickException: the
+    Workflow would be too large.
     """
     found = estimate(package.spec, package.platform)
     name = package.pipeline_name
@@ -103,12 +99,7 @@ def check(package: Package, *, verbose: bool = False) -> None:
 def estimate(spec: Object, platform: Object) -> Estimate:
     """Computes what the Workflow of a package comes to.
 
-    Args:
-        spec: The pipeline's specification.
-        platform: The platform's part of the package; empty when there is none.
-
-    Returns:
-        The estimate.
+    `platform`: the platform's part of the package; empty when there is none.
     """
     found = Estimate()
     settings = messages.kubernetes_settings(platform)

@@ -39,17 +39,9 @@ def cluster(root: Path, kubeconfig: Path | None, run_id: str, *, keep: bool) -> 
     block ends it too. In one that was up before, the endpoints that the run's steps made are
     deleted, unless they are kept.
 
-    Args:
-        root: The local cluster's folder; a run's folder is below it in any case.
-        kubeconfig: Another cluster's file; None for the local cluster.
-        run_id: The run's id.
-        keep: Whether cluster and endpoints stay up.
-
-    Yields:
-        The cluster.
-
-    Raises:
-        click.ClickException: When no cluster can be used or started.
+    `root`: the local cluster's folder; a run's folder is below it in any case. `kubeconfig`:
+    another cluster's file; None for the local cluster. `keep`: whether cluster and endpoints stay
+    up. Raises click.ClickException: when no cluster can be used or started.
     """
     _make(root, local=not kubeconfig)
     if kubeconfig:

@@ -15,25 +15,19 @@ class StepResult:
     """One step of a run; a retried step has one for each attempt.
 
     Attributes:
-        name: The step's name.
         task: Distinguishes the iterations of a loop that have its name; the same for each attempt.
         status: `running`, `succeeded`, `failed`, `terminated` or, when it never ran, `skipped`.
-        seconds: How long it took.
-        exit_code: What its program ended with.
-        message: What it wrote to its termination log.
-        stderr: The end of its stderr, when it failed.
-        parameters: Its output parameters by name.
         artifacts: Its output artifacts by name, each with `uri`, `metadata` and `type`.
     """
 
-    name: str
+    name: str  # the step's name
     status: str = "running"
-    seconds: float = 0.0
-    exit_code: int = 0
+    seconds: float = 0.0  # how long it took
+    exit_code: int = 0  # what its program ended with
     task: str = ""
-    message: str = ""
-    stderr: str = ""
-    parameters: dict[str, Any] = field(default_factory=dict)
+    message: str = ""  # what it wrote to its termination log
+    stderr: str = ""  # the end of its stderr, when it failed
+    parameters: dict[str, Any] = field(default_factory=dict)  # its output parameters by name
     artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -43,11 +37,10 @@ class Followed:
 
     Attributes:
         steps: The steps in the order in which they started.
-        error: What went wrong outside of a step; empty when nothing did.
     """
 
     steps: list[StepResult] = field(default_factory=list)
-    error: str = ""
+    error: str = ""  # what went wrong outside of a step; empty when nothing did
 
     @property
     def failed(self) -> StepResult | None:

@@ -26,11 +26,7 @@ _FORWARDED = ("Content-Type", "Accept")
 def forwarding(kubeconfig: Path) -> Iterator[str]:
     """Forwards requests on a loopback port to the services of a cluster, within this block.
 
-    Args:
-        kubeconfig: The cluster's file.
-
-    Yields:
-        A URL. What is asked for at URL/NAMESPACE/SERVICE/PORT/PATH is asked of the service.
+    Yields a URL. What is asked for at URL/NAMESPACE/SERVICE/PORT/PATH is asked of the service.
     """
     environ = {"KUBECONFIG": str(kubeconfig)}
 

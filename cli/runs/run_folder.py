@@ -28,15 +28,7 @@ _LOCK_WITHIN_S = guard.ORPHAN_GRACE + 3
 
 
 def new_run(pipeline: str, arguments: dict[str, Any]) -> Run:
-    """Makes the identity of a new run.
-
-    Args:
-        pipeline: The pipeline's name.
-        arguments: The arguments that were given.
-
-    Returns:
-        The run, under a name that sorts by time.
-    """
+    """Makes the identity of a new run. Returns the run, under a name that sorts by time."""
     now = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     name = f"{pipeline}-{now}-{secrets.token_hex(2)}"
     return Run(name=name, id=str(uuid.uuid4()), pipeline=pipeline, arguments=arguments)
@@ -45,16 +37,8 @@ def new_run(pipeline: str, arguments: dict[str, Any]) -> Run:
 def run_to_resume(runs: Path, pipeline: str, arguments: dict[str, Any]) -> Run:
     """Finds the newest run of a pipeline, which must not have succeeded.
 
-    Args:
-        runs: The folder of all runs.
-        pipeline: The pipeline's name.
-        arguments: Arguments that replace those the run had.
-
-    Returns:
-        The run, with the identity that it had.
-
-    Raises:
-        click.ClickException: When there is no such run, or it succeeded.
+    Returns the run, with the identity that it had. Raises click.ClickException: when there is no
+    such run, or it succeeded.
     """
     found = [run for run in _recorded(runs) if run.pipeline == pipeline]
     if not found:
@@ -87,14 +71,9 @@ def _read(path: Path) -> dict[str, Any]:
 def log(folder: Path) -> Iterator[FileIO]:
     """Opens a run's log, which is locked as long as a process of the run lives.
 
-    Args:
-        folder: The run's folder; made if it is not there.
-
-    Yields:
-        The log, empty. A process that inherits it holds the lock.
-
-    Raises:
-        click.ClickException: When the run is still running, or the folder cannot be written.
+    `folder`: the run's folder; made if it is not there. Yields the log, empty. A process that
+    inherits it holds the lock. Raises click.ClickException: when the run is still running, or the
+    folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -125,13 +104,8 @@ def _yaml(spec: dict[str, Any]) -> str:
 def write(folder: Path, run: Run, spec: dict[str, Any]) -> None:
     """Writes what the runner reads.
 
-    Args:
-        folder: The run's folder; made if it is not there.
-        run: The run's identity.
-        spec: The pipeline in the form for this machine.
-
-    Raises:
-        click.ClickException: When the folder cannot be written.
+    `folder`: the run's folder; made if it is not there. Raises click.ClickException: when the
+    folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

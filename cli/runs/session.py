@@ -37,21 +37,16 @@ class Target:
     """The cluster of a run.
 
     Attributes:
-        kubeconfig: The file that `KUBECONFIG` names for the steps.
-        root: Where the run's folder is made.
         namespace: The namespace of the steps' pods; empty when they have no Pod object, as on a
             cluster elsewhere.
-        server: The local cluster's address; empty when it is elsewhere.
-        token: Its bearer token.
-        services: Where the services of a cluster elsewhere are reached, see `forward`.
     """
 
-    kubeconfig: Path
-    root: Path
+    kubeconfig: Path  # the file that `KUBECONFIG` names for the steps
+    root: Path  # where the run's folder is made
     namespace: str = ""
-    server: str = ""
-    token: str = field(default="", repr=False)
-    services: str = ""
+    server: str = ""  # the local cluster's address; empty when it is elsewhere
+    token: str = field(default="", repr=False)  # its bearer token
+    services: str = ""  # where the services of a cluster elsewhere are reached, see `forward`
 
     @property
     def claims(self) -> Path | None:
@@ -61,17 +56,9 @@ class Target:
     def request(self, method: str, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Asks the local cluster's API server.
 
-        Args:
-            method: The HTTP method. A PATCH is a merge patch.
-            url: The path, and the query if there is one.
-            body: The object to send.
-
-        Returns:
-            The answer's object.
-
-        Raises:
-            RequestRefused: When the server answers with an error.
-            click.ClickException: When it does not answer.
+        `method`: the HTTP method. A PATCH is a merge patch. `url`: the path, and the query if there
+        is one. Raises RequestRefused: when the server answers with an error. Raises
+        click.ClickException: when it does not answer.
         """
         try:
             return client.request(self.server, method, url, body, token=self.token)
@@ -86,18 +73,8 @@ class Target:
 def run(package: Package, wanted: Run, target: Target, progress: Progress) -> dict[str, Any]:
     """Runs a pipeline's steps on this machine, against a cluster, to the end.
 
-    Args:
-        package: The pipeline, in either form.
-        wanted: The run's identity and arguments.
-        target: The cluster.
-        progress: Shows the run.
-
-    Returns:
-        The summary. It is written into the run's folder too.
-
-    Raises:
-        Interrupted: When a signal ended this process's waiting, once every step has ended; it
-            has the summary.
+    Returns the summary. It is written into the run's folder too. Raises Interrupted: when a signal
+    ended this process's waiting, once every step has ended; it has the summary.
     """
     folder = target.root / "runs" / wanted.name
     spec = image_form(package.spec, THIS_PYTHON)

@@ -31,12 +31,11 @@ class Place:
     """Where a run's files are on this machine.
 
     Attributes:
-        run: The run's folder.
-        claims: The folder with the claims of the run's namespace; None when the cluster is not
-            on this machine.
+        claims: The folder with the claims of the run's namespace; None when the cluster is not on
+            this machine.
     """
 
-    run: Path
+    run: Path  # the run's folder
     claims: Path | None
 
     def local(self, uri: str) -> str:
@@ -49,14 +48,7 @@ class Place:
 def summarise(package: Package, followed: Followed, place: Place, status: str) -> dict[str, Any]:
     """Makes the summary, the object that `--json` prints.
 
-    Args:
-        package: The pipeline.
-        followed: The run's steps and how they ended.
-        place: Where its files are.
-        status: `succeeded`, `failed` or `terminated`.
-
-    Returns:
-        The summary, fit for JSON.
+    `status`: `succeeded`, `failed` or `terminated`. Returns the summary, fit for JSON.
     """
     parameters = _last_parameters(followed.steps)
     steps = [*followed.steps, *_skipped(package, followed.steps)]
@@ -75,13 +67,7 @@ def summarise(package: Package, followed: Followed, place: Place, status: str) -
 def empty(pipeline: str, status: str, error: str) -> dict[str, Any]:
     """Makes the summary of a run that ended before its first step.
 
-    Args:
-        pipeline: The pipeline as it was named.
-        status: `failed` or `terminated`.
-        error: Why it ended.
-
-    Returns:
-        The summary, in the shape that `summarise` gives it.
+    `status`: `failed` or `terminated`. Returns the summary, in the shape that `summarise` gives it.
     """
     return {
         "status": status,
@@ -110,12 +96,8 @@ def error_of(followed: Followed) -> str:
 def headline(error: str) -> str:
     """Shortens an error whose whole text the step has written already.
 
-    Args:
-        error: What `error_of` returned.
-
-    Returns:
-        The first paragraph of a message, or the last lines of a traceback; as it is when it is
-        short, or when no step said it.
+    `error`: what `error_of` returned. Returns the first paragraph of a message, or the last lines
+    of a traceback; as it is when it is short, or when no step said it.
     """
     step, _, words = error.partition("\n")
     if not _STEP_FAILED.fullmatch(step):
@@ -154,13 +136,8 @@ def _without_kfp(stderr: str) -> str:
 def text(summary: dict[str, Any], seconds: float, *, kept: bool) -> str:
     """Writes a summary for a person.
 
-    Args:
-        summary: What `summarise` returned.
-        seconds: How long the whole run took.
-        kept: Whether the endpoint stays up.
-
-    Returns:
-        Lines without one at the end.
+    `summary`: what `summarise` returned; `kept`: whether the endpoint stays up. Returns lines
+    without one at the end.
     """
     lines = [f"{summary['pipeline']} {summary['status']} in {seconds:.1f} s", ""]
     width = max((len(s["name"]) for s in summary["steps"]), default=0)

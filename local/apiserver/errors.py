@@ -14,17 +14,11 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Cause:
-    """One thing that is wrong with one field.
+    """One thing that is wrong with one field."""
 
-    Attributes:
-        reason: Such as `FieldValueInvalid`.
-        field: The field's path, such as `spec.replicas`.
-        message: What is wrong, without the field's path.
-    """
-
-    reason: str
-    field: str
-    message: str
+    reason: str  # such as `FieldValueInvalid`
+    field: str  # the field's path, such as `spec.replicas`
+    message: str  # what is wrong, without the field's path
 
 
 class ApiError(Exception):
@@ -118,12 +112,7 @@ def forbidden(kind: Kind, name: str, why: str, causes: Iterable[Cause] = ()) -> 
 
 
 def denied(webhook: str, why: str) -> ApiError:
-    """403: an admission webhook refuses the object.
-
-    Args:
-        webhook: The webhook's name.
-        why: Its reason.
-    """
+    """403: an admission webhook refuses the object."""
     message = f'admission webhook "{webhook}" denied the request: {why}'
     return ApiError(403, "Forbidden", message)
 
@@ -136,14 +125,8 @@ def expired(message: str) -> ApiError:
 def invalid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> ApiError:
     """422: fields of the object are wrong.
 
-    Args:
-        kind: The kind that the object itself names.
-        group: The group that the object itself names.
-        name: The object's name.
-        causes: What is wrong, in order; each message is given once.
-
-    Returns:
-        The error, with every cause in its details.
+    `causes`: what is wrong, in order; each message is given once. Returns the error, with every
+    cause in its details.
     """
     found = list(causes)
     messages = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in found))

@@ -73,9 +73,7 @@ def owners(obj: Object) -> list[Object]:
 def owner_reference(owner: Object, kind: Kind) -> Object:
     """The reference to an object that controls another.
 
-    Args:
-        owner: The object that controls.
-        kind: Its kind, which objects of a list do not state.
+    `kind`: its kind, which objects of a list do not state.
     """
     return {
         "apiVersion": kind.api_version,

@@ -37,19 +37,12 @@ CLUSTER_TRAINING_RUNTIME = Kind(
 
 @dataclass(frozen=True)
 class Column:
-    """One column of what `kubectl get` prints.
+    """One column of what `kubectl get` prints."""
 
-    Attributes:
-        name: The heading.
-        path: The JSONPath of the value.
-        type: `string`, `integer`, `boolean` or `date` (printed as an age).
-        priority: Above 0, only `-o wide` prints it.
-    """
-
-    name: str
-    path: str
-    type: str = "string"
-    priority: int = 0
+    name: str  # the heading
+    path: str  # the JSONPath of the value
+    type: str = "string"  # `string`, `integer`, `boolean` or `date` (printed as an age)
+    priority: int = 0  # above 0, only `-o wide` prints it
 
 
 @dataclass(frozen=True)
@@ -57,25 +50,20 @@ class Resource:
     """A resource type and how the server treats it.
 
     Attributes:
-        kind: Its names in the API.
-        namespaced: Whether its objects live in namespaces.
-        custom: Whether a CustomResourceDefinition made it: then an update needs a
-            resourceVersion, there is no strategic merge patch, and a deletion returns a Status.
+        custom: Whether a CustomResourceDefinition made it: then an update needs a resourceVersion,
+            there is no strategic merge patch, and a deletion returns a Status.
         status: Whether the status is a subresource, which the main resource cannot write.
-        generation: Whether metadata.generation counts the changes of the spec.
-        short_names: Other names for the plural that kubectl takes.
-        categories: The groups of kubectl that it belongs to, such as `all`.
         columns: The columns of custom resources; the native kinds have their own printers.
         schema: The OpenAPI v3 schema of a custom resource, or None where nothing is checked.
     """
 
-    kind: Kind
-    namespaced: bool = True
+    kind: Kind  # its names in the API
+    namespaced: bool = True  # whether its objects live in namespaces
     custom: bool = False
     status: bool = False
-    generation: bool = False
-    short_names: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
+    generation: bool = False  # whether metadata.generation counts the changes of the spec
+    short_names: tuple[str, ...] = ()  # other names for the plural that kubectl takes
+    categories: tuple[str, ...] = ()  # the groups of kubectl that it belongs to, such as `all`
     columns: tuple[Column, ...] = ()
     schema: Object | None = None
 
@@ -136,8 +124,7 @@ def _native() -> Iterator[Resource]:
 class Registry:
     """The resource types of one server, by kind and by the parts of a URL.
 
-    Args:
-        definitions: CustomResourceDefinitions; each adds a type or takes the place of one.
+    `definitions`: CustomResourceDefinitions; each adds a type or takes the place of one.
     """
 
     def __init__(self, definitions: Iterable[Object] = ()) -> None:
@@ -155,11 +142,7 @@ class Registry:
         return iter(self._resources.values())
 
     def of(self, kind: Kind) -> Resource:
-        """The type of a kind.
-
-        Raises:
-            ApiError: 404 when the server has no such type.
-        """
+        """The type of a kind. Raises ApiError: 404 when the server has no such type."""
         found = self._resources.get(kind)
         if found is None:
             raise no_such_resource()
@@ -173,8 +156,7 @@ class Registry:
 def _custom(definition: Object) -> Iterator[Resource]:
     """The types that a CustomResourceDefinition makes, one a served version.
 
-    Raises:
-        ValueError: when the object is no CustomResourceDefinition.
+    Raises ValueError: when the object is no CustomResourceDefinition.
     """
     spec = definition.get("spec") or {}
     if definition.get("kind") != "CustomResourceDefinition" or "versions" not in spec:
@@ -202,11 +184,7 @@ def _custom(definition: Object) -> Iterator[Resource]:
 def read_definitions(folder: Path) -> list[Object]:
     """The CustomResourceDefinitions of a folder, one a JSON file.
 
-    Args:
-        folder: The folder.
-
-    Raises:
-        ValueError: when the folder holds none, or a file holds something else.
+    Raises ValueError: when the folder holds none, or a file holds something else.
     """
     paths = sorted(folder.glob("*.json"))
     if not paths:

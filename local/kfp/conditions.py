@@ -24,11 +24,8 @@ def evaluator(
 ) -> Callable[[str, Any], bool]:
     """Makes a replacement of kfp.local's `evaluate_condition`.
 
-    Args:
-        resolve: kfp.local's function that finds a value, for those that are no task's output.
-
-    Returns:
-        A function of a condition and kfp.local's store of values.
+    `resolve`: kfp.local's function that finds a value, for those that are no task's output. Returns
+    a function of a condition and kfp.local's store of values.
     """
 
     def evaluate(condition: str, store: Any) -> bool:
@@ -44,15 +41,9 @@ def evaluator(
 def holds(condition: str, value_of: Callable[[str], Any]) -> bool:
     """Evaluates a condition.
 
-    Args:
-        condition: The condition, as KFP compiles it.
-        value_of: Returns the value of a reference in it; None where there is none.
-
-    Returns:
-        Whether it holds; it does not if a value is None.
-
-    Raises:
-        Exception: Python's, for values that cannot be compared.
+    `value_of`: returns the value of a reference in it; None where there is none. Returns whether it
+    holds; it does not if a value is None. Raises Exception: python's, for values that cannot be
+    compared.
     """
     values: dict[str, Any] = {}
 

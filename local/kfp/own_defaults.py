@@ -13,11 +13,7 @@ from typing import Any
 
 
 def fill_in(spec: dict[str, Any]) -> None:
-    """Writes defaults where kfp.local would not find them; None where there is no other.
-
-    Args:
-        spec: A pipeline's specification, which is changed.
-    """
+    """Writes defaults where kfp.local would not find them; None where there is no other."""
     components = spec.get("components", {})
     for name, default in _defaults(spec["root"]).items():
         spec["root"]["inputDefinitions"]["parameters"][name]["defaultValue"] = default
@@ -42,11 +38,7 @@ def _defaults(component: dict[str, Any]) -> dict[str, Any]:
 def without_nones(original: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a step use its default for an argument that is None, as KFP's driver does.
 
-    Args:
-        original: kfp.local's `construct_executor_input`.
-
-    Returns:
-        The function with this change.
+    `original`: kfp.local's `construct_executor_input`.
     """
 
     def construct_executor_input(*, arguments: dict[str, Any], **keywords: Any) -> Any:

@@ -13,11 +13,8 @@ SCHEDULED = "{{$.pipeline_job_schedule_time_utc}}"
 def fill_in(spec: dict[str, Any], name: str, created: datetime) -> None:
     """Replaces the placeholders of the run's name and times.
 
-    Args:
-        spec: The pipeline's specification, which is changed.
-        name: The run's name.
-        created: When the run began, in UTC; it is the scheduled time, too, as on a cluster for a
-            run without a schedule.
+    `created`: when the run began, in UTC; it is the scheduled time, too, as on a cluster for a run
+    without a schedule.
     """
     time = created.strftime("%Y-%m-%dT%H:%M:%SZ")
     known = {RESOURCE_NAME: name, CREATED: time, SCHEDULED: time}

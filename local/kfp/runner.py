@@ -48,28 +48,20 @@ class Run:
     The URIs of its artifacts depend on `name`, and the names of jobs depend on these URIs.
 
     Attributes:
-        name: The name of the run's folder below the folder of all runs.
-        id: The run's id, the value of `dsl.PIPELINE_JOB_ID_PLACEHOLDER`.
-        pipeline: The pipeline's name.
         arguments: The arguments that were given, by parameter.
     """
 
-    name: str
-    id: str
-    pipeline: str
+    name: str  # the name of the run's folder below the folder of all runs
+    id: str  # the run's id, the value of `dsl.PIPELINE_JOB_ID_PLACEHOLDER`
+    pipeline: str  # the pipeline's name
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
 def local_form(spec: dict[str, Any], name: str) -> dict[str, Any]:
     """Makes the specification that kfp.local runs: every command is run by `step`.
 
-    Args:
-        spec: A pipeline's specification, in image form.
-        name: The run's name, which becomes the pipeline's: KFP takes a pipeline with the name of
-            one of its components for that component.
-
-    Returns:
-        A new specification for this machine alone.
+    `name`: the run's name, which becomes the pipeline's: KFP takes a pipeline with the name of one
+    of its components for that component.
     """
     result = task_settings.with_task_configs(spec)
     own_defaults.fill_in(result)
@@ -86,11 +78,7 @@ def local_form(spec: dict[str, Any], name: str) -> dict[str, Any]:
 def run(folder: Path) -> None:
     """Runs the pipeline of a folder to its end.
 
-    Args:
-        folder: The run's folder.
-
-    Raises:
-        Exception: Whatever kfp.local raises, such as RuntimeError when a step has failed.
+    Raises Exception: whatever kfp.local raises, such as RuntimeError when a step has failed.
     """
     from kfp import components, local
 
@@ -120,9 +108,6 @@ def override_kfp(wanted: Run) -> None:
     - A step fails over an argument that is None, where the backend uses the default; see
       `own_defaults`.
     - A condition is False whenever kfp.local cannot evaluate it; see `conditions`.
-
-    Args:
-        wanted: The run's identity.
     """
     from kfp.local import executor_input_utils, placeholder_utils, subprocess_task_handler
     from kfp.local.orchestrator.enhanced_dag_orchestrator import ConditionEvaluator
@@ -196,11 +181,7 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
 
 
 class LockedFile:
-    """A text file that several threads write to; Python mixes long writes otherwise.
-
-    Args:
-        file: The file.
-    """
+    """A text file that several threads write to; Python mixes long writes otherwise."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file

@@ -56,24 +56,18 @@ class Setting:
     """The run of a step.
 
     Attributes:
-        run_id: The run's id, as `pipeline/runid` has it.
-        folder: The folder of the run's files.
-        namespace: The namespace of the step's pod.
-        workflow: The name of the Workflow object that owns the pod.
-        workflow_uid: Its uid.
         server: The API server's address, `http://HOST:PORT`; empty when no Pod object is wanted.
-        token: The bearer token; empty when the server wants none.
         services: Where the services of a cluster elsewhere are reached, as
             URL/NAMESPACE/SERVICE/PORT/PATH; empty where they need no such way.
     """
 
-    run_id: str
-    folder: str
-    namespace: str = ""
-    workflow: str = ""
-    workflow_uid: str = ""
+    run_id: str  # the run's id, as `pipeline/runid` has it
+    folder: str  # the folder of the run's files
+    namespace: str = ""  # the namespace of the step's pod
+    workflow: str = ""  # the name of the Workflow object that owns the pod
+    workflow_uid: str = ""  # its uid
     server: str = ""
-    token: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)  # the bearer token; empty when the server wants none
     services: str = ""
 
 
@@ -276,12 +270,7 @@ def _outcome(program: Program, command: list[str]) -> int:
 
 
 def environment(pod: PodObject, log: Path) -> dict[str, str]:
-    """Returns the environment of the step's program.
-
-    Args:
-        pod: The step's Pod object.
-        log: The file of its termination log.
-    """
+    """Returns the environment of the step's program."""
     variables = dict(os.environ)
     variables.pop(SETTING_ENV, None)
     # KFP's commands run `python3`, which is to be the Python that has this project.

@@ -25,12 +25,6 @@ def with_task_configs(spec: dict[str, Any]) -> dict[str, Any]:
 
     What is set with `kfp.kubernetes`, such as a node selector, is not in a pipeline's own
     specification.
-
-    Args:
-        spec: A pipeline's specification.
-
-    Returns:
-        A new specification.
     """
     result = copy.deepcopy(spec)
     executors = result.get("deploymentSpec", {}).get("executors", {})

@@ -61,9 +61,8 @@ def _parents_by_ps() -> dict[int, int]:
 def descendants(pid: int, of: dict[int, int] | None = None) -> list[int]:
     """Return every process below one, children before grandchildren.
 
-    Args:
-        pid: The process id to start from; it is not part of the answer.
-        of: What `parents()` returned, if it is at hand.
+    `pid`: the process id to start from; it is not part of the answer. `of`: what `parents()`
+    returned, if it is at hand.
     """
     children: dict[int, list[int]] = {}
     for child, parent in (parents() if of is None else of).items():
@@ -94,8 +93,7 @@ def _send(pids: list[int], number: int) -> None:
 def _start(command: list[str]) -> int:
     """Fork and execute the command; returns its process id.
 
-    Raises:
-        OSError: The command could not be executed.
+    Raises OSError: the command could not be executed.
     """
     reader, writer = os.pipe()
     guard = os.getpid()

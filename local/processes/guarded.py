@@ -50,15 +50,10 @@ def command(
 ) -> tuple[list[str], tuple[int, ...]]:
     """Return the command line that runs a command under a guard of this process.
 
-    Args:
-        argv: The command and its arguments.
-        grace: Seconds from SIGTERM to SIGKILL.
-        to_all: Whether SIGTERM is sent to every descendant, not to the command alone.
-        report_fd: Where the guard writes how the command ended (see `guard`).
-        owner: For a command that may be detached; `this_process()` if None.
-
-    Returns:
-        The command line, and the descriptors that the guard must inherit (`pass_fds`).
+    `grace`: seconds from SIGTERM to SIGKILL. `to_all`: whether SIGTERM is sent to every descendant,
+    not to the command alone. `report_fd`: where the guard writes how the command ended (see
+    `guard`). `owner`: for a command that may be detached; `this_process()` if None. Returns the
+    command line, and the descriptors that the guard must inherit (`pass_fds`).
     """
     owner_fd = (owner or this_process()).fd
     # -I: the environment is the command's, not the guard's. -S: no packages, a quick start.
@@ -87,15 +82,10 @@ def popen(
     `grace` or `guard.ORPHAN_GRACE` seconds, whichever is shorter. `terminate()` on the result ends
     them earlier.
 
-    Args:
-        argv: The command and its arguments.
-        grace: Seconds from SIGTERM to SIGKILL.
-        to_all: Whether SIGTERM is sent to every descendant, not to the command alone.
-        pass_fds: As for `subprocess.Popen`; the guard has them open, too.
-        options: Others of `subprocess.Popen`, such as `env`; without `stdin` there is none.
-
-    Returns:
-        The guard's process; its exit status is the command's, or 128 + N after signal N.
+    `grace`: seconds from SIGTERM to SIGKILL. `to_all`: whether SIGTERM is sent to every descendant,
+    not to the command alone. `pass_fds`: as for `subprocess.Popen`; the guard has them open, too.
+    `options`: others of `subprocess.Popen`, such as `env`; without `stdin` there is none. Returns
+    the guard's process; its exit status is the command's, or 128 + N after signal N.
     """
     line, fds = command(argv, grace=grace, to_all=to_all)
     options = {"stdin": subprocess.DEVNULL, **options}

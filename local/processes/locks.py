@@ -15,12 +15,9 @@ _MOMENT_S = 1.0
 def take(file: IO[Any], *, within: float = _MOMENT_S) -> bool:
     """Locks a file for this process and for those that inherit it.
 
-    Args:
-        file: The open file; the lock ends when it is closed everywhere.
-        within: Seconds to wait for another process that releases it.
-
-    Returns:
-        Whether the lock was taken; False when another process holds it.
+    `file`: the open file; the lock ends when it is closed everywhere. `within`: seconds to wait for
+    another process that releases it. Returns whether the lock was taken; False when another process
+    holds it.
     """
     deadline = time.monotonic() + within
     while True:
@@ -37,11 +34,7 @@ def take(file: IO[Any], *, within: float = _MOMENT_S) -> bool:
 def is_held(path: Path) -> bool:
     """Whether any process has taken a file.
 
-    Args:
-        path: The file.
-
-    Returns:
-        False, too, when there is no such file, or none that this user can read.
+    Returns false, too, when there is no such file, or none that this user can read.
     """
     try:
         with path.open() as file:

@@ -67,117 +67,91 @@ class Config:
             language model.
         model: `small_cnn`, the name of a classification model of torchvision, or a language model:
             `lm-tiny`, `lm-10m`, `lm-125m`, `lm-1.4b` or `lm-7b`.
-        epochs: Passes through the data.
         max_steps: For language models: steps after which training ends, if the epochs have not
             ended before; 0 for no limit.
-        batch_size: Samples in a batch of one process; the global batch is this times the
-            number of processes.
-        lr: The learning rate of one process.
+        batch_size: Samples in a batch of one process; the global batch is this times the number of
+            processes.
         lr_scaling: `linear` multiplies `lr` by the number of processes, `none` does not.
-        warmup_epochs: Epochs over which the rate goes from `lr` to the scaled rate.
-        optimizer: `sgd` or `adamw`; a language model takes adamw.
-        momentum: SGD's momentum.
-        weight_decay: The optimizer's weight decay.
-        label_smoothing: Label smoothing of the training loss, from 0 to below 1.
         image_size: Height and width to which images are resized; 0 leaves those in memory as they
             are, and takes 224 for those in files.
         text_files: Files and folders with text for a language model; by default the sources of
             Python's standard library.
-        seq_len: Bytes that a language model reads at once; 0 takes the model's own.
         parallelism: How ranks share a language model: ways out of ddp, fsdp2, tp and pp with their
             sizes, such as `fsdp2=2,tp=2`; one may go without a size. Image models take ddp.
         recompute: What backward of a language model computes again instead of keeping it: `none`,
             `selective` or `full`.
         clip_norm: The largest global norm of a language model's gradients; 0 for no limit.
-        data_dir: The folder of a data set that is not part of a package; for imagefolder and
-            shards a path or an fsspec URI.
-        download: Whether to download a data set that is not in `data_dir`.
-        max_train_samples: Train on this many samples only; 0 means all.
-        seed: Seed of the weights, of dropout, of the order of samples and of random crops.
+        data_dir: The folder of a data set that is not part of a package; for imagefolder and shards
+            a path or an fsspec URI.
         shuffle_block: Neighbours in a shard that are shuffled and read together; 1 shuffles each
             sample by itself.
         workers: Processes of each rank that read and decode files; -1 means one less than the CPU
             cores of the rank, 0 means none.
-        prefetch: Batches that workers prepare ahead.
-        decode: Where JPEGs are decoded: `cpu`, `gpu` or `auto`.
-        skip_corrupt: Images that cannot be decoded and are left out by each process, at most.
         accumulate: Parts in which a process computes its batch, one after the other: their
             gradients add up, and memory is needed for one part only.
         precision: What matrices are multiplied in: `bf16`, `fp32` or `auto`, which is bf16 on GPUs
             that have it.
-        tf32: Whether a GPU multiplies float32 matrices with the precision of TF32.
-        channels_last: Whether the channels of an image are neighbours in a GPU's memory.
         compile: Whether the model is compiled: `on`, `off` or `auto`, which is on for GPUs where
             there is a compiler.
         cudnn_benchmark: Whether a GPU benchmarks its convolutions and uses the fastest ones.
-        fused_optimizer: Whether a GPU updates all weights in one kernel.
-        static_graph: Whether ranks may rely on the same weights being used in every step.
-        log_every: Steps between two reports of the training loss.
         skip_bad_steps: How many steps whose loss or gradients are not finite are skipped before
             training stops; 0 stops at the first.
         rank_timeout: Seconds without progress after which a rank counts as hanging; 0 means never.
-        metrics_port: The port at which each node serves metrics for Prometheus; 0 for none.
-        profile_steps: Steps to trace as FIRST:LAST, counted from 1; empty for none.
-        profile_ranks: The ranks to trace with commas between them, or `all`.
-        checkpoint_every: Epochs between two checkpoints.
         checkpoint_every_steps: Steps between two checkpoints, beside those after epochs; 0 for
             none.
         keep: How many of the newest checkpoints to keep, beside the one with the lowest loss on
             held-out samples.
         resume: `auto` resumes from the newest checkpoint, `never` deletes all checkpoints.
-        collective_timeout: Seconds that a rank waits for the others in one exchange.
-        output: The job's folder, a path or an fsspec URI.
-        resume_from: Another job's folder to start from; empty for none.
     """
 
     dataset: str = "digits"
     model: str = "small_cnn"
-    epochs: int = 15
+    epochs: int = 15  # passes through the data
     max_steps: int = 0
     batch_size: int = 64
-    lr: float = 0.05
+    lr: float = 0.05  # the learning rate of one process
     lr_scaling: str = "linear"
-    warmup_epochs: float = 1.0
-    optimizer: str = "sgd"
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    label_smoothing: float = 0.1
+    warmup_epochs: float = 1.0  # epochs over which the rate goes from `lr` to the scaled rate
+    optimizer: str = "sgd"  # `sgd` or `adamw`; a language model takes adamw
+    momentum: float = 0.9  # SGD's momentum
+    weight_decay: float = 1e-4  # the optimizer's weight decay
+    label_smoothing: float = 0.1  # label smoothing of the training loss, from 0 to below 1
     image_size: int = 0
     text_files: tuple[str, ...] = ()
-    seq_len: int = 0
+    seq_len: int = 0  # bytes that a language model reads at once; 0 takes the model's own
     parallelism: str = "ddp"
     recompute: str = "none"
     clip_norm: float = 1.0
     data_dir: str = ""
-    download: bool = False
-    max_train_samples: int = 0
-    seed: int = 0
+    download: bool = False  # whether to download a data set that is not in `data_dir`
+    max_train_samples: int = 0  # train on this many samples only; 0 means all
+    seed: int = 0  # seed of the weights, of dropout, of the order of samples and of random crops
     shuffle_block: int = 16
     workers: int = -1
-    prefetch: int = 2
-    decode: str = "auto"
-    skip_corrupt: int = 0
+    prefetch: int = 2  # batches that workers prepare ahead
+    decode: str = "auto"  # where JPEGs are decoded: `cpu`, `gpu` or `auto`
+    skip_corrupt: int = 0  # images that cannot be decoded and are left out by each process, at most
     accumulate: int = 1
     precision: str = "auto"
-    tf32: bool = True
-    channels_last: bool = True
+    tf32: bool = True  # whether a GPU multiplies float32 matrices with the precision of TF32
+    channels_last: bool = True  # whether the channels of an image are neighbours in a GPU's memory
     compile: str = "auto"
     cudnn_benchmark: bool = True
-    fused_optimizer: bool = True
-    static_graph: bool = True
-    log_every: int = 10
+    fused_optimizer: bool = True  # whether a GPU updates all weights in one kernel
+    static_graph: bool = True  # whether ranks may rely on the same weights being used in every step
+    log_every: int = 10  # steps between two reports of the training loss
     skip_bad_steps: int = 0
     rank_timeout: float = 240.0
-    metrics_port: int = 0
-    profile_steps: str = ""
-    profile_ranks: str = "0"
-    checkpoint_every: int = 1
+    metrics_port: int = 0  # the port at which each node serves metrics for Prometheus; 0 for none
+    profile_steps: str = ""  # steps to trace as FIRST:LAST, counted from 1; empty for none
+    profile_ranks: str = "0"  # the ranks to trace with commas between them, or `all`
+    checkpoint_every: int = 1  # epochs between two checkpoints
     checkpoint_every_steps: int = 0
     keep: int = 2
     resume: str = "auto"
-    collective_timeout: float = 300.0
-    output: str = DEFAULT_OUTPUT
-    resume_from: str = ""
+    collective_timeout: float = 300.0  # seconds that a rank waits for the others in one exchange
+    output: str = DEFAULT_OUTPUT  # the job's folder, a path or an fsspec URI
+    resume_from: str = ""  # another job's folder to start from; empty for none
 
     def __post_init__(self) -> None:
         _one_of("lr-scaling", self.lr_scaling, ("linear", "none"))
@@ -269,15 +243,8 @@ class Config:
 def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Config:
     """Turns command-line arguments into a checked configuration.
 
-    Args:
-        arguments: The arguments, without the program's name.
-        environ: Where the defaults of `--output` and `--resume-from` are looked up.
-
-    Returns:
-        The configuration.
-
-    Raises:
-        ConfigError: If an argument is unknown, is not of its type or cannot work.
+    `environ`: where the defaults of `--output` and `--resume-from` are looked up. Raises
+    ConfigError: if an argument is unknown, is not of its type or cannot work.
     """
     output = environ.get(OUTPUT_ENV, "").strip() or DEFAULT_OUTPUT
     parser = _parser(output, environ.get(RESUME_FROM_ENV, "").strip())

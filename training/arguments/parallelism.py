@@ -12,14 +12,8 @@ WAYS = ("pp", "ddp", "fsdp2", "tp")
 def read_sizes(text: str) -> dict[str, int | None]:
     """Reads `way` and `way=size` parts, before the number of ranks is known.
 
-    Args:
-        text: Ways and sizes; see `ParallelPlan.parse`.
-
-    Returns:
-        The size of each way; None for the one without a size.
-
-    Raises:
-        ConfigError: If the text cannot be read.
+    `text`: ways and sizes; see `ParallelPlan.parse`. Returns the size of each way; None for the one
+    without a size. Raises ConfigError: if the text cannot be read.
     """
     sizes: dict[str, int | None] = {}
     for part in text.split(","):

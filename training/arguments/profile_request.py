@@ -13,31 +13,19 @@ MOST_STEPS = 100
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """What to trace.
+    """What to trace."""
 
-    Attributes:
-        first: The first step; steps count from 1 since the job's start.
-        last: The last step.
-        ranks: The ranks; None for all.
-    """
-
-    first: int
-    last: int
-    ranks: frozenset[int] | None
+    first: int  # the first step; steps count from 1 since the job's start
+    last: int  # the last step
+    ranks: frozenset[int] | None  # the ranks; None for all
 
 
 def read_profile_request(steps: str, ranks: str) -> ProfileRequest | None:
     """Reads both arguments.
 
-    Args:
-        steps: `FIRST:LAST`, both of them traced; empty for no trace.
-        ranks: Ranks with commas between them, or `all`.
-
-    Returns:
-        The request, or None if there is none.
-
-    Raises:
-        ConfigError: If one cannot be read, or there are too many steps.
+    `steps`: `FIRST:LAST`, both of them traced; empty for no trace. `ranks`: ranks with commas
+    between them, or `all`. Returns the request, or None if there is none. Raises ConfigError: if
+    one cannot be read, or there are too many steps.
     """
     if not steps:
         return None

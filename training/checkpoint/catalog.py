@@ -41,15 +41,10 @@ _HASHED_AT_ONCE = 8
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete, undamaged checkpoint.
+    """A complete, undamaged checkpoint."""
 
-    Attributes:
-        folder: The job's folder.
-        meta: Its `meta.json`: format, version, step, files, and what else was written.
-    """
-
-    folder: Folder
-    meta: dict[str, Any]
+    folder: Folder  # the job's folder
+    meta: dict[str, Any]  # its `meta.json`: format, version, step, files, and what else was written
 
     @property
     def step(self) -> int:
@@ -77,14 +72,9 @@ def complete(
 ) -> None:
     """Completes a checkpoint whose files are all written, and makes `latest` name it.
 
-    Args:
-        folder: The job's folder.
-        step: The number of steps that are done.
-        about: Finite, plain values: what a later run or a person needs beside the tensors.
-        files: Size and sha256 of each file at `path_of(step)`, by name.
-
-    Raises:
-        StorageError: If it cannot be written. Older checkpoints stay as they are.
+    `about`: finite, plain values: what a later run or a person needs beside the tensors; `files`:
+    size and sha256 of each file at `path_of(step)`, by name. Raises StorageError: if it cannot be
+    written. Older checkpoints stay as they are.
     """
     meta = {**about, "format": FORMAT, "version": VERSION, "step": step, "files": files}
     content = json.dumps(meta, indent=1, allow_nan=False).encode()
@@ -102,11 +92,8 @@ def prune(folder: Folder, keep: int, losses: dict[int, float] | None = None) -> 
 
     Those after the newest complete one are kept: a rank may be writing the last step now.
 
-    Args:
-        folder: The job's folder.
-        keep: How many of the newest to keep.
-        losses: The loss on held-out samples, by step. The complete checkpoint with the lowest one
-            is kept too, and `best` names it.
+    `losses`: the loss on held-out samples, by step. The complete checkpoint with the lowest one is
+    kept too, and `best` names it.
     """
     names = _step_names(folder)
     complete_names = [name for name in names if META in folder.names(f"{FOLDER}/{name}")]
@@ -136,17 +123,10 @@ def clear(folder: Folder) -> None:
 def newest(folder: Folder, must_match: dict[str, Any]) -> Checkpoint | None:
     """Finds the newest checkpoint that is complete and undamaged.
 
-    Args:
-        folder: A job's folder.
-        must_match: Names and values that the checkpoint's `meta` has to agree with, such as the
-            model.
-
-    Returns:
-        The checkpoint, or None if the folder has none and never had a complete one.
-
-    Raises:
-        CheckpointError: If a checkpoint has another format or another model, or if there are some
-            and none can be read.
+    `must_match`: names and values that the checkpoint's `meta` has to agree with, such as the
+    model. Returns the checkpoint, or None if the folder has none and never had a complete one.
+    Raises CheckpointError: if a checkpoint has another format or another model, or if there are
+    some and none can be read.
     """
     names = _step_names(folder)
     for name in names:
@@ -179,8 +159,7 @@ def newest(folder: Folder, must_match: dict[str, Any]) -> Checkpoint | None:
 def newest_of_other(folder: Folder, must_match: dict[str, Any]) -> Checkpoint:
     """Like `newest`, for the folder of --resume-from, where there must be one.
 
-    Raises:
-        CheckpointError: If it has none, or none that `newest` accepts.
+    Raises CheckpointError: if it has none, or none that `newest` accepts.
     """
     found = newest(folder, must_match)
     if found is None:

@@ -60,13 +60,8 @@ class Checkpoints:
     ) -> None:
         """Prepares to write; all ranks do so together.
 
-        Args:
-            folder: The job's folder.
-            config: The arguments.
-            world: This rank.
-            state: What is saved and restored.
-            data: Properties of the data that must be equal in a checkpoint, by name.
-            data_ranks: The parts of a global batch; by default one for each rank.
+        `data`: properties of the data that must be equal in a checkpoint, by name. `data_ranks`:
+        the parts of a global batch; by default one for each rank.
         """
         self._folder = folder
         self._config = config
@@ -92,11 +87,8 @@ class Checkpoints:
 
         All ranks call this together.
 
-        Returns:
-            Whether there was a checkpoint.
-
-        Raises:
-            CheckpointError: On all ranks, if the checkpoint cannot be used.
+        Returns whether there was a checkpoint. Raises CheckpointError: on all ranks, if the
+        checkpoint cannot be used.
         """
         # Ranks that torchrun starts again resume, whatever the arguments say.
         restarted = any(gather(self._world, rank_records.was_started_before()))
@@ -144,12 +136,8 @@ class Checkpoints:
 
         It waits for a checkpoint that is still being written. The same step is not saved twice.
 
-        Args:
-            before: Called in the thread of rank 0 right before the checkpoint is complete.
-            when_complete: Called in the thread when it is.
-
-        Raises:
-            StorageError: If the checkpoint before could not be written.
+        `before`: called in the thread of rank 0 right before the checkpoint is complete. Raises
+        StorageError: if the checkpoint before could not be written.
         """
         step = self._state.progress.step
         if step == self._newest_step:
@@ -183,12 +171,9 @@ class Checkpoints:
         Other ranks are lost or about to end, so nothing is exchanged with them, and the device may
         be blocked in an exchange.
 
-        Args:
-            position: The position of the job at the last step that the weights have taken.
-
-        Raises:
-            DivergedError: If the weights are not finite, which was not noticed yet.
-            StorageError: If it cannot be written.
+        `position`: the position of the job at the last step that the weights have taken. Raises
+        DivergedError: if the weights are not finite, which was not noticed yet. Raises
+        StorageError: if it cannot be written.
         """
         step = position["progress"]["step"]
         if self._pending is not None and self._has_failed(self._pending, step):
@@ -213,8 +198,7 @@ class Checkpoints:
     def _has_failed(self, pending: Future[None], step: int) -> bool:
         """Whether the checkpoint that is being written cannot replace one of `step`.
 
-        Raises:
-            TimeoutError: If it is of that very step, and still being written.
+        Raises TimeoutError: if it is of that very step, and still being written.
         """
         try:
             # It fails at once if it misses the same rank.
@@ -228,8 +212,7 @@ class Checkpoints:
     def check(self) -> None:
         """Raises the error of the last checkpoint, without waiting for it.
 
-        Raises:
-            StorageError: If it could not be written.
+        Raises StorageError: if it could not be written.
         """
         if self._pending is not None and self._pending.done():
             self.wait()
@@ -237,8 +220,7 @@ class Checkpoints:
     def wait(self) -> None:
         """Waits until the last checkpoint is complete.
 
-        Raises:
-            StorageError: If it could not be written.
+        Raises StorageError: if it could not be written.
         """
         if self._pending is not None:
             self._pending.result()

@@ -21,11 +21,7 @@ class MeasuredFile(io.RawIOBase):
     """
 
     def __init__(self, file: IO[bytes]) -> None:
-        """Writes to a file from its start.
-
-        Args:
-            file: The file, which is not closed.
-        """
+        """Writes to a file from its start. `file`: the file, which is not closed."""
         self._file = file
         self._digest = hashlib.sha256()
         self._bytes = 0

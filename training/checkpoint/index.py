@@ -22,17 +22,9 @@ from kfp_pytorch.training.storage.job_folder import Folder
 def read_index(folder: Folder, place: str, files: Files) -> Metadata:
     """Reads which tensors are where.
 
-    Args:
-        folder: A job's folder.
-        place: The part of it that the files are in.
-        files: The files that belong to it; the index may point to no other.
-
-    Returns:
-        The index; the full names of the tensors are the keys of its `state_dict_metadata`.
-
-    Raises:
-        CheckpointError: If the file is no such index.
-        StorageError: If it cannot be read.
+    `files`: the files that belong to it; the index may point to no other. Returns the index; the
+    full names of the tensors are the keys of its `state_dict_metadata`. Raises CheckpointError: if
+    the file is no such index. Raises StorageError: if it cannot be read.
     """
     where = f"{folder.uri}/{place}/{INDEX}"
     try:

@@ -38,33 +38,20 @@ class Position(Protocol):
 
 @dataclass
 class State:
-    """What changes while a job trains, and is kept in its checkpoints.
+    """What changes while a job trains, and is kept in its checkpoints."""
 
-    Attributes:
-        model: The model, or this rank's part of it.
-        optimizer: The optimizer of its weights.
-        meter: The training loss since the last report.
-        progress: How far the job is.
-        history: The reported curves.
-        data: The data, if `progress` does not say its position.
-    """
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    meter: LossMeter
-    progress: Progress
-    history: History
-    data: Position | None = None
+    model: nn.Module  # the model, or this rank's part of it
+    optimizer: torch.optim.Optimizer  # the optimizer of its weights
+    meter: LossMeter  # the training loss since the last report
+    progress: Progress  # how far the job is
+    history: History  # the reported curves
+    data: Position | None = None  # the data, if `progress` does not say its position
 
 
 def tensors(state: State, world: World) -> Tensors:
     """The tensors of a state, which training changes.
 
     The options of the optimizer are not among them: they come from the arguments.
-
-    Args:
-        state: The state of a job.
-        world: This rank.
     """
     random = {str(world.rank): _random_state(world)}
     if not state.optimizer.state:
@@ -85,13 +72,7 @@ def position(state: State) -> dict[str, Any]:
 
 
 def plain(state: State, position: dict[str, Any], meter: list[float]) -> dict[str, Any]:
-    """The plain values of a state.
-
-    Args:
-        state: The state of a job.
-        position: Its position, when its tensors had their values.
-        meter: Sum and count of its meter.
-    """
+    """The plain values of a state."""
     # A copy: training continues, and reports, while a thread writes.
     history = {name: list(points) for name, points in state.history.curves.items()}
     return {**position, "meter": meter, "history": history}
@@ -102,16 +83,9 @@ def restore(
 ) -> None:
     """Restores a state from a checkpoint; all ranks call this together.
 
-    Args:
-        state: The state, which is overwritten.
-        found: The checkpoint.
-        world: This rank.
-        seed: The run's seed.
-        group: All ranks, or None for one process.
-
-    Raises:
-        CheckpointError: On all ranks, if the checkpoint is of another model, optimizer or data.
-        StorageError: On all ranks, if it cannot be read.
+    `group`: all ranks, or None for one process. Raises CheckpointError: on all ranks, if the
+    checkpoint is of another model, optimizer or data. Raises StorageError: on all ranks, if it
+    cannot be read.
     """
     index = read_index(found.folder, found.path, found.meta["files"])
     saved = frozenset(index.state_dict_metadata)

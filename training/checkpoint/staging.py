@@ -27,10 +27,8 @@ class Staging:
     ) -> None:
         """Allocates no memory yet.
 
-        Args:
-            device: The device of the state.
-            model: The model, unwrapped; the state has its tensors under `model`.
-            optimizer: The optimizer, which changes all of the state but the model's buffers.
+        `model`: the model, unwrapped; the state has its tensors under `model`. `optimizer`: the
+        optimizer, which changes all of the state but the model's buffers.
         """
         self._buffers = {f"model.{name}" for name, _ in model.named_buffers()}
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -51,9 +49,6 @@ class Staging:
         """Allocates the memory for copies of such tensors, while training may change them.
 
         Any thread may call it, but not during `copy`. Pinning memory takes long.
-
-        Args:
-            tensors: Tensors by name, on any device.
         """
         # On the stream of training, its kernels would wait for these copies.
         with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
@@ -63,11 +58,7 @@ class Staging:
     def copy(self, tensors: Tensors) -> Tensors:
         """Copies tensors; `finish` waits until that is done.
 
-        Args:
-            tensors: Tensors by name, on any device.
-
-        Returns:
-            Their copies; the next call overwrites them.
+        Returns their copies; the next call overwrites them.
         """
         parts = dict(local_parts(tensors))
         copies = dict(local_parts(self._copied or {}))

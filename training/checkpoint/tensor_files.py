@@ -66,16 +66,11 @@ def write(
 ) -> None:
     """Writes this rank's part; all ranks of the group call it together.
 
-    Args:
-        folder: The job's folder.
-        path: The subfolder of the files. Its content is deleted first.
-        tensors: The tensors. One that many ranks hold in full is written by one of them.
-        group: The ranks, or None for this process alone.
-        commit: Called on the first rank alone when all ranks have written, with all files.
-        planner: The planner of the last time, if tensors of the same names are written again.
-
-    Raises:
-        StorageError: On all ranks, if one cannot write.
+    `path`: the subfolder of the files. Its content is deleted first. `tensors`: the tensors. One
+    that many ranks hold in full is written by one of them. `group`: the ranks, or None for this
+    process alone. `commit`: called on the first rank alone when all ranks have written, with all
+    files. `planner`: the planner of the last time, if tensors of the same names are written again.
+    Raises StorageError: on all ranks, if one cannot write.
     """
     kind = _Writer if isinstance(folder, LocalFolder) else _RemoteWriter
     writer = kind(folder, path, commit)
@@ -94,16 +89,10 @@ def read(
 ) -> None:
     """Fills tensors in place; all ranks of the group call it together.
 
-    Args:
-        folder: A job's folder.
-        path: The subfolder of the files.
-        index: What `index.read_index` gave.
-        tensors: The tensors to fill: in full or parts, whatever parts were written.
-        group: The ranks, or None for this process alone.
-
-    Raises:
-        CheckpointError: On all ranks, if a tensor is missing or has another shape.
-        StorageError: On all ranks, if a file cannot be read.
+    `index`: what `index.read_index` gave; `tensors`: the tensors to fill: in full or parts,
+    whatever parts were written; `group`: the ranks, or None for this process alone. Raises
+    CheckpointError: on all ranks, if a tensor is missing or has another shape. Raises StorageError:
+    on all ranks, if a file cannot be read.
     """
     kind = _Reader if isinstance(folder, LocalFolder) else _RemoteReader
     reader = kind(folder, path, index)

@@ -36,15 +36,7 @@ class View(NamedTuple):
 def random_view(height: int, width: int, seed: int, epoch: int, index: int) -> View:
     """A random part of an image, mirrored half of the time.
 
-    Args:
-        height: The image's height in pixels.
-        width: Its width in pixels.
-        seed: The job's seed.
-        epoch: The epoch.
-        index: The sample.
-
-    Returns:
-        The same view for the same arguments, on every machine.
+    Returns the same view for the same arguments, on every machine.
     """
     draw = random.Random(f"{seed}/{epoch}/{index}")  # noqa: S311 - no secret
     flip = draw.random() < 0.5
@@ -69,13 +61,8 @@ def centre_view(height: int, width: int) -> View:
 def show(image: Tensor, view: View, size: int) -> Tensor:
     """Crops an image to a view and resizes it.
 
-    Args:
-        image: Whole, uint8, of shape [channels, height, width]; on any device.
-        view: The part of it.
-        size: Height and width of the result in pixels.
-
-    Returns:
-        The view, uint8, of shape [channels, size, size].
+    `image`: whole, uint8, of shape [channels, height, width]; on any device. Returns the view,
+    uint8, of shape [channels, size, size].
     """
     # torchvision takes seconds to import, and data sets in memory do not need it.
     from torchvision.transforms.v2 import functional
@@ -89,13 +76,8 @@ def show(image: Tensor, view: View, size: int) -> Tensor:
 def show_many(images: Sequence[Tensor], views: Sequence[View], size: int) -> Tensor:
     """Like `show` for images that are on a GPU, with a few kernels for all of them together.
 
-    Args:
-        images: uint8, of shape [channels, height, width] each; at least one.
-        views: The part of each.
-        size: Height and width of the result in pixels.
-
-    Returns:
-        The views, uint8, of shape [images, channels, size, size].
+    `images`: uint8, of shape [channels, height, width] each; at least one. `views`: the part of
+    each. Returns the views, uint8, of shape [images, channels, size, size].
     """
     parts = []
     for start in range(0, len(images), _TOGETHER):
@@ -114,14 +96,8 @@ def resize_weights(pixels: int, start: Tensor, length: Tensor, size: int) -> Ten
     A product with them is a resize: each row of a matrix has the weights of the pixels of a row (or
     column) of the image in one pixel of the result.
 
-    Args:
-        pixels: The length of the rows.
-        start: The first pixel of each part.
-        length: The pixels of each part.
-        size: The pixels of the result.
-
-    Returns:
-        A matrix for each part, of shape [parts, size, pixels], whose rows add up to one.
+    `start`: the first pixel of each part; `length`: the pixels of each part. Returns a matrix for
+    each part, of shape [parts, size, pixels], whose rows add up to one.
     """
     start, length = start[:, None], length[:, None]
     scale = length / size

@@ -35,19 +35,14 @@ class ImageSpec:
     """The properties of the images of a data set.
 
     Attributes:
-        shape: Channels, height and width.
-        classes: The name of each class.
-        mean: The mean of each channel, in the data set's own values.
-        std: The standard deviation of each channel, in the same values.
-        values: The smallest and the largest value that occurs.
         any_size: Whether images to predict can have any size, and are cropped and resized.
     """
 
-    shape: tuple[int, int, int]
-    classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    values: tuple[float, float]
+    shape: tuple[int, int, int]  # channels, height and width
+    classes: tuple[str, ...]  # the name of each class
+    mean: tuple[float, ...]  # the mean of each channel, in the data set's own values
+    std: tuple[float, ...]  # the standard deviation of each channel, in the same values
+    values: tuple[float, float]  # the smallest and the largest value that occurs
     any_size: bool = False
 
 
@@ -92,15 +87,12 @@ class ImageData:
     """A data set.
 
     Attributes:
-        spec: The properties of its images.
-        train: The samples to train on.
-        held_out: The samples to evaluate on; never trained on.
         block: How many neighbours are cheaper to read together; see `DistributedBatchSampler`.
     """
 
-    spec: ImageSpec
-    train: Samples
-    held_out: Samples
+    spec: ImageSpec  # the properties of its images
+    train: Samples  # the samples to train on
+    held_out: Samples  # the samples to evaluate on; never trained on
     block: int = 1
 
 
@@ -114,16 +106,9 @@ def names_in_short(classes: Sequence[str]) -> str:
 def load(config: Config, world: World) -> ImageData:
     """Loads the data set that a run trains on.
 
-    Args:
-        config: The arguments.
-        world: This rank; a download happens once on each node.
-
-    Returns:
-        The data set; if it consists of files, only their list is read.
-
-    Raises:
-        ConfigError: If --data-dir is missing.
-        DataError: If it cannot be read, or has fewer samples than there are ranks.
+    `world`: this rank; a download happens once on each node. Returns the data set; if it consists
+    of files, only their list is read. Raises ConfigError: if --data-dir is missing. Raises
+    DataError: if it cannot be read, or has fewer samples than there are ranks.
     """
     if config.dataset == "fashion-mnist":
         once_per_node(world, lambda: _find_fashion_mnist(config))
@@ -221,12 +206,8 @@ def _stratified_split(every: Split, share: float) -> tuple[Split, Split]:
 def held_out_mask(labels: Tensor, share: float) -> Tensor:
     """Chooses the samples to hold out: the same share of each class.
 
-    Args:
-        labels: The class of each sample.
-        share: The share of each class, between 0 and 1.
-
-    Returns:
-        Whether each is held out; the same for the same input.
+    `labels`: the class of each sample; `share`: the share of each class, between 0 and 1. Returns
+    whether each is held out; the same for the same input.
     """
     generator = torch.Generator().manual_seed(_SPLIT_SEED)
     held_out = torch.zeros(len(labels), dtype=torch.bool)

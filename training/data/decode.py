@@ -40,13 +40,8 @@ class Decoded(NamedTuple):
 def on_cpu(contents: Sequence[Tensor], view_of: ViewOf, size: int) -> Decoded:
     """Decodes images in this process.
 
-    Args:
-        contents: The bytes of whole files: JPEG, PNG, WebP or GIF.
-        view_of: The view of each.
-        size: Height and width of the result in pixels.
-
-    Returns:
-        The batch, on the CPU, channels last in memory.
+    `contents`: the bytes of whole files: JPEG, PNG, WebP or GIF; `view_of`: the view of each.
+    Returns the batch, on the CPU, channels last in memory.
     """
     batch = _empty(len(contents), size, torch.device("cpu"))
     failures = []
@@ -65,14 +60,8 @@ def on_cpu(contents: Sequence[Tensor], view_of: ViewOf, size: int) -> Decoded:
 def on_gpu(contents: Sequence[Tensor], view_of: ViewOf, size: int, device: torch.device) -> Decoded:
     """Decodes images with a GPU's JPEG decoder; other images are decoded in this process.
 
-    Args:
-        contents: The bytes of whole files, on the CPU.
-        view_of: The view of each.
-        size: Height and width of the result in pixels.
-        device: The GPU.
-
-    Returns:
-        The batch, on the GPU.
+    `contents`: the bytes of whole files, on the CPU; `view_of`: the view of each. Returns the
+    batch, on the GPU.
     """
     usual = [place for place, content in enumerate(contents) if is_whole_jpeg(content)]
     images = dict(zip(usual, _decode_jpegs([contents[p] for p in usual], device), strict=True))
@@ -143,8 +132,7 @@ def _decode(content: Tensor) -> Tensor:
 def _check_pixels(content: Tensor) -> None:
     """Refuses an image whose header claims more pixels than there is memory for.
 
-    Raises:
-        ValueError: If it does, or the header cannot be read.
+    Raises ValueError: if it does, or the header cannot be read.
     """
     with warnings.catch_warnings():
         # Of half as many pixels as it refuses.

@@ -159,16 +159,8 @@ DeviceLoader = MemoryLoader | FileLoader
 def open_device_loader(config: Config, world: World, data: ImageData) -> DeviceLoader:
     """Makes the loader of a data set.
 
-    Args:
-        config: The arguments.
-        world: This rank.
-        data: The data set.
-
-    Returns:
-        The loader; nothing is started yet.
-
-    Raises:
-        ConfigError: If --decode is gpu and the GPU cannot decode.
+    Returns the loader; nothing is started yet. Raises ConfigError: if --decode is gpu and the GPU
+    cannot decode.
     """
     train, held_out = data.train, data.held_out
     if isinstance(train, EncodedSplit) and isinstance(held_out, EncodedSplit):

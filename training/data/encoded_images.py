@@ -30,35 +30,24 @@ class Labelled:
     """The images and labels that were found at a location.
 
     Attributes:
-        source: Its images.
-        labels: The class of each.
         held_out: Whether each is held out; None to hold out a fixed share of each class.
-        classes: The name of each class.
-        block: How many neighbours are read together; see `sampler.DistributedBatchSampler`.
     """
 
-    source: Source
-    labels: Tensor
+    source: Source  # its images
+    labels: Tensor  # the class of each
     held_out: Tensor | None
-    classes: tuple[str, ...]
-    block: int = 1
+    classes: tuple[str, ...]  # the name of each class
+    block: int = 1  # how many neighbours are read together; see `sampler.DistributedBatchSampler`
 
 
 @dataclass(frozen=True)
 class EncodedSplit:
-    """A part of a data set; see `data.Samples`.
+    """A part of a data set; see `data.Samples`."""
 
-    Attributes:
-        source: Reads its images.
-        rows: The number of each sample in the source.
-        labels: The class of each.
-        size: Height and width in pixels of a decoded crop.
-    """
-
-    source: Source
-    rows: Tensor
-    labels: Tensor
-    size: int
+    source: Source  # reads its images
+    rows: Tensor  # the number of each sample in the source
+    labels: Tensor  # the class of each
+    size: int  # height and width in pixels of a decoded crop
 
     def some(self, count: int) -> EncodedSplit:
         """See `Samples.some`: spread over all, as a folder is ordered by class."""
@@ -74,11 +63,7 @@ class EncodedSplit:
         return Split(found.images.to(device), self.labels[indices].to(device))
 
     def contents(self, indices: Sequence[int]) -> list[Tensor]:
-        """The bytes of these samples' files.
-
-        Raises:
-            DataError: If one cannot be read.
-        """
+        """The bytes of these samples' files. Raises DataError: if one cannot be read."""
         return [
             decode.as_tensor(each) for each in self.source.read(self.rows[list(indices)].tolist())
         ]
@@ -91,12 +76,8 @@ class EncodedSplit:
 def as_data(found: Labelled, image_size: int) -> ImageData:
     """Makes a data set for training.
 
-    Args:
-        found: Its images and labels.
-        image_size: Height and width of crops in pixels; 0 for the usual 224.
-
-    Returns:
-        Training and held-out samples, still encoded.
+    `image_size`: height and width of crops in pixels; 0 for the usual 224. Returns training and
+    held-out samples, still encoded.
     """
     size = image_size or DEFAULT_SIZE
     held_out = found.held_out

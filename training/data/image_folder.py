@@ -53,16 +53,9 @@ class FolderSource:
 def find(uri: str, world: World) -> Labelled:
     """Finds the images and classes of a folder.
 
-    Args:
-        uri: The folder, a path or an fsspec URI.
-        world: This rank. All ranks use rank 0's list, as the order of listings may differ.
-
-    Returns:
-        All images with their classes.
-
-    Raises:
-        DataError: On all ranks, if there are no images, a class has none to train on, or the files
-            of a node differ.
+    `world`: this rank. All ranks use rank 0's list, as the order of listings may differ. Returns
+    all images with their classes. Raises DataError: on all ranks, if there are no images, a class
+    has none to train on, or the files of a node differ.
     """
     files = Files(uri)
     names = on_main(world, lambda: _listed(files))

@@ -38,45 +38,26 @@ _SOCKET_NAME_BYTES = len("/pymp-xxxxxxxx/listener-xxxxxxxx")
 
 
 class Request(NamedTuple):
-    """A piece of a batch.
+    """A piece of a batch."""
 
-    Attributes:
-        train: Whether its samples are for training or held out.
-        epoch: The epoch.
-        indices: The samples.
-    """
-
-    train: bool
-    epoch: int
-    indices: list[int]
+    train: bool  # whether its samples are for training or held out
+    epoch: int  # the epoch
+    indices: list[int]  # the samples
 
 
 class Piece(NamedTuple):
-    """The result of a request.
+    """The result of a request."""
 
-    Attributes:
-        content: The images, or their files one after the other where the GPU decodes them.
-        sizes: The bytes of each file; nothing where they are decoded.
-        failures: Index and reason of each that could not be decoded.
-    """
-
-    content: Tensor
-    sizes: list[int]
-    failures: list[tuple[int, str]]
+    content: Tensor  # the images, or their files one after the other where the GPU decodes them
+    sizes: list[int]  # the bytes of each file; nothing where they are decoded
+    failures: list[tuple[int, str]]  # index and reason of each that could not be decoded
 
 
 class Pieces(Dataset[Piece | DataError]):
     """Makes pieces, in the workers."""
 
     def __init__(self, train: EncodedSplit, held_out: EncodedSplit, seed: int, raw: bool) -> None:
-        """Sets what pieces are made of.
-
-        Args:
-            train: The samples to train on.
-            held_out: The samples to evaluate on.
-            seed: The job's seed.
-            raw: Whether the GPU decodes.
-        """
+        """Sets what pieces are made of. `raw`: whether the GPU decodes."""
         self._train = train
         self._held_out = held_out
         self._seed = seed
@@ -128,10 +109,8 @@ class Workers:
     def __init__(self, pieces: Pieces, config: Config, pin: bool) -> None:
         """Starts nothing yet.
 
-        Args:
-            pieces: Makes their pieces.
-            config: The arguments: their number, and the batches that they prepare.
-            pin: Whether pieces are copied to pinned memory.
+        `config`: the arguments: their number, and the batches that they prepare; `pin`: whether
+        pieces are copied to pinned memory.
         """
         self._pieces = pieces
         self._requests: Iterable[Request] = ()
@@ -158,8 +137,7 @@ class Workers:
     def make(self, requests: Iterable[Request]) -> Iterator[Piece]:
         """The pieces of these requests, in their order.
 
-        Raises:
-            DataError: If a file cannot be read, or a worker is killed.
+        Raises DataError: if a file cannot be read, or a worker is killed.
         """
         self._requests = requests
         self._asked.clear()

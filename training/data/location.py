@@ -21,11 +21,7 @@ def fashion_mnist_root(config: Config) -> Path:
 
 
 def data_location(config: Config) -> str:
-    """The path or URI of a data set in files.
-
-    Raises:
-        ConfigError: If --data-dir is missing.
-    """
+    """The path or URI of a data set in files. Raises ConfigError: if --data-dir is missing."""
     if not config.data_dir:
         raise ConfigError(
             f"the data set {config.dataset} needs a location: give its path or URI with --data-dir"
@@ -45,13 +41,8 @@ def unreadable_fashion_mnist(config: Config, reason: str) -> DataError:
 def check_data(config: Config) -> None:
     """Checks that the folder of a data set exists; its content is checked when it is read.
 
-    Args:
-        config: The arguments.
-
-    Raises:
-        ConfigError: If --data-dir is missing, or a file of --text-files.
-        DataError: If a local folder does not exist.
-        StorageError: If the URI has a scheme that cannot be read.
+    Raises ConfigError: if --data-dir is missing, or a file of --text-files. Raises DataError: if a
+    local folder does not exist. Raises StorageError: if the URI has a scheme that cannot be read.
     """
     for name in config.text_files:
         if not Path(name).exists():

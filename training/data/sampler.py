@@ -22,17 +22,14 @@ class Batch:
     """One rank's part of a global batch.
 
     Attributes:
-        indices: The samples of this rank.
         count: How many of them, from the first, count in the loss: mostly all. The others are only
             there for batch norm.
-        global_size: The samples of all ranks together.
-        start: How many samples of the epoch came before this global batch.
     """
 
-    indices: Tensor
+    indices: Tensor  # the samples of this rank
     count: int
-    global_size: int
-    start: int
+    global_size: int  # the samples of all ranks together
+    start: int  # how many samples of the epoch came before this global batch
 
 
 class DistributedBatchSampler:
@@ -54,14 +51,8 @@ class DistributedBatchSampler:
     ) -> None:
         """Sets the sampler to the start of epoch 0.
 
-        Args:
-            samples: The size of the data set; at least `world_size`.
-            rank: This rank.
-            world_size: The number of ranks.
-            batch_size: Samples in a batch of one rank.
-            seed: What the orders of all epochs follow from.
-            block: How many neighbours stay together when samples are shuffled: those that are
-                cheaper to read together.
+        `samples`: the size of the data set; at least `world_size`. `block`: how many neighbours
+        stay together when samples are shuffled: those that are cheaper to read together.
         """
         self.samples = samples
         self.rank = rank
@@ -140,14 +131,7 @@ class DistributedBatchSampler:
 def evaluation_shards(samples: int, rank: int, world_size: int, batch_size: int) -> list[Tensor]:
     """Splits samples over ranks, each exactly once, in the same number of batches on all ranks.
 
-    Args:
-        samples: The size of the data set.
-        rank: This rank.
-        world_size: The number of ranks.
-        batch_size: Samples in a batch of one rank.
-
-    Returns:
-        The indices of each of this rank's batches; the last one may be empty.
+    Returns the indices of each of this rank's batches; the last one may be empty.
     """
     full = batch_size * world_size
     return [

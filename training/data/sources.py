@@ -27,11 +27,7 @@ class Source(Protocol):
     """Encoded images by number; pickled for worker processes."""
 
     def read(self, indices: Sequence[int]) -> list[bytes]:
-        """The files of these images.
-
-        Raises:
-            DataError: If one cannot be read; it is named.
-        """
+        """The files of these images. Raises DataError: if one cannot be read; it is named."""
 
     def name(self, index: int) -> str:
         """The path or URI of an image, for messages."""
@@ -58,12 +54,7 @@ class Files:
     """The files below a path or URI."""
 
     def __init__(self, uri: str, option: str = "--data-dir") -> None:
-        """Names a location; nothing is read yet.
-
-        Args:
-            uri: A path, or a URI that fsspec knows.
-            option: The argument that sets it, for messages.
-        """
+        """Names a location; nothing is read yet."""
         self._option = option
         scheme, separator, rest = uri.partition("://")
         self.uri = rest if scheme == "file" else uri.rstrip("/")
@@ -74,8 +65,7 @@ class Files:
 
         Hidden files, such as those of editors and macOS, are left out.
 
-        Raises:
-            DataError: If it does not exist or cannot be read.
+        Raises DataError: if it does not exist or cannot be read.
         """
         try:
             found = self._local_sizes() if self.local else self._remote_sizes()
@@ -87,8 +77,7 @@ class Files:
     def read(self, ranges: Sequence[tuple[str, int, int | None]]) -> list[bytes]:
         """Parts of files: name, first byte, and the byte after the last; None for the end.
 
-        Raises:
-            DataError: If one cannot be read; it is named.
+        Raises DataError: if one cannot be read; it is named.
         """
         if self.local:
             return [self._read_local(*each) for each in ranges]
@@ -109,13 +98,7 @@ class Files:
     def read_whole(self, name: str, size: int, most: int) -> bytes:
         """A description of the data set, such as an index.
 
-        Args:
-            name: The file.
-            size: Its size in bytes, by `sizes`.
-            most: The largest size that is read.
-
-        Raises:
-            DataError: If it cannot be read, or is larger.
+        `size`: its size in bytes, by `sizes`. Raises DataError: if it cannot be read, or is larger.
         """
         if size > most:
             raise DataError(
@@ -127,8 +110,7 @@ class Files:
     def open(self, name: str) -> IO[bytes]:
         """Opens a file that is read from its start to its end.
 
-        Raises:
-            DataError: If it cannot be opened.
+        Raises DataError: if it cannot be opened.
         """
         try:
             if self.local:

@@ -44,30 +44,20 @@ _AT_A_TIME = 8
 
 @dataclass(frozen=True)
 class Shard:
-    """One tar file.
+    """One tar file."""
 
-    Attributes:
-        name: Its path in the data set's folder.
-        bytes: Its size.
-        keys: The name of each sample.
-        offsets: The first byte of each sample's image.
-        sizes: The bytes of each sample's image.
-        labels: The class of each sample.
-    """
-
-    name: str
-    bytes: int
-    keys: list[str]
-    offsets: list[int]
-    sizes: list[int]
-    labels: list[int]
+    name: str  # its path in the data set's folder
+    bytes: int  # its size
+    keys: list[str]  # the name of each sample
+    offsets: list[int]  # the first byte of each sample's image
+    sizes: list[int]  # the bytes of each sample's image
+    labels: list[int]  # the class of each sample
 
 
 def read_index(files: Files) -> list[Shard] | None:
     """Reads the index beside the shards; None if there is none.
 
-    Raises:
-        DataError: If it is damaged, or belongs to other shards.
+    Raises DataError: if it is damaged, or belongs to other shards.
     """
     sizes = files.sizes()
     if INDEX not in sizes:
@@ -113,11 +103,7 @@ def _check_image_size(key: str, size: int) -> None:
 
 
 def shard_names(files: Files) -> dict[str, int]:
-    """The size of each shard by its name.
-
-    Raises:
-        DataError: If there are none.
-    """
+    """The size of each shard by its name. Raises DataError: if there are none."""
     sizes = files.sizes()
     found = _tars(sizes)
     if not found:
@@ -154,15 +140,8 @@ def words_of(name: str) -> set[str]:
 def index_shards(files: Files, sizes: dict[str, int]) -> list[Shard]:
     """Finds the samples of shards.
 
-    Args:
-        files: Their folder.
-        sizes: The size of each by its name.
-
-    Returns:
-        The shards, in the order of `sizes`.
-
-    Raises:
-        DataError: If one is damaged, or a sample in it lacks its image or its class.
+    `sizes`: the size of each by its name. Returns the shards, in the order of `sizes`. Raises
+    DataError: if one is damaged, or a sample in it lacks its image or its class.
     """
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
         return list(pool.map(lambda each: _index(files, *each), sizes.items()))

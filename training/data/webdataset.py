@@ -71,16 +71,9 @@ class ShardSource:
 def find(uri: str, world: World, block: int) -> Labelled:
     """Finds the samples of the shards in a folder.
 
-    Args:
-        uri: The folder, a path or an fsspec URI.
-        world: This rank; where there is no index each rank reads a part of the shards.
-        block: How many neighbours are shuffled and read together.
-
-    Returns:
-        All samples with their classes.
-
-    Raises:
-        DataError: On all ranks, if there are no shards or one cannot be used.
+    `world`: this rank; where there is no index each rank reads a part of the shards. `block`: how
+    many neighbours are shuffled and read together. Returns all samples with their classes. Raises
+    DataError: on all ranks, if there are no shards or one cannot be used.
     """
     files = Files(uri)
     shards = on_main(world, lambda: read_index(files)) or _index_together(files, world)

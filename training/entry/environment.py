@@ -18,9 +18,6 @@ def remove_final_line_breaks(environ: MutableMapping[str, str]) -> None:
 
     `kubectl create secret --from-file` keeps it, and no header or URL can have it. A value of
     several lines, such as a PEM key, is left as it is.
-
-    Args:
-        environ: The environment, which is changed.
     """
     for name, value in list(environ.items()):
         line = value.rstrip("\r\n")

@@ -33,23 +33,14 @@ _ATTEMPT = re.compile(r"attempt_(\d+)")
 
 @dataclass(frozen=True)
 class Failure:
-    """The error of one rank, or of the agent of a node.
+    """The error of one rank, or of the agent of a node."""
 
-    Attributes:
-        rank: The rank in the whole job.
-        time: When it was recorded, in seconds since the epoch.
-        type: The exception's class, or a signal's name.
-        message: The exception's text.
-        traceback: The Python traceback, or an empty string.
-        exit_code: The exit code of the process; negative for a signal.
-    """
-
-    rank: int
-    time: float
-    type: str
-    message: str
-    traceback: str = ""
-    exit_code: int = 1
+    rank: int  # the rank in the whole job
+    time: float  # when it was recorded, in seconds since the epoch
+    type: str  # the exception's class, or a signal's name
+    message: str  # the exception's text
+    traceback: str = ""  # the Python traceback, or an empty string
+    exit_code: int = 1  # the exit code of the process; negative for a signal
 
 
 def record_start() -> None:
@@ -100,11 +91,7 @@ def failure_record(failure: Failure) -> str:
 def first_failure(folder: Path) -> Failure | None:
     """The first failure by the time of its record, among those of the last attempt.
 
-    Args:
-        folder: The folder that ranks and agent wrote to.
-
-    Returns:
-        The failure, or None where there is no record.
+    Returns the failure, or None where there is no record.
     """
     paths = list((folder / RANKS_FOLDER).rglob("error.json"))
     last = max((_attempt(path) for path in paths), default=0)

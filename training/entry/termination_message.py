@@ -30,14 +30,10 @@ _CLASSES_SHARE = 0.25
 def success_message(result: Mapping[str, Any], limit: int = TERMINATION_MESSAGE_LIMIT) -> str:
     """The message of a training that finished.
 
-    Args:
-        result: The result of the ranks: metrics, world_size, samples, curves, and export, or in
-            `no_export` why there is none.
-        limit: The largest size, in bytes of UTF-8.
-
-    Returns:
-        JSON of at most `limit` bytes. Metrics and export are complete, but for long class names;
-        then curves and samples are thinned.
+    `result`: the result of the ranks: metrics, world_size, samples, curves, and export, or in
+    `no_export` why there is none; `limit`: the largest size, in bytes of UTF-8. Returns JSON of at
+    most `limit` bytes. Metrics and export are complete, but for long class names; then curves and
+    samples are thinned.
     """
     export = dict(result.get("export") or {})
     classes = export.get("model", {}).get("classes", [])
@@ -77,12 +73,8 @@ def success_message(result: Mapping[str, Any], limit: int = TERMINATION_MESSAGE_
 def failure_message(failure: Failure, limit: int = TERMINATION_MESSAGE_LIMIT) -> str:
     """The message of a training that failed.
 
-    Args:
-        failure: The first failure.
-        limit: The largest size, in bytes of UTF-8.
-
-    Returns:
-        JSON of at most `limit` bytes. Of a long traceback the end is kept.
+    `limit`: the largest size, in bytes of UTF-8. Returns JSON of at most `limit` bytes. Of a long
+    traceback the end is kept.
     """
     message = failure.message
     # The marks under lines say less than the lines for which there would be no room.
@@ -115,10 +107,6 @@ def write_message(text: str, environ: Mapping[str, str] = os.environ) -> None:
 
     Outside of a pod, where no file is named and there is none, nothing is written. If the file
     cannot be written a warning is printed, and the exit code stays.
-
-    Args:
-        text: The message.
-        environ: The environment, which names the file.
     """
     named = environ.get(TERMINATION_LOG_ENV)
     path = Path(named or TERMINATION_LOG_PATH)

@@ -26,14 +26,8 @@ _NO_LIMIT = 2**63
 def agent_arguments(environ: Mapping[str, str]) -> list[str]:
     """The arguments that torchrun needs beside those that it reads from the environment.
 
-    Args:
-        environ: The pod's environment.
-
-    Returns:
-        Arguments for `torch.distributed.run`, without the module to run.
-
-    Raises:
-        ConfigError: If the environment contradicts itself or lacks a part.
+    Returns arguments for `torch.distributed.run`, without the module to run. Raises ConfigError: if
+    the environment contradicts itself or lacks a part.
     """
     if "TORCHELASTIC_RUN_ID" in environ:
         raise ConfigError(
@@ -58,13 +52,9 @@ def threads_per_process(environ: Mapping[str, str]) -> int:
 
     Two processes with two threads each on two cores are several times slower than with one.
 
-    Args:
-        environ: The pod's environment.
-
-    Returns:
-        The number of cores that this container may use, divided among the processes that share
-        them: those of this node, and of all nodes where the first one's address says that they
-        are on one machine.
+    Returns the number of cores that this container may use, divided among the processes that share
+    them: those of this node, and of all nodes where the first one's address says that they are on
+    one machine.
     """
     cores = usable_cores()
     processes = environ.get("PET_NPROC_PER_NODE", "1")

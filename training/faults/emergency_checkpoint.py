@@ -69,10 +69,8 @@ class EmergencySave:
     def arm(self, world: World, position: Callable[[], dict[str, Any]], save: Save) -> None:
         """Sets how to save; all ranks do so together, when they replicate the model.
 
-        Args:
-            world: This rank.
-            position: Returns the position of the job, in plain values that are not changed later.
-            save: Writes a checkpoint of a position by this rank alone.
+        `position`: returns the position of the job, in plain values that are not changed later;
+        `save`: writes a checkpoint of a position by this rank alone.
         """
         from kfp_pytorch.training.parallel.process_group import broadcast_from_main, own_store
 

@@ -38,12 +38,7 @@ class Guard:
         self._bad = torch.full((allowed + 1,), _NONE, dtype=torch.int64, device=world.device)
 
     def step(self, number: int, loss: Tensor) -> None:
-        """Takes a step of the optimizer, unless it is bad and can be skipped.
-
-        Args:
-            number: The step's number.
-            loss: The loss of this rank's samples, on the device.
-        """
+        """Takes a step of the optimizer, unless it is bad and can be skipped."""
         raise NotImplementedError
 
     def bad_steps(self) -> Tensor:
@@ -56,8 +51,7 @@ class Guard:
     def new_bad_steps(self, numbers: Sequence[float]) -> list[tuple[int, int]]:
         """The bad steps since the last call, each with the first rank where it was bad.
 
-        Args:
-            numbers: The numbers of `bad_steps`.
+        `numbers`: the numbers of `bad_steps`.
         """
         steps = [divmod(int(number), self._world.size) for number in numbers if number != _NONE]
         new, self.count = steps[self.count :], len(steps)
@@ -72,11 +66,8 @@ def open_guard(
 ) -> Guard:
     """The guard of a run.
 
-    Args:
-        world: This rank.
-        model: What is trained, unwrapped.
-        optimizer: Its optimizer, with the state of the checkpoint that the run resumes from.
-        allowed: How many bad steps are skipped; with 0 the first one is the last.
+    `optimizer`: its optimizer, with the state of the checkpoint that the run resumes from.
+    `allowed`: how many bad steps are skipped; with 0 the first one is the last.
     """
     if allowed:
         return Skipper(world, model, optimizer, allowed)
@@ -114,13 +105,9 @@ class Skipper(Guard):
     ) -> None:
         """Copies what a bad step would change.
 
-        Args:
-            world: This rank.
-            model: What is trained.
-            optimizer: Its optimizer, with the state of the checkpoint that the run resumes from.
-            allowed: How many bad steps are skipped.
-            norm: Returns the norm of all gradients, and may clip them; by default that of the
-                model's own.
+        `optimizer`: its optimizer, with the state of the checkpoint that the run resumes from.
+        `norm`: returns the norm of all gradients, and may clip them; by default that of the model's
+        own.
         """
         super().__init__(world, allowed)
         self._optimizer = optimizer

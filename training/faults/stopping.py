@@ -46,8 +46,7 @@ class StopRequest:
 
         While torch waits in C++, Python does not run the signal's handler, so a thread waits.
 
-        Args:
-            seconds: How long after SIGTERM the context may last, before this process ends.
+        `seconds`: how long after SIGTERM the context may last, before this process ends.
         """
         reads, writes = socket.socketpair()
         writes.setblocking(False)

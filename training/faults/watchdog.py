@@ -43,17 +43,11 @@ _NAMES = {WAITING_FOR_DATA: "waiting for data", COMPUTING: "computing", EVALUATI
 
 
 class Position(NamedTuple):
-    """How far a rank is; a rank that is behind has the smaller position.
+    """How far a rank is; a rank that is behind has the smaller position."""
 
-    Attributes:
-        step: The step that it is at.
-        phase: What it does there.
-        batch: The batches of an evaluation that are done.
-    """
-
-    step: int
-    phase: int
-    batch: int = 0
+    step: int  # the step that it is at
+    phase: int  # what it does there
+    batch: int = 0  # the batches of an evaluation that are done
 
     def __str__(self) -> str:
         return f"at step {self.step}, {_NAMES[self.phase]}"
@@ -101,11 +95,8 @@ def watched(
 ) -> Iterator[None]:
     """A context in which a rank that hangs is found; all ranks enter it together.
 
-    Args:
-        heartbeat: How far this rank is.
-        world: This rank.
-        seconds: How long it may make no progress; 0 for no limit.
-        on_hang: Called in a thread with the error. It must end this process.
+    `seconds`: how long it may make no progress; 0 for no limit. `on_hang`: called in a thread with
+    the error. It must end this process.
     """
     if not seconds:
         yield

@@ -44,18 +44,8 @@ def write_export(
 ) -> dict[str, Any]:
     """Exports a model that is on the CPU and in evaluation mode.
 
-    Args:
-        folder: The job's folder.
-        model: The model with its preprocessing.
-        spec: The images that it takes.
-        held_out: The source of samples.
-
-    Returns:
-        A part of the termination message: `export`, with path, sha256 and the short form of
-        `model.json`, and `samples`.
-
-    Raises:
-        StorageError: If the folder cannot be written to.
+    Returns a part of the termination message: `export`, with path, sha256 and the short form of
+    `model.json`, and `samples`. Raises StorageError: if the folder cannot be written to.
     """
     return publish(
         folder,
@@ -75,18 +65,9 @@ def publish(
 ) -> dict[str, Any]:
     """Writes a program with its samples and its description.
 
-    Args:
-        folder: The job's folder.
-        program: The program.
-        sample: Returns samples with the predictions of the program, as read back.
-        short: The short form of `model.json`.
-        preprocessing: What the program does to its input.
-
-    Returns:
-        See `write_export`.
-
-    Raises:
-        StorageError: If the folder cannot be written to.
+    `sample`: returns samples with the predictions of the program, as read back; `short`: the short
+    form of `model.json`. Returns see `write_export`. Raises StorageError: if the folder cannot be
+    written to.
     """
     with tempfile.TemporaryDirectory(prefix="kfp-pytorch-export-") as scratch:
         path = Path(scratch) / PROGRAM

@@ -19,9 +19,7 @@ class AnySize(nn.Module):
     def __init__(self, classifier: nn.Module, size: int) -> None:
         """Adds crop and resize before a classifier.
 
-        Args:
-            classifier: Takes images of `size` by `size` pixels, in the data set's own values.
-            size: Height and width in pixels.
+        `classifier`: takes images of `size` by `size` pixels, in the data set's own values.
         """
         super().__init__()
         self.classifier = classifier

@@ -62,21 +62,13 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True, kw_only=True)
 class Job(BaseJob):
-    """What this loop works with.
+    """What this loop works with."""
 
-    Attributes:
-        data: The data set.
-        loader: Brings its batches to the device.
-        compute: How steps compute.
-        replica: The model, wrapped so that gradients are averaged over ranks.
-        sampler: This rank's batches.
-    """
-
-    data: ImageData
-    loader: DeviceLoader
-    compute: ComputeOptions
-    replica: nn.Module
-    sampler: DistributedBatchSampler
+    data: ImageData  # the data set
+    loader: DeviceLoader  # brings its batches to the device
+    compute: ComputeOptions  # how steps compute
+    replica: nn.Module  # the model, wrapped so that gradients are averaged over ranks
+    sampler: DistributedBatchSampler  # this rank's batches
 
     @property
     def is_over(self) -> bool:
@@ -104,15 +96,9 @@ class Job(BaseJob):
 def train(start: Start) -> dict[str, Any]:
     """Trains, evaluates and exports a model.
 
-    Args:
-        start: The arguments, this rank, and what watches it.
-
-    Returns:
-        The content of the termination message, on all ranks.
-
-    Raises:
-        Stopped: If a rank was asked to stop; a checkpoint was written.
-        TrainingError: If training cannot be done; the message says what to do.
+    Returns the content of the termination message, on all ranks. Raises Stopped: if a rank was
+    asked to stop; a checkpoint was written. Raises TrainingError: if training cannot be done; the
+    message says what to do.
     """
     job = set_up(start)
     with (
@@ -312,15 +298,8 @@ def counted(samples: Split, batch: Batch) -> Split:
 def evaluate(job: Job) -> dict[str, float]:
     """Computes loss and accuracy on the held-out samples, each counted once over all ranks.
 
-    Args:
-        job: The job.
-
-    Returns:
-        Loss and accuracy, by their names.
-
-    Raises:
-        DivergedError: If the loss is not a finite number.
-        Stopped: If all ranks agreed to stop.
+    Returns loss and accuracy, by their names. Raises DivergedError: if the loss is not a finite
+    number. Raises Stopped: if all ranks agreed to stop.
     """
     world, model, progress = job.world, job.state.model, job.state.progress
     share_buffers(world, model)

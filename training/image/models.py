@@ -48,16 +48,9 @@ class Classifier(nn.Module):
 def build(name: str, images: ImageSpec, image_size: int) -> Classifier:
     """Makes a model with fresh weights.
 
-    Args:
-        name: `small_cnn`, or the name of a classification model of torchvision.
-        images: The images that it takes.
-        image_size: Height and width in pixels to which it resizes them; 0 for not at all.
-
-    Returns:
-        The model.
-
-    Raises:
-        ConfigError: If there is no such model, or it cannot take images of this size.
+    `name`: `small_cnn`, or the name of a classification model of torchvision. `image_size`: height
+    and width in pixels to which it resizes them; 0 for not at all. Raises ConfigError: if there is
+    no such model, or it cannot take images of this size.
     """
     classes = len(images.classes)
     if name == SMALL_CNN:
@@ -91,13 +84,8 @@ def small_cnn(channels: int, classes: int, size: int) -> nn.Sequential:
 def norm_of_one_value(model: Classifier, images: ImageSpec) -> str:
     """Finds where batch norm has one value a channel of one image, and so no variance to train on.
 
-    Args:
-        model: The model, on the CPU. It is left as it was, in training mode.
-        images: The images that it takes.
-
-    Returns:
-        The name of the first such layer; empty when there is none, and the model can be trained on
-        one image at a time.
+    `model`: the model, on the CPU. It is left as it was, in training mode. Returns the name of the
+    first such layer; empty when there is none, and the model can be trained on one image at a time.
     """
     found: list[str] = []
 
@@ -119,12 +107,8 @@ def norm_of_one_value(model: Classifier, images: ImageSpec) -> str:
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     """Loads weights strictly, without the prefixes of DDP and torch.compile.
 
-    Args:
-        model: The model, unwrapped.
-        weights: Its weights; all keys may begin with prefixes.
-
-    Raises:
-        CheckpointError: If keys or shapes do not match, even without prefixes.
+    `weights`: its weights; all keys may begin with prefixes. Raises CheckpointError: if keys or
+    shapes do not match, even without prefixes.
     """
     expected = set(model.state_dict())
     bare = weights

@@ -21,15 +21,10 @@ CHUNK_TOKENS = 4096
 
 @dataclass(frozen=True)
 class VocabShard:
-    """The rows of the weight that this rank holds.
+    """The rows of the weight that this rank holds."""
 
-    Attributes:
-        first: The word of row 0.
-        group: The ranks that hold all rows.
-    """
-
-    first: int
-    group: dist.ProcessGroup
+    first: int  # the word of row 0
+    group: dist.ProcessGroup  # the ranks that hold all rows
 
 
 # (hidden, weight, targets, shard) → (sum of losses, gradient of hidden, gradient of weight)
@@ -128,17 +123,11 @@ def linear_cross_entropy(
 ) -> Tensor:
     """Return the mean cross-entropy of `hidden @ weight.T` against `targets`.
 
-    Args:
-        hidden: The hidden states, tokens by dimension.
-        weight: The output projection, words by dimension, in the dtype of `hidden`. With a shard,
-            this rank's rows of it.
-        targets: The index of each token's next word.
-        shard: Which rows `weight` holds, when the words are split over ranks. The gradient of
-            `hidden` is then this rank's part of a sum over the ranks.
-        gradients_of: `chunk_gradients`, or a compiled form of it.
-
-    Returns:
-        A float32 scalar on the device of `hidden`.
+    `weight`: the output projection, words by dimension, in the dtype of `hidden`. With a shard,
+    this rank's rows of it. `targets`: the index of each token's next word. `shard`: which rows
+    `weight` holds, when the words are split over ranks. The gradient of `hidden` is then this
+    rank's part of a sum over the ranks. `gradients_of`: `chunk_gradients`, or a compiled form of
+    it. Returns a float32 scalar on the device of `hidden`.
     """
     if torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad):
         loss: Tensor = _LinearCrossEntropy.apply(hidden, weight, targets, shard, gradients_of)

@@ -52,18 +52,9 @@ def write_export(
 ) -> dict[str, Any]:
     """Exports the model of a checkpoint, if one process can hold it.
 
-    Args:
-        folder: The job's folder.
-        shape: The model's shape.
-        newest: The checkpoint.
-        held_out: The source of samples.
-
-    Returns:
-        A part of the termination message: `export` and `samples`, or `no_export` with the reason.
-
-    Raises:
-        CheckpointError: If there is no checkpoint, or it has other weights.
-        StorageError: If the folder cannot be read or written.
+    `shape`: the model's shape. Returns a part of the termination message: `export` and `samples`,
+    or `no_export` with the reason. Raises CheckpointError: if there is no checkpoint, or it has
+    other weights. Raises StorageError: if the folder cannot be read or written.
     """
     if shape.parameters > LARGEST:
         reason = (

@@ -55,19 +55,12 @@ _MOST_EVALUATED = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Job(BaseJob):
-    """What this loop works with.
+    """What this loop works with."""
 
-    Attributes:
-        shape: The model's shape.
-        batches: This rank's part of the text to train on.
-        held_out: The text to evaluate on.
-        trainable: The model with its optimizer.
-    """
-
-    shape: TransformerConfig
-    batches: TextBatches
-    held_out: ByteText
-    trainable: Trainable
+    shape: TransformerConfig  # the model's shape
+    batches: TextBatches  # this rank's part of the text to train on
+    held_out: ByteText  # the text to evaluate on
+    trainable: Trainable  # the model with its optimizer
 
     @property
     def is_over(self) -> bool:
@@ -106,15 +99,9 @@ class Job(BaseJob):
 def train(start: Start) -> dict[str, Any]:
     """Trains, evaluates and exports a language model.
 
-    Args:
-        start: The arguments, this rank, and what watches it.
-
-    Returns:
-        The content of the termination message, on all ranks.
-
-    Raises:
-        Stopped: If a rank was asked to stop; a checkpoint was written.
-        TrainingError: If training cannot be done; the message says what to do.
+    Returns the content of the termination message, on all ranks. Raises Stopped: if a rank was
+    asked to stop; a checkpoint was written. Raises TrainingError: if training cannot be done; the
+    message says what to do.
     """
     job = set_up(start)
     with job.telemetry, closing(job.checkpoints), closing(job.measurements):

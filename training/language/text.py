@@ -37,9 +37,8 @@ def standard_library() -> list[Path]:
 def files_in(folder: Path) -> list[Path]:
     """Return all files under a folder but hidden ones, in the order of their paths.
 
-    Raises:
-        ConfigError: If there is no such folder, or nothing in it.
-        DataError: If a folder in it cannot be listed, or a link is broken.
+    Raises ConfigError: if there is no such folder, or nothing in it. Raises DataError: if a folder
+    in it cannot be listed, or a link is broken.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder; name one with text, or none for the default")
@@ -51,22 +50,16 @@ def files_in(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class ByteText:
-    """A text in memory.
+    """A text in memory."""
 
-    Attributes:
-        data: Its bytes, one-dimensional, uint8.
-        sha256: Their digest in hexadecimal.
-    """
-
-    data: Tensor
-    sha256: str
+    data: Tensor  # its bytes, one-dimensional, uint8
+    sha256: str  # their digest in hexadecimal
 
     @classmethod
     def read(cls, files: Sequence[Path]) -> ByteText:
         """Read files, one after the other, with a zero byte between two.
 
-        Raises:
-            ConfigError: If a file cannot be read, or they are too large for memory together.
+        Raises ConfigError: if a file cannot be read, or they are too large for memory together.
         """
         most, size = min(_MOST_BYTES, usable_memory() // _COPIES), 0
         parts = []
@@ -85,11 +78,7 @@ class ByteText:
 
     @classmethod
     def of(cls, text: bytes) -> ByteText:
-        """Make a text of bytes.
-
-        Raises:
-            ConfigError: If there are none.
-        """
+        """Make a text of bytes. Raises ConfigError: if there are none."""
         if not text:
             raise ConfigError("the text is empty; give --text-files that are not")
         data = torch.frombuffer(bytearray(text), dtype=torch.uint8)
@@ -98,8 +87,7 @@ class ByteText:
     def split(self, held_out: float = 0.05) -> tuple[ByteText, ByteText]:
         """Split off the end as a text to evaluate on.
 
-        Args:
-            held_out: Its share of the whole, above 0 and below 1.
+        `held_out`: its share of the whole, above 0 and below 1.
         """
         cut = len(self.data) - max(1, int(len(self.data) * held_out))
         text = self.data.numpy().tobytes()
@@ -108,8 +96,7 @@ class ByteText:
     def windows(self, seq_len: int) -> int:
         """Return the number of windows, each of which shares its last byte with the next.
 
-        Args:
-            seq_len: Bytes of a window for the model; it holds one more, the last target.
+        `seq_len`: bytes of a window for the model; it holds one more, the last target.
         """
         return (len(self.data) - 1) // seq_len
 
@@ -120,19 +107,11 @@ class TextBatches(Iterator[Tensor]):
     Its state is a plain dictionary: a run resumes with the next window, also with another number of
     ranks or another batch size.
 
+    `seq_len`: bytes of a window; `data_rank`: this rank's part of the global batch, from 0. Raises
+    ConfigError: if the text is shorter than one window, or there is no such part.
+
     Attributes:
         windows: The number of windows of an epoch.
-
-    Args:
-        text: The text.
-        seq_len: Bytes of a window.
-        batch_size: Windows of a step on one rank.
-        data_rank: This rank's part of the global batch, from 0.
-        data_ranks: The number of parts.
-        seed: The seed of the order.
-
-    Raises:
-        ConfigError: If the text is shorter than one window, or there is no such part.
     """
 
     def __init__(
@@ -201,8 +180,7 @@ class TextBatches(Iterator[Tensor]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at the position of another run.
 
-        Raises:
-            CheckpointError: If that run read other text, or in another order.
+        Raises CheckpointError: if that run read other text, or in another order.
         """
         for name, ours in self._sequence().items():
             if state.get(name) != ours:

@@ -45,28 +45,21 @@ class StepOptions:
 
     Attributes:
         learning_rate: AdamW's learning rate. Schedulers change it in `Trainable.optimizer`.
-        weight_decay: The weight decay of matrices; norms have none.
-        clip_norm: The largest global norm of the gradients; 0 for no limit.
         microbatches: Parts of a rank's batch: gradients are accumulated over them, and a pipeline
             overlaps them.
-        bf16: Whether to compute in bf16, keeping weights and sums in float32.
-        compile: Whether to compile the blocks and the loss.
-        fused: Whether a GPU updates all weights in one kernel.
-        static_graph: Whether DDP may assume that every step uses the same weights.
         recompute: What backward computes again instead of keeping it: `none`, `selective`, `full`.
-        seed: The seed of the weights.
     """
 
     learning_rate: float = 3e-4
-    weight_decay: float = 0.1
-    clip_norm: float = 1.0
+    weight_decay: float = 0.1  # the weight decay of matrices; norms have none
+    clip_norm: float = 1.0  # the largest global norm of the gradients; 0 for no limit
     microbatches: int = 1
-    bf16: bool = True
-    compile: bool = False
-    fused: bool = True
-    static_graph: bool = True
+    bf16: bool = True  # whether to compute in bf16, keeping weights and sums in float32
+    compile: bool = False  # whether to compile the blocks and the loss
+    fused: bool = True  # whether a GPU updates all weights in one kernel
+    static_graph: bool = True  # whether DDP may assume that every step uses the same weights
     recompute: Recompute = "none"
-    seed: int = 0
+    seed: int = 0  # the seed of the weights
 
     def __post_init__(self) -> None:
         if self.recompute not in RECOMPUTE:
@@ -136,13 +129,9 @@ class Trainable:
     def step(self, batch: Tensor) -> Tensor:
         """Train on this rank's part of a global batch, without waiting for the device.
 
-        Args:
-            batch: Tokens, batch by one more than the sequence: each token is the target of the one
-                before.
-
-        Returns:
-            The loss on this rank, a scalar on the device; 0 on all but the last stage of a
-            pipeline.
+        `batch`: tokens, batch by one more than the sequence: each token is the target of the one
+        before. Returns the loss on this rank, a scalar on the device; 0 on all but the last stage
+        of a pipeline.
         """
         loss = self.forward_backward(batch)
         self.clip_and_step()
@@ -216,14 +205,8 @@ def build(
     It is made on the meta device first and filled when each rank has its part, so that no rank ever
     holds the whole model.
 
-    Args:
-        config: The shape of the model.
-        plan: How ranks share it.
-        device: This rank's device.
-        options: How a step computes.
-
-    Raises:
-        ConfigError: If the plan does not fit the model or the number of ranks.
+    `config`: the shape of the model. Raises ConfigError: if the plan does not fit the model or the
+    number of ranks.
     """
     options = options or StepOptions()
     check_plan(plan, config, options.microbatches)
@@ -265,8 +248,7 @@ def build(
 def check_plan(plan: ParallelPlan, config: TransformerConfig, microbatches: int) -> None:
     """Refuse a model or a number of microbatches that cannot be split as planned.
 
-    Raises:
-        ConfigError: With the value, the limit and what to change.
+    Raises ConfigError: with the value, the limit and what to change.
     """
     for name in ("heads", "hidden", "vocab", "seq_len"):
         value = getattr(config, name)

@@ -31,27 +31,16 @@ from kfp_pytorch.training.telemetry.flops import transformer_flops_per_token
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The shape of a model.
+    """The shape of a model."""
 
-    Attributes:
-        vocab: Words of the vocabulary: 256 for bytes.
-        dim: Width of the residual stream.
-        layers: Blocks.
-        heads: Attention heads a block; `dim` is a multiple of it.
-        hidden: Width of the feed-forward part.
-        seq_len: The longest sequence, in tokens.
-        rope_base: The base of the rotary positions' wavelengths.
-        norm_eps: The epsilon of RMSNorm.
-    """
-
-    vocab: int = 256
-    dim: int = 64
-    layers: int = 4
-    heads: int = 4
-    hidden: int = 192
-    seq_len: int = 64
-    rope_base: float = 10000.0
-    norm_eps: float = 1e-6
+    vocab: int = 256  # words of the vocabulary: 256 for bytes
+    dim: int = 64  # width of the residual stream
+    layers: int = 4  # blocks
+    heads: int = 4  # attention heads a block; `dim` is a multiple of it
+    hidden: int = 192  # width of the feed-forward part
+    seq_len: int = 64  # the longest sequence, in tokens
+    rope_base: float = 10000.0  # the base of the rotary positions' wavelengths
+    norm_eps: float = 1e-6  # the epsilon of RMSNorm
 
     def __post_init__(self) -> None:
         for name in ("vocab", "dim", "layers", "heads", "hidden", "seq_len"):
@@ -98,8 +87,7 @@ assert tuple(PRESETS) == LANGUAGE_MODELS  # noqa: S101 - the same names in two p
 def preset(name: str) -> TransformerConfig:
     """Return a shape by its name.
 
-    Raises:
-        ConfigError: If there is none of that name; the message lists those there are.
+    Raises ConfigError: if there is none of that name; the message lists those there are.
     """
     if name not in PRESETS:
         raise ConfigError(f"no language model is called {name!r}; there are {', '.join(PRESETS)}")
@@ -250,10 +238,8 @@ class Head(nn.Module):
 class Transformer(nn.Module):
     """The model, or the stage of it that holds some of its blocks.
 
-    Args:
-        config: The shape of the whole model.
-        layers: The blocks that are here; all of them by default. The first block comes with the
-            embedding, the last with the head.
+    `config`: the shape of the whole model. `layers`: the blocks that are here; all of them by
+    default. The first block comes with the embedding, the last with the head.
     """
 
     def __init__(self, config: TransformerConfig, layers: range | None = None) -> None:
@@ -275,16 +261,10 @@ class Transformer(nn.Module):
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         """Run the blocks that are here.
 
-        Args:
-            x: Tokens, batch by sequence; for a later stage of a pipeline, the residual stream.
-            targets: Each token's next one, for the mean loss.
-
-        Returns:
-            The loss as a scalar; the logits without targets; for all but the last stage of a
-            pipeline, the residual stream.
-
-        Raises:
-            ConfigError: If the sequence is longer than the model's.
+        `x`: tokens, batch by sequence; for a later stage of a pipeline, the residual stream.
+        `targets`: each token's next one, for the mean loss. Returns the loss as a scalar; the
+        logits without targets; for all but the last stage of a pipeline, the residual stream.
+        Raises ConfigError: if the sequence is longer than the model's.
         """
         if self.embedding is not None:
             if x.shape[1] > self.config.seq_len:
@@ -323,9 +303,6 @@ class Transformer(nn.Module):
         Each parameter depends on the seed and its name, so that the same seed gives the same model
         however it is split over ranks. A rank draws a whole parameter and keeps its part, one at a
         time.
-
-        Args:
-            seed: Any integer.
         """
         depth = 1 / math.sqrt(2 * self.config.layers)
         for name, parameter in self.named_parameters():

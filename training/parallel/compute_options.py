@@ -33,20 +33,15 @@ class ComputeOptions:
     """How the steps of a run compute.
 
     Attributes:
-        device: The device of this rank.
         dtype: The type in which matrices are multiplied, or None for the type of the weights.
-        channels_last: Whether an image's channels are neighbours in memory.
-        compile: Whether the model is compiled.
-        fused: Whether the optimizer updates all weights in one kernel.
-        static_graph: Whether DDP may assume that every step uses the same weights.
     """
 
-    device: torch.device
+    device: torch.device  # the device of this rank
     dtype: torch.dtype | None
-    channels_last: bool
-    compile: bool
-    fused: bool
-    static_graph: bool
+    channels_last: bool  # whether an image's channels are neighbours in memory
+    compile: bool  # whether the model is compiled
+    fused: bool  # whether the optimizer updates all weights in one kernel
+    static_graph: bool  # whether DDP may assume that every step uses the same weights
 
     def autocast(self) -> AbstractContextManager[object]:
         """A context in which matrices are multiplied in `dtype`."""
@@ -63,12 +58,7 @@ class ComputeOptions:
 def choose(config: Config, device: torch.device) -> ComputeOptions:
     """Chooses how to compute, sets the options of the whole process, and logs the choices.
 
-    Args:
-        config: The arguments.
-        device: The device of this rank.
-
-    Raises:
-        ConfigError: If an argument asks for what is not available here.
+    Raises ConfigError: if an argument asks for what is not available here.
     """
     cuda = device.type == "cuda"
     torch.backends.cudnn.benchmark = cuda and config.cudnn_benchmark
@@ -97,14 +87,8 @@ def choose(config: Config, device: torch.device) -> ComputeOptions:
 def replicate(model: nn.Module, world: World, options: ComputeOptions, batch: int) -> nn.Module:
     """Wraps a model so that all ranks train it together.
 
-    Args:
-        model: The model, on its device.
-        world: This rank.
-        options: How it computes.
-        batch: The usual number of samples in one pass of a rank.
-
-    Returns:
-        What to call instead of the model; its weights are those of the model.
+    `batch`: the usual number of samples in one pass of a rank. Returns what to call instead of the
+    model; its weights are those of the model.
     """
     # Otherwise the compiler splits the graph where DDP exchanges. In one graph it is faster, though
     # no exchange overlaps then: benchmarks/README.md has both.

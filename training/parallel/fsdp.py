@@ -20,13 +20,10 @@ def shard(
 ) -> None:
     """Shards a model, so that one block is gathered while another computes.
 
-    Args:
-        model: The model.
-        blocks: Its blocks, each gathered alone.
-        last: The modules with which backward starts, gathered together and kept after forward.
-        mesh: The ranks to shard over, or to replicate and shard over.
-        dtype: The type in which they compute; gradients are summed in float32.
-        free_after_forward: Whether gathered blocks are freed between forward and backward.
+    `blocks`: its blocks, each gathered alone. `last`: the modules with which backward starts,
+    gathered together and kept after forward. `mesh`: the ranks to shard over, or to replicate and
+    shard over. `dtype`: the type in which they compute; gradients are summed in float32.
+    `free_after_forward`: whether gathered blocks are freed between forward and backward.
     """
     # Inputs are not cast: the residual stream has the type already, and positions stay float32.
     policy = MixedPrecisionPolicy(dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)

@@ -13,10 +13,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 def stage_layers(layers: int, stages: int, stage: int) -> range:
     """Return the blocks of a stage: as even as possible, the first stages have one more.
 
-    Args:
-        layers: Blocks of the whole model.
-        stages: Stages of the pipeline, at most as many.
-        stage: Which one, from 0.
+    `stage`: which one, from 0.
     """
     each, left = divmod(layers, stages)
     start = stage * each + min(stage, left)
@@ -26,12 +23,8 @@ def stage_layers(layers: int, stages: int, stage: int) -> range:
 class Pipeline:
     """Runs a rank's stage under the 1F1B schedule.
 
-    Args:
-        stage: The stage, wrapped for data parallelism as the plan says. It takes the tokens or the
-            residual stream, and the last one `targets` too, and then returns the mean loss.
-        microbatches: How many a step is split into.
-        group: The ranks that hold the stages, in order.
-        device: Where the stage is.
+    `stage`: the stage, wrapped for data parallelism as the plan says. It takes the tokens or the
+    residual stream, and the last one `targets` too, and then returns the mean loss.
     """
 
     def __init__(
@@ -49,12 +42,8 @@ class Pipeline:
     def train(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Run forward and backward on a batch.
 
-        Args:
-            tokens: Batch by sequence, the same on all stages.
-            targets: Each token's next one, likewise.
-
-        Returns:
-            The batch's mean loss on the last stage, zero on the others; on the device.
+        `targets`: each token's next one, likewise. Returns the batch's mean loss on the last stage,
+        zero on the others; on the device.
         """
         return self._run(self._schedule.step, tokens, targets)
 

@@ -18,31 +18,24 @@ class ParallelPlan:
     """How many ranks each way of training in parallel spans; their product is the world size.
 
     Attributes:
-        pp: Stages of the pipeline.
-        ddp: Replicas of the model. With FSDP, replicas of the group that shards it.
         fsdp2: Ranks that a model's parameters, gradients and optimizer state are sharded over.
-        tp: Ranks that each matrix, and between matrices each sequence, is split over.
         sharded: Whether FSDP wraps the model, also over one rank. FSDP also replicates, where `ddp`
             is combined with another way.
     """
 
-    pp: int = 1
-    ddp: int = 1
+    pp: int = 1  # stages of the pipeline
+    ddp: int = 1  # replicas of the model. With FSDP, replicas of the group that shards it
     fsdp2: int = 1
-    tp: int = 1
+    tp: int = 1  # ranks that each matrix, and between matrices each sequence, is split over
     sharded: bool = False
 
     @classmethod
     def parse(cls, text: str, world_size: int) -> ParallelPlan:
         """Read a plan.
 
-        Args:
-            text: Ways and sizes, such as `ddp`, `fsdp2=2,tp=2` or `pp=2,fsdp2`. One way may come
-                without a size; it takes the ranks that the others leave.
-            world_size: Ranks that there are.
-
-        Raises:
-            ConfigError: If the text cannot be read, or does not fit the number of ranks.
+        `text`: ways and sizes, such as `ddp`, `fsdp2=2,tp=2` or `pp=2,fsdp2`. One way may come
+        without a size; it takes the ranks that the others leave. Raises ConfigError: if the text
+        cannot be read, or does not fit the number of ranks.
         """
         sizes = read_sizes(text)
         known = math.prod(size for size in sizes.values() if size is not None)

@@ -23,19 +23,12 @@ _STORE_TIMEOUT = timedelta(seconds=5)
 
 @dataclass(frozen=True)
 class World:
-    """This rank, and the number of ranks.
+    """This rank, and the number of ranks."""
 
-    Attributes:
-        rank: This process among all, from 0.
-        local_rank: This process among those of its node, from 0.
-        size: The number of processes.
-        device: The device of this process.
-    """
-
-    rank: int
-    local_rank: int
-    size: int
-    device: torch.device
+    rank: int  # this process among all, from 0
+    local_rank: int  # this process among those of its node, from 0
+    size: int  # the number of processes
+    device: torch.device  # the device of this process
 
     @property
     def is_main(self) -> bool:
@@ -49,11 +42,7 @@ ALONE = World(rank=0, local_rank=0, size=1, device=torch.device("cpu"))
 def pick_device(local_rank: int) -> torch.device:
     """The device of a rank: the GPU of its *local* rank, or the CPU where there is none.
 
-    Args:
-        local_rank: The rank within the node.
-
-    Raises:
-        ConfigError: If there are GPUs, but fewer than processes on this node.
+    Raises ConfigError: if there are GPUs, but fewer than processes on this node.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -70,12 +59,9 @@ def pick_device(local_rank: int) -> torch.device:
 def joined(timeout: float, joining: AbstractContextManager[None] | None = None) -> Iterator[World]:
     """A context in which this rank is in the process group that torchrun's environment describes.
 
-    Args:
-        timeout: Seconds that a rank waits for the others in one exchange.
-        joining: A context that lasts while this rank waits for the others to join.
-
-    Yields:
-        This rank. Without torchrun it is the only one.
+    `timeout`: seconds that a rank waits for the others in one exchange; `joining`: a context that
+    lasts while this rank waits for the others to join. Yields this rank. Without torchrun it is the
+    only one.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     world = World(
@@ -133,15 +119,8 @@ def gather(world: World, value: T) -> list[T]:
 def on_main(world: World, action: Callable[[], T]) -> T:
     """Runs an action on rank 0 alone, while the others wait for its result.
 
-    Args:
-        world: This rank.
-        action: It must not communicate with other ranks.
-
-    Returns:
-        The result of the action, on all ranks.
-
-    Raises:
-        TrainingError: On all ranks, if the action raised it on rank 0.
+    `action`: it must not communicate with other ranks. Returns the result of the action, on all
+    ranks. Raises TrainingError: on all ranks, if the action raised it on rank 0.
     """
     value, error = broadcast_from_main(world, _attempt(action) if world.is_main else (None, None))
     if error is not None:
@@ -152,12 +131,8 @@ def on_main(world: World, action: Callable[[], T]) -> T:
 def once_per_node(world: World, action: Callable[[], T]) -> None:
     """Runs an action on the first rank of each node, while the others wait.
 
-    Args:
-        world: This rank.
-        action: It must not communicate with other ranks.
-
-    Raises:
-        TrainingError: On all ranks, if the action raised it on one.
+    `action`: it must not communicate with other ranks. Raises TrainingError: on all ranks, if the
+    action raised it on one.
     """
     error = _attempt(action)[1] if world.local_rank == 0 else None
     for failed in gather(world, error):

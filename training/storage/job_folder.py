@@ -54,20 +54,16 @@ class Folder(ABC):
     """A folder that training reads and writes. Names are relative and use `/`.
 
     Errors of the file system become errors that say what to do.
-
-    Attributes:
-        uri: Its path or URI.
     """
 
-    uri: str
+    uri: str  # its path or URI
     _hint = _FOLDER_HINT
 
     def read(self, name: str) -> bytes:
         """The content of a file of at most `MOST_WHOLE_BYTES`.
 
-        Raises:
-            FileNotFoundError: If there is none of that name.
-            StorageError: If it cannot be read, or is larger.
+        Raises FileNotFoundError: if there is none of that name. Raises StorageError: if it cannot
+        be read, or is larger.
         """
         with self.explained("read", name):
             size = self._size(name)
@@ -82,8 +78,7 @@ class Folder(ABC):
     def names(self, name: str = "") -> list[str]:
         """The names in a subfolder, sorted; empty if it does not exist.
 
-        Raises:
-            StorageError: If it cannot be listed.
+        Raises StorageError: if it cannot be listed.
         """
         with self.explained("list", name):
             return sorted(self._names(name))
@@ -91,8 +86,7 @@ class Folder(ABC):
     def sizes(self, name: str) -> dict[str, int]:
         """The size in bytes of each file in a subfolder.
 
-        Raises:
-            StorageError: If they cannot be listed.
+        Raises StorageError: if they cannot be listed.
         """
         with self.explained("list", name):
             return self._sizes(name)
@@ -100,8 +94,7 @@ class Folder(ABC):
     def make(self, name: str) -> None:
         """Makes a subfolder, where the store has folders.
 
-        Raises:
-            StorageError: If it cannot be made.
+        Raises StorageError: if it cannot be made.
         """
         with self.explained("write", name):
             self._make(name)
@@ -110,8 +103,7 @@ class Folder(ABC):
     def writer(self, name: str) -> Iterator[IO[bytes]]:
         """A context with a binary file, whose content appears under `name` at the end.
 
-        Raises:
-            StorageError: If it cannot be written. An older file stays as it was.
+        Raises StorageError: if it cannot be written. An older file stays as it was.
         """
         with self.explained("write", name), self._writer(name) as file:
             yield file
@@ -119,8 +111,7 @@ class Folder(ABC):
     def remove(self, name: str) -> None:
         """Deletes a file, or a folder with all its content, if it exists.
 
-        Raises:
-            StorageError: If it cannot be deleted.
+        Raises StorageError: if it cannot be deleted.
         """
         with self.explained("remove", name):
             self._remove(name)
@@ -129,9 +120,7 @@ class Folder(ABC):
     def explained(self, action: str, name: str) -> Iterator[None]:
         """A context that turns errors of the file system into one that says what to do.
 
-        Args:
-            action: `read`, `write`, `list` or `remove`.
-            name: The file.
+        `action`: `read`, `write`, `list` or `remove`.
         """
         try:
             yield
@@ -301,14 +290,8 @@ class RemoteFolder(Folder):
 def open_folder(uri: str) -> Folder:
     """Opens the folder of a path or URI. Nothing is made or read yet.
 
-    Args:
-        uri: A path, `file://…`, `s3://…`, `gs://…` or another URI that fsspec knows.
-
-    Returns:
-        The folder.
-
-    Raises:
-        StorageError: If such a URI cannot be written to.
+    `uri`: a path, `file://…`, `s3://…`, `gs://…` or another URI that fsspec knows. Raises
+    StorageError: if such a URI cannot be written to.
     """
     scheme, separator, rest = uri.partition("://")
     if not separator:
@@ -337,16 +320,7 @@ def open_folder(uri: str) -> Folder:
 
 
 def write(folder: Folder, name: str, content: bytes) -> None:
-    """Writes a whole file.
-
-    Args:
-        folder: The folder.
-        name: The file's name in it.
-        content: The content of the file.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Writes a whole file. Raises StorageError: if it cannot be written."""
     with folder.writer(name) as file:
         file.write(content)
 
@@ -354,8 +328,7 @@ def write(folder: Folder, name: str, content: bytes) -> None:
 def check_writable(folder: Folder) -> None:
     """Checks at the start, not after an epoch, that a folder can be written to.
 
-    Raises:
-        StorageError: If it cannot.
+    Raises StorageError: if it cannot.
     """
     probe = f".writable-{os.getpid()}"
     write(folder, probe, b"")
@@ -365,8 +338,7 @@ def check_writable(folder: Folder) -> None:
 def sync_folder(path: Path) -> None:
     """Makes a rename persistent over a crash of the machine, where the file system can.
 
-    Raises:
-        OSError: If the file system can, and failed to.
+    Raises OSError: if the file system can, and failed to.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -38,12 +38,8 @@ _REFUSED = (PermissionError, FileNotFoundError, ssl.SSLError)
 def is_outage(error: BaseException) -> bool:
     """Whether a store could not be reached, or answered that it is unavailable for now.
 
-    Args:
-        error: What a local file system or fsspec raised.
-
-    Returns:
-        Whether it is so. Not for errors that a new start gets again: refused credentials, a bucket
-        or host that does not exist, a certificate that is not trusted.
+    Returns whether it is so. Not for errors that a new start gets again: refused credentials, a
+    bucket or host that does not exist, a certificate that is not trusted.
     """
     chain = list(_chain(error))
     if any(isinstance(each, _REFUSED) or _is_unknown_host(each) for each in chain):

@@ -26,12 +26,8 @@ Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 def confusion_matrix(counts: Tensor, classes: Sequence[str]) -> Image.Image:
     """Draws a confusion matrix; the colour of a cell is its share of its row.
 
-    Args:
-        counts: The number of samples of each true class, by row, and predicted class, by column.
-        classes: The names of the classes.
-
-    Returns:
-        The picture; with many classes it has no names or numbers.
+    `counts`: the number of samples of each true class, by row, and predicted class, by column.
+    Returns the picture; with many classes it has no names or numbers.
     """
     number = len(classes)
     named = number <= _MOST_NAMED

@@ -28,11 +28,8 @@ _PEAKS = {
 def peak_flops(card: str) -> float | None:
     """Return the dense bf16 operations a second that a card's data sheet promises.
 
-    Args:
-        card: The card's name, as `torch.cuda.get_device_name()` gives it.
-
-    Returns:
-        Operations a second, or None for a card that is not known here.
+    `card`: the card's name, as `torch.cuda.get_device_name()` gives it. Returns operations a
+    second, or None for a card that is not known here.
     """
     words = card.replace("-", " ").split()
     known = [name for name in _PEAKS if _contains(words, name.split())]
@@ -53,12 +50,7 @@ def transformer_flops_per_token(
     and the attention's two products, of which a causal mask leaves half. What activation
     checkpointing computes again does not count.
 
-    Args:
-        parameters: All parameters of the model.
-        embedding_parameters: Those that are looked up rather than multiplied.
-        layers: Blocks of the model.
-        dim: Width of the residual stream.
-        seq_len: Tokens a sequence.
+    `embedding_parameters`: those that are looked up rather than multiplied.
     """
     return 6 * (parameters - embedding_parameters) + 6 * layers * dim * seq_len
 
@@ -69,9 +61,8 @@ def image_flops(model: nn.Module, shape: tuple[int, ...]) -> float:
     They are counted once, on shapes without weights: a few tenths of a second. Only matrix
     products, convolutions and attention count, a multiply and an add as two.
 
-    Args:
-        model: The model, neither wrapped nor compiled; it is left as it is.
-        shape: Channels, height and width of an image as the model gets it.
+    `model`: the model, neither wrapped nor compiled; it is left as it is. `shape`: channels, height
+    and width of an image as the model gets it.
     """
     on_meta = {
         name: torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)
@@ -87,10 +78,7 @@ def image_flops(model: nn.Module, shape: tuple[int, ...]) -> float:
 def utilisation(units_per_second: float, flops_per_unit: float, card: str) -> float | None:
     """Return the model FLOPs utilisation of one card, 0 to 1, or None when its peak is unknown.
 
-    Args:
-        units_per_second: What one card gets through: tokens, images.
-        flops_per_unit: Operations that one of them asks for.
-        card: The card's name.
+    `units_per_second`: what one card gets through: tokens, images.
     """
     peak = peak_flops(card)
     return None if peak is None else units_per_second * flops_per_unit / peak

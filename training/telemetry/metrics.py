@@ -32,9 +32,7 @@ class LossMeter:
     def add(self, loss: Tensor, count: int) -> None:
         """Adds a step. A loss that is not finite is left out.
 
-        Args:
-            loss: The mean loss of this rank's samples, on the device.
-            count: The number of these samples.
+        `loss`: the mean loss of this rank's samples, on the device.
         """
         if not count:
             return
@@ -76,9 +74,7 @@ def mean_loss(totals: Sequence[float]) -> float | None:
 def fetch(device: torch.device, *tensors: Tensor) -> list[list[float]]:
     """The numbers of several tensors as float64, which waits for the device only once.
 
-    Args:
-        device: The device of the tensors.
-        *tensors: Small tensors, of any shape and type.
+    `tensors`: small tensors, of any shape and type.
     """
     flat = [tensor.detach().reshape(-1).to(device, torch.float64) for tensor in tensors]
     numbers = iter(torch.cat(flat).tolist())
@@ -89,12 +85,7 @@ class Evaluation:
     """Loss and accuracy over all ranks, each sample counted once."""
 
     def __init__(self, world: World, classes: int) -> None:
-        """Starts with no sample.
-
-        Args:
-            world: This rank.
-            classes: How many classes there are.
-        """
+        """Starts with no sample."""
         self._world = world
         self._classes = classes
         # Its size is the square of the number of classes.
@@ -124,8 +115,7 @@ class Evaluation:
     def result(self) -> dict[str, float]:
         """`loss` and `accuracy` over all ranks.
 
-        Raises:
-            DataError: If there was no sample, as when all were left out.
+        Raises DataError: if there was no sample, as when all were left out.
         """
         loss, correct, count = sum_over_ranks(self._world, self._sums).tolist()
         if not count:
@@ -135,28 +125,18 @@ class Evaluation:
 
 @dataclass
 class Progress:
-    """How far a job is.
+    """How far a job is."""
 
-    Attributes:
-        epoch: Epochs that are done, their evaluation included.
-        samples: Samples of the current epoch that are done, over all ranks.
-        step: Steps that are done since the job's first.
-    """
-
-    epoch: int = 0
-    samples: int = 0
-    step: int = 0
+    epoch: int = 0  # epochs that are done, their evaluation included
+    samples: int = 0  # samples of the current epoch that are done, over all ranks
+    step: int = 0  # steps that are done since the job's first
 
 
 @dataclass
 class History:
-    """The curves of a job since its first step, over all restarts.
+    """The curves of a job since its first step, over all restarts."""
 
-    Attributes:
-        curves: The points of each curve, by rising step.
-    """
-
-    curves: Curves = field(default_factory=dict)
+    curves: Curves = field(default_factory=dict)  # the points of each curve, by rising step
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Adds a point to each curve. Values that are not finite are left out.
@@ -174,8 +154,7 @@ class History:
 def line(values: Mapping[str, float | int]) -> str:
     """One report as `name=value` pairs, as Katib's collector and a person read them.
 
-    Args:
-        values: Values by name. Names have word characters, `|` and `-` only.
+    `values`: values by name. Names have word characters, `|` and `-` only.
     """
     return " ".join(
         f"{name}={value}" if isinstance(value, int) else f"{name}={value:.6g}"

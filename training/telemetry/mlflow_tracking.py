@@ -49,12 +49,8 @@ Point = tuple[str, float, int, int]
 def open_tracker(folder: Folder, anew: bool) -> Tracker | None:
     """Starts to report to MLflow, if MLFLOW_TRACKING_URI is set and mlflow is installed.
 
-    Args:
-        folder: The job's folder, which keeps the run's id.
-        anew: Whether the job starts from the beginning, and so as another run.
-
-    Returns:
-        Where to report, or None.
+    `anew`: whether the job starts from the beginning, and so as another run. Returns where to
+    report, or None.
     """
     uri = os.environ.get(URI_ENV, "").strip()
     if not uri:
@@ -80,10 +76,8 @@ class Tracker:
     def __init__(self, uri: str, folder: Folder, anew: bool) -> None:
         """Starts the thread; the server is not waited for.
 
-        Args:
-            uri: The URI of the server, or of a store; its user and password stay secret.
-            folder: The job's folder.
-            anew: Whether to start another run than the one recorded in the folder.
+        `uri`: the URI of the server, or of a store; its user and password stay secret. `anew`:
+        whether to start another run than the one recorded in the folder.
         """
         self._secrets = _secrets(uri)
         self._uri = _without_credentials(uri)
@@ -121,8 +115,7 @@ class Tracker:
     def close(self, kind: type[BaseException] | None) -> None:
         """Sets how this start of the job ended, and waits a little until that is sent.
 
-        Args:
-            kind: What ended it, or None.
+        `kind`: what ended it, or None.
         """
         stopped = kind is not None and issubclass(kind, Stopped)
         self._status = "FINISHED" if self._finished else "KILLED" if stopped else "FAILED"

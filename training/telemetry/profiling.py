@@ -28,10 +28,7 @@ class Profiler:
     def __init__(self, request: ProfileRequest | None, world: World, folder: Folder) -> None:
         """Waits for the first step.
 
-        Args:
-            request: What to trace.
-            world: This rank.
-            folder: The job's folder; the trace is written to `profile/`.
+        `folder`: the job's folder; the trace is written to `profile/`.
         """
         wanted = request is not None and (request.ranks is None or world.rank in request.ranks)
         self._request = request if wanted else None

@@ -42,10 +42,8 @@ class Exporter:
 
         If the port is in use a warning is logged, and training continues without metrics.
 
-        Args:
-            port: The port on all addresses of this pod; 0 for any free one.
-            position: Returns the current epoch and the number of steps that are done.
-            starts: How often the job was started before.
+        `port`: the port on all addresses of this pod; 0 for any free one. `position`: returns the
+        current epoch and the number of steps that are done.
         """
         self.port = port
         self._position = position

@@ -52,12 +52,7 @@ class Telemetry:
     ) -> None:
         """Opens all outputs; all ranks do so together.
 
-        Args:
-            config: The arguments.
-            world: This rank.
-            folder: The job's folder.
-            history: The curves so far.
-            progress: How far the job is; read at each request of Prometheus.
+        `progress`: how far the job is; read at each request of Prometheus.
         """
         self.history = history
         self._folder = folder
@@ -88,11 +83,7 @@ class Telemetry:
     ) -> None:
         """Reports what was measured after a step.
 
-        Args:
-            epoch: The epoch, from 1.
-            step: The steps that are done.
-            values: Points of the job's curves.
-            details: Values that are too many for the log and for the curves in checkpoints.
+        `details`: values that are too many for the log and for the curves in checkpoints.
         """
         self.history.add(step, values)
         every = {**values, **(details or {})}
@@ -107,10 +98,7 @@ class Telemetry:
     def describe(self, name: str, values: Mapping[str, Any], results: Sequence[str] = ()) -> None:
         """Reports once what does not change, such as the arguments.
 
-        Args:
-            name: What the values are.
-            values: The values by name.
-            results: The curves by which TensorBoard compares jobs with other values.
+        `results`: the curves by which TensorBoard compares jobs with other values.
         """
         values = {k: printable(v) if isinstance(v, str) else v for k, v in values.items()}
         if self._board is not None:
@@ -138,8 +126,7 @@ class Telemetry:
     def flush_events(self) -> None:
         """Makes reports readable to others, before a checkpoint from which a new start resumes.
 
-        Raises:
-            StorageError: If the job's folder cannot be written to.
+        Raises StorageError: if the job's folder cannot be written to.
         """
         if self._board is not None:
             self._board.flush()
@@ -152,11 +139,8 @@ class Telemetry:
     def flush(self, **summary: Any) -> None:
         """Makes reports readable to others, and writes `metrics.json`.
 
-        Args:
-            **summary: The content of `metrics.json` beside the curves.
-
-        Raises:
-            StorageError: If the job's folder cannot be written to.
+        `summary`: the content of `metrics.json` beside the curves. Raises StorageError: if the
+        job's folder cannot be written to.
         """
         if self._board is not None:
             self._board.flush()

@@ -42,13 +42,7 @@ class StepMeasurements:
     ) -> None:
         """Starts with nothing measured.
 
-        Args:
-            config: Which steps to trace.
-            world: This rank.
-            folder: The job's folder.
-            model: The model, unwrapped.
-            flops: Counts the operations of forward and backward that one sample needs.
-            heartbeat: Gets the progress of this rank.
+        `flops`: counts the operations of forward and backward that one sample needs.
         """
         self._world = world
         self._heartbeat = heartbeat
@@ -110,13 +104,10 @@ class StepMeasurements:
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Returns what was measured since the last report.
 
-        Args:
-            values: Values of the report, such as `samples_per_second` of all ranks.
-            norm: The number of `last_norm`.
-
-        Returns:
-            The report, with `mfu` where it is known, and details that are too much for the log:
-            seconds of each phase of a step, gigabytes of memory, the gradients' norm.
+        `values`: values of the report, such as `samples_per_second` of all ranks; `norm`: the
+        number of `last_norm`. Returns the report, with `mfu` where it is known, and details that
+        are too much for the log: seconds of each phase of a step, gigabytes of memory, the
+        gradients' norm.
         """
         report = dict(values)
         if self._flops and "samples_per_second" in values:

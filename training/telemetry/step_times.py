@@ -31,11 +31,7 @@ class StepTimer:
     """Adds up the phases of steps; see the module."""
 
     def __init__(self, device: torch.device) -> None:
-        """Starts with no step.
-
-        Args:
-            device: The device of this rank.
-        """
+        """Starts with no step."""
         self._on_gpu = device.type == "cuda"
         self._marks: list[Mark] = []
         self._spare: list[torch.cuda.Event] = []
@@ -46,8 +42,7 @@ class StepTimer:
     def watch_exchange(self, model: nn.Module) -> None:
         """Separates communication from backward, for a model whose gradients ranks exchange.
 
-        Args:
-            model: The model. Backward computes the gradient of its first parameter last.
+        `model`: the model. Backward computes the gradient of its first parameter last.
         """
         first = next((p for p in model.parameters() if p.requires_grad), None)
         if first is not None:
@@ -60,8 +55,7 @@ class StepTimer:
     def mark(self, phase: str) -> None:
         """Ends a phase: it took the time since the last mark.
 
-        Args:
-            phase: `DATA`, `COMPUTE` or `OPTIMIZER`; the last one also ends the step.
+        `phase`: `DATA`, `COMPUTE` or `OPTIMIZER`; the last one also ends the step.
         """
         if phase == COMPUTE and self._exchanging:
             phase = COMMUNICATION
@@ -73,8 +67,7 @@ class StepTimer:
 
         On a GPU only phases that it has ended count.
 
-        Returns:
-            The phases that occurred; empty if no step was done.
+        Returns the phases that occurred; empty if no step was done.
         """
         self._add_up()
         sums, steps = self._sums, self._steps

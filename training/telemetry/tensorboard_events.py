@@ -42,10 +42,8 @@ class TensorBoardWriter:
     def __init__(self, folder: Folder, done: int) -> None:
         """Starts a new event file.
 
-        Args:
-            folder: The job's folder.
-            done: The steps that were done before this process. TensorBoard drops what an earlier
-                process wrote of later ones; for a job that starts from the beginning, all.
+        `done`: the steps that were done before this process. TensorBoard drops what an earlier
+        process wrote of later ones; for a job that starts from the beginning, all.
         """
         self._folder = folder
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
@@ -81,11 +79,7 @@ class TensorBoardWriter:
     def images(self, tag: str, step: int, images: Tensor, limits: tuple[float, float]) -> None:
         """Writes a batch of images, side by side.
 
-        Args:
-            tag: Their name.
-            step: Their step.
-            images: Of shape [samples, channels, height, width], in the data set's own values.
-            limits: The values that are shown as black and as white.
+        `images`: of shape [samples, channels, height, width], in the data set's own values.
         """
         low, high = limits
         scaled = ((images.float() - low) / max(high - low, 1e-9) * 255).clamp(0, 255).byte()
@@ -121,10 +115,7 @@ class TensorBoardWriter:
     ) -> None:
         """Writes what the HPARAMS tab compares jobs by.
 
-        Args:
-            job: The name of this job among others.
-            arguments: Its arguments; those that are no plain values are left out.
-            results: The names of the scalars that say how good it is.
+        `arguments`: its arguments; those that are no plain values are left out.
         """
         plain = {k: v for k, v in arguments.items() if isinstance(v, str | bool | int | float)}
         experiment = api_pb2.Experiment(
@@ -155,8 +146,7 @@ class TensorBoardWriter:
     def flush(self) -> None:
         """Makes all that was written readable to others; any thread may call it.
 
-        Raises:
-            StorageError: If it cannot be uploaded.
+        Raises StorageError: if it cannot be uploaded.
         """
         with self._uploading:
             if self._closed:
@@ -169,11 +159,7 @@ class TensorBoardWriter:
                     file.write(self._path.read_bytes())
 
     def close(self) -> None:
-        """Flushes and ends.
-
-        Raises:
-            StorageError: If the last reports cannot be written.
-        """
+        """Flushes and ends. Raises StorageError: if the last reports cannot be written."""
         self.flush()
         with self._uploading:
             self._closed = True

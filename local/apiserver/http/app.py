@@ -31,24 +31,16 @@ _NO_SUCH_PAGE = "404 page not found\n"
 
 @dataclass(frozen=True)
 class Settings:
-    """What the server decides and no client can.
+    """What the server decides and no client can."""
 
-    Attributes:
-        log_root: The folder of the containers' logs.
-        bookmark_every_s: Seconds between two bookmarks of a watch.
-    """
-
-    log_root: Path
-    bookmark_every_s: float = 60.0
+    log_root: Path  # the folder of the containers' logs
+    bookmark_every_s: float = 60.0  # seconds between two bookmarks of a watch
 
 
 def app(api: Api, log_root: Path, *, bookmark_every_s: float = 60.0) -> Starlette:
     """The API as an ASGI application.
 
-    Args:
-        api: The objects.
-        log_root: The folder of the containers' logs.
-        bookmark_every_s: Seconds between two bookmarks of a watch.
+    `bookmark_every_s`: seconds between two bookmarks of a watch.
     """
     settings = Settings(log_root, bookmark_every_s)
 
@@ -61,13 +53,7 @@ def app(api: Api, log_root: Path, *, bookmark_every_s: float = 60.0) -> Starlett
 
 
 def reply(obj: Object, status: int = 200, warnings: list[str] | None = None) -> Response:
-    """A JSON answer.
-
-    Args:
-        obj: Its content.
-        status: The HTTP status.
-        warnings: The warnings for the client.
-    """
+    """A JSON answer."""
     text = json.dumps(obj, separators=(",", ":"), ensure_ascii=False)
     response = Response(text.encode(), status, media_type="application/json")
     for warning in warnings or []:

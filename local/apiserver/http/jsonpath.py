@@ -17,9 +17,7 @@ _WORDS = {"true": True, "false": False}
 def values(obj: Any, path: str) -> list[Any]:
     """All values that a path finds in a JSON value.
 
-    Args:
-        obj: The value to look into.
-        path: Such as `.status.conditions[?(@.type=='Ready')].status`.
+    `path`: such as `.status.conditions[?(@.type=='Ready')].status`.
     """
     found = [obj]
     for step in _STEP.finditer(path):

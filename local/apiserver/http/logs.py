@@ -22,54 +22,31 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a request for a log.
+    """The options of a request for a log."""
 
-    Attributes:
-        container: The container; empty for the only one.
-        follow: Whether to send what is added until the container ends.
-        previous: The log of the container before the last restart.
-        timestamps: Whether each line begins with its time.
-        since: Only lines from this time on.
-        tail: Only the last lines, as many as this.
-        limit: Only this many bytes.
-    """
-
-    container: str = ""
-    follow: bool = False
-    previous: bool = False
-    timestamps: bool = False
-    since: datetime | None = None
-    tail: int | None = None
-    limit: int | None = None
+    container: str = ""  # the container; empty for the only one
+    follow: bool = False  # whether to send what is added until the container ends
+    previous: bool = False  # the log of the container before the last restart
+    timestamps: bool = False  # whether each line begins with its time
+    since: datetime | None = None  # only lines from this time on
+    tail: int | None = None  # only the last lines, as many as this
+    limit: int | None = None  # only this many bytes
 
 
 @dataclass(frozen=True)
 class Source:
-    """One run of one container, and where its log is.
+    """One run of one container, and where its log is."""
 
-    Attributes:
-        pod: The pod's name, namespace and uid.
-        container: The container's name.
-        restarts: The restart count of this run.
-        path: The file; it need not be there yet.
-    """
-
-    pod: tuple[str, str, str]
-    container: str
-    restarts: int
-    path: Path
+    pod: tuple[str, str, str]  # the pod's name, namespace and uid
+    container: str  # the container's name
+    restarts: int  # the restart count of this run
+    path: Path  # the file; it need not be there yet
 
 
 def source(root: Path, pod: Object, options: Options) -> Source | None:
     """The log that is asked for, or None where no node has the pod yet.
 
-    Args:
-        root: The folder of all logs.
-        pod: The pod.
-        options: What is asked for.
-
-    Raises:
-        ApiError: 400 when there is no such container, or it has not started.
+    Raises ApiError: 400 when there is no such container, or it has not started.
     """
     container = _container(pod, options.container)
     if not (pod.get("spec") or {}).get("nodeName"):
@@ -211,13 +188,8 @@ def _shown(lines: Iterable[bytes], timestamps: bool) -> Iterator[bytes]:
 def since(api: Api, seconds: str, time: str) -> datetime | None:
     """The time from which lines are asked for, or None.
 
-    Args:
-        api: Tells the time.
-        seconds: `sinceSeconds` of the query, or empty.
-        time: `sinceTime` of the query, or empty.
-
-    Raises:
-        ApiError: 400 when either cannot be read.
+    `seconds`: `sinceSeconds` of the query, or empty; `time`: `sinceTime` of the query, or empty.
+    Raises ApiError: 400 when either cannot be read.
     """
     try:
         if seconds:

@@ -9,19 +9,12 @@ from kfp_pytorch.local.apiserver.registry import NAMESPACE, Registry, Resource
 
 @dataclass(frozen=True)
 class Target:
-    """What a request is about.
+    """What a request is about."""
 
-    Attributes:
-        resource: The type.
-        namespace: The namespace; None for all, or for a type that lives in none.
-        name: The object's name; empty for the whole collection.
-        subresource: Such as `status` or `log`, or empty.
-    """
-
-    resource: Resource
-    namespace: str | None = None
-    name: str = ""
-    subresource: str = ""
+    resource: Resource  # the type
+    namespace: str | None = None  # the namespace; None for all, or for a type that lives in none
+    name: str = ""  # the object's name; empty for the whole collection
+    subresource: str = ""  # such as `status` or `log`, or empty
 
 
 def target(registry: Registry, path: str) -> Target | None:

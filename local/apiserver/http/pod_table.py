@@ -21,12 +21,7 @@ def _state(status: Object) -> Object:
 
 
 def restarts(pod: Object, age: Callable[[Any], str]) -> str:
-    """How often the pod's containers were restarted, and when the last one ended.
-
-    Args:
-        pod: The pod.
-        age: Returns how long ago a time was.
-    """
+    """How often the pod's containers were restarted, and when the last one ended."""
     status = pod.get("status") or {}
     statuses = [
         *(status.get("initContainerStatuses") or []),

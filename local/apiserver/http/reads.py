@@ -20,15 +20,10 @@ _META = "meta.k8s.io/v1"
 
 @dataclass(frozen=True)
 class Shape:
-    """In what form a client wants objects.
+    """In what form a client wants objects."""
 
-    Attributes:
-        form: `Table`, `PartialObjectMetadata`, or empty for the objects themselves.
-        include: How much of its object a row of a table carries.
-    """
-
-    form: str = ""
-    include: str = "Metadata"
+    form: str = ""  # `Table`, `PartialObjectMetadata`, or empty for the objects themselves
+    include: str = "Metadata"  # how much of its object a row of a table carries
 
 
 def shape(accept: str, query: Mapping[str, str]) -> Shape:
@@ -48,8 +43,7 @@ def shape(accept: str, query: Mapping[str, str]) -> Shape:
 def revision(value: str) -> int | None:
     """A `resourceVersion` of a query; None where any will do.
 
-    Raises:
-        ApiError: 400 when it is no number.
+    Raises ApiError: 400 when it is no number.
     """
     if value in ("", "0"):
         return None
@@ -62,8 +56,7 @@ def revision(value: str) -> int | None:
 def number(query: Mapping[str, str], name: str) -> int | None:
     """A whole number of a query, or None where it is not there.
 
-    Raises:
-        ApiError: 400 when it is none.
+    Raises ApiError: 400 when it is none.
     """
     value = query.get(name, "")
     if not value:
@@ -100,9 +93,8 @@ def shaped(api: Api, target: Target, obj: Object, form: Shape) -> Object:
 def many(api: Api, target: Target, query: Mapping[str, str], form: Shape) -> Object:
     """A list, or one page of it, in the form that is asked for.
 
-    Raises:
-        ApiError: 400 for a selector or a token that cannot be read, 410 for one that is too old,
-            504 for a resourceVersion that is not there yet.
+    Raises ApiError: 400 for a selector or a token that cannot be read, 410 for one that is too old,
+    504 for a resourceVersion that is not there yet.
     """
     resource = target.resource
     wanted = revision(query.get("resourceVersion", ""))

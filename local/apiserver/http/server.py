@@ -37,18 +37,14 @@ class _Uvicorn(uvicorn.Server):
 class Server:
     """The API on a port of the loopback interface.
 
+    `port`: the port; 0 for any that is free. `token`: the bearer token that every request must
+    carry; empty for none. `bookmark_every_s`: seconds between two bookmarks of a watch.
+    `middleware`: wraps the application; it may answer, delay or break a request or a stream.
+
     Attributes:
         api: The objects.
         connections: The open connections.
         port: The port, once it is started.
-
-    Args:
-        api: The objects.
-        log_root: The folder of the containers' logs.
-        port: The port; 0 for any that is free.
-        token: The bearer token that every request must carry; empty for none.
-        bookmark_every_s: Seconds between two bookmarks of a watch.
-        middleware: Wraps the application; it may answer, delay or break a request or a stream.
     """
 
     def __init__(
@@ -77,8 +73,7 @@ class Server:
     async def start(self) -> None:
         """Starts the server; it is ready when this returns.
 
-        Raises:
-            OSError: when the port is in use.
+        Raises OSError: when the port is in use.
         """
         sock = listening_socket(self.port)
         self.port = sock.getsockname()[1]
@@ -114,11 +109,7 @@ class Server:
         await asyncio.gather(*unfinished, return_exceptions=True)
 
     def close_port(self, keep: Collection[Peer] = ()) -> None:
-        """Closes the port and resets connections; what is being answered goes on.
-
-        Args:
-            keep: The clients whose connections stay open.
-        """
+        """Closes the port and resets connections; what is being answered goes on."""
         if self._uvicorn is None or self._task is None:
             return
         for listener in self._uvicorn.servers:
@@ -131,8 +122,7 @@ class Server:
 def listening_socket(port: int) -> socket.socket:
     """A socket that is bound to a port of the loopback interface; 0 for any that is free.
 
-    Raises:
-        OSError: when the port is in use.
+    Raises OSError: when the port is in use.
     """
     try:
         return loopback.bound(port)
@@ -170,12 +160,7 @@ def _authenticated(inner: ASGIApp, token: str) -> ASGIApp:
 
 
 def kubeconfig(url: str, token: str = "") -> Object:
-    """A kubeconfig for a server.
-
-    Args:
-        url: The server.
-        token: The bearer token; empty for none.
-    """
+    """A kubeconfig for a server. `token`: the bearer token; empty for none."""
     name = "kfp-pytorch-local"
     context = {"cluster": name, "user": name, "namespace": "default"}
     return {

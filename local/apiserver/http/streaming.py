@@ -14,10 +14,6 @@ class Stream(Response):
 
     It notices that the client has disconnected even while there is nothing to send, as in a watch
     without events.
-
-    Args:
-        pieces: The body.
-        content_type: Its media type.
     """
 
     def __init__(self, pieces: AsyncIterator[bytes], content_type: str) -> None:

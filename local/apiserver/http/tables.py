@@ -28,12 +28,7 @@ def table(
 ) -> Object:
     """Objects as a Table.
 
-    Args:
-        resource: Their type.
-        found: The objects.
-        now: The time that ages are counted to.
-        list_metadata: The metadata of the whole.
-        include: How much of each object each row carries: `None`, `Metadata` or `Object`.
+    `include`: how much of each object each row carries: `None`, `Metadata` or `Object`.
     """
     columns = _columns(resource)
     rows = []

@@ -24,26 +24,17 @@ class Options:
 
     Attributes:
         since: The resourceVersion to go on from; None begins with the objects that are there.
-        timeout_s: Seconds after which the watch ends; None for 30 to 60 minutes.
-        bookmarks: Whether the client takes bookmarks.
-        bookmark_every_s: Seconds between two bookmarks.
-        initial: Whether a bookmark marks the end of the initial objects.
     """
 
     since: int | None = None
-    timeout_s: float | None = None
-    bookmarks: bool = False
-    bookmark_every_s: float = 60.0
-    initial: bool = False
+    timeout_s: float | None = None  # seconds after which the watch ends; None for 30 to 60 minutes
+    bookmarks: bool = False  # whether the client takes bookmarks
+    bookmark_every_s: float = 60.0  # seconds between two bookmarks
+    initial: bool = False  # whether a bookmark marks the end of the initial objects
 
 
 def line(event: str, encoded: str) -> bytes:
-    """The line of an event.
-
-    Args:
-        event: Its type, such as ADDED.
-        encoded: Its object, as JSON.
-    """
+    """The line of an event. `event`: its type, such as ADDED."""
     return f'{{"type":"{event}","object":{encoded}}}\n'.encode()
 
 
@@ -56,12 +47,8 @@ async def lines(
 ) -> AsyncIterator[bytes]:
     """The lines of one watch, until its time is over.
 
-    Args:
-        api: The objects.
-        target: What is watched.
-        match: Whether an object is selected.
-        options: How it is watched.
-        shown: Makes the JSON of an event's object; by default the object itself.
+    `match`: whether an object is selected. `shown`: makes the JSON of an event's object; by default
+    the object itself.
     """
     kind = target.resource.kind
     loop = asyncio.get_running_loop()

@@ -29,17 +29,11 @@ _READABLE = ("", "application/json", *_YAML, patches.JSON, patches.MERGE, patche
 
 @dataclass(frozen=True)
 class Sent:
-    """The body of a request, and how it is to be read.
+    """The body of a request, and how it is to be read."""
 
-    Attributes:
-        body: The body.
-        content_type: Its media type, without parameters.
-        query: The query.
-    """
-
-    body: bytes
-    content_type: str
-    query: Mapping[str, str]
+    body: bytes  # the body
+    content_type: str  # its media type, without parameters
+    query: Mapping[str, str]  # the query
 
     @property
     def dry_run(self) -> bool:
@@ -52,24 +46,17 @@ class Done:
     """An answer.
 
     Attributes:
-        object: The object, or a Status.
-        status: The HTTP status.
-        warnings: The warnings for the client.
         is_status: Whether the object is of another type than the request's, such as a Status.
     """
 
-    object: Object
-    status: int = 200
-    warnings: list[str] = field(default_factory=list)
+    object: Object  # the object, or a Status
+    status: int = 200  # the HTTP status
+    warnings: list[str] = field(default_factory=list)  # the warnings for the client
     is_status: bool = False
 
 
 def handle(api: Api, target: Target, method: str, sent: Sent) -> Done:
-    """Handles a request that writes.
-
-    Raises:
-        ApiError: when it is refused.
-    """
+    """Handles a request that writes. Raises ApiError: when it is refused."""
     if method == "POST" and not target.name:
         return _create(api, target, sent)
     if method == "POST" and target.subresource == "binding" and target.resource.kind == POD:

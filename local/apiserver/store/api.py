@@ -41,11 +41,8 @@ class Api:
     results are copies. Every method raises `ApiError` where a real server answers with an error,
     with the same message.
 
-    Args:
-        registry: The resource types; by default those that this project uses.
-        clock: Returns the time of creations and deletions.
-        first_revision: The resourceVersion before the first write.
-        history: How many changes of each kind are kept for watches that resume.
+    `registry`: the resource types; by default those that this project uses. `history`: how many
+    changes of each kind are kept for watches that resume.
     """
 
     def __init__(
@@ -75,9 +72,7 @@ class Api:
     def add_webhook(self, kind: Kind, hook: Callable[[Object], None]) -> None:
         """Calls `hook` with every object of a kind before it is stored.
 
-        Args:
-            kind: The kind.
-            hook: Raises `ApiError` to refuse the object; see `errors.denied`.
+        `hook`: raises `ApiError` to refuse the object; see `errors.denied`.
         """
         self._webhooks.setdefault(kind, []).append(hook)
 
@@ -92,11 +87,7 @@ class Api:
         return self._table(kind).objects.get(self._key(kind, namespace, name))
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object:
-        """One object.
-
-        Raises:
-            ApiError: 404 when it is not there.
-        """
+        """One object. Raises ApiError: 404 when it is not there."""
         return objects.copy(self._existing(kind, namespace, name))
 
     def snapshot(self, kind: Kind, namespace: str | None = None) -> ObjectList:
@@ -110,10 +101,8 @@ class Api:
     ) -> ObjectList:
         """The objects of a kind, by namespace and name.
 
-        Args:
-            kind: The kind.
-            namespace: The namespace; None for all.
-            labels: Labels that each object has, with these values.
+        `namespace`: the namespace; None for all. `labels`: labels that each object has, with these
+        values.
         """
         wanted = (labels or {}).items()
         return [
@@ -131,13 +120,9 @@ class Api:
     ) -> Subscription:
         """The changes of a kind, not copied.
 
-        Args:
-            kind: The kind.
-            namespace: The namespace; None for all.
-            since: Only changes after this resourceVersion; None begins with ADDED for each object.
-
-        Raises:
-            ApiError: 410 when changes since then are no longer known.
+        `namespace`: the namespace; None for all. `since`: only changes after this resourceVersion;
+        None begins with ADDED for each object. Raises ApiError: 410 when changes since then are no
+        longer known.
         """
         table = self._table(kind)
         if since is None:
@@ -160,8 +145,7 @@ class Api:
     def create(self, kind: Kind, obj: Object, *, dry_run: bool = False) -> Object:
         """Creates an object in the namespace of its metadata.
 
-        Raises:
-            ApiError: 400, 403, 404, 409 AlreadyExists or 422.
+        Raises ApiError: 400, 403, 404, 409 AlreadyExists or 422.
         """
         resource = self.registry.of(kind)
         made = admission.new_object(resource, obj, self.clock())
@@ -182,14 +166,9 @@ class Api:
     ) -> Object:
         """Writes an object that was read before.
 
-        Args:
-            kind: The kind.
-            obj: The whole object. Its resourceVersion, where it has one, must be the current one.
-            subresource: `status` writes the status and nothing else; empty writes all but it.
-            dry_run: Only check.
-
-        Raises:
-            ApiError: 400, 404, 409 Conflict or 422.
+        `obj`: the whole object. Its resourceVersion, where it has one, must be the current one.
+        `subresource`: `status` writes the status and nothing else; empty writes all but it.
+        `dry_run`: only check. Raises ApiError: 400, 404, 409 Conflict or 422.
         """
         resource = self.registry.of(kind)
         old = self._existing(kind, objects.namespace(obj), objects.name(obj))
@@ -215,8 +194,7 @@ class Api:
     ) -> Object:
         """Reads an object, lets `fn` change it (in place, or by returning another), writes it.
 
-        Raises:
-            ApiError: 404 or 422.
+        Raises ApiError: 404 or 422.
         """
         obj = self.get(kind, namespace, name)
         changed = fn(obj)
@@ -239,21 +217,11 @@ class Api:
         A pod that is bound to a node and has not ended is marked with a deletionTimestamp, as in
         a real cluster. The kubelet stops its containers and then deletes it with `grace=0`.
 
-        Args:
-            kind: The kind.
-            namespace: The namespace; empty for a cluster-wide object.
-            name: The name.
-            propagation: Background, Foreground or Orphan.
-            uid: Delete only the object of this uid.
-            grace: Seconds that a pod is given to stop; None takes its own.
-            resource_version: Delete only this version.
-            dry_run: Only check.
-
-        Returns:
-            The object as it was last, or as it is marked for deletion.
-
-        Raises:
-            ApiError: 404, or 409 Conflict when a precondition does not hold.
+        `namespace`: the namespace; empty for a cluster-wide object. `uid`: delete only the object
+        of this uid. `grace`: seconds that a pod is given to stop; None takes its own.
+        `resource_version`: delete only this version. `dry_run`: only check. Returns the object as
+        it was last, or as it is marked for deletion. Raises ApiError: 404, or 409 Conflict when a
+        precondition does not hold.
         """
         resource = self.registry.of(kind)
         old = self._existing(kind, namespace, name)

@@ -22,19 +22,12 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Change:
-    """One write. Its objects are the store's own and must not be changed.
+    """One write. Its objects are the store's own and must not be changed."""
 
-    Attributes:
-        type: ADDED, MODIFIED or DELETED.
-        revision: The resourceVersion that the write made.
-        object: The object after the write; the last state of a deleted one.
-        previous: The object before the write, or None.
-    """
-
-    type: str
-    revision: int
-    object: Object
-    previous: Object | None = None
+    type: str  # ADDED, MODIFIED or DELETED
+    revision: int  # the resourceVersion that the write made
+    object: Object  # the object after the write; the last state of a deleted one
+    previous: Object | None = None  # the object before the write, or None
 
     @cached_property
     def encoded(self) -> str:
@@ -101,8 +94,7 @@ class Table:
     def since(self, revision: int) -> list[Change]:
         """The changes after a revision, oldest first.
 
-        Raises:
-            ApiError: 410 when the history does not reach so far back.
+        Raises ApiError: 410 when the history does not reach so far back.
         """
         if revision < self.forgotten:
             raise expired(f"too old resource version: {revision} ({self.forgotten})")

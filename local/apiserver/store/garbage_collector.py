@@ -24,9 +24,7 @@ _Key = tuple[Kind, str, str]
 class Collector:
     """Deletes objects that have lost their owners, and those of terminating namespaces.
 
-    Args:
-        api: The objects.
-        namespace_delay_s: Seconds between a namespace's deletion and that of what is in it.
+    `namespace_delay_s`: seconds between a namespace's deletion and that of what is in it.
     """
 
     def __init__(self, api: Api, *, namespace_delay_s: float = _NAMESPACE_DELAY_S) -> None:

@@ -49,15 +49,7 @@ def unknown_format(known: list[str]) -> ApiError:
 def patched(resource: Resource, obj: Object, content_type: str, patch: Any, text: str) -> Object:
     """An object with a patch applied.
 
-    Args:
-        resource: The object's type.
-        obj: The object; left as it is.
-        content_type: Which kind of patch it is.
-        patch: The decoded patch.
-        text: The patch as it was sent, for an error's message.
-
-    Raises:
-        ApiError: 422 when it cannot be applied.
+    `obj`: the object; left as it is. Raises ApiError: 422 when it cannot be applied.
     """
     if content_type == JSON:
         result: Object = json_patched(obj, patch)
@@ -148,8 +140,7 @@ def _merged_list(entries: list[Any], patch: list[Any], key: str) -> list[Any]:
 def json_patched(obj: Object, patch: Any) -> Any:
     """An object with a JSON patch applied (RFC 6902).
 
-    Raises:
-        ApiError: 422 when an operation does not fit or a test fails.
+    Raises ApiError: 422 when an operation does not fit or a test fails.
     """
     # Imported late: few requests are JSON patches.
     import jsonpatch

@@ -36,13 +36,8 @@ _DEFAULT_GRACE_S = 30
 def new_object(resource: Resource, obj: Object, time: datetime) -> Object:
     """The object as a creation would store it, not yet checked.
 
-    Args:
-        resource: Its type.
-        obj: What was sent; left as it is.
-        time: The time of the creation.
-
-    Raises:
-        ApiError: 400 when it cannot be read, or names another version or namespace.
+    `obj`: what was sent; left as it is. Raises ApiError: 400 when it cannot be read, or names
+    another version or namespace.
     """
     made = _readable(resource, obj)
     meta = made["metadata"]
@@ -77,25 +72,15 @@ def namespace(name: str, time: datetime) -> Object:
 
 
 def check_new(resource: Resource, obj: Object) -> None:
-    """Refuses a new object that is not valid.
-
-    Raises:
-        ApiError: 422 with every cause.
-    """
+    """Refuses a new object that is not valid. Raises ApiError: 422 with every cause."""
     _refuse(resource, obj, _causes(resource, obj))
 
 
 def changed_object(resource: Resource, old: Object, sent: Object, subresource: str) -> Object:
     """The object as an update would store it.
 
-    Args:
-        resource: Its type.
-        old: The stored object.
-        sent: What was sent; left as it is.
-        subresource: `status`, or empty for all but the status.
-
-    Raises:
-        ApiError: 400, 409 Conflict or 422.
+    `sent`: what was sent; left as it is. `subresource`: `status`, or empty for all but the status.
+    Raises ApiError: 400, 409 Conflict or 422.
     """
     new = _readable(resource, sent)
     _check_versions(resource.kind, old, new)

@@ -50,8 +50,7 @@ def unsupported(field: str, value: Any, supported: list[str]) -> Cause:
 def check_types(resource: Resource, obj: Object) -> None:
     """Refuses metadata that cannot be read at all.
 
-    Raises:
-        ApiError: 400, as for JSON that does not fit the type.
+    Raises ApiError: 400, as for JSON that does not fit the type.
     """
     meta = obj.get("metadata")
     if meta is None:

@@ -23,11 +23,8 @@ _IMPORT = re.compile(r"^from kubernetes\.client\.models\.(\w+) import (\w+)$", r
 def fields(model: str) -> dict[str, str]:
     """The JSON names of a model's fields, and the type of each.
 
-    Args:
-        model: The name of a model's class, such as `V1PodSpec`.
-
-    Raises:
-        KeyError: The client has no such model.
+    `model`: the name of a model's class, such as `V1PodSpec`. Raises KeyError: the client has no
+    such model.
     """
     text = (_folder() / f"{_modules()[model]}.py").read_text()
     types, names = _table(text, "openapi_types"), _table(text, "attribute_map")

@@ -38,8 +38,7 @@ class _MisfitError(Exception):
 def prune(resource: Resource, obj: Object) -> tuple[Object, list[str]]:
     """The object without nulls and unknown fields, and the paths of the unknown fields.
 
-    Raises:
-        ApiError: 400 when a value has another type than its field.
+    Raises ApiError: 400 when a value has another type than its field.
     """
     dropped: list[str] = []
     model = _OWN_MODEL.get(resource.kind.kind, f"V1{resource.kind.kind}")

@@ -110,9 +110,8 @@ def _qos_class(spec: Object) -> str:
 def check_spec(spec: Object, path: str) -> Iterator[Cause]:
     """What is wrong with a pod spec.
 
-    Args:
-        spec: The spec, with its defaults.
-        path: Its path in the object, such as `spec.template.spec`.
+    `spec`: the spec, with its defaults; `path`: its path in the object, such as
+    `spec.template.spec`.
     """
     yield from _check_names(spec.get("volumes") or [], f"{path}.volumes")
     for index, volume in enumerate(spec.get("volumes") or []):

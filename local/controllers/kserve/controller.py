@@ -45,12 +45,7 @@ FINALIZER = "inferenceservice.finalizers"
 
 
 class InferenceServiceController:
-    """Runs the InferenceServices of one cluster.
-
-    Args:
-        api: The cluster's objects.
-        ports: Where pods listen.
-    """
+    """Runs the InferenceServices of one cluster."""
 
     def __init__(self, api: Api, ports: Ports) -> None:
         self._api = api
@@ -102,8 +97,7 @@ class InferenceServiceController:
     def reconcile(self, key: Key) -> None:
         """Bring one InferenceService closer to its spec.
 
-        Raises:
-            ApiError: The API refused something; the reconciliation is to be retried.
+        Raises ApiError: the API refused something; the reconciliation is to be retried.
         """
         service = self._api.find(INFERENCE_SERVICE, *key)
         if service is None:

@@ -84,12 +84,7 @@ class Ingresses:
     def route(self, key: Hashable, backends: Sequence[int]) -> str:
         """Pass connections on to these ports from now on.
 
-        Args:
-            key: The InferenceService.
-            backends: The ports of its pods that are ready.
-
-        Returns:
-            The URL, which stays the same until `close`.
+        Returns the URL, which stays the same until `close`.
         """
         if key not in self._ingresses:
             self._ingresses[key] = Ingress()

@@ -28,12 +28,8 @@ class Refusal(Exception):
 def select_runtime(service: Object, runtimes: list[Object]) -> Object:
     """Choose the runtime that serves a model.
 
-    Args:
-        service: The InferenceService.
-        runtimes: The ServingRuntimes of its namespace, then the cluster's.
-
-    Raises:
-        Refusal: There is none.
+    `runtimes`: the ServingRuntimes of its namespace, then the cluster's. Raises Refusal: there is
+    none.
     """
     model = service["spec"]["predictor"].get("model")
     if not model:

@@ -24,31 +24,18 @@ class Observed:
     """What belongs to one InferenceService.
 
     Attributes:
-        deployment: Its Deployment; empty if there is none.
         pods: Its pods, those that are being deleted included, the newest first.
-        url: Where it is reached.
-        runtime: The name of its runtime.
-        error: What the API refused to KServe, or an empty string.
     """
 
-    deployment: Object
+    deployment: Object  # its Deployment; empty if there is none
     pods: tuple[Object, ...] = ()
-    url: str = ""
-    runtime: str = ""
-    error: str = ""
+    url: str = ""  # where it is reached
+    runtime: str = ""  # the name of its runtime
+    error: str = ""  # what the API refused to KServe, or an empty string
 
 
 def status(service: Object, observed: Observed, now: datetime) -> Object:
-    """The status of an InferenceService.
-
-    Args:
-        service: The InferenceService, with its status until now.
-        observed: What belongs to it.
-        now: The time, in UTC.
-
-    Returns:
-        The status.
-    """
+    """The status of an InferenceService. `now`: the time, in UTC."""
     before = service.get("status") or {}
     predictor = _predictor_ready(observed)
     ready = {"status": "True"} if predictor["status"] == "True" else predictor
@@ -78,13 +65,7 @@ def status(service: Object, observed: Observed, now: datetime) -> Object:
 
 
 def refused(service: Object, refusal: Refusal, now: datetime) -> Object:
-    """The status of an InferenceService whose spec KServe cannot serve.
-
-    Args:
-        service: The InferenceService, with its status until now.
-        refusal: Why.
-        now: The time, in UTC.
-    """
+    """The status of an InferenceService whose spec KServe cannot serve. `now`: the time, in UTC."""
     before = service.get("status") or {}
     model = before.get("modelStatus") or {}
     states = model.get("states") or {"activeModelState": ""}

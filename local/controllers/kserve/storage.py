@@ -29,11 +29,8 @@ _S3_VARIABLES = {
 def add_model(spec: Object, container: str, uri: str, variables: list[Object]) -> None:
     """Mount the model's claim, or download the model before the server starts.
 
-    Args:
-        spec: The spec of the predictor's pods, which is changed.
-        container: The name of the container that serves.
-        uri: The model's URI.
-        variables: What `storage_variables` returned.
+    `spec`: the spec of the predictor's pods, which is changed; `variables`: what
+    `storage_variables` returned.
     """
     parts = urlsplit(uri)
     mount: Object = {"name": _DOWNLOAD_VOLUME, "mountPath": MODEL_MOUNT}
@@ -64,13 +61,8 @@ def storage_variables(
 ) -> list[Object]:
     """The variables with the credentials of an InferenceService's storage.
 
-    Args:
-        service: The InferenceService.
-        account: Its service account, or None.
-        secret: Gives a Secret of its namespace by name, or None.
-
-    Returns:
-        Variables that refer to Secrets; none where there are no credentials.
+    `account`: its service account, or None; `secret`: gives a Secret of its namespace by name, or
+    None. Returns variables that refer to Secrets; none where there are no credentials.
     """
     key = (service["spec"]["predictor"]["model"].get("storage") or {}).get("key")
     if key:

@@ -26,15 +26,7 @@ class DownloadError(Exception):
 def download(uri: str, folder: Path) -> int:
     """Fetch all files under a URI.
 
-    Args:
-        uri: The model's URI.
-        folder: Where the files go, by their paths under the URI.
-
-    Returns:
-        The number of files.
-
-    Raises:
-        DownloadError: The scheme is unknown, or the URI has no files.
+    Raises DownloadError: the scheme is unknown, or the URI has no files.
     """
     scheme, _, path = uri.partition("://")
     if scheme not in SCHEMES:

@@ -27,19 +27,13 @@ _RETRY_S = 1.0
 
 
 class Container:
-    """A container while its pod lives.
+    """A container while its pod lives. `changed`: is called whenever `state` has changed.
 
     Attributes:
         place: Where it runs.
         state: Its state, as the pod's status reports it.
         memory_limit: Bytes of memory that it may use; None for any.
         up: Is set once it has started, its startup probe included.
-
-    Args:
-        place: Where it runs.
-        spec: The container in the pod's spec.
-        restart_policy: When it is restarted.
-        changed: Is called whenever `state` has changed.
     """
 
     def __init__(
@@ -87,8 +81,7 @@ class Container:
     def stop(self, grace: float) -> None:
         """Terminate it.
 
-        Args:
-            grace: Seconds until it is killed, at most the grace period of its pod.
+        `grace`: seconds until it is killed, at most the grace period of its pod.
         """
         self._stopping.set()
         process = self._process

@@ -50,21 +50,13 @@ class CreateError(Exception):
 
 @dataclass(frozen=True)
 class Node:
-    """What all pods of this machine share.
+    """What all pods of this machine share."""
 
-    Attributes:
-        api: The cluster's objects.
-        root: The cluster's folder.
-        ports: Where pods listen.
-        recorder: Records the kubelet's events.
-        timing: The kubelet's delays.
-    """
-
-    api: Api
-    root: Path
-    ports: Ports
-    recorder: Recorder
-    timing: Timing
+    api: Api  # the cluster's objects
+    root: Path  # the cluster's folder
+    ports: Ports  # where pods listen
+    recorder: Recorder  # records the kubelet's events
+    timing: Timing  # the kubelet's delays
 
 
 @dataclass(frozen=True)
@@ -72,17 +64,13 @@ class Place:
     """Where a pod's processes run.
 
     Attributes:
-        node: What the pod shares with others.
-        pod: The pod's object.
-        folder: The pod's own folder.
-        volumes: Volume name → folder.
         gpus: The numbers of the GPUs that are the pod's; None where this machine has none.
     """
 
-    node: Node
-    pod: Object
-    folder: Path
-    volumes: Mapping[str, Path]
+    node: Node  # what the pod shares with others
+    pod: Object  # the pod's object
+    folder: Path  # the pod's own folder
+    volumes: Mapping[str, Path]  # volume name → folder
     gpus: Sequence[int] | None = None
 
     def find(self, kind: Kind, name: str) -> Object | None:
@@ -101,11 +89,7 @@ class Place:
 
 
 def check_image(image: str) -> None:
-    """Refuse an invalid name of an image.
-
-    Raises:
-        ImageError: It is not a reference to an image.
-    """
+    """Refuse an invalid name of an image. Raises ImageError: it is not a reference to an image."""
     if not _IMAGE.fullmatch(image):
         raise ImageError(
             f'Failed to apply default image tag "{image}": couldn\'t parse image name "{image}": '
@@ -116,15 +100,8 @@ def check_image(image: str) -> None:
 def process_spec(place: Place, container: Object, restarts: int) -> ProcessSpec:
     """The process to start for a container.
 
-    Args:
-        place: Where it runs.
-        container: The container.
-        restarts: How often it was restarted.
-
-    Raises:
-        environment.ConfigError: Something that it refers to is missing.
-        CreateError: There is no command.
-        OSError: The pod's folder cannot be written.
+    Raises environment.ConfigError: something that it refers to is missing. Raises CreateError:
+    there is no command. Raises OSError: the pod's folder cannot be written.
     """
     declared = environment.variables(place.pod, container, place.find)
     command = environment.command(container, declared)

@@ -29,13 +29,6 @@ class Kubelet:
     """Runs the pods of one cluster.
 
     Pods that are bound to another node than `local` are left alone.
-
-    Args:
-        api: The cluster's objects.
-        root: The cluster's folder.
-        ports: Where pods listen.
-        gpus: The numbers of this machine's GPUs.
-        timing: Its delays.
     """
 
     def __init__(
@@ -67,8 +60,7 @@ class Kubelet:
     async def stop(self, longest: float) -> None:
         """Stop every pod and wait until no process of any is left.
 
-        Args:
-            longest: Seconds after which processes are killed.
+        `longest`: seconds after which processes are killed.
         """
         running = list(self._workers.values())
         for worker, _ in running:

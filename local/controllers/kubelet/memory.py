@@ -17,12 +17,8 @@ def used(pids: list[int], limit: float) -> int:
     Pages that a fork shares with its parent are first counted for both, which is quick. Only where
     that exceeds the limit are they counted once, which takes milliseconds.
 
-    Args:
-        pids: The processes; those that have ended are left out.
-        limit: The limit that the memory is compared with, in bytes.
-
-    Returns:
-        Bytes of anonymous and shared memory.
+    `pids`: the processes; those that have ended are left out. `limit`: the limit that the memory is
+    compared with, in bytes. Returns bytes of anonymous and shared memory.
     """
     total = _sum(pids, "status", _RESIDENT)
     return _sum(pids, "smaps_rollup", _SHARED_FAIRLY) or total if total > limit else total

@@ -23,26 +23,19 @@ class ContainerState:
     """The state of one container.
 
     Attributes:
-        name: Its name.
-        image: Its image.
         state: `waiting`, `running` or `terminated` with its details.
         last_state: The `terminated` of the process before this one, or nothing.
-        restarts: How often it was restarted.
-        ready: Whether its readiness probe, if it has one, has succeeded.
-        started: Whether its startup probe, if it has one, has succeeded.
-        sidecar: Whether it is an init container that runs as long as its pod.
-        container_id: Names the process in the status.
     """
 
-    name: str
-    image: str
+    name: str  # its name
+    image: str  # its image
     state: Object = field(default_factory=dict)
     last_state: Object = field(default_factory=dict)
-    restarts: int = 0
-    ready: bool = False
-    started: bool = False
-    sidecar: bool = False
-    container_id: str = ""
+    restarts: int = 0  # how often it was restarted
+    ready: bool = False  # whether its readiness probe, if it has one, has succeeded
+    started: bool = False  # whether its startup probe, if it has one, has succeeded
+    sidecar: bool = False  # whether it is an init container that runs as long as its pod
+    container_id: str = ""  # names the process in the status
 
     @property
     def ended(self) -> Object:
@@ -74,14 +67,7 @@ def phase(
     *,
     ended: bool = False,
 ) -> str:
-    """The pod's phase.
-
-    Args:
-        initial: Its init containers.
-        main: Its other containers.
-        restart_policy: Its restart policy.
-        ended: Whether no container of it is restarted any more.
-    """
+    """The pod's phase. `ended`: whether no container of it is restarted any more."""
     sidecars = [each for each in initial if each.sidecar]
     failed = any(each.ended.get("exitCode") for each in main)
     if ended:
@@ -110,15 +96,9 @@ def pod_status(
 ) -> Object:
     """The whole status of a pod that is bound to this machine.
 
-    Args:
-        pod: The pod, with its status until now.
-        initial: Its init containers.
-        main: Its other containers.
-        now: The time, in UTC.
-        ended: Whether the kubelet is done with the pod. Until then its phase is not terminal,
-            even where all of its containers have terminated.
-        evicted: The `reason` and `message` for which the kubelet ends the pod, if it does; they
-            are reported when it has ended.
+    `now`: the time, in UTC. `ended`: whether the kubelet is done with the pod. Until then its phase
+    is not terminal, even where all of its containers have terminated. `evicted`: the `reason` and
+    `message` for which the kubelet ends the pod, if it does; they are reported when it has ended.
     """
     spec, old = pod["spec"], pod.get("status") or {}
     next_phase = phase(initial, main, spec.get("restartPolicy", "Always"), ended=ended)

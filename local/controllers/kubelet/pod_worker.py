@@ -33,10 +33,7 @@ _LOG = logging.getLogger(__name__)
 class PodWorker:
     """Runs one pod.
 
-    Args:
-        node: What it shares with other pods.
-        pod: The pod, bound to this machine.
-        gpus: The numbers of the GPUs that are its own; None where this machine has none.
+    `gpus`: the numbers of the GPUs that are its own; None where this machine has none.
     """
 
     def __init__(self, node: Node, pod: Object, gpus: Sequence[int] | None) -> None:

@@ -19,14 +19,8 @@ _OK = range(200, 400)
 def check(pod: Object, probe: Object, ports: Ports) -> Check | None:
     """How to probe once.
 
-    Args:
-        pod: The pod.
-        probe: The probe of one of its containers.
-        ports: Where the pod listens.
-
-    Returns:
-        The check, or None for a kind of probe that is not implemented (`exec`, `grpc`): it is
-        assumed to succeed.
+    Returns the check, or None for a kind of probe that is not implemented (`exec`, `grpc`): it is
+    assumed to succeed.
     """
     action = probe.get("httpGet") or probe.get("tcpSocket")
     if action is None:
@@ -86,11 +80,8 @@ async def watch(
 ) -> None:
     """Probe again and again, until cancelled.
 
-    Args:
-        probe: The probe, for its times and thresholds.
-        once: What `check` returned.
-        report: Is called with each result that differs from the one before.
-        failed: Is called with the error, each time that the probe fails.
+    `once`: what `check` returned; `report`: is called with each result that differs from the one
+    before; `failed`: is called with the error, each time that the probe fails.
     """
     await asyncio.sleep(probe.get("initialDelaySeconds", 0))
     thresholds = {True: probe.get("successThreshold", 1), False: probe.get("failureThreshold", 3)}

@@ -22,21 +22,13 @@ _READ = 64 * 1024
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """How a process is started.
+    """How a process is started."""
 
-    Attributes:
-        command: The command line; its first word is looked up in the environment's PATH.
-        environment: All of its variables.
-        folder: Its working directory.
-        log: The file of its output.
-        grace: Seconds from SIGTERM to SIGKILL.
-    """
-
-    command: list[str]
-    environment: Mapping[str, str]
-    folder: Path
-    log: Path
-    grace: float
+    command: list[str]  # the command line; its first word is looked up in the environment's PATH
+    environment: Mapping[str, str]  # all of its variables
+    folder: Path  # its working directory
+    log: Path  # the file of its output
+    grace: float  # seconds from SIGTERM to SIGKILL
 
 
 class StartError(Exception):
@@ -63,9 +55,7 @@ class Process:
     async def start(cls, spec: ProcessSpec) -> Process:
         """Start a command.
 
-        Raises:
-            StartError: It could not be executed.
-            OSError: Its log cannot be written.
+        Raises StartError: it could not be executed. Raises OSError: its log cannot be written.
         """
         log = LogFile(spec.log)
         reader, writer = os.pipe()
@@ -151,14 +141,10 @@ class LogFile:
 
     What the disk has no room for is dropped: no program stops for its log.
 
-    Args:
-        path: The file; it is made anew.
-
-    Attributes:
-        error: Why a part of it is lost; None if none is.
+    `path`: the file; it is made anew.
     """
 
-    error: OSError | None = None
+    error: OSError | None = None  # why a part of it is lost; None if none is
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -193,13 +179,7 @@ class LogFile:
 
 
 def tail(path: Path, lines: int, size: int) -> str:
-    """The end of a log's text.
-
-    Args:
-        path: The log.
-        lines: At most so many lines.
-        size: At most so many bytes.
-    """
+    """The end of a log's text. `size`: at most so many bytes."""
     try:
         with path.open("rb") as file:
             # Each line is longer in the file, by its time and tags.

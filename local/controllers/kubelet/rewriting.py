@@ -30,17 +30,11 @@ _PORT_OF = {"MASTER_PORT": "MASTER_ADDR", "PET_MASTER_PORT": "PET_MASTER_ADDR"}
 
 @dataclass(frozen=True)
 class Rewriter:
-    """Rewrites the values of one container.
+    """Rewrites the values of one container."""
 
-    Attributes:
-        mounts: Mount path → the folder or file in its place.
-        ports: The container's declared ports → their free ports.
-        endpoint: Gives the ports of services.
-    """
-
-    mounts: Mapping[str, str]
-    ports: Mapping[int, int]
-    endpoint: Endpoint
+    mounts: Mapping[str, str]  # mount path → the folder or file in its place
+    ports: Mapping[int, int]  # the container's declared ports → their free ports
+    endpoint: Endpoint  # gives the ports of services
 
     def variables(self, values: Mapping[str, str]) -> dict[str, str]:
         """Rewrite the values of variables."""

@@ -13,16 +13,13 @@ class Timing:
     measured on Kubernetes 1.34.
 
     Attributes:
-        sync: From a container's end until the pod's phase changes, or its first restart.
         crash_loop: From a container's end until CrashLoopBackOff is reported, if it still waits.
-        first_backoff: Before the second restart; it doubles with each one.
-        longest_backoff: The longest back-off; after a run twice as long it is reset.
     """
 
-    sync: float = 1.0
+    sync: float = 1.0  # from a container's end until the pod's phase changes, or its first restart
     crash_loop: float = 10.0
-    first_backoff: float = 1.0
-    longest_backoff: float = 60.0
+    first_backoff: float = 1.0  # before the second restart; it doubles with each one
+    longest_backoff: float = 60.0  # the longest back-off; after a run twice as long it is reset
 
     def before(self, restart: int) -> float:
         """Seconds from an end to a restart, counted from 1 since the last long run."""

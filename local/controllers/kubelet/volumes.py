@@ -24,17 +24,8 @@ class VolumeError(Exception):
 def prepare(pod: Object, folder: Path, root: Path, find: Find) -> dict[str, Path]:
     """Make the folders of a pod's volumes.
 
-    Args:
-        pod: The pod.
-        folder: The pod's own folder.
-        root: The cluster's folder, which holds the claims.
-        find: Finds ConfigMaps and Secrets of the pod's namespace.
-
-    Returns:
-        Volume name → folder.
-
-    Raises:
-        VolumeError: A Secret or ConfigMap does not exist, or the kind of volume is unknown.
+    `find`: finds ConfigMaps and Secrets of the pod's namespace. Returns volume name → folder.
+    Raises VolumeError: a Secret or ConfigMap does not exist, or the kind of volume is unknown.
     """
     return {
         volume["name"]: _volume(volume, pod, folder / "volumes" / volume["name"], root, find)
@@ -98,13 +89,8 @@ def mounts(
 ) -> dict[str, str]:
     """The folder or file of each mount path of a container.
 
-    Args:
-        container: The container.
-        volumes: What `prepare` returned.
-        variables: The container's variables, for `subPathExpr`.
-
-    Returns:
-        Mount path → folder, or the file that a `subPath` names.
+    `volumes`: what `prepare` returned; `variables`: the container's variables, for `subPathExpr`.
+    Returns mount path → folder, or the file that a `subPath` names.
     """
     found = {}
     for mount in container.get("volumeMounts") or []:

@@ -23,9 +23,7 @@ SYNC_PERIOD_S = 15.0
 class AutoscalerController:
     """Runs the HorizontalPodAutoscalers of one cluster.
 
-    Args:
-        api: The cluster's objects.
-        sync_period: Seconds from a change of an autoscaler to its reconciliation.
+    `sync_period`: seconds from a change of an autoscaler to its reconciliation.
     """
 
     def __init__(self, api: Api, sync_period: float = SYNC_PERIOD_S) -> None:
@@ -46,8 +44,7 @@ class AutoscalerController:
     def reconcile(self, key: Key) -> None:
         """Bring one Deployment's replicas within the bounds of its autoscaler.
 
-        Raises:
-            ApiError: The API refused something; the reconciliation is to be retried.
+        Raises ApiError: the API refused something; the reconciliation is to be retried.
         """
         autoscaler = self._api.find(AUTOSCALER, *key)
         if autoscaler is None:

@@ -21,24 +21,13 @@ def claim_folder(root: Path, namespace: str, claim: str) -> Path:
 
 
 def restore(api: Api, root: Path) -> None:
-    """Create the claims whose folders an earlier cluster left behind.
-
-    Args:
-        api: The cluster's objects.
-        root: The cluster's folder.
-    """
+    """Create the claims whose folders an earlier cluster left behind."""
     for folder in sorted((root / "claims").glob("*/*/")):
         ensure(api, folder.parent.name, folder.name)
 
 
 def ensure(api: Api, namespace: str, name: str) -> None:
-    """Create a claim, and its namespace, unless they are there.
-
-    Args:
-        api: The cluster's objects.
-        namespace: The namespace.
-        name: The claim's name.
-    """
+    """Create a claim, and its namespace, unless they are there."""
     if api.find(NAMESPACE, "", namespace) is None:
         api.create(NAMESPACE, {"metadata": {"name": namespace}})
     if api.find(CLAIM, namespace, name) is None:
@@ -54,10 +43,6 @@ async def run(api: Api, root: Path) -> None:
     """Give every claim its folder, until cancelled.
 
     A claim's files stay when the claim is deleted, as under a reclaim policy of Retain.
-
-    Args:
-        api: The cluster's objects.
-        root: The cluster's folder.
     """
     async for change, claim in api.watch(CLAIM):
         if change != DELETED and (claim.get("status") or {}).get("phase") != "Bound":

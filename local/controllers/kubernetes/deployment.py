@@ -32,15 +32,12 @@ class Plan:
     """What a reconciliation does.
 
     Attributes:
-        create: Pods to create.
-        delete: Names of pods to delete.
-        status: The Deployment's status.
         requeue_at: When to reconcile again though nothing has changed, or None.
     """
 
-    create: list[Object] = field(default_factory=list)
-    delete: list[str] = field(default_factory=list)
-    status: Object = field(default_factory=dict)
+    create: list[Object] = field(default_factory=list)  # pods to create
+    delete: list[str] = field(default_factory=list)  # names of pods to delete
+    status: Object = field(default_factory=dict)  # the Deployment's status
     requeue_at: datetime | None = None
 
 
@@ -53,13 +50,8 @@ def template_hash(deployment: Object) -> str:
 def reconcile(deployment: Object, pods: list[Object], now: datetime) -> Plan:
     """Decide what to do about a Deployment.
 
-    Args:
-        deployment: The Deployment.
-        pods: Its pods, deleted and failed ones included.
-        now: The time, in UTC.
-
-    Returns:
-        The plan. The first one for a new template only records its ReplicaSet in the status.
+    `now`: the time, in UTC. Returns the plan. The first one for a new template only records its
+    ReplicaSet in the status.
     """
     return _Reconciliation(deployment, pods, now).run()
 
@@ -198,10 +190,7 @@ def _has_progressed(before: Object, counts: dict[str, int]) -> bool:
 def set_condition(status_: Object, new: Object, now: datetime) -> None:
     """Put a condition last, unless its status and reason are what they were.
 
-    Args:
-        status_: The Deployment's status, which is changed.
-        new: The condition.
-        now: The time, in UTC.
+    `now`: the time, in UTC.
     """
     known = status.condition({"status": status_}, new["type"])
     if all(known.get(key) == new[key] for key in ("status", "reason")):
@@ -217,11 +206,7 @@ def _remove_condition(status_: Object, type_: str) -> None:
 
 
 class DeploymentController:
-    """Runs the Deployments of one cluster.
-
-    Args:
-        api: The cluster's objects.
-    """
+    """Runs the Deployments of one cluster."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -236,8 +221,7 @@ class DeploymentController:
     def reconcile(self, key: Key) -> None:
         """Bring one Deployment closer to its spec.
 
-        Raises:
-            ApiError: The API refused something; the reconciliation is to be retried.
+        Raises ApiError: the API refused something; the reconciliation is to be retried.
         """
         deployment = self._api.find(DEPLOYMENT, *key)
         if deployment is None or objects.is_terminating(deployment):

@@ -18,10 +18,7 @@ _LOG = logging.getLogger(__name__)
 class Recorder:
     """Records events as one component of a cluster, such as `kubelet`.
 
-    Args:
-        api: Where the events are stored.
-        component: The component that reports them.
-        host: The node that the component runs on, for a kubelet.
+    `host`: the node that the component runs on, for a kubelet.
     """
 
     def __init__(self, api: Api, component: str, host: str = "") -> None:
@@ -38,12 +35,8 @@ class Recorder:
         An event that the API refuses, as in a terminating namespace, is dropped: no controller
         fails for one.
 
-        Args:
-            about: The object that it is about.
-            type_: `Normal` or `Warning`.
-            reason: Such as `FailedScheduling`.
-            message: The text for a person.
-            field_path: The part of the object, such as `spec.containers{pytorch}`.
+        `type_`: `Normal` or `Warning`; `reason`: such as `FailedScheduling`; `field_path`: the part
+        of the object, such as `spec.containers{pytorch}`.
         """
         key = (objects.metadata(about)["uid"], type_, reason, message, field_path)
         namespace = objects.namespace(about) or "default"

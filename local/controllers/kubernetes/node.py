@@ -31,12 +31,7 @@ def memory() -> int:
 
 
 def create(api: Api, gpu_count: int) -> None:
-    """Create the node's object.
-
-    Args:
-        api: The cluster's objects.
-        gpu_count: How many GPUs this machine has.
-    """
+    """Create the node's object."""
     capacity = {
         "cpu": str(os.cpu_count() or 1),
         "memory": f"{memory() // 1024}Ki",
@@ -86,9 +81,7 @@ def total(pod: Object, group: str) -> dict[str, float]:
 
     Init containers that are sidecars run beside those that come later, and beside the containers.
 
-    Args:
-        pod: The pod.
-        group: `requests` or `limits`.
+    `group`: `requests` or `limits`.
     """
     beside: dict[str, float] = {}
     peak: dict[str, float] = {}

@@ -40,11 +40,7 @@ _STATED = ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "li
 
 
 def install(api: Api) -> None:
-    """Fill in and check every new pod of a cluster.
-
-    Args:
-        api: The cluster's objects.
-    """
+    """Fill in and check every new pod of a cluster."""
     api.add_mutating_webhook(POD, _fill_in)
     api.add_webhook(POD, partial(_check, api))
 

@@ -23,9 +23,6 @@ class Ports:
 
     A pod that its controller recreates under the same name listens where the old one did: its
     peers' variables have that port.
-
-    Args:
-        api: Where services and pods are found.
     """
 
     def __init__(self, api: Api) -> None:
@@ -36,12 +33,8 @@ class Ports:
     def of(self, pod: Object, port: int) -> int:
         """The port on the loopback address where a pod's port is reached.
 
-        Args:
-            pod: The pod, or the headless service of its name that the same owner has.
-            port: The port that the pod's container declares.
-
-        Raises:
-            OSError: No port is free.
+        `pod`: the pod, or the headless service of its name that the same owner has. Raises OSError:
+        no port is free.
         """
         key = (_owner_uid(pod), objects.name(pod), port)
         if key not in self._given:

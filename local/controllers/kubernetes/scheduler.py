@@ -28,14 +28,8 @@ _GATED = {
 def misfit(pod: Object, node: Object, others: Iterable[Object], claims: Iterable[str]) -> str:
     """Why a pod cannot run on the one node.
 
-    Args:
-        pod: The pod.
-        node: The node.
-        others: The pods that are bound to it and have not ended.
-        claims: The names of the claims in the pod's namespace.
-
-    Returns:
-        The scheduler's message, or an empty string for a pod that fits.
+    `others`: the pods that are bound to it and have not ended. Returns the scheduler's message, or
+    an empty string for a pod that fits.
     """
     missing = [claim for claim in _claims(pod) if claim not in set(claims)]
     if missing:
@@ -102,11 +96,7 @@ def _matches(expression: Object, labels: Mapping[str, str]) -> bool:
 
 
 class Scheduler:
-    """Binds the pods of one cluster to its node.
-
-    Args:
-        api: The cluster's objects.
-    """
+    """Binds the pods of one cluster to its node."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -136,8 +126,7 @@ class Scheduler:
     def schedule(self, key: Key) -> None:
         """Bind one pod, or report why it does not fit.
 
-        Raises:
-            ApiError: The API refused it; it is to be retried.
+        Raises ApiError: the API refused it; it is to be retried.
         """
         self._unschedulable.pop(key, None)
         pod = self._api.find(POD, *key)

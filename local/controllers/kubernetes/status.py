@@ -31,10 +31,7 @@ def condition(obj: Object, type_: str) -> Object:
 def dated(new: Object, old: Object, now: datetime) -> Object:
     """A condition with its lastTransitionTime, which stays while its status does.
 
-    Args:
-        new: The condition.
-        old: The condition of that type until now; empty if there was none.
-        now: The time, in UTC.
+    `old`: the condition of that type until now; empty if there was none. `now`: the time, in UTC.
     """
     since = old.get("lastTransitionTime") if old.get("status") == new["status"] else None
     return {**new, "lastTransitionTime": since or objects.timestamp(now)}
@@ -43,8 +40,7 @@ def dated(new: Object, old: Object, now: datetime) -> Object:
 def write(api: Api, kind: Kind, obj: Object, status: Object) -> Object:
     """Write an object's status if it differs from the one that it has; returns the object.
 
-    Raises:
-        ApiError: The object was changed or deleted meanwhile.
+    Raises ApiError: the object was changed or deleted meanwhile.
     """
     if status == (obj.get("status") or {}):
         return obj

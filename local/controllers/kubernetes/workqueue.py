@@ -26,10 +26,6 @@ class WorkQueue:
     """Calls one function for each object that was added, once however often it was added.
 
     A call that raises `ApiError` is retried with exponential backoff.
-
-    Args:
-        api: The cluster's objects and its clock.
-        reconcile: Reconciles one object.
     """
 
     def __init__(self, api: Api, reconcile: Callable[[Key], None]) -> None:
@@ -72,9 +68,8 @@ class WorkQueue:
     async def watch_owned(self, kind: Kind, owner: Kind) -> None:
         """Add the controller of every object of a kind that is there or changes.
 
-        Args:
-            kind: What is watched, such as pods.
-            owner: The kind of controller that is added; those of other kinds are left alone.
+        `kind`: what is watched, such as pods. `owner`: the kind of controller that is added; those
+        of other kinds are left alone.
         """
         async for _, obj in self._api.watch(kind):
             for reference in objects.owners(obj):

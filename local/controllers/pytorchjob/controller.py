@@ -14,11 +14,7 @@ from kfp_pytorch.local.controllers.pytorchjob.reconcile import Plan, reconcile
 
 
 class PyTorchJobController:
-    """Runs the PyTorchJobs of one cluster.
-
-    Args:
-        api: The cluster's objects.
-    """
+    """Runs the PyTorchJobs of one cluster."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -38,8 +34,7 @@ class PyTorchJobController:
     def reconcile(self, key: Key) -> None:
         """Bring one job closer to its spec.
 
-        Raises:
-            ApiError: The API refused something; the reconciliation is to be retried.
+        Raises ApiError: the API refused something; the reconciliation is to be retried.
         """
         job = self._api.find(PYTORCHJOB, *key)
         if job is None:

@@ -20,17 +20,11 @@ NO_EXIT_CODE = 0xBEEF
 
 @dataclass(frozen=True)
 class JobEvent:
-    """An event to record about the job.
+    """An event to record about the job."""
 
-    Attributes:
-        type: `Normal` or `Warning`.
-        reason: Such as `SuccessfulCreatePod`.
-        message: The text for a person.
-    """
-
-    type: str
-    reason: str
-    message: str
+    type: str  # `Normal` or `Warning`
+    reason: str  # such as `SuccessfulCreatePod`
+    message: str  # the text for a person
 
 
 def abnormal_pod_events(pod: Object) -> Iterator[JobEvent]:

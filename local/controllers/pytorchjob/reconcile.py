@@ -40,35 +40,23 @@ class Plan:
     """What a reconciliation does, in this order.
 
     Attributes:
-        delete_pods: Names of pods to delete.
-        delete_services: Names of services to delete.
-        delete_job: Whether the job itself has outlived its TTL.
-        create: Pods and services to create, in order.
-        events: Events to record.
-        status: The job's status afterwards.
         requeue_at: When to reconcile again though nothing has changed, or None.
     """
 
-    status: Object
-    delete_pods: list[str] = field(default_factory=list)
-    delete_services: list[str] = field(default_factory=list)
-    delete_job: bool = False
-    create: list[Object] = field(default_factory=list)
-    events: list[JobEvent] = field(default_factory=list)
+    status: Object  # the job's status afterwards
+    delete_pods: list[str] = field(default_factory=list)  # names of pods to delete
+    delete_services: list[str] = field(default_factory=list)  # names of services to delete
+    delete_job: bool = False  # whether the job itself has outlived its TTL
+    create: list[Object] = field(default_factory=list)  # pods and services to create, in order
+    events: list[JobEvent] = field(default_factory=list)  # events to record
     requeue_at: datetime | None = None
 
 
 def reconcile(job: Object, pods: list[Object], services: list[Object], now: datetime) -> Plan:
     """Decide what to do about a PyTorchJob.
 
-    Args:
-        job: The PyTorchJob.
-        pods: The pods that it controls.
-        services: The services that carry its labels.
-        now: The time, in UTC.
-
-    Returns:
-        The plan; an empty one for a job that is being deleted or that another manager runs.
+    `now`: the time, in UTC. Returns the plan; an empty one for a job that is being deleted or that
+    another manager runs.
     """
     if objects.is_terminating(job) or _has_other_manager(job):
         return Plan(job.get("status") or {})

@@ -22,11 +22,7 @@ _REPLICA_SPECS = "spec.pytorchReplicaSpecs"
 
 
 def check(job: Object) -> None:
-    """Refuse an invalid PyTorchJob.
-
-    Raises:
-        errors.ApiError: 403, with everything that is wrong.
-    """
+    """Refuse an invalid PyTorchJob. Raises errors.ApiError: 403, with everything that is wrong."""
     wrong = [*_name(objects.name(job)), *_manager(job), *_elastic(job), *_replicas(job)]
     if wrong:
         raise errors.denied(WEBHOOK, wrong[0] if len(wrong) == 1 else f"[{', '.join(wrong)}]")
