@@ -9,11 +9,12 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from kfp_pytorch.launcher.constants import TERMINATION_LOG_ENV, TERMINATION_LOG_PATH, Kind
 from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.controllers.kubelet import environment, volumes
 from kfp_pytorch.local.controllers.kubelet.process import ProcessSpec
@@ -22,8 +23,6 @@ from kfp_pytorch.local.controllers.kubelet.timing import Timing
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 from kfp_pytorch.local.processes import temporary
-
-Object = dict[str, Any]
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What an image of Python has on its PATH, and what stands for it here.
@@ -111,10 +110,18 @@ def process_spec(place: Place, container: Object, restarts: int) -> ProcessSpec:
             f"container {container['name']} a command"
         )
     message_path = container.get("terminationMessagePath") or TERMINATION_LOG_PATH
-    _empty_termination_log(place.termination_log(container))
+    termination_log = place.termination_log(container)
+    termination_log.parent.mkdir(parents=True, exist_ok=True)
+    termination_log.write_bytes(b"")
+    termination_log.chmod(0o666)
     mounts = volumes.mounts(container, place.volumes, declared)
-    mounts[message_path] = str(place.termination_log(container))
-    rewriter = Rewriter(mounts, _ports(place, container), _endpoint(place))
+    mounts[message_path] = str(termination_log)
+    ports = [int(port["containerPort"]) for port in container.get("ports") or []]
+    rewriter = Rewriter(
+        mounts,
+        {port: place.node.ports.of(place.pod, port) for port in ports},
+        partial(place.node.ports.endpoint, objects.namespace(place.pod)),
+    )
     values = {TERMINATION_LOG_ENV: message_path, **declared}
     from_fields = {name: values.pop(name) for name in _field_variables(container)}
     return ProcessSpec(
@@ -124,22 +131,6 @@ def process_spec(place: Place, container: Object, restarts: int) -> ProcessSpec:
         log=place.log(container, restarts),
         grace=float(place.pod["spec"].get("terminationGracePeriodSeconds", 30)),
     )
-
-
-def _ports(place: Place, container: Object) -> dict[int, int]:
-    declared = [int(port["containerPort"]) for port in container.get("ports") or []]
-    return {port: place.node.ports.of(place.pod, port) for port in declared}
-
-
-def _endpoint(place: Place) -> Any:
-    namespace = objects.namespace(place.pod)
-    return lambda host, port: place.node.ports.endpoint(namespace, host, port)
-
-
-def _empty_termination_log(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"")
-    path.chmod(0o666)
 
 
 def _field_variables(container: Object) -> list[str]:

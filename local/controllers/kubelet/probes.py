@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from kfp_pytorch.local import loopback
+from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports, container_port
 
-Object = dict[str, Any]
 Check = Callable[[], Awaitable[str]]
 """Probes once; returns the error, or an empty string."""
 

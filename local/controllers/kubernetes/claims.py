@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from kfp_pytorch.launcher.constants import CLAIM
 from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.registry import NAMESPACE
 from kfp_pytorch.local.apiserver.store.api import DELETED, Api, ApiError
-
-Object = dict[str, Any]
 
 _SIZE = "10Gi"
 

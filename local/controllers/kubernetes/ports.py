@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 import socket
-from typing import Any
 
 from kfp_pytorch.launcher.constants import POD, SERVICE, Kind
 from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.store.api import DELETED, Api, Change
-
-Object = dict[str, Any]
 
 # Systems take the ports of outgoing connections from above these. It takes a program seconds to
 # start and listen; until then no other program may get its port.

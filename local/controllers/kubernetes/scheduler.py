@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from kfp_pytorch.launcher.constants import CLAIM, POD
 from kfp_pytorch.local.apiserver import objects
@@ -85,14 +85,16 @@ def _selected(pod: Object, labels: Mapping[str, str]) -> bool:
 
 def _matches(expression: Object, labels: Mapping[str, str]) -> bool:
     value, wanted = labels.get(expression["key"]), expression.get("values") or []
-    verdicts: dict[str, Callable[[], bool]] = {
-        "In": lambda: value in wanted,
-        "NotIn": lambda: value not in wanted,
-        "Exists": lambda: value is not None,
-        "DoesNotExist": lambda: value is None,
-    }
-    verdict = verdicts.get(expression["operator"])
-    return verdict() if verdict else False
+    match expression["operator"]:
+        case "In":
+            return value in wanted
+        case "NotIn":
+            return value not in wanted
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+    return False
 
 
 class Scheduler:

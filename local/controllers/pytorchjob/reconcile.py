@@ -97,6 +97,11 @@ class _Reconciliation:
     def _event(self, type_: str, reason: str, message: str) -> None:
         self.plan.events.append(JobEvent(type_, reason, message))
 
+    def _enter(self, condition: str, message: str, event_type: str = "Normal") -> None:
+        """Set a condition, with an event of its reason."""
+        self._event(event_type, f"PyTorchJob{condition}", message)
+        self.status.set(condition, condition, message)
+
     def _clean_up_finished(self) -> None:
         policy = self.policy["cleanPodPolicy"]
         if policy == "All":
@@ -118,9 +123,7 @@ class _Reconciliation:
         message = f"PyTorchJob {self.name} is suspended."
         if self.status.is_true("Running"):
             self.status.set("Running", "Suspended", message, "False")
-        self.status.set("Suspended", "Suspended", message)
-        # At every reconciliation of a suspended job.
-        self._event("Normal", "PyTorchJobSuspended", message)
+        self._enter("Suspended", message)
 
     def _reconcile_replicas(self) -> None:
         if self.status.is_true("Suspended"):
@@ -183,8 +186,7 @@ class _Reconciliation:
         # Up to v1.9.3: before it is Failed, under any cleanPodPolicy.
         self._delete(self.pods)
         self._expire()
-        self._event("Normal", "PyTorchJobFailed", message)
-        self.status.set("Failed", "Failed", message)
+        self._enter("Failed", message)
 
     def _expire(self) -> None:
         seconds = self.policy.get("ttlSecondsAfterFinished")
@@ -247,12 +249,10 @@ class _Reconciliation:
         if policy in _RESTARTED_BY_KUBELET or (by_code and code >= _RETRYABLE):
             self._delete_pod(each)
             message = f"job {self.name} is restarting because {replica_type} replica(s) failed."
-            self._event("Warning", "PyTorchJobRestarting", message)
-            self.status.set("Restarting", "Restarting", message)
+            self._enter("Restarting", message, "Warning")
         elif by_code:
             message = f'job "{self.name}" is failing because "{replica_type}" replica(s) failed.'
-            self._event("Warning", "PyTorchJobFailed", message)
-            self.status.set("Failed", "Failed", message)
+            self._enter("Failed", message, "Warning")
 
     def _reconcile_services(self, replica_type: str) -> None:
         wanted = replicas(self.job, replica_type)
@@ -300,21 +300,18 @@ class _Reconciliation:
         self.status.set("Running", "Running", f"PyTorchJob {who} is running.")
 
     def _succeeded(self, message: str) -> None:
-        self._event("Normal", "PyTorchJobSucceeded", message)
         self.status.complete()
-        self.status.set("Succeeded", "Succeeded", message)
+        self._enter("Succeeded", message)
 
     def _failed_replicas(self, replica_type: str, failed: int) -> None:
         because = f"because {failed} {replica_type} replica(s) failed."
         if self.specs[replica_type]["restartPolicy"] != "Never":
             message = f"PyTorchJob {self.name} is restarting {because}"
-            self._event("Warning", "PyTorchJobRestarting", message)
-            self.status.set("Restarting", "Restarting", message)
+            self._enter("Restarting", message, "Warning")
         else:
             message = f"PyTorchJob {self.name} is failed {because}"
-            self._event("Normal", "PyTorchJobFailed", message)
             self.status.complete()
-            self.status.set("Failed", "Failed", message)
+            self._enter("Failed", message)
 
 
 def _of_type(replica_type: str, found: list[Object]) -> list[Object]:
