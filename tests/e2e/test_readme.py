@@ -89,4 +89,4 @@ def test_a_job_goes_on_from_the_folder_of_the_one_before(
     (tmp_path / "chain.py").write_text(pipeline)
     ran = cluster.run(f"{tmp_path / 'chain.py'}:train_on", image=training_image)
     assert ran.code == 0, ran.stderr
-    assert re.search(r"second-\w+-master-0 .* going on from \S+/first-\w+/checkpoints", ran.stderr)
+    assert re.search(r"master-0 \| .* going on from \S+/first-\w+/checkpoints", ran.stderr)
