@@ -182,8 +182,10 @@ def init_container_waits(facts: Facts) -> Cause | None:
 
 
 def init_container_fails(facts: Facts) -> Cause | None:
-    """An init container fails again and again."""
+    """An init container fails again and again, and its pod is not being deleted."""
     for pod in facts.pods:
+        if pod_status.is_terminating(pod):
+            continue
         for status in pod_status.statuses(pod, init=True):
             state, name = status.get("state"), str(status.get("name"))
             stopped = pod_status.is_sidecar(pod, name) and objects.dig(state, "terminated")
@@ -222,7 +224,9 @@ def exit_code(facts: Facts) -> Cause | None:
 
 
 def _first_failed(facts: Facts) -> ContainerEnd | None:
-    own = [end for end in facts.failed_ends if facts.kind.trains(end)]
+    # What an earlier pod of the same name ended with, as at a suspension, is past.
+    current = filter(facts.kind.trains, pod_status.failed_ends(facts.pods))
+    own = list(current) or [end for end in facts.failed_ends if facts.kind.trains(end)]
     together = [end for end in own if end.finished_at == own[0].finished_at]
     # Of those that ended in one second, a rank that was killed is why others lost their peer.
     killed_one = next((end for end in together if end.exit_code in KILLED_BY), None)

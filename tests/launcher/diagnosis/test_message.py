@@ -245,6 +245,14 @@ def test_a_worker_that_waits_for_a_master_that_does_not_start() -> None:
     assert "j-worker-0 still waits in the init container 'init-pytorch'" in first_line(found)
 
 
+def test_how_an_earlier_pod_of_the_name_ended_does_not_explain_the_last_failure() -> None:
+    """A suspension deletes the pods, whose containers then end with SIGKILL."""
+    suspended = pod(0, container(state=end(137, at="2025-11-27T11:00:00Z")))
+    found = of(pod(0, container(state=end(3))), past_pods=[suspended])
+    assert first_line(found) == "j-master-0 ended with exit code 3."
+    assert "exit code 137" in first_line(of(pod(0), past_pods=[suspended]))
+
+
 def test_a_failure_that_says_nothing_is_no_reason() -> None:
     """Nor is it a log, which would be shown below."""
     found = of(pod(0, container(state=end(3, message='{"version": 1, "status": "failed"}'))))

@@ -97,6 +97,13 @@ def test_an_init_container_that_fails_is_told_with_what_it_waits_for(state: str)
     assert "first node's name" in found.message.splitlines()[1]
 
 
+def test_an_init_container_that_its_pods_deletion_ended_explains_nothing() -> None:
+    killed = container("init-pytorch", state={"terminated": {"exitCode": 137, "reason": "Error"}})
+    deleted = pod(1, init=(killed,), phase="Failed")
+    deleted["metadata"]["deletionTimestamp"] = "2025-11-27T12:00:00Z"
+    assert "init-pytorch' fails" not in of(deleted).message
+
+
 def test_an_init_container_that_failed_once_explains_nothing() -> None:
     failed = {"terminated": {"exitCode": 1, "reason": "Error"}}
     status = container("init-pytorch", 1, state={"terminated": {"exitCode": 0}}, lastState=failed)
