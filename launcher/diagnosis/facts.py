@@ -15,12 +15,6 @@ from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.pod_status import ContainerEnd
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
-# Else the job, its pods and their logs are deleted once the step has failed.
-KEEP_THE_PODS = (
-    "To look at the pods yourself, start the step again with cleanup 'never' and clean_pod_policy "
-    "'Keep'."
-)
-
 
 @dataclass(frozen=True)
 class Cause:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kfp_pytorch.launcher.diagnosis.causes import ordered_causes
-from kfp_pytorch.launcher.diagnosis.facts import KEEP_THE_PODS, Cause, Facts, facts_of
+from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts, facts_of
 from kfp_pytorch.launcher.diagnosis.job_causes import check_the_operator
 from kfp_pytorch.launcher.jobs.state import Phase
 from kfp_pytorch.launcher.kubernetes import objects, pending, pod_status
@@ -50,7 +50,7 @@ _END_ADVICE = {
     "acknowledge": "{operator} What it says of the job is in its log and in `kubectl get events`.",
     "queue": pending.QUEUE_ADVICE,
     "start": "What its pods wait for is named here and below; if that only takes longer, raise "
-    f"start_timeout. {KEEP_THE_PODS}",
+    "start_timeout. {keep_pods}",
     "active": "Raise active_deadline, or make training shorter; a retry of the step continues from "
     "the last checkpoint.",
     "run": "Raise timeout if training takes longer; a retry of the step continues from the last "
@@ -89,11 +89,13 @@ def _end_advice(why: str, evidence: Evidence) -> str:
     if not (evidence.pods or evidence.past_pods) and why in ("start", "failed"):
         job = objects.name(evidence.job)
         return (
-            f"No pod of it was seen. `kubectl describe {kind.word} {job}` and the log of the "
-            f"{kind.operator} may say why. {KEEP_THE_PODS}"
+            f"No pod of it was seen. `kubectl describe {kind.kubectl_name} {job}` and the log of "
+            f"the {kind.operator} may say why. {kind.keep_pods_advice}"
         )
-    advice = _END_ADVICE.get(why, f"What was seen of it is below. {KEEP_THE_PODS}")
-    return advice.format(word=kind.word, operator=check_the_operator(kind))
+    advice = _END_ADVICE.get(why, "What was seen of it is below. {keep_pods}")
+    return advice.format(
+        word=kind.kubectl_name, operator=check_the_operator(kind), keep_pods=kind.keep_pods_advice
+    )
 
 
 def _short(headline: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kfp_pytorch.launcher.diagnosis.facts import KEEP_THE_PODS, Cause, Facts
+from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts
 from kfp_pytorch.launcher.diagnosis.known_errors import STOPPED
 from kfp_pytorch.launcher.diagnosis.program_errors import KILLED_BY
 from kfp_pytorch.launcher.diagnosis.start_causes import START_ERRORS
@@ -253,7 +253,7 @@ def _last_log_line(facts: Facts, end: ContainerEnd) -> str:
     # A message of ours is no log, and is not shown as one.
     log = logs.get(end.pod, "").strip() or ("" if is_ours(end.message) else end.message.strip())
     if not log and not any(other.strip() for other in logs.values()):
-        return f"It left no log that could be read. {KEEP_THE_PODS}"
+        return f"It left no log that could be read. {facts.kind.keep_pods_advice}"
     last = log.rpartition("\n")[2].strip()
     if "ChildFailedError" in log or last.startswith("{") or not any(map(str.isalpha, last)):
         return "Its last log lines are below: correct what they show."

@@ -121,12 +121,13 @@ class JobKind:
         node_name: The name of the pod that is the node of this number, as far as it is known.
         num_nodes: How many nodes a job has.
         processes_per_node: How many processes each has; 0 where the job does not say.
-        recreates: Whether the operator makes a pod of this job anew that ended with this code.
+        recreates: Whether the operator recreates a pod of this job that ended with this code.
         is_final: Whether a pod of this job in phase Failed stays so: neither the operator nor the
             kubelet starts it again.
-        restart_limit: How often pods of a job may be made anew before the launcher gives it up;
-            0 leaves that to the operator.
+        restart_limit: How often pods of a job may be recreated before the launcher ends it; 0
+            leaves that to the operator.
         restart_limit_input: The input that sets it.
+        keep_pods_advice: What to do so that the pods stay after a failure.
         unread_result_advice: What to do where a job's pods were gone before they were read.
         owns_pod: Whether a pod is of this job, and not of an earlier one of its name.
     """
@@ -154,11 +155,14 @@ class JobKind:
     is_final: Callable[[Object, Object], bool] = lambda _job, _pod: False
     restart_limit_input: str = ""
     init_container: InitContainer | None = None
+    keep_pods_advice: str = (
+        "To look at the pods yourself, start the step again with cleanup 'never'."
+    )
     unread_result_advice: Callable[[Object], str] = lambda _job: ""
     owns_pod: Callable[[Object, Object], bool] = belongs_to
 
     @property
-    def word(self) -> str:
+    def kubectl_name(self) -> str:
         """The kind as kubectl takes it."""
         return self.resource.kind.lower()
 
@@ -168,7 +172,7 @@ class JobKind:
 
     def workload_prefix(self, job_name: str) -> str:
         """Return how the name of Kueue's Workload of a job begins; a hash follows."""
-        return f"{self.word}-{job_name}-"
+        return f"{self.kubectl_name}-{job_name}-"
 
     def in_order(self, pods: Iterable[Object]) -> list[Object]:
         """Sort pods by role and index: the first pod first."""

@@ -34,7 +34,7 @@ class JobState:
         reason: The reason of the condition that says so, or empty.
         message: The message of that condition, or empty.
         since: The condition's last transition, as the cluster wrote it, or empty.
-        deleting: Whether somebody asked for its deletion.
+        deleting: Whether it is terminating.
         warning: What a person must know of a success, or empty.
     """
 

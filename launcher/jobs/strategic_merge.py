@@ -27,7 +27,7 @@ _KEYS = {
     "hostAliases": "ip",
     "topologySpreadConstraints": "topologyKey",
 }
-# What tells elements of one key apart, and what it is where it is left out.
+# The fields that identify an element with one key, and their defaults.
 _BESIDES = {"ports": ("protocol", "TCP"), "topologySpreadConstraints": ("whenUnsatisfiable", "")}
 _ADDED = ("tolerations", "envFrom")
 _DIRECTIVE = "$patch"

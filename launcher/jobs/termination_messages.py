@@ -1,7 +1,7 @@
 """The termination messages of the training containers, read and checked.
 
-The kubelet may have cut a message, put the log's end in its place, or carry one of a program that
-knows nothing of this project: whatever does not read as ours counts as none.
+The kubelet may cut a message or replace it by the end of the log, and other programs write their
+own: what is not in this project's format is ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kfp_pytorch.launcher.inputs.readers import as_float
 from kfp_pytorch.launcher.kubernetes import pod_status
 from kfp_pytorch.launcher.kubernetes.objects import Object
 
-# A message of two kilobytes unpacks to far less, unless somebody means harm.
+# Two kilobytes of real samples unpack to far less; a larger size is refused.
 _MAX_PIXELS = 1_000_000
 Curve = tuple[tuple[float, float], ...]
 """Points of a curve: step and value, by step."""
@@ -31,7 +31,7 @@ class Export:
 
     Attributes:
         path: Its folder below the job's folder.
-        sha256: The hash of its `model.json`; empty if it was not said.
+        sha256: The hash of its `model.json`; empty if it is unknown.
         model: The short form of `model.json`.
     """
 
@@ -42,16 +42,16 @@ class Export:
 
 @dataclass(frozen=True)
 class Success:
-    """What a container said when it had trained to the end.
+    """A container's report of a training that succeeded.
 
     Attributes:
-        pod: The pod that said it.
+        pod: The pod that reported it.
         metrics: The final metrics; not all need be finite.
-        world_size: The number of processes; 0 if it was not said.
+        world_size: The number of processes; 0 if it is unknown.
         export: What was exported, or None.
         curves: Loss and metrics by step, thinned.
         samples: Held-out samples with the model's answers: `instance` and `prediction`.
-        no_numbers: Names of what was said among the metrics and is no number.
+        no_numbers: Names of reported metrics that are not numbers.
     """
 
     pod: str
@@ -65,14 +65,14 @@ class Success:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a container said of the first of its ranks to fail.
+    """A container's report of its first rank that failed.
 
     Attributes:
-        pod: The pod that said it.
-        rank: The global rank; None if it was not said.
-        time: Unix time of the failure; infinite if it was not said.
+        pod: The pod that reported it.
+        rank: The global rank; None if it is unknown.
+        time: Unix time of the failure; infinite if it is unknown.
         type: The exception's class.
-        message: The exception's words.
+        message: The exception's message.
         traceback: Its traceback.
     """
 
@@ -86,7 +86,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that the training containers said.
+    """All reports of the training containers.
 
     Attributes:
         success: The fullest message of success, or None.
@@ -109,11 +109,11 @@ def read_messages(pods: Iterable[Object]) -> Outcome:
     successes: list[Success] = []
     failures: dict[Failure, None] = {}
     for end in (end for pod in pods for end in pod_status.container_ends(pod)):
-        said = _parse(end.message)
-        if said.get("status") == "succeeded" and end.exit_code == 0:
-            successes.append(_success(end.pod, said))
-        elif said.get("status") == "failed":
-            failures[_failure(end.pod, said)] = None
+        report = _parse(end.message)
+        if report.get("status") == "succeeded" and end.exit_code == 0:
+            successes.append(_success(end.pod, report))
+        elif report.get("status") == "failed":
+            failures[_failure(end.pod, report)] = None
     return Outcome(
         success=max(successes, key=_fullness, default=None),
         failures=tuple(sorted(failures, key=lambda failure: failure.time)),
@@ -127,34 +127,34 @@ def is_ours(message: str) -> bool:
 
 def _parse(message: str) -> dict[str, Any]:
     try:
-        said = json.loads(message)
+        report = json.loads(message)
     except (ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) and said.get("version") == MESSAGE_VERSION else {}
+    return report if isinstance(report, dict) and report.get("version") == MESSAGE_VERSION else {}
 
 
 def _fullness(success: Success) -> tuple[bool, int, int]:
     return success.export is not None, len(success.metrics), len(success.curves)
 
 
-def _success(pod: str, said: Mapping[str, Any]) -> Success:
+def _success(pod: str, report: Mapping[str, Any]) -> Success:
     return Success(
         pod=pod,
-        metrics=_metrics(said.get("metrics")),
-        no_numbers=tuple(k for k, v in _object(said.get("metrics")).items() if not _is_number(v)),
-        world_size=int(_number(said.get("world_size"), 0)),
-        export=_export(said.get("export")),
-        curves=_curves(said.get("curves")),
+        metrics=_metrics(report.get("metrics")),
+        no_numbers=tuple(k for k, v in _object(report.get("metrics")).items() if not _is_number(v)),
+        world_size=int(_number(report.get("world_size"), 0)),
+        export=_export(report.get("export")),
+        curves=_curves(report.get("curves")),
         samples=tuple(
             sample
-            for sample in map(_unpacked, map(_object, _list(said.get("samples"))))
+            for sample in map(_unpacked, map(_object, _list(report.get("samples"))))
             if {"instance", "prediction"} <= set(sample)
         ),
     )
 
 
-def _failure(pod: str, said: Mapping[str, Any]) -> Failure:
-    error = _object(said.get("error"))
+def _failure(pod: str, report: Mapping[str, Any]) -> Failure:
+    error = _object(report.get("error"))
     rank = error.get("rank")
     return Failure(
         pod=pod,
@@ -171,10 +171,10 @@ def _metrics(value: Any) -> dict[str, float]:
 
 
 def _export(value: Any) -> Export | None:
-    said = _object(value)
-    if not isinstance(said.get("path"), str) or not said["path"]:
+    report = _object(value)
+    if not isinstance(report.get("path"), str) or not report["path"]:
         return None
-    return Export(said["path"], str(said.get("sha256") or ""), _object(said.get("model")))
+    return Export(report["path"], str(report.get("sha256") or ""), _object(report.get("model")))
 
 
 def _curves(value: Any) -> dict[str, Curve]:

@@ -30,7 +30,7 @@ from kfp_pytorch.launcher.waiting.wait import End, Wait, announce
 
 
 class ModelArtifact(Artifact, Protocol):
-    """The Model, whose URI is what tells this step from every other."""
+    """The Model, whose URI is different for every step."""
 
     uri: str
 

@@ -208,7 +208,7 @@ class _Ensurer:
             name = self.target.name
             raise JobFailed(
                 f"Job {name} {words} after {self.limits.deletion:.0f} s, so no new one can be "
-                f"created. Look at it with `kubectl get {self.kind.word} {name} -o yaml`."
+                f"created. Look at it with `kubectl get {self.kind.kubectl_name} {name} -o yaml`."
             )
 
     def _with_unknown_fields(self, error: ApiError) -> StepError:

@@ -29,14 +29,14 @@ class TimelineEntry:
 class Evidence:
     """All that a waiting launcher has seen of one job.
 
-    The operator may delete pods before it says Failed, so the last sight of each is kept.
+    The operator may delete pods before it says Failed, so each is kept as last seen.
 
     Attributes:
         kind: The job's kind.
         job: The job's object as last seen.
         pods: Each pod's object as last seen, by pod name, deleted pods included. A pod that was
             recreated under the same name replaces the older one; the older is in `past_pods`.
-        living: The names of the pods that were there when last seen; None where nobody looked.
+        living: The names of the pods that were there when last seen; None where that is not known.
         past_pods: Objects of pods that were replaced by a newer pod of the same name.
         events: Event objects about the job and its pods, oldest first.
         logs: The last lines of each pod's log, by pod name.

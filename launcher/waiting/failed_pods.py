@@ -1,4 +1,4 @@
-"""Pods that failed for good while the operator does not end their job. No I/O."""
+"""Pods that failed and are not restarted while the operator does not end their job. No I/O."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from kfp_pytorch.launcher.waiting.evidence import Evidence
 
 @dataclass
 class FailedPods:
-    """Remembers since when each pod has failed that nothing starts again.
+    """Remembers since when each pod has failed that nothing restarts.
 
-    An operator may leave the job as it is, as Training Operators before 1.9 do under ExitCode.
+    Training Operators before 1.9 do not end such a job under ExitCode.
 
     Attributes:
         grace: How long the operator may take to end the job, in seconds.

@@ -64,7 +64,7 @@ class Gatherer:
 
     @property
     def recreated(self) -> int:
-        """How often the operator made a pod anew, except for pods that were being deleted."""
+        """How often the operator recreated a pod, except for pods that were being deleted."""
         own = [c for c in self._crashes if c.container == self._kind.container and not c.asked]
         codes = [crash.code for crash in own if crash.code != EXIT_TERMINATED]
         return sum(self._kind.recreates(self.evidence.job, code) for code in codes)

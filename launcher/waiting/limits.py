@@ -22,20 +22,20 @@ class Limits:
             follows, an end is seen within five minutes.
         watch_lifetime: After how long the server is asked to end a watch.
         pods_watch_lifetime: The same for a watch of pods, which has no idle timeout: many servers
-            send no bookmarks, and what pods do is looked at anew with each change of the job.
+            send no bookmarks, and the pods are read again with each change of the job.
         slow_interval: Time between reads of pods that nothing else has caused, where watches of
             them bring nothing.
-        log_idle: How long a followed log may bring nothing before it is opened anew; it
+        log_idle: How long a followed log may bring nothing before it is reopened; it
             doubles up to `pods_watch_lifetime` while that brings nothing either.
-        quick_interval: The same for pods and events while the job is not running whole; it doubles
-            up to `remind`.
-        remind: Time between progress lines while nothing changes.
+        quick_interval: The same for pods and events while not all pods are running; it doubles
+            up to `progress_interval`.
+        progress_interval: Time between progress lines while nothing changes.
         deletion: How long a deletion may take.
         quota: How long a quota may go on counting a job that is gone, when it is replaced.
         final_status: How long the operator may take to report the job's end, once its first pod
             has ended.
-        failed_pod: How long the operator may leave a job as it is of which a pod has failed that
-            nothing starts again.
+        failed_pod: How long the operator may take to end a job of which a pod has failed that
+            nothing restarts.
         pull_grace: How long an image may fail to be pulled.
         config_grace: How long a container may fail to be created.
         refusal_grace: How long the operator may be refused a pod permanently.

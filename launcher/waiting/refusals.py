@@ -64,7 +64,7 @@ class RefusalWatch:
         return refusal if now - self._since >= self.limits.refusal_grace else ""
 
     def reset(self) -> None:
-        """Begins at 0: during an outage nobody could see that it was over."""
+        """Begins at 0: its end could not be seen during an outage."""
         self._since = None
 
     def next_deadline(self) -> float | None:

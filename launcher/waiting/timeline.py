@@ -13,9 +13,9 @@ from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.pod_failures import Crash
 from kfp_pytorch.launcher.waiting.evidence import Evidence, TimelineEntry
 
-# The first and the last entries tell most; a job may restart for days.
+# The first and the last entries matter most; a job may restart for days.
 _MOST_ENTRIES = 400
-# Restarts of many pods within so long are one entry: a rank that goes takes all others with it.
+# Restarts of many pods within so long are one entry: when a rank ends, all others fail.
 _TOGETHER = timedelta(seconds=60)
 # A container that failed is started again, or its pod ends with it.
 _CRASHED = ("restarted", "ended")
@@ -29,11 +29,11 @@ _WORDS = {
 
 
 class Timeline:
-    """Enters what happened into the evidence, each thing once.
+    """Adds what happened to the evidence, each thing once.
 
     Args:
         evidence: Where the entries go.
-        now: Tells the cluster's time, for what has no time of its own.
+        now: Returns the cluster's time, for what has no time of its own.
     """
 
     def __init__(self, evidence: Evidence, now: Callable[[], datetime]) -> None:

@@ -135,7 +135,7 @@ class Wait:
         if not self._was_read_again(now):
             return None
         if verdict.why == "final_status":
-            # What was trained may be whole: the launcher does not call it a failure.
+            # Training may have succeeded: the launcher does not report a failure.
             raise CannotObserve(f"{verdict.cause}. Check that the operator runs.")
         return End(state, verdict.cause, verdict.why)
 

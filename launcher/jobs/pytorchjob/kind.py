@@ -40,5 +40,7 @@ PYTORCH_JOB = JobKind(
     restart_limit=state.restart_limit,
     is_final=state.is_final,
     restart_limit_input="backoff_limit",
+    keep_pods_advice="To look at the pods yourself, start the step again with cleanup 'never' and "
+    "clean_pod_policy 'Keep'.",
     unread_result_advice=state.unread_result_advice,
 )

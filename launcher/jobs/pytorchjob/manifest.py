@@ -263,7 +263,7 @@ def _named(items: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
 
 
 def _check_lists(spec: dict[str, Any]) -> None:
-    """Refuse an object or a word where a list belongs, which is soon written in YAML."""
+    """Refuse an object or a string where a list belongs: an easy mistake in YAML."""
 
     def check(part: dict[str, Any], names: Iterable[str], where: str) -> None:
         for name in names:
@@ -311,7 +311,7 @@ def _all_containers(spec: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _check_patch(spec: dict[str, Any]) -> None:
-    """Refuse what the operator would pass over without a word, or what is the launcher's own."""
+    """Refuse what the operator would ignore, and what the launcher sets itself."""
     if spec.get("restartPolicy"):
         raise InputError(
             f"pod_template_patch.spec.restartPolicy is {spec['restartPolicy']!r}, which the "

@@ -18,7 +18,7 @@ OPERATOR = "kubeflow.org/training-operator"
 JOB_NAME_LABEL = "training.kubeflow.org/job-name"
 REPLICA_TYPE_LABEL = "training.kubeflow.org/replica-type"
 REPLICA_INDEX_LABEL = "training.kubeflow.org/replica-index"
-# The restart policy `ExitCode` makes a pod anew whose container ended with this or more.
+# The restart policy `ExitCode` recreates a pod whose container ended with this code or more.
 RETRIED_FROM = 128
 
 # The first that is True decides. Suspended comes before Running, which may lag behind it.
@@ -135,15 +135,15 @@ def pod_templates(job: Object) -> list[Object]:
 
 
 def recreates(job: Object, code: int) -> bool:
-    """Whether the operator makes a pod anew that ended with this exit code."""
+    """Whether the operator recreates a pod that ended with this exit code."""
     return _by_exit_code(job) and code >= RETRIED_FROM
 
 
 def is_final(job: Object, pod: Object) -> bool:
     """Whether a failed pod stays as it is: Never, or ExitCode and a permanent exit code.
 
-    Under OnFailure and Always the operator makes evicted pods anew, and under ExitCode those of
-    which it knows no exit code.
+    Under OnFailure and Always the operator recreates evicted pods, and under ExitCode also those
+    without an exit code.
     """
     policy = dig(_replicas(job), replica(pod)[0].capitalize(), "restartPolicy")
     if policy != "ExitCode":
