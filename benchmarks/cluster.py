@@ -20,9 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harness import played
 from harness.api_server import ThreadedServer, kubeconfig, start_in_thread, write_kubeconfig
 from harness.faults.plan import Request
+from harness.objects import played
 
 from kfp_pytorch.launcher.constants import CLAIM, POD, PYTORCHJOB, WORKFLOW
 from kfp_pytorch.local.apiserver.errors import ApiError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from harness.step_pod import Answer, Pod, certificate, serving
+from harness.kfp.step_pod import Answer, Pod, certificate, serving
 
 from benchmarks.cluster import Cluster
 from benchmarks.figures import machine, show

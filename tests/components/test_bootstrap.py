@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from harness.step_pod import MODULE, TOKEN, Answer, Pod, Server, certificate, serving
+from harness.kfp.step_pod import MODULE, TOKEN, Answer, Pod, Server, certificate, serving
 
 from kfp_pytorch.components import bundle
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from harness.command import COMMAND, left_of
-from harness.steps import Where, new_run
+from harness.kfp.steps import Where, new_run
 
 CRDS = Path(__file__).resolve().parents[3] / "shared" / "crds"
 

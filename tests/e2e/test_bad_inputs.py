@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from harness.command import until
 from harness.disks import mounted
-from harness.steps import Try, drive
+from harness.kfp.steps import Try, drive
 
 from kfp_pytorch.cli import main
 from kfp_pytorch.cli.packages import find as packages

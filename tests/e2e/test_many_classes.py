@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from harness.backend import run
-from harness.steps import Try, drive
+from harness.kfp.backend import run
+from harness.kfp.steps import Try, drive
 
 from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form

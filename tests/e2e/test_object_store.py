@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from harness.backend import run
 from harness.command import until
+from harness.kfp.backend import run
+from harness.kfp.steps import Try, drive, new_run
 from harness.s3 import BUCKET
-from harness.steps import Try, drive, new_run
 
 from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form

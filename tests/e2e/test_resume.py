@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness.backend import run
+from harness.kfp.backend import run
 
 from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form

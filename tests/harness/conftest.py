@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness.steps import Where, workflow
+from harness.kfp.steps import Where, workflow
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, cast
 
-from harness import played
 from harness.api_server import ThreadedServer
 from harness.faults.actions import Action
 from harness.faults.plan import Fault
 from harness.held import unanswered
-from harness.played import container, end
+from harness.objects import played
+from harness.objects.played import container, end
 
 from kfp_pytorch.launcher.constants import (
     CLAIM,

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from harness import played
+from harness.objects import played
 
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB, STEP_ID_LABEL
 from kfp_pytorch.local.apiserver.errors import ApiError

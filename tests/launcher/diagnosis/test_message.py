@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from harness.evident import CAUSE, container, end, event, first_line, job, of, pod
+from harness.objects.evident import CAUSE, container, end, event, first_line, job, of, pod
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

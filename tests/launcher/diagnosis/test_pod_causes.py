@@ -15,7 +15,7 @@ from harness.faults.watches import (
     SilentWatch,
     expired_watch,
 )
-from harness.played import container, end
+from harness.objects.played import container, end
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import CannotObserve, JobFailed

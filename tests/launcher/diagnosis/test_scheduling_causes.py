@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.evident import container, event, first_line, of, pod
+from harness.objects.evident import container, event, first_line, of, pod
 
 from kfp_pytorch.launcher.kubernetes import pending
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness.evident import container, end, first_line, of, pod
+from harness.objects.evident import container, end, first_line, of, pod
 
 PULL = (
     'Back-off pulling image "train:1": ErrImagePull: rpc error: code = Unknown desc = failed to '

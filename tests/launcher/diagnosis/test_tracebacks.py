@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness.evident import container, end, first_line, of, pod
+from harness.objects.evident import container, end, first_line, of, pod
 
 from kfp_pytorch.launcher.diagnosis import tracebacks
 

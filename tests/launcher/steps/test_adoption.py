@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from harness import played
 from harness.faults.actions import Answer, Delay
+from harness.objects import played
 
 from kfp_pytorch.launcher.errors import JobFailed
 

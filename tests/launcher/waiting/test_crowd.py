@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from harness.hands import connected
-from harness.played import container, end
+from harness.objects.played import container, end
 
 from kfp_pytorch.launcher.constants import PYTORCHJOB
 from kfp_pytorch.launcher.errors import JobFailed

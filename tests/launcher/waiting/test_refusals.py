@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from harness.evident import event, first_line, job, of
 from harness.faults.actions import Answer, Forbidden
+from harness.objects.evident import event, first_line, job, of
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import JobFailed, StepError

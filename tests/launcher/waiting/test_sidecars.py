@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness import played
-from harness.evident import CAUSE, container, end, first_line, job, of, pod
+from harness.objects import played
+from harness.objects.evident import CAUSE, container, end, first_line, job, of, pod
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.diagnosis.message import diagnose

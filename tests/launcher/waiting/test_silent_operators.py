@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from harness import played
+from harness.objects import played
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import JobFailed

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import played
 from harness.api_server import ThreadedServer, start_in_thread
 from harness.hands import Hands, bury, connected
+from harness.objects import played
 from harness.threads import join_since
 
 from kfp_pytorch.launcher.constants import EVENT, POD, Kind

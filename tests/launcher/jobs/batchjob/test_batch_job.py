@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from harness import played
+from harness.objects import played
 
 from kfp_pytorch.launcher.errors import JobFailed, NotOurs
 

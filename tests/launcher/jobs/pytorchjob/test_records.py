@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 import pytest
-from harness import records
+from harness.objects import records
 
 from kfp_pytorch.launcher.jobs.pytorchjob.state import is_final, read_state
 from kfp_pytorch.launcher.kubernetes.objects import Object

@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 import pytest
-from harness.played import condition
+from harness.objects.played import condition
 
 from kfp_pytorch.launcher.jobs.pytorchjob.state import expected_pods, first_pod, read_state
 from kfp_pytorch.launcher.jobs.state import Phase

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from harness.inference import quick_runtime
+from harness.objects.inference import quick_runtime
 
 from kfp_pytorch.launcher.constants import SERVING_RUNTIME
 from kfp_pytorch.local.controllers.kserve.controller import InferenceServiceController

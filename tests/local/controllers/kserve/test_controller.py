@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 import urllib3
-from harness.inference import NAMESPACE, create, put_model, quick_runtime, service, until_ready
+from harness.objects.inference import (
+    NAMESPACE,
+    create,
+    put_model,
+    quick_runtime,
+    service,
+    until_ready,
+)
 
 from kfp_pytorch.launcher.constants import (
     DEPLOYMENT,

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from harness import records
-from harness.inference import NAMESPACE, create, put_model, until_ready
+from harness.objects import records
+from harness.objects.inference import NAMESPACE, create, put_model, until_ready
 
 from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE
 

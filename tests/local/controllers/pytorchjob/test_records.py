@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import records
+from harness.objects import records
 
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
 from kfp_pytorch.local.controllers.kubelet.timing import Timing

@@ -11,7 +11,7 @@ from typing import Any
 
 Object = dict[str, Any]
 
-FOLDER = Path(__file__).resolve().parents[3] / "shared" / "records"
+FOLDER = Path(__file__).resolve().parents[4] / "shared" / "records"
 
 
 def events(record: str) -> list[Object]:

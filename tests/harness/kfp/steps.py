@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import emissary
+from harness.kfp import emissary
 
 from kfp_pytorch.launcher.constants import POD, WORKFLOW
 from kfp_pytorch.local import client, lifecycle

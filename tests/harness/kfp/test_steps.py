@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from harness.backend import run
-from harness.metadata import Unrecordable, given_back
-from harness.steps import Try, drive
+from harness.kfp.backend import run
+from harness.kfp.metadata import Unrecordable, given_back
+from harness.kfp.steps import Try, drive
 from kfp import dsl
 
 from kfp_pytorch.cli.packages import find as packages

@@ -10,7 +10,7 @@ import yaml
 from kfp_pytorch.launcher.constants import CLAIM, INFERENCE_SERVICE
 from kfp_pytorch.local.controllers.kubernetes.status import condition
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NAMESPACE = "default"
 
 Object = dict[str, Any]

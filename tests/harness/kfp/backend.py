@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.steps import Ended, Object, Task, Try, Where, drive
+from harness.kfp.steps import Ended, Object, Task, Try, Where, drive
 
 RUN_ID = "{{$.pipeline_job_uuid}}"
 Attempt = Callable[[Task, int], Ended]

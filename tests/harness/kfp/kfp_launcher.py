@@ -25,8 +25,8 @@ os.environ["_KFP_RUNTIME"] = "true"
 from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2 as spec
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from harness.metadata import Unrecordable, given_back
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from harness.kfp.metadata import Unrecordable, given_back
 
 LOCAL_FOLDERS = {"gs": "gcs", "s3": "s3", "minio": "minio"}
 INPUT_SCHEMES = (*LOCAL_FOLDERS, "mem")
