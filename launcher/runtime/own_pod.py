@@ -20,8 +20,8 @@ from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 _WAIT_IF_WATCHED = 0.03
 _WAIT_IF_NOT = 0.3
 _ASK = RetryPolicy(unavailability_budget=0.0, first_contact=0.0, connect=1.0, read=1.0)
-# One watch an hour, as a job that runs must cost the API server little.
-_LIFETIME = 3600.0
+# Long, as a job that runs must cost the API server little.
+_LIFETIME = 4 * 3600.0
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 600.0
 _HEALTHY_AFTER = 60.0

@@ -10,6 +10,8 @@ import pytest
 from harness.api_server import start_in_thread
 from harness.hands import Hands, connected
 
+from kfp_pytorch.launcher.constants import POD
+from kfp_pytorch.launcher.runtime import own_pod
 from kfp_pytorch.launcher.waiting.limits import Limits
 
 # An hour of the launcher's own limits takes so many seconds here.
@@ -19,6 +21,10 @@ IN_SECONDS = (
     "quick_interval", "progress_interval",
 )  # fmt: skip
 MOST = 30
+OWN_POD = {
+    "metadata": {"name": "step", "namespace": "default"},
+    "spec": {"containers": [{"name": "main", "image": "python"}]},
+}
 
 
 @pytest.mark.parametrize(
@@ -29,11 +35,14 @@ MOST = 30
     ],
 )
 def test_an_hour_of_a_silent_job_takes_fewer_than_thirty_requests(
-    step: Any, tmp_path: Path, bookmark_every: float
+    step: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bookmark_every: float
 ) -> None:
     server = start_in_thread(tmp_path, bookmark_every_s=bookmark_every * HOUR / 3600)
     hands = Hands(server)
     hands.reset()
+    server.call(server.api.create, POD, OWN_POD)
+    monkeypatch.setenv("KFP_POD_NAME", "step")
+    monkeypatch.setattr(own_pod, "_LIFETIME", own_pod._LIFETIME * HOUR / 3600)
     limits = {name: value * HOUR / 3600 for name, value in asdict(Limits()).items()}
     run = step(limits={name: limits[name] for name in IN_SECONDS}, on=connected(server))
     hands.running(run.job)
@@ -46,4 +55,5 @@ def test_an_hour_of_a_silent_job_takes_fewer_than_thirty_requests(
     hands.success(run.job)
     run.succeeded()
     server.stop()
+    assert [r for r in server.requests if r.verb == "watch" and r.path.endswith("/pods")]
     assert len(hour) < MOST, [f"{r.verb} {r.path}" for r in hour]
