@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from kfp_pytorch.launcher.kubernetes.objects import Object, condition, dig, each, name, parse_time
 from kfp_pytorch.launcher.text import some
 
-# What a node controller writes where it gives a reason.
+# The reasons of a node controller, where it gives one.
 _NODE_LOST = ("NodeNotReady", "NodeStatusUnknown", "NodeLost")
 
 
@@ -43,7 +43,7 @@ def statuses(pod: Object, *, init: bool = False) -> list[Object]:
 
 
 def container_ends(pod: Object) -> Iterator[ContainerEnd]:
-    """Yield every end of the pod's containers that its status still knows, latest first."""
+    """Yield every end of the pod's containers that its status has, latest first."""
     for status in [*statuses(pod), *statuses(pod, init=True)]:
         for part in ("state", "lastState"):
             end = dig(status, part, "terminated")
@@ -73,7 +73,7 @@ def failed_ends(pods: Iterable[Object]) -> list[ContainerEnd]:
 
 
 def waiting_containers(pod: Object) -> list[tuple[str, str, str]]:
-    """Return container, reason and the kubelet's words for each container that waits."""
+    """Return container, reason and the kubelet's message for each container that waits."""
     found = []
     for status in [*statuses(pod, init=True), *statuses(pod)]:
         state = dig(status, "state", "waiting")
@@ -110,7 +110,7 @@ def container(pod: Object, wanted: str) -> Object:
 
 
 def node_lost(pod: Object) -> bool:
-    """Return whether the pod's node is out of the control plane's observation.
+    """Return whether the pod's node does not report to the control plane.
 
     Its node controller then sets Ready to False, mostly without a reason (Kubernetes
     pkg/controller/util/node, MarkPodsNotReady); the kubelet always gives one.
@@ -156,7 +156,7 @@ def is_running_or_ended(pod: Object) -> bool:
 
 
 def deletion_requested(pod: Object) -> datetime | None:
-    """When somebody deleted the pod: its deletionTimestamp is later by the grace period."""
+    """When the pod was deleted: its deletionTimestamp is later by the grace period."""
     at = parse_time(dig(pod, "metadata", "deletionTimestamp"))
     grace = dig(pod, "metadata", "deletionGracePeriodSeconds")
     return at - timedelta(seconds=grace) if at and isinstance(grace, int) else at
@@ -168,7 +168,7 @@ def is_terminating(pod: Object) -> bool:
 
 
 def reason_not_running(pod: Object) -> str:
-    """Why a pod does not run yet, in the scheduler's or the kubelet's words; or empty."""
+    """Why a pod does not run yet, as the scheduler or the kubelet reports it; or empty."""
     scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         return f"{scheduled.get('reason', 'not scheduled')}: {scheduled.get('message', '')}"
@@ -187,7 +187,7 @@ def reason_not_running(pod: Object) -> str:
 def belongs_to(pod: Object, job: Object) -> bool:
     """Whether a pod is of this job, not of an earlier one of the same name.
 
-    A pod without an owner that is older than the job was left behind by another.
+    A pod without an owner that is older than the job is another's.
     """
     if not name(pod):
         return False

@@ -58,7 +58,7 @@ def write_termination_message(text: str) -> None:
     """Writes text to the step's own termination log, which Argo shows at the node in the UI."""
     path = Path(os.environ.get(TERMINATION_LOG_ENV) or TERMINATION_LOG_PATH)
     try:
-        # The kubelet makes the file; outside of a pod there is none, and none is wanted.
+        # The kubelet creates the file; outside of a pod there is none.
         with path.open("r+", encoding="utf-8") as file:
             file.write(printable(text).encode()[:_MESSAGE_BYTES].decode("utf-8", "ignore"))
             file.truncate()

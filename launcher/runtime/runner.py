@@ -13,10 +13,10 @@ from kfp_pytorch.launcher.runtime.printing import print_error, write_termination
 
 
 def run_step(name: str, /, **inputs: Any) -> Any:
-    """Runs a step and ends the process in the way that shows a person why it failed.
+    """Runs a step, and ends the process so that a person sees why it failed.
 
-    KFP uploads no artifact of a failed step. What reaches a person is the end of stderr, and the
-    termination message, which Argo shows at the node.
+    KFP uploads no artifact of a failed step. It shows the end of stderr, and at the node the
+    termination message.
 
     Args:
         name: The step, a module of `launcher.steps`.
@@ -44,7 +44,7 @@ def run_step(name: str, /, **inputs: Any) -> Any:
         # No `from`: a traceback would push the message off the last lines.
         sys.exit(1)
     except Exception as error:
-        # One of the launcher's own faults: its traceback is what is needed.
+        # A fault of the launcher: its traceback is needed.
         stopper.set_target_known()
         stopper.check()
         write_termination_message(f"{name}: an unexpected {type(error).__name__}: {error}")

@@ -34,8 +34,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 GRACE = 120.0
 # After so many seconds without success, the termination message says so: SIGKILL may come.
 _REPORT_AFTER = 3.0
-# A server that starts may not know a kind for a moment, though its objects are there; others may
-# write an object at the moment of its deletion.
+# In seconds. A server that starts may not know a kind for a moment, and an object may be written at
+# the moment of its deletion.
 _PAUSES = (0.1, 0.4, 1.0, 2.0)
 _URGENT = RetryPolicy(
     unavailability_budget=GRACE, first_contact=GRACE, pause=0.05, max_pause=1.0, connect=2, read=3
@@ -54,7 +54,7 @@ class Target:
         pod_name: The step's own pod; empty outside of one.
         keep: Whether the object is left alive whatever happens.
         uid: The object's uid, once known.
-        creating: Whether a create may be in flight, so that the object may yet come to be.
+        creating: Whether a create may be in flight, so that the object may exist later.
         folder: The URI of its folder, reported when a signal comes; empty for none.
     """
 
@@ -118,7 +118,7 @@ def delete_by_uid(kube: Kube, kind: Kind, name: str, uid: str) -> bool:
     """Deletes an object if it still is the one with this uid.
 
     Args:
-        kube: The cluster, whose patience decides how long transient errors are retried.
+        kube: The cluster, whose retry policy applies.
         kind: The object's kind.
         name: Its name.
         uid: Its uid.
@@ -143,9 +143,9 @@ def delete_by_uid(kube: Kube, kind: Kind, name: str, uid: str) -> bool:
 
 
 def _is_there(kube: Kube, kind: Kind, name: str, uid: str) -> bool:
-    """Whether the object of this name is this one, as far as the server tells.
+    """Whether the object of this name has this uid.
 
-    A delete conflicts where it is another; or where somebody wrote at the same moment.
+    A delete conflicts where it has not, or where the object was written at the same moment.
     """
     try:
         return bool(kube.get(kind, name)["metadata"].get("uid") == uid)
@@ -164,12 +164,12 @@ class Stopper:
         self._target: Target | None = None
         self._left = ""
         self._target_known = threading.Event()
-        self._asked = False
+        self._signalled = False
         self._done = threading.Event()
         self._installed = False
 
     def install(self) -> None:
-        """Takes over the signals, if this is the main thread; elsewhere Python allows it not."""
+        """Handles the signals from now on; only the main thread can."""
         if self._installed or threading.current_thread() is not threading.main_thread():
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             return
@@ -179,52 +179,52 @@ class Stopper:
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         for number in SIGNALS:
             signal.signal(number, self._note)
-        # Kept alive by the thread: a closed socket would wake nobody.
+        # The thread keeps both ends of the socket open.
         threading.Thread(target=self._listen, args=(awake, wake), daemon=True).start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def set_target(self, target: Target) -> None:
-        """From now on this object, once it is, must not outlive the step."""
+        """From now on a signal deletes this object, also if it is created later."""
         if not target.keep:
             target.own_pod.start()
         self._target = target
         self._target_known.set()
 
     def clear_target(self) -> None:
-        """Nothing is to be deleted, or not any more."""
+        """From now on a signal deletes nothing."""
         self._target = None
         self._target_known.set()
 
     def set_left_in_place(self, words: str) -> None:
-        """From now on a signal leaves something as it is: the end says so.
+        """Adds to the message at a signal what is left as it is.
 
         Args:
-            words: What is left, as a clause; empty for nothing.
+            words: A clause; empty for nothing.
         """
         self._left = words
 
     def set_target_known(self) -> None:
-        """The step has come to an end: nothing more is to be expected than what was."""
+        """The step ends: no target will be set any more."""
         self._target_known.set()
 
     def check(self) -> None:
-        """Goes no further once a signal came: waits for the end of what it caused.
+        """Ends the main thread after a signal, once the signal has been handled.
 
         Raises:
             SystemExit: A signal came.
         """
-        if self._asked:
+        if self._signalled:
             if self._target is not None:
-                # Who creates is here: nothing is in flight, and nothing is to be waited for.
+                # The thread that creates is here, so no create is in flight.
                 self._target.creating = False
             self._done.wait(self._grace)
             raise SystemExit(EXIT_TERMINATED)
 
     def stop(self) -> None:
-        """Does what a signal does."""
-        self._asked = True
+        """Handles a signal."""
+        self._signalled = True
         started, words = time.monotonic(), "Stopped by a signal"
-        # While a step is imported and reads its inputs: an earlier try's job may be alive.
+        # The step may still read its inputs, and a job of an earlier try may be alive.
         self._target_known.wait(self._grace)
         target = self._target
         if target is not None:
@@ -236,7 +236,7 @@ class Stopper:
             words += f" Its folder, for resume_from: {target.folder}"
         write_termination_message(words)
         print_error(words)
-        # Only now: the main thread ends this process as soon as it is told.
+        # Last, as the main thread then ends the process.
         self._done.set()
         self._leave(EXIT_TERMINATED)
 
@@ -261,8 +261,8 @@ class Stopper:
         return f"{what} deleted" if found else f"there was no {what} to delete"
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
-        """Lets the main thread, where Python calls this, go no further before the listener woke."""
-        self._asked = True
+        """Runs in the main thread, perhaps before the listener: `check` then waits for that."""
+        self._signalled = True
 
     def _listen(self, awake: socket.socket, _wake: socket.socket) -> None:
         while awake.recv(1)[0] not in SIGNALS:

@@ -22,25 +22,25 @@ from kfp_pytorch.launcher.kubernetes.streams import LogStream
 from kfp_pytorch.launcher.runtime.printing import write
 from kfp_pytorch.launcher.waiting.limits import Limits
 
-Moment = tuple[int, int]
+Timestamp = tuple[int, int]
 """Unix time in seconds, and nanoseconds."""
 TAIL = 100
 
 
 class NewLines:
-    """Drops the lines of a resumed log that were seen before.
+    """Drops the lines of a resumed log that were shown before.
 
     Attributes:
-        last: The time of the newest line seen, or None.
+        last: The time of the newest line shown, or None.
     """
 
     def __init__(self) -> None:
-        self.last: Moment | None = None
+        self.last: Timestamp | None = None
         self._at_last = 0
 
     @property
     def since(self) -> str:
-        """Where to resume, as the API wants it; empty for the beginning."""
+        """Where to resume, in the API's format; empty for the beginning."""
         if self.last is None:
             return ""
         return datetime.fromtimestamp(self.last[0], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -54,36 +54,36 @@ class NewLines:
         resumed, repeats = self.last, self._at_last
         for line in lines:
             stamp, _, text = line.partition(" ")
-            moment = read_moment(stamp)
-            if moment is None:
+            time = read_timestamp(stamp)
+            if time is None:
                 yield line
                 continue
-            if resumed is not None and moment <= resumed:
-                repeats -= moment == resumed
-                if moment < resumed or repeats >= 0:
+            if resumed is not None and time <= resumed:
+                repeats -= time == resumed
+                if time < resumed or repeats >= 0:
                     continue
-            self._note(moment)
+            self._note(time)
             yield text
 
-    def _note(self, moment: Moment) -> None:
-        if self.last is None or moment > self.last:
-            self.last, self._at_last = moment, 1
-        elif moment == self.last:
+    def _note(self, time: Timestamp) -> None:
+        if self.last is None or time > self.last:
+            self.last, self._at_last = time, 1
+        elif time == self.last:
             self._at_last += 1
 
 
-def read_moment(stamp: str) -> Moment | None:
+def read_timestamp(stamp: str) -> Timestamp | None:
     """Reads an RFC 3339 time to the nanosecond, whatever its zone; None if it is none."""
     whole, dot, rest = stamp.partition(".")
     digits = rest[: len(rest) - len(rest.lstrip("0123456789"))] if dot else ""
     zone = rest[len(digits) :] if dot else ""
     try:
-        moment = datetime.fromisoformat(whole + zone)
+        time = datetime.fromisoformat(whole + zone)
     except ValueError:
         return None
-    if moment.tzinfo is None:
+    if time.tzinfo is None:
         return None
-    return int(moment.timestamp()), int(digits.ljust(9, "0")[:9] or 0)
+    return int(time.timestamp()), int(digits.ljust(9, "0")[:9] or 0)
 
 
 class LogFollower(threading.Thread):
@@ -118,10 +118,10 @@ class LogFollower(threading.Thread):
         self.note = ""
 
     def container_started(self, pod: Object, restarts: int) -> None:
-        """Begins to follow the container, or goes on with its next run.
+        """Starts to follow the container, or its next run.
 
         Args:
-            pod: The pod. One with another uid was made anew, and counts its restarts anew.
+            pod: The pod. One with another uid was recreated, and counts its restarts from 0.
             restarts: How often the container had been restarted before.
         """
         role, index = self._kind.replica(pod)
@@ -202,10 +202,10 @@ class LogFollower(threading.Thread):
             # Not splitlines: a carriage return is part of its line.
             self._show(text.removesuffix("\n").split("\n"))
         except ApiError:
-            # It is gone; the one that runs now matters more.
+            # It was removed; the current log matters more.
             return
         finally:
-            # Another container writes a new log, perhaps by another clock.
+            # The next container has a new log, perhaps by another clock.
             self._new_lines = NewLines()
 
     def _follow(self, idle_timeout: float) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from kfp_pytorch.launcher.waiting.logs import NewLines, read_moment
+from kfp_pytorch.launcher.waiting.logs import NewLines, read_timestamp
 
 A, B, C = (f"2025-11-27T12:00:0{n}.5Z" for n in range(3))
 
@@ -28,13 +28,15 @@ def test_within_one_stream_nothing_is_dropped_whatever_its_times() -> None:
 
 
 def test_times_compare_by_moment_and_to_the_nanosecond() -> None:
-    assert read_moment("2025-11-27T12:00:00.5Z") == read_moment("2025-11-27T14:00:00.500+02:00")
-    one, two = (read_moment(f"2025-11-27T12:00:00.00000000{n}Z") for n in (1, 2))
+    assert read_timestamp("2025-11-27T12:00:00.5Z") == read_timestamp(
+        "2025-11-27T14:00:00.500+02:00"
+    )
+    one, two = (read_timestamp(f"2025-11-27T12:00:00.00000000{n}Z") for n in (1, 2))
     assert one is not None
     assert two is not None
     assert one < two
     for rubbish in ("", "Epoch", "2025-11-27", "2025-11-27T12:00:00"):
-        assert read_moment(rubbish) is None
+        assert read_timestamp(rubbish) is None
 
 
 def test_a_line_keeps_its_blanks_and_may_be_empty() -> None:
