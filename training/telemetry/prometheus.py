@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -53,8 +54,9 @@ class Exporter:
         registry = CollectorRegistry()
         registry.register(_Gauges(self._gauges))
         try:
-            # All addresses: Prometheus connects from another pod.
-            server, _thread = start_http_server(port, "0.0.0.0", registry)  # noqa: S104
+            # All addresses, also of IPv6: Prometheus connects from another pod.
+            address = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104
+            server, _thread = start_http_server(port, address, registry)
         except OSError as error:
             LOG.warning(
                 "there are no metrics for Prometheus: port %s cannot be listened on (%s); give "

@@ -66,6 +66,16 @@ def test_a_pods_grace_period_limits_a_save_and_an_empty_variable_is_ignored(
     assert agents_environ()["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "20"
 
 
+def test_keys_and_tokens_of_secrets_are_used_without_a_line_break(agents_environ, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "key\n")
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "token\r\n")
+    monkeypatch.setenv("OTHER", "first\nsecond")
+    environ = agents_environ()
+    assert (environ["AWS_SECRET_ACCESS_KEY"], environ["MLFLOW_TRACKING_TOKEN"]) == ("key", "token")
+    assert environ["OTHER"] == "first"
+    assert "second" in environ
+
+
 def test_each_round_of_an_elastic_job_has_a_store_of_its_own(agents_environ, monkeypatch):
     monkeypatch.setenv("PET_NNODES", "1:2")
     assert agents_environ()["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"

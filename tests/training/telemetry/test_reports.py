@@ -164,6 +164,15 @@ def test_the_age_of_the_checkpoint_starts_again_with_each_one():
     assert scrape(exporter.port)["kfp_pytorch_checkpoint_age_seconds",] < 1000
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="there is no IPv6")
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_metrics_are_served_over_ipv4_and_ipv6(address):
+    exporter = Exporter(0, lambda: (0, 0), starts=0)
+    with socket.create_connection((address, exporter.port), timeout=10) as connection:
+        connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.0 200")
+
+
 def test_training_continues_without_metrics_if_the_port_is_in_use(caplog):
     with socket.socket() as taken, caplog.at_level(logging.WARNING):
         taken.bind(("0.0.0.0", 0))
