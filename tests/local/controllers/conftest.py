@@ -36,7 +36,7 @@ class Controllers:
         self.api = Api()
         self.ports = Ports(self.api)
         self.kubelet = Kubelet(self.api, root, self.ports, gpus, timing)
-        self._deleted: dict[tuple[Kind, str], Object] = {}
+        self._last_states: dict[tuple[Kind, str], Object] = {}
         # Every state of every object, in order.
         self._history: dict[tuple[Kind, str], list[Object]] = {}
         self.api.on_change(self._see)
@@ -101,12 +101,12 @@ class Controllers:
                     return obj
         raise AssertionError("the watch ended")
 
-    async def gone(self, kind: Kind, name: str) -> Object:
-        """The object's last state, once it is gone."""
+    async def deleted(self, kind: Kind, name: str) -> Object:
+        """The object's last state, once it is deleted."""
         async with asyncio.timeout(LIMIT_S):
-            while (kind, name) not in self._deleted:
+            while (kind, name) not in self._last_states:
                 await asyncio.sleep(0.01)
-        return self._deleted[kind, name]
+        return self._last_states[kind, name]
 
     def history(self, kind: Kind, name: str) -> list[Object]:
         """The states that an object has been in, in order, across deletions of its name."""
@@ -116,7 +116,7 @@ class Controllers:
         key = kind, change.object["metadata"]["name"]
         self._history.setdefault(key, []).append(change.object)
         if change.type == DELETED:
-            self._deleted[kind, change.object["metadata"]["name"]] = change.object
+            self._last_states[kind, change.object["metadata"]["name"]] = change.object
 
     async def phase(self, name: str, *phases: str) -> Object:
         return await self.until(POD, name, lambda pod: pod["status"]["phase"] in phases)

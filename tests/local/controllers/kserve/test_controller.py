@@ -59,7 +59,9 @@ def test_an_address_stays_through_an_update_until_the_service_is_deleted(
                 # A request that is under way to the pod that leaves may be cut, as on a cluster.
                 with contextlib.suppress(urllib3.exceptions.ProtocolError):
                     seen.append(await get(url))
-        assert set(seen) == {"200 digits first", "200 digits second"}, "it was away for a moment"
+        assert set(seen) == {"200 digits first", "200 digits second"}, (
+            "requests failed during the update"
+        )
         await cluster.until(
             DEPLOYMENT, "digits-predictor", lambda d: d["status"].get("replicas") == 1
         )
@@ -208,8 +210,8 @@ def test_a_failed_download_is_reported_with_the_initializers_message(
             return "lastFailureInfo" in (obj.get("status") or {}).get("modelStatus", {})
 
         found = await cluster.until(INFERENCE_SERVICE, "digits", failed)
-        words = found["status"]["modelStatus"]["lastFailureInfo"]["message"]
-        assert "Cannot recognize storage type for ftp://models/digits" in words
+        message = found["status"]["modelStatus"]["lastFailureInfo"]["message"]
+        assert "Cannot recognize storage type for ftp://models/digits" in message
 
     on_kserve(story)
 

@@ -130,7 +130,7 @@ def test_a_sidecar_runs_beside_its_pod_and_is_stopped_after_it(on_controllers: R
     async def story(local: Any) -> None:
         beside = (
             "import signal, sys, time\n"
-            "def stop(*_): print('told'); raise SystemExit(3)\n"
+            "def stop(*_): print('stopped'); raise SystemExit(3)\n"
             "signal.signal(signal.SIGTERM, stop)\n"
             "open(sys.argv[1] + '/up', 'w').close()\n"
             "while True: time.sleep(0.01)"
@@ -144,7 +144,7 @@ def test_a_sidecar_runs_beside_its_pod_and_is_stopped_after_it(on_controllers: R
         pod = await local.phase("p", "Succeeded", "Failed")
         assert pod["status"]["phase"] == "Succeeded"
         assert local.log(pod) == "met\n"
-        assert local.log(pod, "beside") == "told\n"
+        assert local.log(pod, "beside") == "stopped\n"
         (status,) = pod["status"]["initContainerStatuses"]
         assert status["state"]["terminated"]["exitCode"] == 3
 
@@ -179,7 +179,7 @@ def test_a_pod_with_a_sidecar_can_be_deleted_at_any_time(on_controllers: Run) ->
         with_sidecar(local, "import time; time.sleep(60)", "import time; time.sleep(60)")
         await local.phase("p", "Running")
         local.api.delete(POD, META["namespace"], "p", grace=60)
-        pod = await local.gone(POD, "p")
+        pod = await local.deleted(POD, "p")
         assert pod["status"]["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 143
 
         never = {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 100}
@@ -195,7 +195,7 @@ def test_a_pod_with_a_sidecar_can_be_deleted_at_any_time(on_controllers: Run) ->
         )
         assert running["status"]["phase"] == "Pending"
         local.api.delete(POD, META["namespace"], "q", grace=60)
-        await local.gone(POD, "q")
+        await local.deleted(POD, "q")
 
     on_controllers(story)
 
@@ -223,9 +223,9 @@ def test_a_pod_past_its_deadline_is_terminated_and_fails(on_controllers: Run, po
         local.create_pod("p", local.python(code), RestartPolicy=policy, ActiveDeadlineSeconds=1)
         status = (await local.phase("p", "Failed", "Succeeded"))["status"]
         assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
-        said = "Pod was active on the node longer than the specified deadline"
-        assert status["message"] == said
-        assert (await local.event("p", "DeadlineExceeded"))["message"] == said
+        message = "Pod was active on the node longer than the specified deadline"
+        assert status["message"] == message
+        assert (await local.event("p", "DeadlineExceeded"))["message"] == message
         assert local.state({"status": status})["restartCount"] == 0
 
     on_controllers(story)
@@ -253,7 +253,7 @@ def test_a_deleted_pod_gets_sigterm_and_is_removed_when_it_has_ended(on_controll
         while "up" not in local.log(pod):
             await asyncio.sleep(0.01)
         local.api.delete(POD, "default", "p")
-        last = await local.gone(POD, "p")
+        last = await local.deleted(POD, "p")
         assert local.ended(last)["exitCode"] == 143
         assert local.log(pod) == "up\nbye\n"
         killing = await local.event("p", "Killing")
@@ -273,7 +273,7 @@ def test_a_deleted_pod_that_ignores_sigterm_is_killed_after_its_grace(on_control
         while "up" not in local.log(pod):
             await asyncio.sleep(0.01)
         local.api.delete(POD, "default", "p", grace=1)
-        assert local.ended(await local.gone(POD, "p"))["exitCode"] == 137
+        assert local.ended(await local.deleted(POD, "p"))["exitCode"] == 137
 
     on_controllers(story)
 
@@ -295,7 +295,7 @@ def test_a_crash_looping_pod_can_be_deleted(on_controllers: Run) -> None:
         local.create_pod("p", local.python("raise SystemExit(7)"), RestartPolicy="Always")
         await local.until(POD, "p", local.waiting)
         local.api.delete(POD, "default", "p")
-        assert local.ended(await local.gone(POD, "p"))["exitCode"] == 7
+        assert local.ended(await local.deleted(POD, "p"))["exitCode"] == 7
 
     on_controllers(story)
 

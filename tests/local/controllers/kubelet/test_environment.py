@@ -79,7 +79,7 @@ def test_values_come_from_elsewhere(source: Object, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "message"),
     [
         ({"secretKeyRef": {"name": "none", "key": "k"}}, 'secret "none" not found'),
         ({"secretKeyRef": {"name": "s", "key": "no"}}, "couldn't find key no in Secret ns/s"),
@@ -87,8 +87,8 @@ def test_values_come_from_elsewhere(source: Object, expected: str) -> None:
         ({"configMapKeyRef": {"name": "c", "key": "no"}}, "couldn't find key no in ConfigMap ns/c"),
     ],
 )
-def test_a_missing_source_is_named_unless_it_is_optional(source: Object, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_a_missing_source_is_named_unless_it_is_optional(source: Object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         declared({"name": "V", "valueFrom": source})
     ((field, reference),) = source.items()
     optional = {field: {**reference, "optional": True}}

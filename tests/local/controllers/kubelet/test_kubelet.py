@@ -178,8 +178,8 @@ def test_a_missing_gpu_makes_a_pod_unschedulable(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         local.create_pod("p", local.python("pass"), resources={"limits": {"nvidia.com/gpu": "1"}})
         event = await local.event("p", "FailedScheduling")
-        words = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
-        assert event["message"].startswith(words)
+        reason = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+        assert event["message"].startswith(reason)
 
     on_controllers(story)
 
@@ -232,7 +232,7 @@ def test_memory_is_counted_over_all_processes_of_a_container(on_controllers: Run
 
 
 @pytest.mark.parametrize(
-    ("command", "words"),
+    ("command", "message"),
     [
         ("no-such-command", 'exec: "no-such-command": executable file not found in $PATH'),
         ("/no/such", 'exec: "/no/such": stat /no/such: no such file or directory'),
@@ -240,15 +240,15 @@ def test_memory_is_counted_over_all_processes_of_a_container(on_controllers: Run
     ],
 )
 def test_a_command_that_cannot_start_is_a_start_error(
-    on_controllers: Run, command: str, words: str
+    on_controllers: Run, command: str, message: str
 ) -> None:
     async def story(local: Any) -> None:
         local.create_pod("p", [command])
         pod = await local.phase("p", "Failed")
         assert local.ended(pod)["reason"] == "StartError"
         assert local.ended(pod)["exitCode"] == 128
-        assert words in local.ended(pod)["message"]
-        assert words in (await local.event("p", "Failed"))["message"]
+        assert message in local.ended(pod)["message"]
+        assert message in (await local.event("p", "Failed"))["message"]
 
     on_controllers(story)
 

@@ -51,6 +51,6 @@ async def verdict(answer: bytes) -> str:
     ids=["well", "busy", "no HTTP", "nothing", "a line without end", "a number without end"],
 )
 def test_a_malformed_answer_fails_the_probe(answer: bytes, wrong: str) -> None:
-    said = asyncio.run(verdict(answer))
-    assert wrong in said
-    assert bool(said) == bool(wrong)
+    error = asyncio.run(verdict(answer))
+    assert wrong in error
+    assert bool(error) == bool(wrong)

@@ -118,7 +118,7 @@ def test_a_pod_that_is_deleted_in_its_init_container_fails(
         )
         await asyncio.sleep(0.2)  # until it ignores the signal
         local.api.delete(POD, "default", "p")
-        last = await local.gone(POD, "p")
+        last = await local.deleted(POD, "p")
         assert last["status"]["phase"] == "Failed"
         assert reported(last["status"], "initContainerStatuses") == "terminated 137"
         assert reported(last["status"]) == "waiting PodInitializing"
@@ -135,7 +135,7 @@ def test_the_generation_counts_the_deletion_and_the_kubelet_observes_it(
         assert running["metadata"]["generation"] == running["status"]["observedGeneration"] == 1
         assert running["status"]["conditions"][0]["observedGeneration"] == 1
         local.api.delete(POD, "default", "p")
-        last = await local.gone(POD, "p")
+        last = await local.deleted(POD, "p")
         assert last["metadata"]["generation"] == last["status"]["observedGeneration"] == 2
         assert datetime.fromisoformat(last["metadata"]["deletionTimestamp"])
 

@@ -129,11 +129,11 @@ INVALID = [
 ]
 
 
-@pytest.mark.parametrize(("given", "words"), INVALID)
+@pytest.mark.parametrize(("given", "message"), INVALID)
 def test_a_pod_that_is_not_valid_is_refused_with_the_field(
-    api: Api, given: Object, words: str
+    api: Api, given: Object, message: str
 ) -> None:
-    assert words in refusal(api, pod(**given))
+    assert message in refusal(api, pod(**given))
 
 
 def test_two_variables_of_one_name_are_taken_for_the_last_counts(api: Api) -> None:
@@ -148,22 +148,22 @@ def test_a_pod_with_a_missing_service_account_is_refused(api: Api) -> None:
     )
     api.create(SERVICE_ACCOUNT, named("me"))
     api.create(POD, pod(serviceAccountName="me"))
-    # What is there already stays, whatever becomes of its account.
+    # An existing pod stays when its account is deleted.
     api.delete(SERVICE_ACCOUNT, "default", "me")
     api.mutate(POD, "default", "p", lambda made: made["metadata"].update(labels={"a": "b"}))
 
 
 def test_a_priority_class_must_exist_or_be_a_systems_own(api: Api) -> None:
-    said = refusal(api, pod(priorityClassName="high"))
-    assert said == 'pods "p" is forbidden: no PriorityClass with name high was found'
+    message = refusal(api, pod(priorityClassName="high"))
+    assert message == 'pods "p" is forbidden: no PriorityClass with name high was found'
     api.create(PRIORITY_CLASS, {"metadata": {"name": "high"}, "value": 5})
     api.create(POD, pod(priorityClassName="high"))
     api.create(POD, pod("q", priorityClassName="system-node-critical"))
 
 
 def test_a_runtime_class_must_exist(api: Api) -> None:
-    said = refusal(api, pod(runtimeClassName="nvidia"))
-    assert said == 'pods "p" is forbidden: pod rejected: RuntimeClass "nvidia" not found'
+    message = refusal(api, pod(runtimeClassName="nvidia"))
+    assert message == 'pods "p" is forbidden: pod rejected: RuntimeClass "nvidia" not found'
     api.create(RUNTIME_CLASS, {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
     api.create(POD, pod(runtimeClassName="nvidia"))
 
@@ -188,8 +188,8 @@ def test_a_quota_counts_what_has_not_ended(api: Api) -> None:
 
 def test_a_quota_requires_the_amounts_that_it_counts(api: Api) -> None:
     api.create(RESOURCE_QUOTA, quota(limits_cpu="8"))
-    said = refusal(api, pod())
-    assert said.endswith("failed quota: team: must specify limits.cpu for: main")
+    message = refusal(api, pod())
+    assert message.endswith("failed quota: team: must specify limits.cpu for: main")
 
 
 def test_a_jobs_pods_are_created_as_soon_as_they_are_admitted(on_controllers: Run) -> None:

@@ -40,8 +40,8 @@ def make_pod(requests: Object | None = None, **spec: Any) -> Object:
 def test_a_pod_fits_where_what_it_requests_is_left(
     requests: Object, taken: list[Object], lacking: str
 ) -> None:
-    words = misfit(make_pod(requests), NODE, map(make_pod, taken), [])
-    assert words.partition(". no new claims")[0] == (
+    message = misfit(make_pod(requests), NODE, map(make_pod, taken), [])
+    assert message.partition(". no new claims")[0] == (
         f"0/1 nodes are available: {lacking}" if lacking else ""
     )
 
@@ -82,8 +82,8 @@ def test_a_pod_fits_where_the_nodes_labels_are_those_it_selects(spec: Any, fits:
         required = {"nodeSelectorTerms": [{"matchExpressions": spec}]}
         affinity = {"requiredDuringSchedulingIgnoredDuringExecution": required}
         spec = {"affinity": {"nodeAffinity": affinity}}
-    words = misfit(make_pod(**spec), NODE, [], [])
-    assert ("didn't match Pod's node affinity/selector" in words) is not fits
+    message = misfit(make_pod(**spec), NODE, [], [])
+    assert ("didn't match Pod's node affinity/selector" in message) is not fits
 
 
 def test_a_missing_claim_is_named() -> None:
@@ -97,7 +97,7 @@ def test_sidecars_count_beside_what_comes_after_them() -> None:
         return {"name": "i", "resources": {"requests": {"cpu": cpu}}, **more}
 
     beside = asks("2", restartPolicy="Always")
-    for initial, words in (
+    for initial, message in (
         ([beside], ""),
         ([beside, asks("2")], ""),
         ([asks("4"), beside], ""),
@@ -105,7 +105,7 @@ def test_sidecars_count_beside_what_comes_after_them() -> None:
         ([beside, asks("1", restartPolicy="Always")], "Insufficient cpu"),
     ):
         verdict = misfit(make_pod({"cpu": "2"}, initContainers=initial), NODE, [], [])
-        assert (words in verdict) if words else not verdict
+        assert (message in verdict) if message else not verdict
 
 
 def test_the_schedulers_events_have_a_series_and_no_count(

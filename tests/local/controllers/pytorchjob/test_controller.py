@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kfp_pytorch.launcher.constants import POD, PYTORCHJOB, SERVICE
+from kfp_pytorch.launcher.constants import EVENT, POD, PYTORCHJOB, SERVICE
 from kfp_pytorch.local.apiserver.store.api import ApiError
 
 Object = dict[str, Any]
@@ -55,8 +55,8 @@ def test_two_nodes_meet_at_the_masters_port_and_the_job_succeeds(on_controllers:
         assert conditions(job) == {"Created": "True", "Running": "False", "Succeeded": "True"}
         for name, rank in (("j-master-0", "0"), ("j-worker-0", "1")):
             pod = await local.phase(name, "Succeeded")
-            said = json.loads(local.log(pod, "pytorch"))
-            assert said == {"RANK": rank, "WORLD_SIZE": "2", "PET_NNODES": "2"}
+            printed = json.loads(local.log(pod, "pytorch"))
+            assert printed == {"RANK": rank, "WORLD_SIZE": "2", "PET_NNODES": "2"}
         assert {each["metadata"]["name"] for each in local.api.list(SERVICE)} == {
             "j-master-0",
             "j-worker-0",
@@ -90,11 +90,11 @@ def test_an_elastic_job_has_the_address_of_its_first_worker(on_controllers: Run)
         policy = {"minReplicas": 1, "maxReplicas": 2, "rdzvBackend": "c10d"}
         local.create_job("j", {"Worker": replica(code, 2)}, elasticPolicy=policy)
         await local.condition("j", "Succeeded")
-        said = set()
+        printed = set()
         for index in range(2):
             pod = await local.phase(f"j-worker-{index}", "Succeeded")
-            said.add(local.log(pod, "pytorch").strip())
-        (endpoint,) = said
+            printed.add(local.log(pod, "pytorch").strip())
+        (endpoint,) = printed
         assert endpoint.startswith("127.0.0.1:")
 
     on_controllers(story)
@@ -140,7 +140,7 @@ def test_a_failed_pod_that_is_not_restarted_fails_the_job(on_controllers: Run, p
         }
         local.create_job("j", replicas, runPolicy={"cleanPodPolicy": "Running"})
         await local.condition("j", "Failed")
-        await local.gone(POD, "j-master-0")
+        await local.deleted(POD, "j-master-0")
         (left,) = pods(local)
         assert left["metadata"]["name"] == "j-worker-0"
 
@@ -164,13 +164,13 @@ def test_running_workers_stay_after_a_success_unless_they_are_to_be_cleaned(
     on_controllers: Run,
 ) -> None:
     async def story(local: Any) -> None:
-        for name, policy in (("stays", "None"), ("goes", "Running")):
+        for name, policy in (("kept", "None"), ("cleaned", "Running")):
             replicas = {"Master": replica("import time; time.sleep(0.2)"), "Worker": replica(SLEEP)}
             local.create_job(name, replicas, runPolicy={"cleanPodPolicy": policy})
-        await local.condition("stays", "Succeeded")
-        await local.gone(POD, "goes-worker-0")
+        await local.condition("kept", "Succeeded")
+        await local.deleted(POD, "cleaned-worker-0")
         names = {pod["metadata"]["name"] for pod in pods(local)}
-        assert names == {"stays-master-0", "stays-worker-0", "goes-master-0"}
+        assert names == {"kept-master-0", "kept-worker-0", "cleaned-master-0"}
 
     on_controllers(story)
 
@@ -178,7 +178,7 @@ def test_running_workers_stay_after_a_success_unless_they_are_to_be_cleaned(
 def test_a_job_and_its_objects_are_deleted_after_its_ttl(on_controllers: Run) -> None:
     async def story(local: Any) -> None:
         local.create_job("j", {"Master": replica("pass")}, runPolicy={"ttlSecondsAfterFinished": 1})
-        last = await local.gone(PYTORCHJOB, "j")
+        last = await local.deleted(PYTORCHJOB, "j")
         assert conditions(last)["Succeeded"] == "True"
         async with asyncio.timeout(120):
             while pods(local) or local.api.list(SERVICE):
@@ -209,6 +209,9 @@ def test_a_job_is_suspended_and_resumed(on_controllers: Run) -> None:
         local.create_job("j", {"Master": replica(SLEEP)}, runPolicy={"suspend": True})
         await local.condition("j", "Suspended")
         assert not pods(local)
+        # One at each reconciliation: of the job, and of the status that the first one wrote.
+        event = await local.event("j", "PyTorchJobSuspended")
+        await local.until(EVENT, event["metadata"]["name"], lambda found: found["count"] == 2)
         local.api.mutate(PYTORCHJOB, "default", "j", suspend(False))
         await local.condition("j", "Running")
         local.api.mutate(PYTORCHJOB, "default", "j", suspend(True))

@@ -134,7 +134,7 @@ def test_each_pod_has_a_headless_service(make_job: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (lambda job: job["metadata"].update(name="1j"), "a DNS-1035 label must"),
         (lambda job: job["metadata"].update(name="j" * 64), "no more than 63 characters"),
@@ -170,14 +170,14 @@ def test_each_pod_has_a_headless_service(make_job: Make) -> None:
         (lambda job: job["spec"]["runPolicy"].update(managedBy="me"), 'Unsupported value: "me"'),
     ],
 )
-def test_the_webhook_refuses_an_invalid_job(make_job: Make, change: Any, words: str) -> None:
+def test_the_webhook_refuses_an_invalid_job(make_job: Make, change: Any, message: str) -> None:
     job = make_job()
     webhook.check(job)
     change(job)
     with pytest.raises(ApiError) as caught:
         webhook.check(job)
     assert caught.value.code == 403
-    assert words in caught.value.message
+    assert message in caught.value.message
     assert webhook.WEBHOOK in caught.value.message
 
 
