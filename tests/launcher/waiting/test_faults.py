@@ -9,7 +9,6 @@ import pytest
 from harness.faults.actions import (
     Answer,
     Forbidden,
-    LostAnswer,
     Reset,
     Stall,
     status,
@@ -27,10 +26,6 @@ from harness.hands import connected
 
 from kfp_pytorch.launcher.constants import PYTORCHJOB
 from kfp_pytorch.launcher.errors import CannotObserve, JobFailed, PermissionMissing
-from kfp_pytorch.launcher.kubernetes.api_errors import Unauthorized
-from kfp_pytorch.launcher.kubernetes.client import connect
-from kfp_pytorch.launcher.kubernetes.credentials import Credentials
-from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 
 CRD_GONE = "the server could not find the requested resource"
 WEBHOOK_GONE = (
@@ -142,16 +137,6 @@ def test_a_server_that_never_comes_back_leaves_the_job_alone(
     assert "left as it is" in words
     assert len(hands.jobs()) == 1
     assert hands.count("delete", "pytorchjobs") == 0
-
-
-def test_a_server_that_is_not_there_fails_soon_and_names_its_address(step: Any) -> None:
-    def load() -> Credentials:
-        return Credentials("http://127.0.0.1:9", "default", "KUBECONFIG=/some/file")
-
-    policy = RetryPolicy(unavailability_budget=60, first_contact=0.3, pause=0.05)
-    words = step(on=connect(policy=policy, load_credentials=load)).failed(CannotObserve)
-    assert "http://127.0.0.1:9" in words
-    assert "KUBECONFIG=/some/file" in words
 
 
 def test_a_crd_that_is_gone_for_good_is_no_deleted_job(step: Any, hands: Any) -> None:
@@ -291,21 +276,6 @@ def test_clocks_that_disagree_shorten_no_limit(step: Any, hands: Any) -> None:
     again.succeeded()
 
 
-def test_401_is_retried_within_the_unavailability_budget(
-    step: Any, hands: Any, impatient: Any
-) -> None:
-    hands.fault(Answer(401), "create", times=None)
-    assert "does not accept the credentials" in step(on=impatient).failed(CannotObserve)
-    assert hands.count("create", "pytorchjobs") > 5
-
-
-def test_credentials_that_were_never_accepted_are_named_as_the_cause(
-    step: Any, hands: Any, impatient: Any
-) -> None:
-    hands.fault(Answer(401), "", "*", times=None)
-    assert "does not accept the credentials" in step(on=impatient).failed(Unauthorized)
-
-
 def test_a_broken_stdout_ends_nothing(
     step: Any, hands: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -342,27 +312,6 @@ def test_a_server_that_is_away_when_the_job_has_succeeded_loses_no_result(
     assert run.outputs.metrics.metadata == {"accuracy": 1.0}
 
 
-def test_a_create_that_is_never_answered_says_that_a_job_may_be_there(
-    step: Any, hands: Any, impatient: Any
-) -> None:
-    hands.fault(LostAnswer("reset"), "create")
-    hands.fault(Answer(503), "create", times=None)
-    words = step(on=impatient).failed(CannotObserve)
-    assert "Whether PyTorchJob default/pytorch-job-" in words
-    assert len(hands.jobs()) == 1
-
-
-def test_a_webhook_that_does_not_answer_is_named_and_not_the_api_server(
-    step: Any, impatient: Any, hands: Any
-) -> None:
-    words = 'failed calling webhook "validator.training": no endpoints available for service "w"'
-    hands.fault(Answer(500, "InternalError", words), "create", times=None)
-    said = step(on=impatient).failed(CannotObserve)
-    assert words in said
-    assert "the webhook" in said
-    assert "Check that the API server runs" not in said
-
-
 def test_a_report_that_cannot_be_made_does_not_hide_why_the_job_failed(
     step: Any, hands: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,14 +342,3 @@ def test_a_deletion_that_never_comes_to_its_end_is_not_waited_for_for_ever(
     hands.change_job(run.job, lambda job: job["metadata"].update(finalizers=["test/hold"]))
     hands.delete(PYTORCHJOB, run.job)
     assert "was deleted while it ran" in run.failed(JobFailed)
-
-
-def test_pods_are_an_acknowledgement_though_no_condition_is_written(
-    step: Any, hands: Any, says: Any, later: Any
-) -> None:
-    run = step(limits={"acknowledge": 60.0})
-    hands.running(run.job)
-    says("starting")
-    later(run, 70.0)
-    hands.success(run.job)
-    run.succeeded()
