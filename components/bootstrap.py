@@ -48,7 +48,8 @@ def fetch(space):
             data = base64.b64decode(got.get('binaryData', {}).get('launcher', ''))
             if hashlib.sha256(data).hexdigest() == SHA: return data
             why = got.get('message', 'wrong content')
-            if code in (200, 404): limit, todo = 0, 'Run: kfp-pytorch launcher install PACKAGE -n ' + space
+            # Of an API server that starts, 404 may be about the whole kind.
+            if code == 200 or code == 404 and NAME in why: limit, todo = 0, 'Run: kfp-pytorch launcher install PACKAGE -n ' + space
             if code in (401, 403): limit, todo = 10, f'Run: kubectl apply -n {space} -f manifests/rbac.yaml'
         except (ssl.SSLCertVerificationError, FileNotFoundError) as error: limit, todo, why = 3, 'Check ' + HOME, error
         except Exception as error: why = repr(error)

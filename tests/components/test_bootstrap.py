@@ -51,7 +51,9 @@ ARCHIVE = small_archive()
 GOOD = Answer.with_launcher(ARCHIVE)
 OTHER = Answer.with_launcher(b"x")
 NONE = Answer.of(200, kind="ConfigMap")
-GONE = Answer.of(404, kind="Status", reason="NotFound", message='configmaps "x" not found')
+NAME = bundle.Reference(bundle.reference().version, hashlib.sha256(ARCHIVE).hexdigest()).name
+GONE = Answer.of(404, kind="Status", reason="NotFound", message=f'configmaps "{NAME}" not found')
+NO_KIND = Answer.of(404, kind="Status", message="the server could not find the requested resource")
 WHO = 'User "system:serviceaccount:team:runner" cannot get resource "configmaps"'
 FORBIDDEN = Answer.of(403, kind="Status", reason="Forbidden", message=WHO)
 UNAUTHORIZED = Answer.of(401, kind="Status", reason="Unauthorized", message="Unauthorized")
@@ -83,10 +85,7 @@ def pod(folder: Path, server: Server) -> Pod:
 def test_the_launcher_comes_from_the_configmap_of_the_pods_own_namespace(pod, server):
     code, output, seconds = pod.run()
     assert (code, "started" in output, "from the ConfigMap" in output) == (0, True, True), output
-    digest = hashlib.sha256(ARCHIVE).hexdigest()
-    # The name has the digest of the bytes that are wanted here.
-    name = bundle.Reference(bundle.reference().version, digest).name
-    assert server.asked == [(f"/api/v1/namespaces/team/configmaps/{name}", f"Bearer {TOKEN}")]
+    assert server.asked == [(f"/api/v1/namespaces/team/configmaps/{NAME}", f"Bearer {TOKEN}")]
     assert seconds < 5
 
 
@@ -109,7 +108,7 @@ def test_without_its_configmap_a_step_ends_at_once_with_the_command_that_install
     code, output, seconds = pod.run()
     assert code == 1
     assert INSTALL in output
-    assert f"ConfigMap team/{bundle.reference().name.rpartition('-')[0]}" in output
+    assert f"ConfigMap team/{NAME}" in output
     assert pod.message.read_text() == output.strip()
     assert seconds < 3
     assert len(server.asked) == 1
@@ -117,8 +116,8 @@ def test_without_its_configmap_a_step_ends_at_once_with_the_command_that_install
 
 @pytest.mark.parametrize(
     "answer",
-    [FORBIDDEN, UNAUTHORIZED, STARTING, BUSY, PAGE, PROXY_404, CUT],
-    ids=["403", "401", "503", "429", "a page", "404 of a proxy", "cut"],
+    [FORBIDDEN, UNAUTHORIZED, STARTING, BUSY, PAGE, PROXY_404, NO_KIND, CUT],
+    ids=["403", "401", "503", "429", "a page", "404 of a proxy", "no kind", "cut"],
 )
 def test_an_answer_that_does_not_last_is_asked_for_again(pod, server, answer):
     server.script = [answer, answer, GOOD]
