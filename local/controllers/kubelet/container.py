@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from kfp_pytorch.launcher.constants import INIT_CONTAINER
@@ -258,58 +258,55 @@ class Container:
     # Probes.
 
     async def _probe(self, process: Process) -> None:
-        startup = self._spec.get("startupProbe")
-        if startup:
-            started = asyncio.Event()
-            watching = asyncio.create_task(
-                self._watch("Startup", startup, lambda ok: self._on_startup(ok, started, process))
-            )
-            try:
-                await started.wait()
-            finally:
-                watching.cancel()
+        if self._spec.get("startupProbe"):
+            async for succeeded in self._results("Startup"):
+                if succeeded:
+                    break
+                self._restart(process)
             self._set_started()
             self._set_ready(not self._spec.get("readinessProbe"))
         async with asyncio.TaskGroup() as group:
-            for kind, report in (
-                ("Readiness", self._set_ready),
-                ("Liveness", lambda alive: self._on_liveness(alive, process)),
-            ):
-                probe = self._spec.get(f"{kind.lower()}Probe")
-                if probe:
-                    group.create_task(self._watch(kind, probe, report))
+            group.create_task(self._follow_readiness())
+            group.create_task(self._follow_liveness(process))
 
-    async def _watch(self, kind: str, probe: Object, report: Callable[[bool], None]) -> None:
+    async def _follow_readiness(self) -> None:
+        async for ready in self._results("Readiness"):
+            self._set_ready(ready)
+
+    async def _follow_liveness(self, process: Process) -> None:
+        async for alive in self._results("Liveness"):
+            if not alive:
+                self._restart(process)
+
+    async def _results(self, kind: str) -> AsyncIterator[bool]:
+        """The results of a probe; none if the container has no such probe."""
+        probe = self._spec.get(f"{kind.lower()}Probe")
+        if not probe:
+            return
         once = probes.check(self.place.pod, probe, self.place.node.ports)
         if once is None:
-            report(True)
+            yield True
             return
 
         def failed(why: str) -> None:
             self._event("Warning", "Unhealthy", f"{kind} probe failed: {why}")
 
-        await probes.watch(probe, once, report, failed)
+        async for succeeded in probes.results(probe, once, failed):
+            yield succeeded
 
     def _set_started(self) -> None:
         self.state.started = True
         self.up.set()
-
-    def _on_startup(self, succeeded: bool, started: asyncio.Event, process: Process) -> None:
-        if succeeded:
-            started.set()
-        else:
-            self._on_liveness(False, process)
 
     def _set_ready(self, ready: bool) -> None:
         if self.state.ready != ready:
             self.state.ready = ready
             self._changed()
 
-    def _on_liveness(self, alive: bool, process: Process) -> None:
-        if not alive:
-            message = f"Container {self._name} failed liveness probe, will be restarted"
-            self._event("Normal", "Killing", message)
-            process.terminate()
+    def _restart(self, process: Process) -> None:
+        message = f"Container {self._name} failed liveness probe, will be restarted"
+        self._event("Normal", "Killing", message)
+        process.terminate()
 
     def _event(self, type_: str, reason: str, message: str) -> None:
         path = f"spec.containers{{{self._name}}}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver.errors import Object
@@ -71,21 +71,17 @@ async def _get(action: Object, port: int) -> str:
     return "" if code in _OK else f"HTTP probe failed with statuscode: {code}"
 
 
-async def watch(
-    probe: Object,
-    once: Check,
-    report: Callable[[bool], None],
-    failed: Callable[[str], None],
-) -> None:
-    """Probe again and again, until cancelled.
+async def results(probe: Object, once: Check, failed: Callable[[str], None]) -> AsyncIterator[bool]:
+    """Probe again and again; yields whether it succeeds, whenever that changes.
 
-    `once`: what `check` returned; `report`: is called with each result that differs from the one
-    before; `failed`: is called with the error, each time that the probe fails.
+    Args:
+        probe: The probe, for its times and thresholds.
+        once: What `check` returned.
+        failed: Is called with the error, each time that the probe fails.
     """
     await asyncio.sleep(probe.get("initialDelaySeconds", 0))
     thresholds = {True: probe.get("successThreshold", 1), False: probe.get("failureThreshold", 3)}
-    verdict: bool | None = None
-    last, streak = None, 0
+    reported, last, streak = None, None, 0
     while True:
         error = await once()
         succeeded = not error
@@ -93,7 +89,7 @@ async def watch(
         last = succeeded
         if error:
             failed(error)
-        if streak >= thresholds[succeeded] and verdict != succeeded:
-            verdict = succeeded
-            report(succeeded)
+        if streak >= thresholds[succeeded] and reported != succeeded:
+            reported = succeeded
+            yield succeeded
         await asyncio.sleep(probe.get("periodSeconds", 10))
