@@ -60,48 +60,74 @@ _MOST_SIDE = 8192
 
 @dataclass(frozen=True)
 class Config:
-    """The arguments of a training run.
+    """The arguments of a training run. Each entry below is the text of `--help`.
 
     Attributes:
         dataset: `digits`, `fashion-mnist`, `imagefolder`, `shards` or `synthetic`; `text` for a
             language model.
         model: `small_cnn`, the name of a classification model of torchvision, or a language model:
             `lm-tiny`, `lm-10m`, `lm-125m`, `lm-1.4b` or `lm-7b`.
+        epochs: Passes through the data.
         max_steps: For language models: steps after which training ends, if the epochs have not
             ended before; 0 for no limit.
-        batch_size: Samples in a batch of one process; the global batch is this times the number of
-            processes.
+        batch_size: Samples in a batch of one process; the global batch is this times the
+            number of processes.
+        lr: The learning rate of one process.
         lr_scaling: `linear` multiplies `lr` by the number of processes, `none` does not.
+        warmup_epochs: Epochs over which the rate goes from `lr` to the scaled rate.
+        optimizer: `sgd` or `adamw`; a language model takes adamw.
+        momentum: SGD's momentum.
+        weight_decay: The optimizer's weight decay.
+        label_smoothing: Label smoothing of the training loss, from 0 to below 1.
         image_size: Height and width to which images are resized; 0 leaves those in memory as they
             are, and takes 224 for those in files.
         text_files: Files and folders with text for a language model; by default the sources of
             Python's standard library.
+        seq_len: Bytes that a language model reads at once; 0 takes the model's own.
         parallelism: How ranks share a language model: ways out of ddp, fsdp2, tp and pp with their
             sizes, such as `fsdp2=2,tp=2`; one may go without a size. Image models take ddp.
         recompute: What backward of a language model computes again instead of keeping it: `none`,
             `selective` or `full`.
         clip_norm: The largest global norm of a language model's gradients; 0 for no limit.
-        data_dir: The folder of a data set that is not part of a package; for imagefolder and shards
-            a path or an fsspec URI.
+        data_dir: The folder of a data set that is not part of a package; for imagefolder and
+            shards a path or an fsspec URI.
+        download: Whether to download a data set that is not in `data_dir`.
+        max_train_samples: Train on this many samples only; 0 means all.
+        seed: Seed of the weights, of dropout, of the order of samples and of random crops.
         shuffle_block: Neighbours in a shard that are shuffled and read together; 1 shuffles each
             sample by itself.
         workers: Processes of each rank that read and decode files; -1 means one less than the CPU
             cores of the rank, 0 means none.
+        prefetch: Batches that workers prepare ahead.
+        decode: Where JPEGs are decoded: `cpu`, `gpu` or `auto`.
+        skip_corrupt: Images that cannot be decoded and are left out by each process, at most.
         accumulate: Parts in which a process computes its batch, one after the other: their
             gradients add up, and memory is needed for one part only.
         precision: What matrices are multiplied in: `bf16`, `fp32` or `auto`, which is bf16 on GPUs
             that have it.
+        tf32: Whether a GPU multiplies float32 matrices with the precision of TF32.
+        channels_last: Whether the channels of an image are neighbours in a GPU's memory.
         compile: Whether the model is compiled: `on`, `off` or `auto`, which is on for GPUs where
             there is a compiler.
         cudnn_benchmark: Whether a GPU benchmarks its convolutions and uses the fastest ones.
+        fused_optimizer: Whether a GPU updates all weights in one kernel.
+        static_graph: Whether ranks may rely on the same weights being used in every step.
+        log_every: Steps between two reports of the training loss.
         skip_bad_steps: How many steps whose loss or gradients are not finite are skipped before
             training stops; 0 stops at the first.
         rank_timeout: Seconds without progress after which a rank counts as hanging; 0 means never.
+        metrics_port: The port at which each node serves metrics for Prometheus; 0 for none.
+        profile_steps: Steps to trace as FIRST:LAST, counted from 1; empty for none.
+        profile_ranks: The ranks to trace with commas between them, or `all`.
+        checkpoint_every: Epochs between two checkpoints.
         checkpoint_every_steps: Steps between two checkpoints, beside those after epochs; 0 for
             none.
         keep: How many of the newest checkpoints to keep, beside the one with the lowest loss on
             held-out samples.
         resume: `auto` resumes from the newest checkpoint, `never` deletes all checkpoints.
+        collective_timeout: Seconds that a rank waits for the others in one exchange.
+        output: The job's folder, a path or an fsspec URI.
+        resume_from: Another job's folder to start from; empty for none.
     """
 
     dataset: str = "digits"
