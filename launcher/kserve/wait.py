@@ -70,7 +70,7 @@ class Waiter:
             The service, whose new revision serves and whose status has a URL.
 
         Raises:
-            DeployFailed: It does not come to that; the message says why, with what serves now.
+            DeployFailed: It does not; the message says why, with what serves now.
         """
         started, progress, confirmed = time.monotonic(), Progress(120.0), 0
         while True:
@@ -133,13 +133,13 @@ class Waiter:
         metadata = (found or {}).get("metadata") or {}
         if found is None or metadata.get("deletionTimestamp"):
             raise DeployFailed(
-                f"{service} was deleted meanwhile, by a person or another program. Find out by "
-                "whom, then start the step again: it makes the service anew."
+                f"{service} was deleted while it was waited for, by a person or another "
+                "program. Find out which, then start the step again: it creates the service again."
             )
         carried = dig(found, "spec", "predictor", "annotations", HASH)
         if metadata.get("uid") != self.uid or carried != self.inputs.spec_hash:
             raise DeployFailed(
-                f"{service} was changed by somebody else while it was waited for: it is to serve "
+                f"{service} was changed by another client while it was waited for: it is to serve "
                 f"revision {carried or 'without a name'} now, and this step's is "
                 f"{self.inputs.spec_hash}. Two runs that deploy to one service_name undo each "
                 "other: give each its own, or run one after the other. It was left as it is."

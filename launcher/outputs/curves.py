@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 Points = Sequence[tuple[float, float]]
@@ -147,11 +148,12 @@ def _axes(scale: _Scale) -> str:
 
 
 def _line(name: str, points: Points, colour: str, scale: _Scale) -> str:
+    stretches = [list(group) for finite, group in itertools.groupby(points, _finite) if finite]
     paths = "".join(
         '<polyline points="'
         + " ".join(f"{scale.x(x)},{scale.y(y)}" for x, y in stretch)
         + f'" fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round"/>'
-        for stretch in _stretches(points)
+        for stretch in stretches
         if len(stretch) > 1
     )
     dots = "".join(
@@ -160,18 +162,6 @@ def _line(name: str, points: Points, colour: str, scale: _Scale) -> str:
         for x, y in filter(_finite, points)
     )
     return paths + dots
-
-
-def _stretches(points: Points) -> Iterable[list[tuple[float, float]]]:
-    """Yield the stretches of a curve between the points that are not finite."""
-    stretch: list[tuple[float, float]] = []
-    for point in points:
-        if _finite(point):
-            stretch.append(point)
-        else:
-            yield stretch
-            stretch = []
-    yield stretch
 
 
 def ticks(low: float, high: float, wanted: int) -> list[float]:

@@ -91,13 +91,12 @@ def deploy(kube: Kube, inputs: ServiceInputs, timing: Timing, stopper: Stopper) 
         uid = str(apply(kube, inputs, timing)["metadata"]["uid"])
         log(f"{what}: revision {inputs.spec_hash}")
         stopper.set_left_in_place(
-            f"{what} is left as it is, and may still come to serve this step's revision "
-            f"{inputs.spec_hash}"
+            f"{what} is left as it is, and may still serve this step's revision {inputs.spec_hash}"
         )
         service = Waiter(kube, inputs, timing, uid).run()
     except CannotObserve as error:
         raise CannotObserve(
-            f"{error.message}\n{what} was left as it is: it may still come to serve this step's "
+            f"{error.message}\n{what} was left as it is: it may still serve this step's "
             "revision. The next attempt of this step continues from what it finds."
         ) from error
     outside, inside = base_url(service, internal=False), base_url(service, internal=True)

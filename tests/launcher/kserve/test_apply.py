@@ -256,4 +256,4 @@ def test_a_service_deleted_while_it_is_waited_for_fails_the_step(
     step = start()
     until(kserve.service)
     server.call(server.api.delete, INFERENCE_SERVICE, NAMESPACE, NAME)
-    assert "was deleted meanwhile" in step.failed()
+    assert "was deleted while it was waited for" in step.failed()

@@ -201,7 +201,7 @@ def test_a_service_that_another_run_changes_is_not_waited_for(
     until(kserve.service)
     other = start(metadata={"sha256": "2"})
     words = step.failed()
-    assert "was changed by somebody else" in words
+    assert "was changed by another client" in words
     kserve.serves()
     assert f"revision {other.succeeded().revision} now" in words
 
@@ -232,7 +232,7 @@ def test_a_service_that_is_being_deleted_is_not_waited_for(
     held = {"finalizers": ["example.com/hold"]}
     kserve._mutate(INFERENCE_SERVICE, "digits", lambda obj: obj["metadata"].update(held))
     server.call(server.api.delete, INFERENCE_SERVICE, "default", "digits")
-    assert "was deleted meanwhile" in step.failed()
+    assert "was deleted while it was waited for" in step.failed()
 
 
 def test_each_time_that_it_is_ready_without_a_url_has_a_grace_of_its_own(
