@@ -199,15 +199,13 @@ def _build(
 
 def _left_alone(error: CannotObserve, target: Target) -> CannotObserve:
     job = f"{target.kind.kind} {target.kube.namespace}/{target.name}"
+    next_try = f"The next try of this step adopts it. Its folder, for resume_from: {target.folder}"
     if not target.uid:
         return CannotObserve(
-            f"{error.message}\nWhether {job} was made is not known: look for it when the cluster "
-            "answers again. The next try of this step takes it up."
+            f"{error.message}\nWhether {job} was created is not known: look for it when the cluster "
+            f"answers again. {next_try}"
         )
-    return CannotObserve(
-        f"{error.message}\n{job} was left as it is: it may still run. The next try of this step "
-        "takes it up."
-    )
+    return CannotObserve(f"{error.message}\n{job} was left as it is: it may still run. {next_try}")
 
 
 def _outcome(evidence: Evidence) -> Outcome:
