@@ -202,8 +202,8 @@ def _left_alone(error: CannotObserve, target: Target) -> CannotObserve:
     next_try = f"The next try of this step adopts it. Its folder, for resume_from: {target.folder}"
     if not target.uid:
         return CannotObserve(
-            f"{error.message}\nWhether {job} was created is not known: look for it when the cluster "
-            f"answers again. {next_try}"
+            f"{error.message}\nWhether {job} was created is not known: look for it when the "
+            f"cluster answers again. {next_try}"
         )
     return CannotObserve(f"{error.message}\n{job} was left as it is: it may still run. {next_try}")
 
