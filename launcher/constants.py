@@ -13,19 +13,12 @@ from kfp_pytorch import __version__
 
 @dataclass(frozen=True)
 class Kind:
-    """A resource type of the Kubernetes API.
+    """A resource type of the Kubernetes API."""
 
-    Attributes:
-        group: The API group; empty for the core group.
-        version: The API version, such as `v1`.
-        kind: The kind, such as `PyTorchJob`.
-        plural: The resource's name in a URL, such as `pytorchjobs`.
-    """
-
-    group: str
-    version: str
-    kind: str
-    plural: str
+    group: str  # the API group; empty for the core group
+    version: str  # the API version, such as `v1`
+    kind: str  # the kind, such as `PyTorchJob`
+    plural: str  # the resource's name in a URL, such as `pytorchjobs`
 
     @property
     def api_version(self) -> str:

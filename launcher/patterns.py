@@ -12,12 +12,8 @@ Known = tuple[str, str]
 def first(table: Iterable[Known], words: str) -> tuple[re.Match[str] | None, str]:
     """Return where the first pattern that fits does so, and its advice.
 
-    Args:
-        table: Patterns with their advice, the narrower before the wider.
-        words: What was said.
-
-    Returns:
-        None and an empty string where no pattern fits.
+    `table`: patterns with their advice, the narrower before the wider. Returns none and an empty
+    string where no pattern fits.
     """
     for pattern, text in table:
         if match := re.search(pattern, words):
@@ -28,8 +24,6 @@ def first(table: Iterable[Known], words: str) -> tuple[re.Match[str] | None, str
 def advice(table: Iterable[Known], words: str) -> str:
     """Return the advice of the first pattern that fits, or an empty string.
 
-    Args:
-        table: Patterns with their advice, the narrower before the wider.
-        words: What was said.
+    `table`: patterns with their advice, the narrower before the wider.
     """
     return first(table, words)[1]

@@ -27,9 +27,8 @@ def some(names: Iterable[str], most: int = 3) -> str:
 def wrapped(message: str, width: int = 70) -> str:
     """Wrap a message for a log viewer that cuts long lines off.
 
-    Args:
-        message: Lines; the first, which is the cause, stays as it is.
-        width: The columns of a line. Commands, URIs and other long words are not broken apart.
+    `message`: lines; the first, which is the cause, stays as it is. `width`: the columns of a line.
+    Commands, URIs and other long words are not broken apart.
     """
     first, *rest = message.split("\n")
     lines = [first]

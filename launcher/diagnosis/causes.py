@@ -38,12 +38,11 @@ class Rule(NamedTuple):
     """One row of the list.
 
     Attributes:
-        find: Returns the cause, or None where it does not hold.
         is_current: Whether the cause is so now, so that it explains why a limit was reached. An
             error before an earlier restart does not.
     """
 
-    find: Callable[[Facts], Cause | None]
+    find: Callable[[Facts], Cause | None]  # returns the cause, or None where it does not hold
     is_current: Callable[[Facts], bool] = _in_crash_loop
 
 
@@ -86,14 +85,10 @@ _LIMITS = ("queue", "start", "run", "active")
 def ordered_causes(facts: Facts, end: Cause, why: str) -> list[Cause]:
     """Return the causes that hold, the likeliest first.
 
-    Args:
-        facts: What was seen.
-        end: What ended the wait, such as a limit, as a cause.
-        why: `failed`, `lost`, `trouble`, or the name of the limit that was reached.
-
-    Returns:
-        A deleted or unacknowledged job: that, then the list. A limit that was reached: what is so
-        now, the limit, the rest of the list. Else the list, or only the end where it is empty.
+    `end`: what ended the wait, such as a limit, as a cause; `why`: `failed`, `lost`, `trouble`, or
+    the name of the limit that was reached. Returns a deleted or unacknowledged job: that, then the
+    list. A limit that was reached: what is so now, the limit, the rest of the list. Else the list,
+    or only the end where it is empty.
     """
     found = [(rule, cause) for rule in RULES if (cause := rule.find(facts))]
     if why in _GONE:

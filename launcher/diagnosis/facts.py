@@ -18,15 +18,10 @@ from kfp_pytorch.launcher.waiting.evidence import Evidence
 
 @dataclass(frozen=True)
 class Cause:
-    """Something that may be why a job failed.
+    """Something that may be why a job failed."""
 
-    Attributes:
-        headline: What it is, as one sentence without its full stop.
-        advice: What to do about it, as sentences.
-    """
-
-    headline: str
-    advice: str
+    headline: str  # what it is, as one sentence without its full stop
+    advice: str  # what to do about it, as sentences
 
 
 @dataclass(frozen=True)
@@ -34,20 +29,15 @@ class Facts:
     """The evidence of one job, and what several causes read from it.
 
     Attributes:
-        evidence: What was seen of the job.
-        pods: Its pods as last seen, by rank.
-        all_pods: These, and after them those that were replaced.
         failed_ends: The ends of their containers that were failures, the first to fail first.
-        logs: The last lines of each pod's log.
-        errors: The errors of the training programs; those about lost peers come last.
     """
 
-    evidence: Evidence
-    pods: list[Object]
-    all_pods: list[Object]
+    evidence: Evidence  # what was seen of the job
+    pods: list[Object]  # its pods as last seen, by rank
+    all_pods: list[Object]  # these, and after them those that were replaced
     failed_ends: list[ContainerEnd]
-    logs: Mapping[str, str]
-    errors: list[Error]
+    logs: Mapping[str, str]  # the last lines of each pod's log
+    errors: list[Error]  # the errors of the training programs; those about lost peers come last
 
     @property
     def kind(self) -> JobKind:

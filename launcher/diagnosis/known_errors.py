@@ -159,23 +159,15 @@ _HINTS = (
 
 
 def advice(text: str) -> str:
-    """Return what to do about an error, or an empty string where its words are not known.
-
-    Args:
-        text: The error's words.
-    """
+    """Return what to do about an error, or an empty string where its words are not known."""
     return patterns.advice(_HINTS, text)
 
 
 def known(text: str) -> tuple[str, str]:
     """Find words in a log that are known.
 
-    Args:
-        text: The log.
-
-    Returns:
-        The line that they are in, at most 300 characters of it, and what to do; empty where
-        nothing is known.
+    Returns the line that they are in, at most 300 characters of it, and what to do; empty where
+    nothing is known.
     """
     match, advice = patterns.first(_HINTS, text)
     if match is None:

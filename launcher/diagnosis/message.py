@@ -30,15 +30,10 @@ _SAME_BACK_OFF = 3
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why a job failed, for a person.
+    """Why a job failed, for a person."""
 
-    Attributes:
-        message: The whole message.
-        short: One line of at most 200 characters.
-    """
-
-    message: str
-    short: str
+    message: str  # the whole message
+    short: str  # one line of at most 200 characters
 
 
 # What to do about what ended the wait, where nothing else that was seen explains it.
@@ -61,13 +56,9 @@ _END_ADVICE = {
 def diagnose(evidence: Evidence, cause: str, why: str = "failed") -> Diagnosis:
     """Return why a job did not succeed.
 
-    Args:
-        evidence: What was seen of it.
-        cause: What ended the wait, as a sentence, such as a failed condition or a limit.
-        why: `failed`, `lost`, `trouble`, or the name of the limit that was reached.
-
-    Returns:
-        The diagnosis. Nothing in the evidence, however odd, makes this raise.
+    `cause`: what ended the wait, as a sentence, such as a failed condition or a limit; `why`:
+    `failed`, `lost`, `trouble`, or the name of the limit that was reached. Returns the diagnosis.
+    Nothing in the evidence, however odd, makes this raise.
     """
     facts = facts_of(evidence)
     end = (cause.strip() or "The job did not succeed").rstrip(".")

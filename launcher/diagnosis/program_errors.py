@@ -35,21 +35,13 @@ _CHILD = re.compile(r"^ *rank +: (\d+) \(local_rank: \d+\)\n *exitcode +: -(\d+)
 
 @dataclass(frozen=True)
 class Error:
-    """The first error of a training program.
+    """The first error of a training program."""
 
-    Attributes:
-        pod: The pod that it happened on.
-        rank: The rank; None where it is not known.
-        type: The exception's class.
-        message: Its message.
-        traceback: Its traceback.
-    """
-
-    pod: str
-    rank: int | None
-    type: str
-    message: str
-    traceback: str
+    pod: str  # the pod that it happened on
+    rank: int | None  # the rank; None where it is not known
+    type: str  # the exception's class
+    message: str  # its message
+    traceback: str  # its traceback
 
     @property
     def lost_peers(self) -> bool:
@@ -93,10 +85,8 @@ def readable_logs(evidence: Evidence) -> dict[str, str]:
 def errors(evidence: Evidence, outcome: Outcome, logs: Mapping[str, str]) -> list[Error]:
     """Return the errors of the training programs, those about lost peers last.
 
-    Args:
-        evidence: What was seen of the job.
-        outcome: The termination messages; first by the time of their record.
-        logs: The last lines of each pod's log; for containers without a message.
+    `outcome`: the termination messages; first by the time of their record. `logs`: the last lines
+    of each pod's log; for containers without a message.
     """
     found = [_reported(failure) for failure in outcome.failures if failure.type or failure.message]
     reported = {error.pod for error in found}

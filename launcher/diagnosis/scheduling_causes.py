@@ -116,11 +116,7 @@ def _without_preemption(words: str) -> str:
 
 
 def advice(words: str) -> str:
-    """Return what to do about what the scheduler says.
-
-    Args:
-        words: Its message.
-    """
+    """Return what to do about what the scheduler says."""
     whole = patterns.advice(_ALONE, words)
     if whole:
         return whole

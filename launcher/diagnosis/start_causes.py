@@ -160,9 +160,7 @@ def start_failed(facts: Facts) -> Cause | None:
 def advice(reason: str, words: str) -> str:
     """Return what to do about a container that does not start.
 
-    Args:
-        reason: The kubelet's reason, such as `ErrImagePull`.
-        words: The kubelet's message.
+    `reason`: the kubelet's reason, such as `ErrImagePull`.
     """
     return patterns.advice(_KNOWN, words) or _WAITING[reason].advice
 

@@ -53,32 +53,20 @@ _LAST_WORDS = 20
 
 @dataclass(frozen=True)
 class Raised:
-    """An error that a program wrote as it ended.
+    """An error that a program wrote as it ended."""
 
-    Attributes:
-        rank: The rank; None where it is not known.
-        type: The exception's class.
-        message: Its words.
-        traceback: Its traceback, with those of the errors that led to it.
-        outlived: Whether the program wrote on for long after it.
-    """
-
-    rank: int | None
-    type: str
-    message: str
-    traceback: str
-    outlived: bool
+    rank: int | None  # the rank; None where it is not known
+    type: str  # the exception's class
+    message: str  # its words
+    traceback: str  # its traceback, with those of the errors that led to it
+    outlived: bool  # whether the program wrote on for long after it
 
 
 def first(log: str, of_peers: Callable[[str], bool]) -> Raised | None:
     """Find the first error in a log.
 
-    Args:
-        log: The last lines, perhaps of many ranks.
-        of_peers: Whether a traceback is only about other ranks that were lost.
-
-    Returns:
-        The error, as it ended the program; None where there is none.
+    `of_peers`: whether a traceback is only about other ranks that were lost. Returns the error, as
+    it ended the program; None where there is none.
     """
     ranks = re.findall(r"^\[rank(\d+)\]:? ?Traceback", log, re.MULTILINE)
     rank = int(ranks[0]) if ranks else None

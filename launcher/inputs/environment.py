@@ -54,16 +54,10 @@ _REFERENCES = {
 def variables(name: str, value: Any) -> tuple[dict[str, Any], ...]:
     """Read an object of environment variables.
 
-    Args:
-        name: The input's name, for messages.
-        value: From names to a string, a number, true or false, or a reference such as
-            `{"secretKeyRef": {"name": "s", "key": "k"}}`.
-
-    Returns:
-        The variables in the form of a container's `env`.
-
-    Raises:
-        InputError: If a name or value cannot be a variable's; the message names it.
+    `value`: from names to a string, a number, true or false, or a reference such as
+    `{"secretKeyRef": {"name": "s", "key": "k"}}`. Returns the variables in the form of a
+    container's `env`. Raises InputError: if a name or value cannot be a variable's; the message
+    names it.
     """
     if not readers.is_unset(value) and not isinstance(value, Mapping):
         # The value is not shown: it may hold secrets.
@@ -80,15 +74,7 @@ def merged(
 ) -> tuple[dict[str, Any], ...]:
     """Return the training container's `env` from the task's variables and the input's.
 
-    Args:
-        given: The input's variables, which override the task's.
-        of_task: The task's variables.
-
-    Returns:
-        The variables, the task's first, no name twice.
-
-    Raises:
-        InputError: If a name cannot be a variable's, or is one that others set.
+    Raises InputError: if a name cannot be a variable's, or is one that others set.
     """
     by_name = {str(item.get("name")): dict(item) for item in (*of_task, *given)}
     for name in by_name:
@@ -132,12 +118,7 @@ def _check_reference(name: str, source: str, reference: Any) -> None:
 def check_name(name: str, where: str) -> None:
     """Refuse a name that no environment variable can have.
 
-    Args:
-        name: The name.
-        where: The input that it stands in, for messages.
-
-    Raises:
-        InputError: It cannot be set there.
+    Raises InputError: it cannot be set there.
     """
     if not _NAME.fullmatch(name):
         raise InputError(
@@ -149,12 +130,7 @@ def check_name(name: str, where: str) -> None:
 def check_not_reserved(name: str, where: str) -> None:
     """Refuse the name of a variable that the launcher or the operator sets.
 
-    Args:
-        name: The name.
-        where: The input that it stands in, for messages.
-
-    Raises:
-        InputError: It cannot be set there.
+    Raises InputError: it cannot be set there.
     """
     if name in _SET_BY_LAUNCHER:
         raise InputError(f"{where} may not set {name}: the launcher does.")
@@ -179,8 +155,7 @@ def check_size(
 ) -> None:
     """Refuse more than a step or container can be started with.
 
-    Raises:
-        InputError: If command, arguments and environment together are over 100,000 bytes.
+    Raises InputError: if command, arguments and environment together are over 100,000 bytes.
     """
     sizes = {f"command[{i}]": len(item.encode()) for i, item in enumerate(command)}
     sizes |= {f"args[{i}]": len(item.encode()) for i, item in enumerate(args)}

@@ -36,8 +36,7 @@ _SCALES |= {f"{s}i": 1024.0 ** (i + 1) for i, s in enumerate("KMGTPE")}
 def image(name: str, value: Any) -> str:
     """Read the name of an image; unset gives an empty string.
 
-    Raises:
-        InputError: If it is not one (the kubelet's InvalidImageName).
+    Raises InputError: if it is not one (the kubelet's InvalidImageName).
     """
     word = readers.text(name, value)
     if word and not _IMAGE.fullmatch(word):
@@ -52,16 +51,9 @@ def image(name: str, value: Any) -> str:
 def quantity(name: str, value: Any, *, minimum: str) -> str:
     """Read a Kubernetes quantity, such as `500m` of a CPU or `4Gi` of memory.
 
-    Args:
-        name: The input's name, for messages.
-        value: What arrived; unset gives an empty string.
-        minimum: The smallest amount that can be meant, as a quantity.
-
-    Returns:
-        The quantity as it was written, or an empty string.
-
-    Raises:
-        InputError: If it is no quantity, or smaller than the minimum.
+    `value`: what arrived; unset gives an empty string. `minimum`: the smallest amount that can be
+    meant, as a quantity. Returns the quantity as it was written, or an empty string. Raises
+    InputError: if it is no quantity, or smaller than the minimum.
     """
     if readers.is_unset(value):
         return ""
@@ -98,8 +90,7 @@ def quantity_value(written: str) -> float | None:
 def dns_label(name: str, value: Any) -> str:
     """Read a DNS-1123 label, such as a namespace; unset gives an empty string.
 
-    Raises:
-        InputError: If it is none.
+    Raises InputError: if it is none.
     """
     return _object_name(name, value, _DNS_LABEL, "63 lower case letters, digits and '-'")
 
@@ -107,8 +98,7 @@ def dns_label(name: str, value: Any) -> str:
 def dns_subdomain(name: str, value: Any) -> str:
     """Read the name of an object such as a Secret or a ServiceAccount; unset gives ''.
 
-    Raises:
-        InputError: If it is none.
+    Raises InputError: if it is none.
     """
     rule = "253 lower case letters, digits, '-' and single '.'"
     return _object_name(name, value, _DNS_SUBDOMAIN, rule)
@@ -127,8 +117,7 @@ def _object_name(name: str, value: Any, pattern: re.Pattern[str], rule: str) -> 
 def qualified_key(name: str, key: str) -> str:
     """Return a key that may be a label's or an annotation's: `name` or `prefix/name`.
 
-    Raises:
-        InputError: If it may not.
+    Raises InputError: if it may not.
     """
     prefix, slash, word = key.rpartition("/")
     if not _KEY_NAME.fullmatch(word) or (slash and not _DNS_SUBDOMAIN.fullmatch(prefix)):
@@ -142,8 +131,7 @@ def qualified_key(name: str, key: str) -> str:
 def label_map(name: str, value: Any) -> dict[str, str]:
     """Read labels, their values rendered.
 
-    Raises:
-        InputError: If a key or value cannot be a label's; the message names it.
+    Raises InputError: if a key or value cannot be a label's; the message names it.
     """
     read = annotation_map(name, value)
     for key, item in read.items():
@@ -154,8 +142,7 @@ def label_map(name: str, value: Any) -> dict[str, str]:
 def label_value(name: str, value: str, advice: str = "") -> str:
     """Return a text that may be a label's value.
 
-    Raises:
-        InputError: If it may not; the message ends with the advice.
+    Raises InputError: if it may not; the message ends with the advice.
     """
     if not _LABEL_VALUE.fullmatch(value):
         raise InputError(
@@ -168,8 +155,7 @@ def label_value(name: str, value: str, advice: str = "") -> str:
 def annotation_map(name: str, value: Any) -> dict[str, str]:
     """Read annotations, their values rendered.
 
-    Raises:
-        InputError: If a key cannot be an annotation's or a value is no scalar.
+    Raises InputError: if a key cannot be an annotation's or a value is no scalar.
     """
     return {
         qualified_key(name, key): readers.rendered(f"{name}[{key!r}]", item)

@@ -33,8 +33,7 @@ _POD_SECURITY_FIELDS = (
 def gpu_resource(name: str, value: Any) -> str:
     """Read the name of an accelerator's resource.
 
-    Raises:
-        InputError: If no accelerator can be called so.
+    Raises InputError: if no accelerator can be called so.
     """
     resource = readers.text(name, value)
     if "/" not in k8s.qualified_key(name, resource):
@@ -50,12 +49,9 @@ def resources(
 ) -> dict[str, dict[str, str]]:
     """Return a container's `resources`.
 
-    Args:
-        of_task: The task's `requests` and `limits`.
-        explicit: `cpu` and `memory` as quantities, empty where unset; each becomes both the
-            request and the limit.
-        gpu_resource: The name of the accelerator's resource.
-        gpus: How many of it a pod gets; 0 keeps the task's.
+    `of_task`: the task's `requests` and `limits`. `explicit`: `cpu` and `memory` as quantities,
+    empty where unset; each becomes both the request and the limit. `gpus`: how many of it a pod
+    gets; 0 keeps the task's.
     """
     requests = dict(of_task.get("requests", {}))
     limits = dict(of_task.get("limits", {}))
@@ -74,8 +70,7 @@ def resources(
 def accelerators(resources: Mapping[str, Mapping[str, str]]) -> int:
     """Return how many accelerators a container's `resources` have, of any kind.
 
-    Raises:
-        InputError: If the task's number of them is no whole number.
+    Raises InputError: if the task's number of them is no whole number.
     """
     amounts = {**resources.get("requests", {}), **resources.get("limits", {})}
     return sum(
@@ -88,8 +83,7 @@ def accelerators(resources: Mapping[str, Mapping[str, str]]) -> int:
 def tolerations(name: str, value: Any) -> tuple[dict[str, Any], ...]:
     """Read a pod's `tolerations`.
 
-    Raises:
-        InputError: If one has an unknown field, or a word that Kubernetes does not know.
+    Raises InputError: if one has an unknown field, or a word that Kubernetes does not know.
     """
     return tuple(
         _toleration(f"{name}[{i}]", item)
@@ -143,11 +137,7 @@ def _toleration(name: str, item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def affinity(name: str, value: Any) -> dict[str, Any]:
-    """Read a pod's `affinity`.
-
-    Raises:
-        InputError: If it has an unknown field.
-    """
+    """Read a pod's `affinity`. Raises InputError: if it has an unknown field."""
     given = readers.known_fields(name, value, _AFFINITY_FIELDS)
     for key in given:
         readers.mapping(f"{name}.{key}", given[key])
@@ -157,7 +147,6 @@ def affinity(name: str, value: Any) -> dict[str, Any]:
 def security_context(name: str, value: Any) -> dict[str, Any]:
     """Read changes to a pod's `securityContext`; null removes a default.
 
-    Raises:
-        InputError: If it has an unknown field.
+    Raises InputError: if it has an unknown field.
     """
     return readers.known_fields(name, value, _POD_SECURITY_FIELDS)

@@ -28,16 +28,8 @@ def is_unset(value: Any) -> bool:
 def text(name: str, value: Any, default: str = "") -> str:
     """Read a string.
 
-    Args:
-        name: The input's name, for messages.
-        value: What arrived.
-        default: What stands for an unset input.
-
-    Returns:
-        The string as it is, or the default.
-
-    Raises:
-        InputError: If it is no string, or holds what no container can be given.
+    Returns the string as it is, or the default. Raises InputError: if it is no string, or holds
+    what no container can be given.
     """
     if is_unset(value):
         return default
@@ -60,17 +52,8 @@ def encodable(name: str, value: str) -> str:
 def integer(name: str, value: Any, *, minimum: int = 0, maximum: int = 2**31 - 1) -> int:
     """Read a whole number.
 
-    Args:
-        name: The input's name, for messages.
-        value: What arrived; 3.0 and '3' are 3, unset is 0.
-        minimum: The smallest value allowed.
-        maximum: The largest value allowed.
-
-    Returns:
-        The number.
-
-    Raises:
-        InputError: If it is no whole number, or out of range.
+    `value`: what arrived; 3.0 and '3' are 3, unset is 0. Raises InputError: if it is no whole
+    number, or out of range.
     """
     if is_unset(value):
         return 0
@@ -83,11 +66,7 @@ def integer(name: str, value: Any, *, minimum: int = 0, maximum: int = 2**31 - 1
 
 
 def number(name: str, value: Any) -> float:
-    """Read a finite number.
-
-    Raises:
-        InputError: If it is none.
-    """
+    """Read a finite number. Raises InputError: if it is none."""
     try:
         read = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -112,8 +91,7 @@ def _whole(value: Any) -> int | None:
 def boolean(name: str, value: Any) -> bool:
     """Read a truth value; 'true' and 'false' in any case are accepted too, unset is false.
 
-    Raises:
-        InputError: If it is something else.
+    Raises InputError: if it is something else.
     """
     if is_unset(value):
         return False
@@ -126,8 +104,7 @@ def boolean(name: str, value: Any) -> bool:
 def choice(name: str, value: Any, choices: Sequence[str]) -> str:
     """Read one of a few words; the first is the default.
 
-    Raises:
-        InputError: If it is none of them.
+    Raises InputError: if it is none of them.
     """
     word = text(name, value, choices[0])
     if word not in choices:
@@ -145,16 +122,9 @@ def one_of(*choices: str) -> Callable[[str, Any], str]:
 def rendered(name: str, value: Any) -> str:
     """Write a scalar as a string, the same way every time.
 
-    Args:
-        name: What the value is of, for messages.
-        value: A string (kept byte for byte), a truth value ('true', 'false'), a whole number
-            (3 and 3.0 are '3') or another finite number (1e-05 is '1e-05').
-
-    Returns:
-        The string.
-
-    Raises:
-        InputError: If it is None, a list, an object, or not finite.
+    `value`: a string (kept byte for byte), a truth value ('true', 'false'), a whole number (3 and
+    3.0 are '3') or another finite number (1e-05 is '1e-05'). Raises InputError: if it is None, a
+    list, an object, or not finite.
     """
     if isinstance(value, str):
         return encodable(name, value)
@@ -174,18 +144,13 @@ def rendered(name: str, value: Any) -> str:
 def strings(name: str, value: Any) -> tuple[str, ...]:
     """Read a list of strings; numbers and truth values in it are rendered.
 
-    Raises:
-        InputError: If it is no list, or an element cannot be a string; the message names which.
+    Raises InputError: if it is no list, or an element cannot be a string; the message names which.
     """
     return tuple(rendered(f"{name}[{i}]", item) for i, item in enumerate(sequence(name, value)))
 
 
 def sequence(name: str, value: Any) -> list[Any]:
-    """Read a list, its whole floats made integers again.
-
-    Raises:
-        InputError: If it is no list.
-    """
+    """Read a list, its whole floats made integers again. Raises InputError: if it is no list."""
     if is_unset(value):
         return []
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
@@ -196,8 +161,7 @@ def sequence(name: str, value: Any) -> list[Any]:
 def mapping(name: str, value: Any) -> dict[str, Any]:
     """Read an object with string keys, its whole floats made integers again.
 
-    Raises:
-        InputError: If it is no object, or a key is no string.
+    Raises InputError: if it is no object, or a key is no string.
     """
     if is_unset(value):
         return {}
@@ -223,8 +187,7 @@ def with_integers(value: Any) -> Any:
 def objects(name: str, value: Any, fields: Sequence[str]) -> tuple[dict[str, Any], ...]:
     """Read a list of objects that may have these fields and no other.
 
-    Raises:
-        InputError: If an element is no object or has an unknown field.
+    Raises InputError: if an element is no object or has an unknown field.
     """
     return tuple(
         known_fields(f"{name}[{i}]", item, fields) for i, item in enumerate(sequence(name, value))
@@ -234,8 +197,7 @@ def objects(name: str, value: Any, fields: Sequence[str]) -> tuple[dict[str, Any
 def known_fields(name: str, value: Any, fields: Sequence[str]) -> dict[str, Any]:
     """Read an object that may have these fields and no other.
 
-    Raises:
-        InputError: If it is no object or has an unknown field.
+    Raises InputError: if it is no object or has an unknown field.
     """
     item = mapping(name, value)
     unknown = sorted(set(item) - set(fields))

@@ -28,17 +28,11 @@ _PART_BYTES = 255
 
 @dataclass(frozen=True)
 class Location:
-    """A folder on a claim or in a bucket.
+    """A folder on a claim or in a bucket."""
 
-    Attributes:
-        scheme: `pvc`, `s3` or `gs`.
-        host: The claim's or the bucket's name.
-        path: The folder in it, with no slash at either end; empty for the root.
-    """
-
-    scheme: str
-    host: str
-    path: str = ""
+    scheme: str  # `pvc`, `s3` or `gs`
+    host: str  # the claim's or the bucket's name
+    path: str = ""  # the folder in it, with no slash at either end; empty for the root
 
     @property
     def uri(self) -> str:
@@ -57,11 +51,7 @@ class Location:
     def path_in_container(self, mount: str) -> str:
         """Return the path or URI of this folder in a container.
 
-        Args:
-            mount: The path at which the container mounts the claim.
-
-        Returns:
-            A path below the mount for a claim, an fsspec URI otherwise.
+        Returns a path below the mount for a claim, an fsspec URI otherwise.
         """
         return str(PurePosixPath(mount, self.path)) if self.on_claim else self.uri
 
@@ -69,15 +59,9 @@ class Location:
 def parse(uri: str, name: str = "output_uri") -> Location:
     """Read a location.
 
-    Args:
-        uri: Such as `pvc://claim/sub/path` or `s3://bucket/prefix`.
-        name: The input's name, for messages.
-
-    Returns:
-        The location; `minio` becomes `s3`.
-
-    Raises:
-        InputError: If the scheme is unknown, or the claim, bucket or path cannot be one.
+    `uri`: such as `pvc://claim/sub/path` or `s3://bucket/prefix`. Returns the location; `minio`
+    becomes `s3`. Raises InputError: if the scheme is unknown, or the claim, bucket or path cannot
+    be one.
     """
     scheme, mark, rest = uri.partition("://")
     if not mark or scheme not in SCHEMES:
@@ -116,17 +100,8 @@ def optional_location(name: str, value: Any) -> Location | None:
 def relative(name: str, value: Any) -> str:
     """Read a path below a root, with no empty parts.
 
-    Args:
-        name: The input's name, for messages.
-        value: Parts with slashes between them.
-
-    Returns:
-        The path with no slash at either end.
-
-    Raises:
-        InputError: If a part is `.` or `..`, begins or ends with a blank, holds a control
-            character or is too long for a folder; or if it is a KFP placeholder that nothing
-            filled in.
+    Raises InputError: if a part is `.` or `..`, begins or ends with a blank, holds a control
+    character or is too long for a folder; or if it is a KFP placeholder that nothing filled in.
     """
     path = without_placeholder(readers.text(name, value), name)
     parts = [part for part in path.split("/") if part]
@@ -147,8 +122,7 @@ def relative(name: str, value: Any) -> str:
 def without_placeholder(text: str, name: str) -> str:
     """Return a text that names something, which a placeholder of KFP does not.
 
-    Raises:
-        InputError: If it holds one that nothing filled in.
+    Raises InputError: if it holds one that nothing filled in.
     """
     if "{{" in text:
         raise InputError(
@@ -166,14 +140,8 @@ def job_folder(output: Location, key: str, job_name: str) -> Location:
 def kserve_uri(uri: str) -> str:
     """Return a model's URI as KServe's storage initializer reads it.
 
-    Args:
-        uri: A model's location, such as KFP's `minio://bucket/key`.
-
-    Returns:
-        The URI; `minio` becomes `s3`.
-
-    Raises:
-        InputError: If KServe cannot read it, as with a path on a node.
+    `uri`: a model's location, such as KFP's `minio://bucket/key`. Returns the URI; `minio` becomes
+    `s3`. Raises InputError: if KServe cannot read it, as with a path on a node.
     """
     scheme, mark, rest = uri.strip().partition("://")
     names_no_place = not rest or (scheme in SCHEMES and rest.startswith("/"))

@@ -17,37 +17,25 @@ class TaskSettings:
     """The settings of a task, each in Kubernetes' form, empty where unset.
 
     Attributes:
-        affinity: A pod's `affinity`.
-        tolerations: A pod's `tolerations`.
-        node_selector: A pod's `nodeSelector`.
-        env: A container's `env`.
-        volumes: A pod's `volumes`.
         volume_mounts: A container's `volumeMounts`.
-        resources: A container's `resources`.
     """
 
-    affinity: dict[str, Any] = field(default_factory=dict)
-    tolerations: list[dict[str, Any]] = field(default_factory=list)
-    node_selector: dict[str, str] = field(default_factory=dict)
-    env: list[dict[str, Any]] = field(default_factory=list)
-    volumes: list[dict[str, Any]] = field(default_factory=list)
+    affinity: dict[str, Any] = field(default_factory=dict)  # a pod's `affinity`
+    tolerations: list[dict[str, Any]] = field(default_factory=list)  # a pod's `tolerations`
+    node_selector: dict[str, str] = field(default_factory=dict)  # a pod's `nodeSelector`
+    env: list[dict[str, Any]] = field(default_factory=list)  # a container's `env`
+    volumes: list[dict[str, Any]] = field(default_factory=list)  # a pod's `volumes`
     volume_mounts: list[dict[str, Any]] = field(default_factory=list)
-    resources: dict[str, dict[str, str]] = field(default_factory=dict)
+    resources: dict[str, dict[str, str]] = field(default_factory=dict)  # a container's `resources`
 
 
 def read(_name: str, value: Any) -> TaskSettings:
     """Read what KFP passes for a parameter of type `dsl.TaskConfig`.
 
-    Args:
-        _name: Not used: messages name the setting.
-        value: A `dsl.TaskConfig`, whose fields are all None in a local run; the backend's JSON
-            object; or None.
-
-    Returns:
-        The settings, with nulls and empty parts left out and whole floats made integers.
-
-    Raises:
-        InputError: If a field is of another type than the backend writes.
+    `_name`: not used: messages name the setting. `value`: a `dsl.TaskConfig`, whose fields are all
+    None in a local run; the backend's JSON object; or None. Returns the settings, with nulls and
+    empty parts left out and whole floats made integers. Raises InputError: if a field is of another
+    type than the backend writes.
     """
 
     def objects(field: str) -> Any:

@@ -27,35 +27,21 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class JobState:
-    """A job's state.
+    """A job's state."""
 
-    Attributes:
-        phase: Where it is in its life.
-        reason: The reason of the condition that says so, or empty.
-        message: The message of that condition, or empty.
-        since: The condition's last transition, as the cluster wrote it, or empty.
-        deleting: Whether it is terminating.
-        warning: What a person must know of a success, or empty.
-    """
-
-    phase: Phase
-    reason: str = ""
-    message: str = ""
-    since: str = ""
-    deleting: bool = False
-    warning: str = ""
+    phase: Phase  # where it is in its life
+    reason: str = ""  # the reason of the condition that says so, or empty
+    message: str = ""  # the message of that condition, or empty
+    since: str = ""  # the condition's last transition, as the cluster wrote it, or empty
+    deleting: bool = False  # whether it is terminating
+    warning: str = ""  # what a person must know of a success, or empty
 
 
 def true_conditions(conditions: list[Object], terminal: tuple[str, ...]) -> dict[str, Object]:
     """Find the conditions whose status is "True", by type; their place in the list means nothing.
 
-    Args:
-        conditions: The conditions of a job. There should be one of a type; of several, the one
-            that changed last counts.
-        terminal: The types that stay once they are True.
-
-    Returns:
-        The conditions by type.
+    `conditions`: the conditions of a job. There should be one of a type; of several, the one that
+    changed last counts.
     """
     found: dict[str, Object] = {}
     for condition in sorted(conditions, key=lambda c: (_changed(c), _is_true(c))):

@@ -36,18 +36,10 @@ _DIRECTIVE = "$patch"
 def merge(base: dict[str, Any], patch: dict[str, Any], where: str) -> dict[str, Any]:
     """Return an object changed by a patch.
 
-    Args:
-        base: The object, which stays as it is.
-        patch: The changes. null removes a field; in a list that is merged by a key, an element
-            with `"$patch": "delete"` removes the one it names, which one after it replaces.
-        where: The patch's own name, for messages.
-
-    Returns:
-        A new object.
-
-    Raises:
-        InputError: If the patch has another type than what it changes, or an element of a list
-            that is merged lacks its key.
+    `patch`: the changes. null removes a field; in a list that is merged by a key, an element with
+    `"$patch": "delete"` removes the one it names, which one after it replaces. Raises InputError:
+    if the patch has another type than what it changes, or an element of a list that is merged lacks
+    its key.
     """
     result = copy.deepcopy(base)
     for key, value in patch.items():

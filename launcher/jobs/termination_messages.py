@@ -27,17 +27,11 @@ Curve = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True)
 class Export:
-    """What training exported.
+    """What training exported."""
 
-    Attributes:
-        path: Its folder below the job's folder.
-        sha256: The hash of its `model.json`; empty if it is unknown.
-        model: The short form of `model.json`.
-    """
-
-    path: str
-    sha256: str = ""
-    model: dict[str, Any] = field(default_factory=dict)
+    path: str  # its folder below the job's folder
+    sha256: str = ""  # the hash of its `model.json`; empty if it is unknown
+    model: dict[str, Any] = field(default_factory=dict)  # the short form of `model.json`
 
 
 @dataclass(frozen=True)
@@ -45,66 +39,44 @@ class Success:
     """A container's report of a training that succeeded.
 
     Attributes:
-        pod: The pod that reported it.
         metrics: The final metrics; not all need be finite.
-        world_size: The number of processes; 0 if it is unknown.
-        export: What was exported, or None.
-        curves: Loss and metrics by step, thinned.
         samples: Held-out samples with the model's answers: `instance` and `prediction`.
-        no_numbers: Names of reported metrics that are not numbers.
     """
 
-    pod: str
+    pod: str  # the pod that reported it
     metrics: dict[str, float] = field(default_factory=dict)
-    world_size: int = 0
-    export: Export | None = None
-    curves: dict[str, Curve] = field(default_factory=dict)
+    world_size: int = 0  # the number of processes; 0 if it is unknown
+    export: Export | None = None  # what was exported, or None
+    curves: dict[str, Curve] = field(default_factory=dict)  # loss and metrics by step, thinned
     samples: tuple[dict[str, Any], ...] = ()
-    no_numbers: tuple[str, ...] = ()
+    no_numbers: tuple[str, ...] = ()  # names of reported metrics that are not numbers
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A container's report of its first rank that failed.
+    """A container's report of its first rank that failed."""
 
-    Attributes:
-        pod: The pod that reported it.
-        rank: The global rank; None if it is unknown.
-        time: Unix time of the failure; infinite if it is unknown.
-        type: The exception's class.
-        message: The exception's message.
-        traceback: Its traceback.
-    """
-
-    pod: str
-    rank: int | None
-    time: float
-    type: str
-    message: str
-    traceback: str
+    pod: str  # the pod that reported it
+    rank: int | None  # the global rank; None if it is unknown
+    time: float  # unix time of the failure; infinite if it is unknown
+    type: str  # the exception's class
+    message: str  # the exception's message
+    traceback: str  # its traceback
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """All reports of the training containers.
+    """All reports of the training containers."""
 
-    Attributes:
-        success: The fullest message of success, or None.
-        failures: Messages of failure, the earliest first.
-    """
-
-    success: Success | None = None
-    failures: tuple[Failure, ...] = ()
+    success: Success | None = None  # the fullest message of success, or None
+    failures: tuple[Failure, ...] = ()  # messages of failure, the earliest first
 
 
 def read_messages(pods: Iterable[Object]) -> Outcome:
     """Read the termination messages of every container, of its current and last state.
 
-    Args:
-        pods: Pod objects as last seen. Rank 0 need not be on the first, so all are read.
-
-    Returns:
-        The outcome; empty when nothing reads as a message of ours.
+    `pods`: pod objects as last seen. Rank 0 need not be on the first, so all are read. Returns the
+    outcome; empty when nothing reads as a message of ours.
     """
     successes: list[Success] = []
     failures: dict[Failure, None] = {}

@@ -50,16 +50,7 @@ _VOLUMES = {
 
 
 def what_to_do(state: Rollout, seen: Snapshot, reason: str = "") -> str:
-    """Return what a person can do about it.
-
-    Args:
-        state: How far the rollout came.
-        seen: What was last read of it.
-        reason: Why it failed, in the cluster's words.
-
-    Returns:
-        Sentences.
-    """
+    """Return what a person can do about it."""
     if stopped(seen.service):
         return "Let it run again, if whoever stopped it agrees, and start the step again."
     refused = objects.condition(seen.workload or {}, "ReplicaFailure")

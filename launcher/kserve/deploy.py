@@ -39,48 +39,31 @@ class Timing:
     """How often and how long the cluster is polled. All in seconds but for `confirmations`.
 
     Attributes:
-        poll_interval: Between two reads.
-        slow_poll_interval: The same after the first minute.
-        confirmations: How many reads in a row must find the new revision serving.
-        confirm_interval: Between those.
         unavailable_after: A read that takes longer found the server unavailable; its time does not
             count against any limit.
-        url_grace: How long a service may be Ready without a URL.
-        refusal_grace: How long KServe's refusal must last; it may be of the spec before.
-        load_grace: How long KServe must say that the new model failed to load.
-        deletion_timeout: How long an old service's deletion may take.
-        kind_grace: How long KServe's kind may be unknown to the server, which may have started
-            just now.
+        kind_grace: How long KServe's kind may be unknown to the server, which may have started just
+            now.
     """
 
-    poll_interval: float = 0.5
-    slow_poll_interval: float = 3.0
-    confirmations: int = 3
-    confirm_interval: float = 0.25
+    poll_interval: float = 0.5  # between two reads
+    slow_poll_interval: float = 3.0  # the same after the first minute
+    confirmations: int = 3  # how many reads in a row must find the new revision serving
+    confirm_interval: float = 0.25  # between those
     unavailable_after: float = 5.0
-    url_grace: float = 15.0
-    refusal_grace: float = 10.0
-    load_grace: float = 120.0
-    deletion_timeout: float = 300.0
+    url_grace: float = 15.0  # how long a service may be Ready without a URL
+    refusal_grace: float = 10.0  # how long KServe's refusal must last; it may be of the spec before
+    load_grace: float = 120.0  # how long KServe must say that the new model failed to load
+    deletion_timeout: float = 300.0  # how long an old service's deletion may take
     kind_grace: float = 20.0
 
 
 def apply(kube: Kube, inputs: ServiceInputs, timing: Timing) -> Object:
     """Creates the service, or changes the one that is there.
 
-    Args:
-        kube: The cluster.
-        inputs: What is wanted.
-        timing: How long a deletion may take.
-
-    Returns:
-        The service as the cluster took it.
-
-    Raises:
-        Refused: Validation or a webhook refused it; the message has its words.
-        InputError: A canary was asked for where all traffic would go to it.
-        DeployFailed: An old service of this name is still being deleted, or the cluster has no
-            KServe.
+    `timing`: how long a deletion may take. Raises Refused: validation or a webhook refused it; the
+    message has its words. Raises InputError: a canary was asked for where all traffic would go to
+    it. Raises DeployFailed: an old service of this name is still being deleted, or the cluster has
+    no KServe.
     """
     started = time.monotonic()
     while True:

@@ -26,8 +26,7 @@ MODES |= {"Standard": "Standard", "Knative": "Knative"}
 def service_name(name: str, value: Any) -> str:
     """Make a service's name of the input.
 
-    Raises:
-        InputError: Nothing is left that a name may have, or KFP left a placeholder in it.
+    Raises InputError: nothing is left that a name may have, or KFP left a placeholder in it.
     """
     given = storage.without_placeholder(readers.text(name, value), name)
     word = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
@@ -150,14 +149,8 @@ class DeployInputs:
 def parse_deploy_inputs(**inputs: Any) -> DeployInputs:
     """Check the inputs of `kserve_deploy`, the model not counted.
 
-    Args:
-        **inputs: The component's inputs by name, as KFP passes them.
-
-    Returns:
-        The inputs with defaults filled in.
-
-    Raises:
-        InputError: One cannot work; the message names it, its value, the limit and the way out.
+    `inputs`: the component's inputs by name, as KFP passes them. Raises InputError: one cannot
+    work; the message names it, its value, the limit and the way out.
     """
     given = parse(DeployInputs, "kserve_deploy", inputs)
     if given.canary_traffic_percent >= 0 and MODES[given.deployment_mode] == "Standard":

@@ -31,28 +31,19 @@ class Snapshot:
     """What was last read of a rollout.
 
     Attributes:
-        service: The InferenceService.
         workload: What runs it, its Deployment or its newest Revision; None where there is none.
-        pods: The new revision's pods.
-        unread: Why the pods could not be read; empty where they could.
     """
 
-    service: Object
+    service: Object  # the InferenceService
     workload: Object | None
-    pods: list[Object]
-    unread: str
+    pods: list[Object]  # the new revision's pods
+    unread: str  # why the pods could not be read; empty where they could
 
 
 def explain(kube: Kube, inputs: ServiceInputs, seen: Snapshot) -> Iterator[str]:
     """Yield what serves now, and all that may explain why the new revision does not.
 
-    Args:
-        kube: The cluster, for logs and events; what cannot be read is named.
-        inputs: What was asked for.
-        seen: What was last read.
-
-    Yields:
-        The parts of the explanation.
+    `kube`: the cluster, for logs and events; what cannot be read is named.
     """
     for part in _parts(kube, inputs, seen):
         yield "\n".join(clipped(line) for line in part.splitlines())
@@ -157,12 +148,7 @@ def _log_tail(
 
 
 def warnings(kube: Kube, pod: str) -> list[Object]:
-    """Read the last warnings about a pod, without those that only repeat its state.
-
-    Args:
-        kube: The cluster.
-        pod: The pod's name.
-    """
+    """Read the last warnings about a pod, without those that only repeat its state."""
     events = kube.list(EVENT, fields=f"involvedObject.name={pod}")
     found = [e for e in events if e.get("type") == "Warning" and e.get("reason") != REPEATED_REASON]
     return found[-MOST_EVENTS:]

@@ -30,46 +30,26 @@ HOST_LIMIT = 63
 
 @dataclass(frozen=True)
 class ServiceInputs:
-    """Everything that an InferenceService of ours is made of, checked.
+    """Everything that an InferenceService of ours is made of, checked."""
 
-    Attributes:
-        name: The service's name, which is also the model's name in its URL.
-        namespace: Its namespace; empty for the step's own.
-        protocol: `v1` or `v2`.
-        predictor: Its `spec.predictor`, with the spec's hash in the annotations.
-        labels: Its labels.
-        annotations: Its annotations.
-        canary: Whether only a part of the traffic goes to the new revision.
-        spec_hash: The hash of all that makes a revision.
-        timeout: Seconds until the new revision must serve.
-        made_in: The namespace of the job that made the model; empty where that is not known.
-    """
-
-    name: str
-    namespace: str
-    protocol: str
-    predictor: Mapping[str, Any]
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
-    canary: bool
-    spec_hash: str
-    timeout: int
-    made_in: str
+    name: str  # the service's name, which is also the model's name in its URL
+    namespace: str  # its namespace; empty for the step's own
+    protocol: str  # `v1` or `v2`
+    predictor: Mapping[str, Any]  # its `spec.predictor`, with the spec's hash in the annotations
+    labels: Mapping[str, str]  # its labels
+    annotations: Mapping[str, str]  # its annotations
+    canary: bool  # whether only a part of the traffic goes to the new revision
+    spec_hash: str  # the hash of all that makes a revision
+    timeout: int  # seconds until the new revision must serve
+    made_in: str  # the namespace of the job that made the model; empty where that is not known
 
 
 def parse_inputs(model_uri: str, metadata: Mapping[str, Any], **inputs: Any) -> ServiceInputs:
     """Check the inputs of `kserve_deploy`.
 
-    Args:
-        model_uri: The URI of the Model artifact.
-        metadata: Its metadata; `storage_uri` beats the URI, `format` names the model format.
-        **inputs: The component's other inputs, as KFP hands them over.
-
-    Returns:
-        The service's parts.
-
-    Raises:
-        InputError: One cannot work; the message names it, its value, the limit and the way out.
+    `metadata`: its metadata; `storage_uri` beats the URI, `format` names the model format.
+    `inputs`: the component's other inputs, as KFP hands them over. Raises InputError: one cannot
+    work; the message names it, its value, the limit and the way out.
     """
     given = parse_deploy_inputs(**inputs)
     predictor = _predictor(given, model_uri, metadata)
@@ -99,8 +79,7 @@ def parse_inputs(model_uri: str, metadata: Mapping[str, Any], **inputs: Any) -> 
 def check_host(name: str, namespace: str) -> None:
     """Refuse a name whose host KServe could never make, though the API server takes it.
 
-    Raises:
-        InputError: With the arithmetic.
+    Raises InputError: with the arithmetic.
     """
     host = f"{name}-predictor-{namespace}"
     if len(host) > HOST_LIMIT:
@@ -190,13 +169,8 @@ def _format(given: DeployInputs, known: str) -> str:
 def manifest(inputs: ServiceInputs, existing: Object | None) -> Object:
     """Build the InferenceService.
 
-    Args:
-        inputs: The checked inputs.
-        existing: The service as it is, or None. Labels, annotations and components that are not
-            ours are kept.
-
-    Returns:
-        The object, with the existing one's resourceVersion.
+    `existing`: the service as it is, or None. Labels, annotations and components that are not ours
+    are kept. Returns the object, with the existing one's resourceVersion.
     """
     service = copy.deepcopy(existing) if existing else {"metadata": {}, "spec": {}}
     service |= {

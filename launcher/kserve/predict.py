@@ -80,16 +80,8 @@ class NoAnswer(StepError):
 def ask(server: PredictInputs, known: Sequence[Known]) -> list[Any]:
     """Gets a prediction for each request, some at a time.
 
-    Args:
-        server: Where to ask.
-        known: The requests.
-
-    Returns:
-        The predictions, in order.
-
-    Raises:
-        NoAnswer: The server refused a request, or could not be reached within ready_timeout.
-        WrongAnswers: An answer is not of V1's form.
+    Returns the predictions, in order. Raises NoAnswer: the server refused a request, or could not
+    be reached within ready_timeout. Raises WrongAnswers: an answer is not of V1's form.
     """
     predictions: list[Any] = []
     with urllib3.PoolManager(retries=False, timeout=server.request_timeout) as http:
@@ -152,12 +144,8 @@ def _predictions(answer: bytes, count: int) -> list[Any]:
 def agrees(expected: Any, got: Any) -> bool:
     """Whether an answer is the known one.
 
-    Args:
-        expected: The known answer. An integer is compared with the answer's `class`.
-        got: The answer.
-
-    Returns:
-        Whether they agree; floats do within 1 part in 10,000, for hardware differs.
+    `expected`: the known answer. An integer is compared with the answer's `class`. Returns whether
+    they agree; floats do within 1 part in 10,000, for hardware differs.
     """
     if isinstance(expected, int) and isinstance(got, Mapping):
         return bool(got.get("class") == expected)
@@ -176,8 +164,7 @@ def agrees(expected: Any, got: Any) -> bool:
 def check(known: Sequence[Known], predictions: Sequence[Any]) -> None:
     """Compares answers with the known ones.
 
-    Raises:
-        WrongAnswers: Some differ; the message says which.
+    Raises WrongAnswers: some differ; the message says which.
     """
     wrong = [i for i, k in enumerate(known) if not agrees(k.prediction, predictions[i])]
     if wrong:

@@ -22,15 +22,10 @@ _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 
 @dataclass(frozen=True)
 class Known:
-    """A request with its known answer.
+    """A request with its known answer."""
 
-    Attributes:
-        instance: What is sent.
-        prediction: What must come back: an integer is compared with the answer's `class`.
-    """
-
-    instance: Any
-    prediction: Any
+    instance: Any  # what is sent
+    prediction: Any  # what must come back: an integer is compared with the answer's `class`
 
 
 def _url(name: str, value: Any) -> str:
@@ -129,13 +124,7 @@ class PredictInputs:
 def parse_predict_inputs(**inputs: Any) -> PredictInputs:
     """Check the inputs of `kserve_predict`, the model not counted.
 
-    Args:
-        **inputs: The component's inputs by name, as KFP passes them.
-
-    Returns:
-        The inputs with defaults filled in.
-
-    Raises:
-        InputError: One cannot work; the message names it, its value, the limit and the way out.
+    `inputs`: the component's inputs by name, as KFP passes them. Raises InputError: one cannot
+    work; the message names it, its value, the limit and the way out.
     """
     return parse(PredictInputs, "kserve_predict", inputs)

@@ -25,15 +25,13 @@ class Rollout:
     """The state of the new revision.
 
     Attributes:
-        done: Whether the new revision serves.
-        waits_for: What is still missing, in words.
         refusal: What KServe or the cluster says makes this spec impossible; it may still be about
             the previous one.
         failed_load: What KServe says of the new model, which did not load; a restart may mend it.
     """
 
-    done: bool
-    waits_for: str = ""
+    done: bool  # whether the new revision serves
+    waits_for: str = ""  # what is still missing, in words
     refusal: str = ""
     failed_load: str = ""
 
@@ -57,14 +55,8 @@ def rollout(service: Object, workload: Object | None, spec_hash: str) -> Rollout
     and `modelStatus` is Loaded whenever Ready is True. What counts is that our own hash has reached
     what runs, and that it runs whole.
 
-    Args:
-        service: The InferenceService.
-        workload: Its Deployment in Standard mode, or its newest Revision in Knative mode; None
-            where there is none yet.
-        spec_hash: The hash of the wanted spec.
-
-    Returns:
-        The state.
+    `workload`: its Deployment in Standard mode, or its newest Revision in Knative mode; None where
+    there is none yet.
     """
     status = dig(service, "status", "modelStatus") or {}
     transition = str(status.get("transitionStatus") or "")
@@ -92,8 +84,7 @@ def _idles(service: Object, transition: str) -> bool:
 def stopped(service: Object) -> str:
     """Return that a service has been stopped, in words; or an empty string.
 
-    Args:
-        service: The InferenceService; KServe runs nothing of it while it has the annotation.
+    `service`: the InferenceService; KServe runs nothing of it while it has the annotation.
     """
     if str(dig(service, "metadata", "annotations", STOP_ANNOTATION) or "").lower() != "true":
         return ""
@@ -207,12 +198,8 @@ def model_failure(service: Object) -> str:
 def base_url(service: Object, *, internal: bool) -> str:
     """Return the service's URL.
 
-    Args:
-        service: The InferenceService.
-        internal: Whether the URL for callers within the cluster is wanted.
-
-    Returns:
-        The URL, or an empty string if the status has none that could be asked.
+    `internal`: whether the URL for callers within the cluster is wanted. Returns the URL, or an
+    empty string if the status has none that could be asked.
     """
     path = ("status", "address", "url") if internal else ("status", "url")
     said = str(dig(service, *path) or "")
@@ -222,10 +209,7 @@ def base_url(service: Object, *, internal: bool) -> str:
 def predict_url(base: str, name: str, protocol: str) -> str:
     """Return the exact URL that answers predictions.
 
-    Args:
-        base: The service's URL; older KServe puts a path into it.
-        name: The model's name.
-        protocol: `v1` or `v2`.
+    `base`: the service's URL; older KServe puts a path into it. `protocol`: `v1` or `v2`.
     """
     path = f"/v1/models/{name}:predict" if protocol == "v1" else f"/v2/models/{name}/infer"
     parts = urlsplit(base)
@@ -235,22 +219,15 @@ def predict_url(base: str, name: str, protocol: str) -> str:
 def reachable_from_outside(url: str) -> bool:
     """Whether a URL may lead to the service from outside of the cluster.
 
-    Args:
-        url: A URL of the service. Names of Kubernetes' Services are known to pods only, and
-            example.com is KServe's domain where an administrator has set none.
+    `url`: a URL of the service. Names of Kubernetes' Services are known to pods only, and
+    example.com is KServe's domain where an administrator has set none.
     """
     host = urlsplit(url).hostname or ""
     return "." in host and not host.endswith((".svc", ".cluster.local", ".example.com"))
 
 
 def port_forward_advice(service: str, namespace: str, path: str) -> str:
-    """Say how a person reaches a predictor from outside of the cluster.
-
-    Args:
-        service: The name of the predictor's Service.
-        namespace: Its namespace.
-        path: The path of the predict URL.
-    """
+    """Say how a person reaches a predictor from outside of the cluster."""
     return (
         "It cannot be reached from outside of the cluster. From your own machine: `kubectl "
         f"port-forward -n {namespace} service/{service} 8080:80`, then http://localhost:8080{path}"

@@ -35,19 +35,12 @@ from kfp_pytorch.launcher.runtime.printing import Progress, log
 
 @dataclass
 class Waiter:
-    """Waits until the new revision of one service serves.
+    """Waits until the new revision of one service serves."""
 
-    Attributes:
-        kube: The cluster.
-        inputs: What was asked for.
-        timing: How often and how long to poll.
-        uid: The uid of the service that was written.
-    """
-
-    kube: Kube
-    inputs: ServiceInputs
-    timing: Timing
-    uid: str
+    kube: Kube  # the cluster
+    inputs: ServiceInputs  # what was asked for
+    timing: Timing  # how often and how long to poll
+    uid: str  # the uid of the service that was written
 
     def __post_init__(self) -> None:
         # Shorter than `Timing.unavailable_after`: what only explains is not waited for.
@@ -66,11 +59,8 @@ class Waiter:
     def run(self) -> Object:
         """Waits.
 
-        Returns:
-            The service, whose new revision serves and whose status has a URL.
-
-        Raises:
-            DeployFailed: It does not; the message says why, with what serves now.
+        Returns the service, whose new revision serves and whose status has a URL. Raises
+        DeployFailed: it does not; the message says why, with what serves now.
         """
         started, progress, confirmed = time.monotonic(), Progress(120.0), 0
         while True:

@@ -14,17 +14,11 @@ from kfp_pytorch.launcher.text import some
 
 @dataclass(frozen=True)
 class Refusal:
-    """One kind of refusal.
+    """One kind of refusal."""
 
-    Attributes:
-        substring: What its words have in them.
-        advice: What to do about it.
-        permanent: Whether no waiting mends it.
-    """
-
-    substring: str
-    advice: str
-    permanent: bool = True
+    substring: str  # what its words have in them
+    advice: str  # what to do about it
+    permanent: bool = True  # whether no waiting mends it
 
 
 # The first that fits counts.
@@ -96,11 +90,7 @@ _CONTAINERS = re.compile(r'container "([^"]+)"|containers ("[^)]+?) must')
 
 
 def is_permanent(words: str) -> bool:
-    """Tell whether no waiting mends a refusal.
-
-    Args:
-        words: The server's words.
-    """
+    """Tell whether no waiting mends a refusal."""
     found = _kind(words)
     return found is not None and found.permanent
 
@@ -108,10 +98,8 @@ def is_permanent(words: str) -> bool:
 def advice(words: str, *, container: str = "", added: Mapping[str, str] | None = None) -> str:
     """Return what to do about a refusal.
 
-    Args:
-        words: The server's words.
-        container: The container of a pod that the step itself describes.
-        added: Advice about containers that an operator adds, by their names.
+    `container`: the container of a pod that the step itself describes; `added`: advice about
+    containers that an operator adds, by their names.
     """
     found = _kind(words)
     if found is None:

@@ -29,23 +29,14 @@ _NOT_YET = re.compile(r"not yet ready to handle request|status unknown for quota
 
 @dataclass(frozen=True)
 class Call:
-    """A request to the API server.
+    """A request to the API server."""
 
-    Attributes:
-        verb: The verb as RBAC names it: get, list, watch, create, update, patch or delete.
-        resource: The resource as RBAC names it, such as `pytorchjobs` or `pods/log`.
-        group: The API group; empty for the core group.
-        namespace: The namespace.
-        name: The object's name; empty for a collection.
-        account: The account, as far as the credentials name it.
-    """
-
-    verb: str
-    resource: str
-    group: str
-    namespace: str
-    name: str = ""
-    account: str = ""
+    verb: str  # the verb as RBAC names it: get, list, watch, create, update, patch or delete
+    resource: str  # the resource as RBAC names it, such as `pytorchjobs` or `pods/log`
+    group: str  # the API group; empty for the core group
+    namespace: str  # the namespace
+    name: str = ""  # the object's name; empty for a collection
+    account: str = ""  # the account, as far as the credentials name it
 
     def __str__(self) -> str:
         target = f"{self.resource} {self.name!r}" if self.name else self.resource
@@ -187,14 +178,8 @@ class StreamIdle(Unreachable):
 def error_from(call: Call, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     """Turns an HTTP answer that is not a success into its error.
 
-    Args:
-        call: The request.
-        status: The HTTP status.
-        headers: The answer's headers.
-        body: The answer's body; a `Status` object when the API server itself answers.
-
-    Returns:
-        The error; its class says what to do.
+    `body`: the answer's body; a `Status` object when the API server itself answers. Returns the
+    error; its class says what to do.
     """
     answer = _status_object(body)
     reason = str(answer.get("reason") or "")
@@ -210,12 +195,7 @@ def error_from(call: Call, status: int, headers: Mapping[str, str], body: bytes)
 def error_from_status(call: Call, answer: Mapping[str, Any]) -> ApiError:
     """Turns the `Status` object of a watch's ERROR event into its error.
 
-    Args:
-        call: The watch.
-        answer: The event's object.
-
-    Returns:
-        The error; `Expired` for 410 in each of its forms; never a refusal of access.
+    Returns the error; `Expired` for 410 in each of its forms; never a refusal of access.
     """
     code = answer.get("code")
     status = code if isinstance(code, int) else 500

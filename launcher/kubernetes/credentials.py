@@ -39,24 +39,19 @@ class Credentials:
     """How to reach an API server.
 
     Attributes:
-        server: The server's URL, without a slash at the end.
-        namespace: The namespace of the credentials.
-        source: Where they come from, for messages.
-        account: The account, as far as they name it; or empty.
         authorization: The `Authorization` header's value, or empty. Never shown.
         tls: The TLS settings; None for plain HTTP.
         server_name: The name to verify the server's certificate against; empty: the URL's host.
-        proxy: A proxy's URL, or empty.
     """
 
-    server: str
-    namespace: str
-    source: str
-    account: str = ""
+    server: str  # the server's URL, without a slash at the end
+    namespace: str  # the namespace of the credentials
+    source: str  # where they come from, for messages
+    account: str = ""  # the account, as far as they name it; or empty
     authorization: str = field(default="", repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     server_name: str = ""
-    proxy: str = field(default="", repr=False)
+    proxy: str = field(default="", repr=False)  # a proxy's URL, or empty
 
 
 def load(environ: Mapping[str, str] = os.environ, account: Path = SERVICE_ACCOUNT) -> Credentials:
@@ -65,15 +60,8 @@ def load(environ: Mapping[str, str] = os.environ, account: Path = SERVICE_ACCOUN
     KUBECONFIG comes first, where it is set (a local run may itself run in a pod), then the
     pod's service account, then the default kubeconfig.
 
-    Args:
-        environ: The environment's variables.
-        account: The folder that the service account is mounted in.
-
-    Returns:
-        The credentials as they are on disk now.
-
-    Raises:
-        NoCluster: There are none, or they cannot be read.
+    `account`: the folder that the service account is mounted in. Raises NoCluster: there are none,
+    or they cannot be read.
     """
     if environ.get("KUBECONFIG"):
         return _from_kubeconfig(environ["KUBECONFIG"], f"KUBECONFIG={environ['KUBECONFIG']}")
@@ -207,8 +195,7 @@ def _token(user: Mapping[str, Any], folder: Path) -> str:
 def _sendable(token: str) -> str:
     """A token without the line break at the end of a file.
 
-    Raises:
-        ValueError: No header can have it; the token is not shown.
+    Raises ValueError: no header can have it; the token is not shown.
     """
     whole = token.strip()
     if not _IN_HEADER.fullmatch(whole):
@@ -299,8 +286,7 @@ def _within(host: str, networks: str) -> bool:
 def _usable(proxy: str) -> str:
     """A proxy's URL, with the scheme that it may be written without.
 
-    Raises:
-        NoCluster: It is no proxy for HTTP.
+    Raises NoCluster: it is no proxy for HTTP.
     """
     proxy = proxy.strip()
     whole = proxy if "://" in proxy else f"http://{proxy}"

@@ -35,12 +35,7 @@ def is_workload(event: Object, prefix: str) -> bool:
 def reason(pods: Iterable[Object], events: list[Object]) -> str:
     """Return why pods do not run yet, or do not exist yet.
 
-    Args:
-        pods: The job's pods as last seen, in order.
-        events: The events about it, oldest first.
-
-    Returns:
-        The cluster's message with the name of the first pod that waits; or an empty string.
+    Returns the cluster's message with the name of the first pod that waits; or an empty string.
     """
     stuck = [pod for pod in pods if not is_running_or_ended(pod)]
     for pod in stuck:

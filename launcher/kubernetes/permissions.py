@@ -30,17 +30,11 @@ class Readiness(enum.Enum):
 
 @dataclass
 class _Denials:
-    """403s of one call in a row; times are of the monotonic clock.
+    """403s of one call in a row; times are of the monotonic clock."""
 
-    Attributes:
-        since: When the first came.
-        last: When the last came.
-        while_ready: How many came while the server was ready.
-    """
-
-    since: float
-    last: float
-    while_ready: int = 0
+    since: float  # when the first came
+    last: float  # when the last came
+    while_ready: int = 0  # how many came while the server was ready
 
 
 class Permissions:
@@ -69,13 +63,8 @@ class Permissions:
     def is_missing(self, call: Call, readiness: Readiness, now: float) -> bool:
         """Notes a 403 and decides whether it is believed.
 
-        Args:
-            call: The call, which was never allowed.
-            readiness: The answer of `/readyz` after the 403.
-            now: The time, by the monotonic clock.
-
-        Returns:
-            Whether the permission is missing.
+        `readiness`: the answer of `/readyz` after the 403; `now`: the time, by the monotonic clock.
+        Returns whether the permission is missing.
         """
         with self._lock:
             denials = self._denied.get(call)

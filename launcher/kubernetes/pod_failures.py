@@ -39,21 +39,13 @@ _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
 
 @dataclass(frozen=True)
 class StartupFailure:
-    """A container that cannot start.
+    """A container that cannot start."""
 
-    Attributes:
-        pod: The pod's name.
-        container: The container's name.
-        reason: The kubelet's reason, such as `ImagePullBackOff`.
-        message: The kubelet's words.
-        image: The container's image.
-    """
-
-    pod: str
-    container: str
-    reason: str
-    message: str
-    image: str
+    pod: str  # the pod's name
+    container: str  # the container's name
+    reason: str  # the kubelet's reason, such as `ImagePullBackOff`
+    message: str  # the kubelet's words
+    image: str  # the container's image
 
     def __str__(self) -> str:
         words = f": {self.message}" if self.message else ""
@@ -66,21 +58,16 @@ class Crash:
     """One end of a container that was not a success.
 
     Attributes:
-        pod: The pod's name.
-        uid: The pod's uid.
-        container: The container's name.
-        number: How often the container had ended before.
         restarted: Whether the container was started again, so that its log is the previous one.
-        code: What it ended with; -1 if that is not known.
         asked: Whether its pod was being deleted, so that the kubelet ended it.
     """
 
-    pod: str
-    uid: str
-    container: str
-    number: int
+    pod: str  # the pod's name
+    uid: str  # the pod's uid
+    container: str  # the container's name
+    number: int  # how often the container had ended before
     restarted: bool = field(default=False, compare=False)
-    code: int = field(default=-1, compare=False)
+    code: int = field(default=-1, compare=False)  # what it ended with; -1 if that is not known
     asked: bool = field(default=False, compare=False)
 
 
@@ -152,13 +139,7 @@ class StartupFailures:
     _since: dict[tuple[str, str, float], float] = field(default_factory=dict)
 
     def fatal(self, pods: Iterable[Object], now: float) -> StartupFailure | None:
-        """Return a startup failure that has lasted longer than its grace, or None.
-
-        Args:
-            pods: The job's pods as last seen.
-            now: The time, by the clock that all calls use.
-
-        """
+        """Return a startup failure that has lasted longer than its grace, or None."""
         current: dict[tuple[str, str, float], float] = {}
         worst: StartupFailure | None = None
         for pod in pods:

@@ -16,25 +16,15 @@ _NODE_LOST = ("NodeNotReady", "NodeStatusUnknown", "NodeLost")
 
 @dataclass(frozen=True)
 class ContainerEnd:
-    """One end of a container.
+    """One end of a container."""
 
-    Attributes:
-        pod: The pod's name.
-        container: The container's name.
-        exit_code: Its exit code.
-        reason: The kubelet's word, such as `Error` or `OOMKilled`.
-        message: The termination message; the log's end where the container wrote none.
-        finished_at: When it ended, as the kubelet wrote it; empty if it did not.
-        current: Whether the container is still so; False for the state before a restart.
-    """
-
-    pod: str
-    container: str
-    exit_code: int
-    reason: str
-    message: str
-    finished_at: str
-    current: bool
+    pod: str  # the pod's name
+    container: str  # the container's name
+    exit_code: int  # its exit code
+    reason: str  # the kubelet's word, such as `Error` or `OOMKilled`
+    message: str  # the termination message; the log's end where the container wrote none
+    finished_at: str  # when it ended, as the kubelet wrote it; empty if it did not
+    current: bool  # whether the container is still so; False for the state before a restart
 
 
 def statuses(pod: Object, *, init: bool = False) -> list[Object]:

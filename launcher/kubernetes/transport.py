@@ -55,20 +55,15 @@ class RetryPolicy:
         unavailability_budget: How long a server that has answered before may be unavailable.
         first_contact: The same for a server that has never answered, and for credentials that it
             has never accepted.
-        pause: The first pause between tries; it doubles, with jitter.
-        max_pause: What it grows to; a Retry-After may ask for up to four times as much.
-        connect: Limit of making a connection.
-        read: Limit of waiting for an answer.
-        report_after: After how long without an answer this is reported.
     """
 
     unavailability_budget: float = 900.0
     first_contact: float = 60.0
-    pause: float = 0.25
-    max_pause: float = 15.0
-    connect: float = 10.0
-    read: float = 30.0
-    report_after: float = 10.0
+    pause: float = 0.25  # the first pause between tries; it doubles, with jitter
+    max_pause: float = 15.0  # what it grows to; a Retry-After may ask for up to four times as much
+    connect: float = 10.0  # limit of making a connection
+    read: float = 30.0  # limit of waiting for an answer
+    report_after: float = 10.0  # after how long without an answer this is reported
 
 
 def ignore_report(_text: str) -> None:
@@ -80,15 +75,12 @@ class _ServerState:
     """What the transports to one server share.
 
     Attributes:
-        credentials: The credentials as last read, by any of them.
-        contacted: Whether the server has ever answered.
-        clock_offset: How far its clock is ahead of this machine's.
         permissions: Which calls it has allowed and denied.
     """
 
-    credentials: Credentials
-    contacted: bool = False
-    clock_offset: timedelta = timedelta()
+    credentials: Credentials  # the credentials as last read, by any of them
+    contacted: bool = False  # whether the server has ever answered
+    clock_offset: timedelta = timedelta()  # how far its clock is ahead of this machine's
     permissions: Permissions = field(default_factory=Permissions)
 
 
@@ -126,17 +118,8 @@ class Transport:
     def json(self, call: Call, method: str, path: str, **request: Any) -> Object:
         """Sends one request and returns the object in the answer.
 
-        Args:
-            call: What it is for.
-            method: The HTTP method.
-            path: The path below the server's address.
-            **request: As in `send`.
-
-        Returns:
-            The object.
-
-        Raises:
-            ApiError: As in `send`; `Unreachable` also when the answer is not an object in JSON.
+        `request`: as in `send`. Raises ApiError: as in `send`; `Unreachable` also when the answer
+        is not an object in JSON.
         """
         data = self.send(call, method, path, **request).data
         try:
@@ -159,20 +142,9 @@ class Transport:
     ) -> urllib3.BaseHTTPResponse:
         """Sends one request; after 401 once more, with credentials that were read again.
 
-        Args:
-            call: What it asks, for errors.
-            method: The HTTP method.
-            path: The path.
-            query: The query's parameters; empty ones are left out.
-            body: The object to send.
-            idle_timeout: If not 0, the answer is a stream and left unread; it may be silent for so
-                many seconds.
-
-        Returns:
-            The answer, whose status is a success.
-
-        Raises:
-            ApiError: The server refused, or gave no answer.
+        `query`: the query's parameters; empty ones are left out. `idle_timeout`: if not 0, the
+        answer is a stream and left unread; it may be silent for so many seconds. Returns the
+        answer, whose status is a success. Raises ApiError: the server refused, or gave no answer.
         """
         asked = urlencode({k: v for k, v in (query or {}).items() if v})
         target = f"{path}?{asked}" if asked else path
@@ -187,16 +159,8 @@ class Transport:
     def retried(self, attempt: Callable[[], T]) -> T:
         """Repeats an attempt while it meets transient errors.
 
-        Args:
-            attempt: What to try.
-
-        Returns:
-            What it returned.
-
-        Raises:
-            CannotObserve: The unavailability budget is used up.
-            ApiError: The server refused; `Unauthorized` where it has never accepted the
-                credentials.
+        Raises CannotObserve: the unavailability budget is used up. Raises ApiError: the server
+        refused; `Unauthorized` where it has never accepted the credentials.
         """
         started, pause = time.monotonic(), self._policy.pause
         reported = lost = False

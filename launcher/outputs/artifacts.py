@@ -41,11 +41,10 @@ class Places(NamedTuple):
 
     Attributes:
         storage_uri: The export's folder, as KServe reads it; the job's where nothing was exported.
-        folder: The job's folder, where its checkpoints are: another job may resume from it.
     """
 
     storage_uri: str
-    folder: str
+    folder: str  # the job's folder, where its checkpoints are: another job may resume from it
 
 
 def write_outputs(
@@ -61,18 +60,9 @@ def write_outputs(
 ) -> Places:
     """Write the four artifacts of a job that succeeded.
 
-    Args:
-        model: Gets the short form of `model.json` and the samples as one JSON file, and metadata.
-        metrics: Gets the finite metrics, as metadata and as a JSON file.
-        curves: Gets an HTML page.
-        report: Gets Markdown.
-        evidence: What was seen of the job; what is left out is noted in it.
-        inputs: The checked inputs.
-        manifest: The job as submitted.
-        outcome: The termination messages.
-
-    Returns:
-        Where the export and the job's folder are.
+    `model`: gets the short form of `model.json` and the samples as one JSON file, and metadata.
+    `metrics`: gets the finite metrics, as metadata and as a JSON file. `evidence`: what was seen of
+    the job; what is left out is noted in it. Returns where the export and the job's folder are.
     """
     if outcome.success is None:
         _warn_of_messages(evidence, manifest)

@@ -41,12 +41,8 @@ p { color: var(--soft); }
 def render(curves: Mapping[str, Points], title: str = "Training curves") -> str:
     """Draw curves.
 
-    Args:
-        curves: Points by name. Names that end alike, as `train_loss` and `loss`, share a chart.
-        title: The page's heading.
-
-    Returns:
-        A whole HTML page. Points that are not finite are gaps.
+    `curves`: points by name. Names that end alike, as `train_loss` and `loss`, share a chart.
+    Returns a whole HTML page. Points that are not finite are gaps.
     """
     charts = [_figure(name, members) for name, members in _charts(curves).items()]
     body = f"<main>{''.join(charts)}</main>" if charts else f"<p>{_NOTHING}</p>"
@@ -167,13 +163,7 @@ def _line(name: str, points: Points, colour: str, scale: _Scale) -> str:
 def ticks(low: float, high: float, wanted: int) -> list[float]:
     """Return round numbers at even distances that enclose a range.
 
-    Args:
-        low: The smallest value.
-        high: The largest value.
-        wanted: About how many distances.
-
-    Returns:
-        At least two numbers, ascending, from at most `low` to at least `high`.
+    Returns at least two numbers, ascending, from at most `low` to at least `high`.
     """
     largest = max(abs(low), abs(high))
     if high - low <= max(1e-12 * largest, 1e-290):

@@ -36,15 +36,8 @@ def render(
 ) -> str:
     """Write the report.
 
-    Args:
-        evidence: What was seen of the job.
-        inputs: The checked inputs.
-        manifest: The job as submitted.
-        outcome: The termination messages.
-        diagnosis: Why it failed, or an empty string.
-
-    Returns:
-        Markdown. Values of variables and flags whose names suggest secrets are left out.
+    `diagnosis`: why it failed, or an empty string. Returns markdown. Values of variables and flags
+    whose names suggest secrets are left out.
     """
     sections = [
         f"# {evidence.kind.title(_text(objects.name(manifest)))}",

@@ -20,9 +20,7 @@ def viewer_pod(logs: Location, secret: str) -> Object:
 
     `env` as command runs them whatever the image's own entry point is.
 
-    Args:
-        logs: The folder of the logs.
-        secret: The Secret with the bucket's credentials; empty for none.
+    `secret`: the Secret with the bucket's credentials; empty for none.
     """
     container: Object = {
         "command": ["env"],
@@ -59,10 +57,7 @@ def viewer_pod(logs: Location, secret: str) -> Object:
 def ui_metadata(logs: Location, image: str, pod: Object) -> Object:
     """Build what the KFP UI reads: frontend/src/lib/OutputArtifactLoader.ts.
 
-    Args:
-        logs: The folder of the logs.
-        image: The image that has TensorBoard.
-        pod: The viewer's pod, as `viewer_pod` builds it.
+    `pod`: the viewer's pod, as `viewer_pod` builds it.
     """
     source = f"volume://{VOLUME}/{logs.path}" if logs.on_claim else logs.uri
     shown = {"type": "tensorboard", "source": source, "image": image, "pod_template_spec": pod}
@@ -72,12 +67,8 @@ def ui_metadata(logs: Location, image: str, pod: Object) -> Object:
 def guide(logs: Location, image: str, pod: Object, namespace: str, dashboard: str) -> str:
     """Write how a person opens TensorBoard, in Markdown.
 
-    Args:
-        logs: The folder of the logs.
-        image: The image that has TensorBoard.
-        pod: The viewer's pod, as `viewer_pod` builds it.
-        namespace: The step's namespace; empty where it is not known.
-        dashboard: What came of the Tensorboard object.
+    `pod`: the viewer's pod, as `viewer_pod` builds it. `namespace`: the step's namespace; empty
+    where it is not known.
     """
     sections = [
         f"# TensorBoard of `{logs.uri}`",

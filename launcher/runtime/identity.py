@@ -31,35 +31,24 @@ class Step:
     """The step's own pod and run, as far as they are known.
 
     Attributes:
-        pod_name: The name of the step's own pod; empty outside of one.
-        run_id: The id of the KFP run, or empty.
         owner: An owner reference to the Workflow that owns the step's pod, or None.
-        namespace: The pod's namespace.
-        note: What could not be read, and why; or empty.
     """
 
-    pod_name: str = ""
-    run_id: str = ""
+    pod_name: str = ""  # the name of the step's own pod; empty outside of one
+    run_id: str = ""  # the id of the KFP run, or empty
     owner: Object | None = None
-    namespace: str = ""
-    note: str = ""
+    namespace: str = ""  # the pod's namespace
+    note: str = ""  # what could not be read, and why; or empty
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What makes a job this step's own.
+    """What makes a job this step's own."""
 
-    Attributes:
-        name: The job's name.
-        step_id: The hash of the model artifact's URI, as a label's value.
-        labels: The labels of the job and its pods.
-        annotations: The annotations of the job.
-    """
-
-    name: str
-    step_id: str
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
+    name: str  # the job's name
+    step_id: str  # the hash of the model artifact's URI, as a label's value
+    labels: Mapping[str, str]  # the labels of the job and its pods
+    annotations: Mapping[str, str]  # the annotations of the job
 
     def owns(self, obj: Object) -> bool:
         """Whether an object is of this step, of whichever attempt."""
@@ -70,19 +59,10 @@ class Identity:
 def identify(readable: str, model_uri: str, suffix: str, run_id: str, spec: Any) -> Identity:
     """Makes the identity of a step's job.
 
-    Args:
-        readable: What a person calls it; made a valid name here.
-        model_uri: The URI of the step's own model artifact.
-        suffix: The longest suffix that the operator adds to the name.
-        run_id: The id of the KFP run, or empty.
-        spec: What the job is made of, in JSON form, hashed into a label.
-
-    Returns:
-        The identity.
-
-    Raises:
-        InputError: The URI is empty, so nothing identifies this step; or the suffix leaves no
-            room for a name.
+    `readable`: what a person calls it; made a valid name here. `suffix`: the longest suffix that
+    the operator adds to the name. `run_id`: the id of the KFP run, or empty. `spec`: what the job
+    is made of, in JSON form, hashed into a label. Raises InputError: the URI is empty, so nothing
+    identifies this step; or the suffix leaves no room for a name.
     """
     if not model_uri:
         raise InputError(
@@ -111,17 +91,10 @@ def job_name(readable: str, model_uri: str, suffix: str) -> str:
 
     The webhook checks the job's name only, not those of the pods and services made from it.
 
-    Args:
-        readable: What a person calls it; cut where it is too long, made lower case, and every
-            other character than a letter or digit becomes a dash.
-        model_uri: The URI whose hash makes the name unique.
-        suffix: The longest suffix that the operator adds, such as `-worker-11`.
-
-    Returns:
-        The name: the readable part, a dash and ten digits of the hash.
-
-    Raises:
-        InputError: If nothing readable is left, or no room for it.
+    `readable`: what a person calls it; cut where it is too long, made lower case, and every other
+    character than a letter or digit becomes a dash. `suffix`: the longest suffix that the operator
+    adds, such as `-worker-11`. Returns the name: the readable part, a dash and ten digits of the
+    hash. Raises InputError: if nothing readable is left, or no room for it.
     """
     room = NAME_LIMIT - len(suffix) - _HASH_LENGTH - 1
     if room < _READABLE_MINIMUM:
@@ -153,12 +126,8 @@ def own_pod_name(environ: Mapping[str, str] = os.environ) -> str:
 def whoami(kube: Kube, environ: Mapping[str, str] = os.environ) -> Step:
     """Finds out who this step is, from its own pod.
 
-    Args:
-        kube: The cluster.
-        environ: The environment; KFP puts the pod's name and uid there.
-
-    Returns:
-        What could be learned; outside of a pod, or where the pod may not be read, little.
+    `environ`: the environment; KFP puts the pod's name and uid there. Returns what could be
+    learned; outside of a pod, or where the pod may not be read, little.
     """
     name, uid = own_pod_name(environ), environ.get(constants.KFP_POD_UID_ENV, "")
     if not name:

@@ -30,9 +30,7 @@ _HEALTHY_AFTER = 60.0
 class OwnPod:
     """Watches the step's own pod from `start` on.
 
-    Args:
-        kube: The cluster.
-        name: The pod's name; empty outside of a pod, where nothing is asked.
+    `name`: the pod's name; empty outside of a pod, where nothing is asked.
     """
 
     def __init__(self, kube: Kube, name: str) -> None:
@@ -51,8 +49,7 @@ class OwnPod:
     def ask(self) -> float:
         """Asks whether the pod is being deleted, in a thread.
 
-        Returns:
-            The monotonic time until which `is_terminating` waits for the answer.
+        Returns the monotonic time until which `is_terminating` waits for the answer.
         """
         if not self._name or self._terminating:
             return 0.0
@@ -62,8 +59,7 @@ class OwnPod:
     def is_terminating(self, deadline: float) -> bool:
         """Whether the pod is being deleted; False where that is not known in time.
 
-        Args:
-            deadline: What `ask` returned.
+        `deadline`: what `ask` returned.
         """
         if not self._name or self._terminating:
             return self._terminating

@@ -92,9 +92,8 @@ class Progress:
     def report(self, state: str, words: str = "") -> None:
         """Logs the state, if it is new or was last logged long ago.
 
-        Args:
-            state: The state, such as `queued`; a new one is logged at once.
-            words: Details, whose changes alone are not logged.
+        `state`: the state, such as `queued`; a new one is logged at once. `words`: details, whose
+        changes alone are not logged.
         """
         now, tail = time.monotonic(), f": {words}" if words else ""
         if state != self._state:

@@ -18,16 +18,9 @@ def run_step(name: str, /, **inputs: Any) -> Any:
     KFP uploads no artifact of a failed step. It shows the end of stderr, and at the node the
     termination message.
 
-    Args:
-        name: The step, a module of `launcher.steps`.
-        **inputs: What the component got.
-
-    Returns:
-        What the step's `run` returns.
-
-    Raises:
-        SystemExit: With 1 after a `StepError`, whose message is then the last thing on stderr;
-            with 143 after a signal.
+    `name`: the step, a module of `launcher.steps`. Returns what the step's `run` returns. Raises
+    SystemExit: with 1 after a `StepError`, whose message is then the last thing on stderr; with 143
+    after a signal.
     """
     stopper = stopping.current()
     stopper.install()
@@ -54,11 +47,6 @@ def run_step(name: str, /, **inputs: Any) -> Any:
 
 
 def report_failure(name: str, error: StepError) -> None:
-    """Writes an error to stderr, and in short to the step's own termination log.
-
-    Args:
-        name: The step's name.
-        error: What ended it.
-    """
+    """Writes an error to stderr, and in short to the step's own termination log."""
     write_termination_message(f"{name}: {error.short}")
     print_error(f"\n{name} failed.\n{text.wrapped(error.message)}")

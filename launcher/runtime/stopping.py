@@ -44,29 +44,17 @@ _URGENT = RetryPolicy(
 
 @dataclass
 class Target:
-    """The object that must not outlive this step.
+    """The object that must not outlive this step."""
 
-    Attributes:
-        kube: The cluster.
-        kind: The object's kind.
-        name: The object's name.
-        owns: Returns whether an object of that name is this step's.
-        pod_name: The step's own pod; empty outside of one.
-        keep: Whether the object is left alive whatever happens.
-        uid: The object's uid, once known.
-        creating: Whether a create may be in flight, so that the object may exist later.
-        folder: The URI of its folder, reported when a signal comes; empty for none.
-    """
-
-    kube: Kube
-    kind: Kind
-    name: str
-    owns: Callable[[Object], bool]
-    pod_name: str = ""
-    keep: bool = False
-    uid: str = ""
-    creating: bool = False
-    folder: str = ""
+    kube: Kube  # the cluster
+    kind: Kind  # the object's kind
+    name: str  # the object's name
+    owns: Callable[[Object], bool]  # returns whether an object of that name is this step's
+    pod_name: str = ""  # the step's own pod; empty outside of one
+    keep: bool = False  # whether the object is left alive whatever happens
+    uid: str = ""  # the object's uid, once known
+    creating: bool = False  # whether a create may be in flight, so that the object may exist later
+    folder: str = ""  # the URI of its folder, reported when a signal comes; empty for none
     own_pod: OwnPod = field(init=False)
     _urgent: Kube = field(init=False)
 
@@ -78,11 +66,7 @@ class Target:
     def delete(self, deadline: float) -> bool:
         """Deletes the object, also one whose create is still in flight.
 
-        Args:
-            deadline: The monotonic time to give up at.
-
-        Returns:
-            Whether there was one to delete.
+        `deadline`: the monotonic time to give up at. Returns whether there was one to delete.
         """
         while True:
             creating = self.creating
@@ -115,17 +99,7 @@ class Target:
 
 
 def delete_by_uid(kube: Kube, kind: Kind, name: str, uid: str) -> bool:
-    """Deletes an object if it still is the one with this uid.
-
-    Args:
-        kube: The cluster, whose retry policy applies.
-        kind: The object's kind.
-        name: Its name.
-        uid: Its uid.
-
-    Returns:
-        Whether it was there.
-    """
+    """Deletes an object if it still is the one with this uid. Returns whether it was there."""
     for pause in _PAUSES:
         try:
             kube.delete(kind, name, uid)
@@ -198,8 +172,7 @@ class Stopper:
     def set_left_in_place(self, words: str) -> None:
         """Adds to the message at a signal what is left as it is.
 
-        Args:
-            words: A clause; empty for nothing.
+        `words`: a clause; empty for nothing.
         """
         self._left = words
 
@@ -210,8 +183,7 @@ class Stopper:
     def check(self) -> None:
         """Ends the main thread after a signal, once the signal has been handled.
 
-        Raises:
-            SystemExit: A signal came.
+        Raises SystemExit: a signal came.
         """
         if self._signalled:
             if self._target is not None:

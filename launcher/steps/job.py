@@ -48,18 +48,9 @@ class Artifacts:
 def run_job(kind: JobKind, outputs: Artifacts, inputs: Mapping[str, Any]) -> Places:
     """Trains with a job of a kind and waits for its end.
 
-    Args:
-        kind: The job's kind.
-        outputs: The output artifacts.
-        inputs: The component's inputs.
-
-    Returns:
-        Where the model's export and the job's folder are.
-
-    Raises:
-        InputError: An input cannot work.
-        JobFailed: The job did not succeed; the message says why.
-        StepError: The cluster did not let the job run; the message says how.
+    Returns where the model's export and the job's folder are. Raises InputError: an input cannot
+    work. Raises JobFailed: the job did not succeed; the message says why. Raises StepError: the
+    cluster did not let the job run; the message says how.
     """
     checked = kind.parse_inputs(**inputs)
     kube = connect(checked.namespace, notify=log)
@@ -67,11 +58,7 @@ def run_job(kind: JobKind, outputs: Artifacts, inputs: Mapping[str, Any]) -> Pla
 
 
 def limits_of(inputs: JobInputs) -> Limits:
-    """Return the limits of the wait that the inputs ask for.
-
-    Args:
-        inputs: The checked inputs.
-    """
+    """Return the limits of the wait that the inputs ask for."""
     return Limits(
         queue=inputs.queue_timeout,
         start=inputs.start_timeout,
@@ -90,16 +77,7 @@ def train(
 ) -> Places:
     """Does what `run_job` does, with everything given.
 
-    Args:
-        kind: The job's kind.
-        kube: The cluster.
-        inputs: The checked inputs.
-        outputs: The artifacts.
-        limits: The limits of the wait.
-        stopper: Ends the step when a signal comes.
-
-    Returns:
-        Where the model's export and the job's folder are.
+    Returns where the model's export and the job's folder are.
     """
     suffix, uri, spec = kind.longest_suffix(inputs), outputs.model.uri, inputs.spec()
     # The run's id is a label only: the job is known, and may be deleted, before it is.
@@ -155,12 +133,7 @@ def train(
 def check_claims(kube: Kube, inputs: JobInputs) -> None:
     """Refuses a claim that is not there: pods that want it would wait for ever.
 
-    Args:
-        kube: The cluster.
-        inputs: The checked inputs.
-
-    Raises:
-        InputError: There is no such claim.
+    Raises InputError: there is no such claim.
     """
     for name, place in (("output_uri", inputs.output_uri), ("resume_from", inputs.resume_from)):
         if place is None or not place.on_claim:

@@ -48,18 +48,10 @@ class ModelArtifact(Protocol):
 def run(model: ModelArtifact, **inputs: Any) -> Outputs:
     """Deploys a model and waits until it serves.
 
-    Args:
-        model: The model; its metadata says where it lies.
-        **inputs: The component's other inputs.
-
-    Returns:
-        Where the service answers and which revision does.
-
-    Raises:
-        InputError: An input cannot work.
-        DeployFailed: The new revision does not serve; the message says why.
-        CannotObserve: The cluster did not answer for too long.
-        ApiError: The cluster refused it; the message says why.
+    `model`: the model; its metadata says where it lies. Returns where the service answers and which
+    revision does. Raises InputError: an input cannot work. Raises DeployFailed: the new revision
+    does not serve; the message says why. Raises CannotObserve: the cluster did not answer for too
+    long. Raises ApiError: the cluster refused it; the message says why.
     """
     checked = parse_inputs(model.uri, model.metadata, **inputs)
     return deploy(connect(checked.namespace, notify=log), checked, Timing(), stopping.current())
@@ -68,14 +60,8 @@ def run(model: ModelArtifact, **inputs: Any) -> Outputs:
 def deploy(kube: Kube, inputs: ServiceInputs, timing: Timing, stopper: Stopper) -> Outputs:
     """Does what `run` does, with everything given.
 
-    Args:
-        kube: The cluster.
-        inputs: The checked inputs.
-        timing: How often and how long to poll the cluster.
-        stopper: Reports what a signal leaves behind; a live service is never deleted.
-
-    Returns:
-        Where the service answers and which revision does.
+    `stopper`: reports what a signal leaves behind; a live service is never deleted. Returns where
+    the service answers and which revision does.
     """
     what = f"InferenceService {kube.namespace}/{inputs.name}"
     stopper.set_left_in_place(f"{what} was not changed")

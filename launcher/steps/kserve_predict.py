@@ -34,18 +34,10 @@ class Artifact(Protocol):
 def run(model: Artifact, predictions: Artifact, **inputs: Any) -> Outputs:
     """Checks a service's answers.
 
-    Args:
-        model: The Model, whose content has the held-out samples.
-        predictions: Gets the answers as Markdown.
-        **inputs: The component's other inputs.
-
-    Returns:
-        The share of right answers, and one of them.
-
-    Raises:
-        InputError: An input cannot work, or there is nothing to ask.
-        NoAnswer: The server cannot be reached or refuses the requests.
-        WrongAnswers: An answer is not the known one; the message says which.
+    `model`: the Model, whose content has the held-out samples. Returns the share of right answers,
+    and one of them. Raises InputError: an input cannot work, or there is nothing to ask. Raises
+    NoAnswer: the server cannot be reached or refuses the requests. Raises WrongAnswers: an answer
+    is not the known one; the message says which.
     """
     server = parse_predict_inputs(**inputs)
     known = server.requests or _samples(Path(model.path))

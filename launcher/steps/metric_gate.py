@@ -44,16 +44,8 @@ class GateInputs:
 def run(metrics: MetricsArtifact, **inputs: Any) -> float:
     """Compare a metric with its thresholds.
 
-    Args:
-        metrics: The artifact whose metadata are the metrics.
-        **inputs: The component's other inputs.
-
-    Returns:
-        The metric's value.
-
-    Raises:
-        InputError: If no metric is named, or the thresholds leave nothing to pass or to refuse.
-        MetricRefused: If the value is beyond a threshold, not finite, or not there.
+    Raises InputError: if no metric is named, or the thresholds leave nothing to pass or to refuse.
+    Raises MetricRefused: if the value is beyond a threshold, not finite, or not there.
     """
     given = parse_inputs(**inputs)
     value = _value(metrics.metadata, given.metric)
@@ -68,14 +60,8 @@ def run(metrics: MetricsArtifact, **inputs: Any) -> float:
 def parse_inputs(**inputs: Any) -> GateInputs:
     """Check the inputs of `metric_gate`, the metrics not counted.
 
-    Args:
-        **inputs: The component's inputs by name, as KFP passes them.
-
-    Returns:
-        The inputs with defaults filled in.
-
-    Raises:
-        InputError: If one cannot work, or the thresholds leave nothing to pass or to refuse.
+    `inputs`: the component's inputs by name, as KFP passes them. Raises InputError: if one cannot
+    work, or the thresholds leave nothing to pass or to refuse.
     """
     if "metric" in inputs and readers.is_unset(inputs["metric"]):
         raise InputError("metric is not set; give the name of the metric, such as accuracy.")

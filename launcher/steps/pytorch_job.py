@@ -17,17 +17,6 @@ def run(
 ) -> Places:
     """Trains with a PyTorchJob and waits for its end.
 
-    Args:
-        model: Gets what training exported, in short.
-        metrics: Gets the final metrics.
-        curves: Gets the curves as a page.
-        report: Gets what ran, also when it failed.
-        **inputs: The component's inputs.
-
-    Returns:
-        Where the model's export and the job's folder are.
-
-    Raises:
-        StepError: As `run_job` does.
+    Returns where the model's export and the job's folder are. Raises StepError: as `run_job` does.
     """
     return run_job(KINDS["pytorch_job"], Artifacts(model, metrics, curves, report), inputs)

@@ -89,16 +89,8 @@ class View:
 def run(mlpipeline_ui_metadata: UiArtifact, how_to_open: Artifact, **inputs: Any) -> str:
     """Open the views of a folder of logs.
 
-    Args:
-        mlpipeline_ui_metadata: Gets what the KFP UI's viewer reads.
-        how_to_open: Gets the ways to open TensorBoard on this cluster, in Markdown.
-        **inputs: The component's inputs.
-
-    Returns:
-        What was made, in words.
-
-    Raises:
-        InputError: If an input cannot work; nothing else fails this step.
+    `how_to_open`: gets the ways to open TensorBoard on this cluster, in Markdown. Returns what was
+    made, in words. Raises InputError: if an input cannot work; nothing else fails this step.
     """
     view = parse_inputs(**inputs)
     pod = viewer_pod(view.logs, view.output_secret)
@@ -124,14 +116,8 @@ def _write(artifact: Artifact, content: str) -> None:
 def parse_inputs(**inputs: Any) -> View:
     """Check the inputs of `tensorboard`.
 
-    Args:
-        **inputs: The component's inputs by name, as KFP passes them.
-
-    Returns:
-        What is to be shown.
-
-    Raises:
-        InputError: If one cannot work.
+    `inputs`: the component's inputs by name, as KFP passes them. Raises InputError: if one cannot
+    work.
     """
     return parse(View, "tensorboard", inputs)
 

@@ -11,14 +11,8 @@ from kfp_pytorch.launcher.kubernetes.pod_status import container
 def other_inputs(kind: JobKind, found: Object, wanted: Object) -> str:
     """Describe the differences between a job that was found and the one that is wanted.
 
-    Args:
-        kind: Their kind.
-        found: The job that was found.
-        wanted: The job that this try would create.
-
-    Returns:
-        A sentence, with the images where they differ; commands and arguments may hold secrets.
-        Empty where both were made from the same inputs.
+    Returns a sentence, with the images where they differ; commands and arguments may hold secrets.
+    Empty where both were made from the same inputs.
     """
     hashes = [dig(job, "metadata", "labels", SPEC_HASH_LABEL) for job in (found, wanted)]
     if hashes[0] == hashes[1]:

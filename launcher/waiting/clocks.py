@@ -18,34 +18,22 @@ class Clocks:
     and the active time after it. Time of running adds up over restarts and stays in the queue.
 
     Attributes:
-        limits: The limits.
-        counted_to: The time up to which everything is counted.
-        phase: The job's phase since then.
-        all_running: Whether every pod has run since then.
-        deleting: Whether the job has been terminating since then.
-        first_pod_ended: Whether its first pod has ended since then.
-        acknowledge: Time without a first condition.
-        queue: Time of this stay in the queue.
-        start: Time since every pod last ran, or since the last stay in the queue.
-        run: Time of running.
-        active: Time since the operator started the job, or resumed it.
-        deletion: Time of terminating.
         final_status: Time since the first pod ended without an end of the job; no other limit
             applies then.
     """
 
-    limits: Limits
-    counted_to: float
-    phase: Phase = Phase.UNACKNOWLEDGED
-    all_running: bool = False
-    deleting: bool = False
-    first_pod_ended: bool = False
-    acknowledge: float = 0.0
-    queue: float = 0.0
-    start: float = 0.0
-    run: float = 0.0
-    active: float = 0.0
-    deletion: float = 0.0
+    limits: Limits  # the limits
+    counted_to: float  # the time up to which everything is counted
+    phase: Phase = Phase.UNACKNOWLEDGED  # the job's phase since then
+    all_running: bool = False  # whether every pod has run since then
+    deleting: bool = False  # whether the job has been terminating since then
+    first_pod_ended: bool = False  # whether its first pod has ended since then
+    acknowledge: float = 0.0  # time without a first condition
+    queue: float = 0.0  # time of this stay in the queue
+    start: float = 0.0  # time since every pod last ran, or since the last stay in the queue
+    run: float = 0.0  # time of running
+    active: float = 0.0  # time since the operator started the job, or resumed it
+    deletion: float = 0.0  # time of terminating
     final_status: float = 0.0
 
     def enter(
@@ -58,12 +46,9 @@ class Clocks:
     ) -> None:
         """Counts the time up to now, then continues in this phase.
 
-        Args:
-            now: The time, by the clock that all calls use.
-            phase: The job's phase from now on.
-            all_running: Whether every pod runs, or has succeeded, from now on.
-            deleting: Whether the job is terminating from now on.
-            first_pod_ended: Whether its first pod has ended from now on.
+        `all_running`: whether every pod runs, or has succeeded, from now on; `deleting`: whether
+        the job is terminating from now on; `first_pod_ended`: whether its first pod has ended from
+        now on.
         """
         self.count(now)
         self.phase, self.all_running = phase, all_running
@@ -84,10 +69,6 @@ class Clocks:
 
         Of a job that runs, nothing is known of its pods at that time, nor of the operator while
         the job is not acknowledged: that time counts for no start.
-
-        Args:
-            in_phase: The time in its present phase.
-            active: The time since the operator started it.
         """
         if self.phase is Phase.QUEUED:
             self.queue += in_phase
@@ -99,11 +80,7 @@ class Clocks:
         self.active += active
 
     def reset_after_outage(self, now: float) -> None:
-        """Begins at 0 what others had to do who could not reach the API server up to now.
-
-        Args:
-            now: The time, by the clock that all calls use.
-        """
+        """Begins at 0 what others had to do who could not reach the API server up to now."""
         self.count(now)
         self.acknowledge = self.deletion = self.final_status = 0.0
 

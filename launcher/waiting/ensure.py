@@ -39,15 +39,13 @@ class Ensured:
     """The job that this step waits for.
 
     Attributes:
-        job: The object.
         how: `created`, `adopted` (it was there, alive), or `finished` (it was there and had
             succeeded).
-        attempt: Which job of this step it is, from 1.
     """
 
-    job: Object
+    job: Object  # the object
     how: str
-    attempt: int
+    attempt: int  # which job of this step it is, from 1
 
 
 def ensure(
@@ -60,22 +58,11 @@ def ensure(
 ) -> Ensured:
     """Creates the job, or adopts, replaces or refuses the one that is there.
 
-    Args:
-        kube: The cluster.
-        kind: The job's kind.
-        build: Makes the job's object for an attempt, from 1.
-        target: The job, as a signal would delete it; gets the uid as soon as it is known.
-        stopper: Lets nothing be created once a signal came.
-        limits: How long a deletion may take, and the kind be unknown.
-
-    Returns:
-        The job.
-
-    Raises:
-        NotOurs: A job of that name belongs to somebody else.
-        JobFailed: An old job is not deleted in time.
-        ApiError: The server refused the job.
-        SystemExit: A signal came.
+    `build`: makes the job's object for an attempt, from 1. `target`: the job, as a signal would
+    delete it; gets the uid as soon as it is known. `limits`: how long a deletion may take, and the
+    kind be unknown. Raises NotOurs: a job of that name belongs to somebody else. Raises JobFailed:
+    an old job is not deleted in time. Raises ApiError: the server refused the job. Raises
+    SystemExit: a signal came.
     """
     return _Ensurer(kube, kind, target, stopper, limits).run(build)
 

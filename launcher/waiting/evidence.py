@@ -14,15 +14,13 @@ class TimelineEntry:
     """One change of a job's state.
 
     Attributes:
-        time: When it happened, in UTC; the cluster's time where it gives one.
-        what: A word such as `created`, `queued`, `admitted`, `scheduled`, `running`,
-            `restarted`, `ended` or `succeeded`.
-        detail: The reason or message that came with it, or an empty string.
+        what: A word such as `created`, `queued`, `admitted`, `scheduled`, `running`, `restarted`,
+            `ended` or `succeeded`.
     """
 
-    time: datetime
+    time: datetime  # when it happened, in UTC; the cluster's time where it gives one
     what: str
-    detail: str = ""
+    detail: str = ""  # the reason or message that came with it, or an empty string
 
 
 @dataclass

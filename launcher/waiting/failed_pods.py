@@ -14,23 +14,15 @@ class FailedPods:
     """Remembers since when each pod has failed that nothing restarts.
 
     Training Operators before 1.9 do not end such a job under ExitCode.
-
-    Attributes:
-        grace: How long the operator may take to end the job, in seconds.
     """
 
-    grace: float
+    grace: float  # how long the operator may take to end the job, in seconds
     _since: dict[str, float] = field(default_factory=dict)
 
     def fatal(self, evidence: Evidence, now: float) -> str:
         """Finds a failed pod that the operator has not acted on within the grace.
 
-        Args:
-            evidence: What was seen of the job.
-            now: The time, by the clock that all calls use.
-
-        Returns:
-            The pod's name, or an empty string.
+        Returns the pod's name, or an empty string.
         """
         failed = {_uid(pod): pod for pod in _living(evidence) if _is_final(evidence, pod)}
         self._since = {uid: self._since.get(uid, now) for uid in failed}

@@ -34,28 +34,18 @@ CHANGES = ("ADDED", "MODIFIED", "DELETED")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that was there at a read.
+    """All that was there at a read."""
 
-    Attributes:
-        items: The objects.
-        took: How long the read took, in seconds; the server was unavailable meanwhile.
-    """
-
-    items: list[Object]
-    took: float = 0.0
+    items: list[Object]  # the objects
+    took: float = 0.0  # how long the read took, in seconds; the server was unavailable meanwhile
 
 
 @dataclass(frozen=True)
 class Change:
-    """One event of a watch.
+    """One event of a watch."""
 
-    Attributes:
-        kind: ADDED, MODIFIED or DELETED.
-        obj: The object as it is, or as it was when it was deleted.
-    """
-
-    kind: str
-    obj: Object
+    kind: str  # ADDED, MODIFIED or DELETED
+    obj: Object  # the object as it is, or as it was when it was deleted
 
 
 @dataclass(frozen=True)
@@ -214,11 +204,8 @@ class Follower(threading.Thread, ABC):
     def _confirm(self, gap: float) -> bool:
         """Reads again before a watch with only bookmarks has been believed for too long.
 
-        Args:
-            gap: The seconds between the last two bookmarks; the next may take as long.
-
-        Returns:
-            Whether the watch had missed nothing.
+        `gap`: the seconds between the last two bookmarks; the next may take as long. Returns
+        whether the watch had missed nothing.
         """
         if self._last_event_at + gap < self._confirmed_at + self.confirmed_for:
             return True

@@ -92,11 +92,7 @@ class Gatherer:
             self.note(state.warning)
 
     def record_pods(self, pods: Iterable[Object]) -> list[Crash]:
-        """Records what a list returned; pods that it lacks are gone, and kept as last seen.
-
-        Returns:
-            The crashes that were not known.
-        """
+        """Records what a list returned; pods that it lacks are gone, and kept as last seen."""
         ours = [pod for pod in pods if self._kind.owns_pod(pod, self.evidence.job)]
         self._living.clear()
         self._living.update(objects.name(pod) for pod in ours)
@@ -105,11 +101,7 @@ class Gatherer:
         return found
 
     def record_event(self, kind: str, pod: Object) -> list[Crash]:
-        """Records one event of a watch.
-
-        Returns:
-            The crashes that were not known.
-        """
+        """Records one event of a watch."""
         if not self._kind.owns_pod(pod, self.evidence.job):
             return []
         name = str(pod["metadata"]["name"])
@@ -187,11 +179,8 @@ class Gatherer:
     def read_result(self, kube: Kube) -> None:
         """Reads the pods of a job that succeeded: their messages are the result.
 
-        Args:
-            kube: Retries for the unavailability budget, where no result was seen yet.
-
-        Raises:
-            CannotObserve: The first pod was not seen to succeed, and pods could not be read.
+        `kube`: retries for the unavailability budget, where no result was seen yet. Raises
+        CannotObserve: the first pod was not seen to succeed, and pods could not be read.
         """
         if read_messages([*self.evidence.pods.values(), *self.evidence.past_pods]).success:
             self.read_pods()

@@ -19,15 +19,10 @@ _ENDED = ("Succeeded", "Failed")
 
 
 class Verdict(NamedTuple):
-    """Why a job is given up.
+    """Why a job is given up."""
 
-    Attributes:
-        cause: A sentence for a person.
-        why: What that is, for the diagnosis: `failed`, `trouble` or the name of a limit.
-    """
-
-    cause: str
-    why: str
+    cause: str  # a sentence for a person
+    why: str  # what that is, for the diagnosis: `failed`, `trouble` or the name of a limit
 
 
 class Judge:

@@ -48,8 +48,7 @@ class NewLines:
     def filter(self, lines: Iterable[str]) -> Iterable[str]:
         """Yields the texts of the lines that are new.
 
-        Args:
-            lines: The lines of one stream, each with its time and a blank before its text.
+        `lines`: the lines of one stream, each with its time and a blank before its text.
         """
         resumed, repeats = self.last, self._at_last
         for line in lines:
@@ -120,9 +119,8 @@ class LogFollower(threading.Thread):
     def container_started(self, pod: Object, restarts: int) -> None:
         """Starts to follow the container, or its next run.
 
-        Args:
-            pod: The pod. One with another uid was recreated, and counts its restarts from 0.
-            restarts: How often the container had been restarted before.
+        `pod`: the pod. One with another uid was recreated, and counts its restarts from 0.
+        `restarts`: how often the container had been restarted before.
         """
         role, index = self._kind.replica(pod)
         self._pod, uid = name(pod), str(pod["metadata"].get("uid") or "")
@@ -141,8 +139,7 @@ class LogFollower(threading.Thread):
     def finish(self, within: float) -> None:
         """Shows what is left of the log of a container that has ended, then closes.
 
-        Args:
-            within: The seconds that this may take.
+        `within`: the seconds that this may take.
         """
         if self.is_alive():
             self._wake.set()

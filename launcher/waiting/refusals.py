@@ -45,13 +45,8 @@ class RefusalWatch:
     def fatal(self, evidence: Evidence, now: float) -> str:
         """Finds a refusal that has lasted longer than its grace: what it lacks may be made yet.
 
-        Args:
-            evidence: What was seen of the job.
-            now: The time, by the clock that all calls use.
-
-        Returns:
-            The refusal; empty while there is none, in the queue, and while no pod is missing:
-            then it is past.
+        Returns the refusal; empty while there is none, in the queue, and while no pod is missing:
+        then it is past.
         """
         event = _version(_last_event(evidence))
         if not missing_pods(evidence):

@@ -31,9 +31,7 @@ _WORDS = {
 class Timeline:
     """Adds what happened to the evidence, each thing once.
 
-    Args:
-        evidence: Where the entries go.
-        now: Returns the cluster's time, for what has no time of its own.
+    `now`: returns the cluster's time, for what has no time of its own.
     """
 
     def __init__(self, evidence: Evidence, now: Callable[[], datetime]) -> None:
@@ -109,13 +107,7 @@ class Timeline:
         self.enter(what, words, when)
 
     def enter(self, what: str, detail: str = "", when: datetime | None = None) -> None:
-        """Enters one thing.
-
-        Args:
-            what: A word or two.
-            detail: The reason or message that came with it.
-            when: Its time; None for now.
-        """
+        """Enters one thing. `when`: its time; None for now."""
         at = _aware(when or self._now())
         entries = [*self._evidence.timeline, TimelineEntry(at, what, detail)]
         if len(entries) > _MOST_ENTRIES:

@@ -45,13 +45,11 @@ class End:
     """How a wait ended.
 
     Attributes:
-        state: The job's last known state.
-        cause: Why the step fails, in a sentence; empty when the job succeeded.
         why: What that is, for a diagnosis: `failed`, `lost`, `trouble` or the limit's name.
     """
 
-    state: JobState
-    cause: str = ""
+    state: JobState  # the job's last known state
+    cause: str = ""  # why the step fails, in a sentence; empty when the job succeeded
     why: str = "failed"
 
 
@@ -94,12 +92,8 @@ class Wait:
     def run(self) -> End:
         """Waits.
 
-        Returns:
-            How it ended.
-
-        Raises:
-            CannotObserve: The API server was unavailable for too long.
-            PermissionMissing: The job or its pods may not be read.
+        Returns how it ended. Raises CannotObserve: the API server was unavailable for too long.
+        Raises PermissionMissing: the job or its pods may not be read.
         """
         self._jobs.start()
         self._pods.start()
@@ -360,13 +354,7 @@ class Wait:
 
 
 def announce(ensured: Ensured, title: str, folder: str) -> None:
-    """Logs which job is waited for, and whether it was created or found.
-
-    Args:
-        ensured: The job.
-        title: Its kind, namespace and name.
-        folder: The URI of its folder.
-    """
+    """Logs which job is waited for, and whether it was created or found."""
     words = {
         "created": f"created {title}",
         "adopted": f"adopted {title}, which an earlier try of this step had made",

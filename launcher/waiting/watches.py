@@ -121,15 +121,8 @@ def history(
 ) -> Iterator[tuple[str, Object]]:
     """Reads what the server's history has of objects, for seconds at the most.
 
-    Args:
-        kube: The cluster.
-        kind: Their kind.
-        version: The resourceVersion to begin with.
-        name: Only of the object of this name; empty for all.
-        labels: A label selector; empty for all.
-
-    Yields:
-        Each change as (type, object); nothing more where the history does not reach so far.
+    `name`: only of the object of this name; empty for all. `labels`: a label selector; empty for
+    all. Yields each change as (type, object); nothing more where the history does not reach so far.
     """
     stream = None
     try:

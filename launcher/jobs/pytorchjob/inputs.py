@@ -261,16 +261,10 @@ def input_names() -> frozenset[str]:
 def parse_inputs(**inputs: Any) -> PyTorchJobInputs:
     """Check the inputs of `pytorch_job`.
 
-    Args:
-        **inputs: The component's inputs by name, as KFP passes them.
-
-    Returns:
-        The inputs, with defaults filled in, the hyperparameters at the end of `args`, and the
-        task's own settings merged where an input does not override them.
-
-    Raises:
-        InputError: If one is unknown or cannot work; the message names it, its value, the limit
-            and the way out.
+    `inputs`: the component's inputs by name, as KFP passes them. Returns the inputs, with defaults
+    filled in, the hyperparameters at the end of `args`, and the task's own settings merged where an
+    input does not override them. Raises InputError: if one is unknown or cannot work; the message
+    names it, its value, the limit and the way out.
     """
     given = parse(PyTorchJobInputs, "pytorch_job", inputs)
     task = given.task_config

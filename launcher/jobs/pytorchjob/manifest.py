@@ -38,18 +38,9 @@ def manifest(
 ) -> dict[str, Any]:
     """Build the PyTorchJob.
 
-    Args:
-        inputs: The checked inputs.
-        job_name: The job's whole name; with `longest_suffix` it fits 63 characters.
-        labels: The launcher's labels, for the job and its pods.
-        annotations: The launcher's annotations, for the job.
-        owner: The owner reference, or None.
-
-    Returns:
-        The object in its JSON form.
-
-    Raises:
-        InputError: If `pod_template_patch` leaves a pod that no cluster would run.
+    `job_name`: the job's whole name; with `longest_suffix` it fits 63 characters. `owner`: the
+    owner reference, or None. Raises InputError: if `pod_template_patch` leaves a pod that no
+    cluster would run.
     """
     template = pod_template(inputs, job_name, labels)
     replicas = {"Master": 1, "Worker": inputs.num_nodes - 1}
@@ -104,16 +95,7 @@ def pod_template(
 ) -> dict[str, Any]:
     """Build the template that every replica shares, the user's patch included.
 
-    Args:
-        inputs: The checked inputs.
-        job_name: The job's whole name.
-        labels: The launcher's labels.
-
-    Returns:
-        The pod template.
-
-    Raises:
-        InputError: If the patch leaves a pod that no cluster would run.
+    Raises InputError: if the patch leaves a pod that no cluster would run.
     """
     mesh = {} if inputs.istio_injection else {ISTIO_INJECT: "false"}
     template = {

@@ -35,11 +35,7 @@ _ORDER = (
 def read_state(job: Object) -> JobState:
     """Reads the state of a PyTorchJob.
 
-    Args:
-        job: The object; its status may be absent or incomplete.
-
-    Returns:
-        Its state.
+    `job`: the object; its status may be absent or incomplete.
     """
     deleting = bool(dig(job, "metadata", "deletionTimestamp"))
     conditions = each(job, "status", "conditions")
@@ -71,12 +67,8 @@ def read_state(job: Object) -> JobState:
 def expected_pods(job: Object) -> int:
     """How many pods must run for the job to be running.
 
-    Args:
-        job: A PyTorchJob.
-
-    Returns:
-        The sum of the replicas; of an elastic job, the least that it may run with. 0 for a job
-        that another controller runs in another cluster (MultiKueue): its pods are not here.
+    Returns the sum of the replicas; of an elastic job, the least that it may run with. 0 for a job
+    that another controller runs in another cluster (MultiKueue): its pods are not here.
     """
     if dig(job, "spec", "runPolicy", "managedBy") not in (None, "", OPERATOR):
         return 0
