@@ -74,10 +74,7 @@ async def _get(action: Object, port: int) -> str:
 async def results(probe: Object, once: Check, failed: Callable[[str], None]) -> AsyncIterator[bool]:
     """Probe again and again; yields whether it succeeds, whenever that changes.
 
-    Args:
-        probe: The probe, for its times and thresholds.
-        once: What `check` returned.
-        failed: Is called with the error, each time that the probe fails.
+    `once`: what `check` returned; `failed`: is called with the error, each time that it fails.
     """
     await asyncio.sleep(probe.get("initialDelaySeconds", 0))
     thresholds = {True: probe.get("successThreshold", 1), False: probe.get("failureThreshold", 3)}
