@@ -46,8 +46,8 @@ def test_a_service_that_was_written_is_left_and_named_with_its_revision(
     words = ended(server, tmp_path, lambda: kserve.service() and looked_at(server), until)
     carried = (kserve.service() or {})["spec"]["predictor"]["annotations"][SPEC_HASH_LABEL]
     assert words == (
-        "Stopped by a signal; InferenceService default/digits is left as it is, and may still come "
-        f"to serve this step's revision {carried}."
+        "Stopped by a signal; InferenceService default/digits is left as it is, and may still "
+        f"serve this step's revision {carried}."
     )
 
 
