@@ -236,7 +236,8 @@ class Transport:
             headers["Authorization"] = who.authorization
         if data is not None:
             headers["Content-Type"] = "application/json"
-        limits = urllib3.Timeout(connect=self._policy.connect, read=self._policy.read)
+        read = min(self._policy.read, idle_timeout or self._policy.read)
+        limits = urllib3.Timeout(connect=self._policy.connect, read=read)
         try:
             answer = pool.request(
                 method,

@@ -82,7 +82,7 @@ class Follower(threading.Thread, ABC):
         self._failures = 0
         self._version = self._observed = ""
         self._expired = False
-        self._opening: queue.SimpleQueue[WatchStream | StepError | None] = queue.SimpleQueue()
+        self._opening: queue.SimpleQueue[WatchStream | Exception | None] = queue.SimpleQueue()
         self._last_event_at = self._confirmed_at = time.monotonic()
         self.allowed = False
 
@@ -215,14 +215,14 @@ class Follower(threading.Thread, ABC):
 
     def _open_interruptibly(self, version: str) -> WatchStream | None:
         """Opens a watch; None where `read_now` came first, as the headers may never come."""
-        opening: queue.SimpleQueue[WatchStream | StepError | None] = queue.SimpleQueue()
+        opening: queue.SimpleQueue[WatchStream | Exception | None] = queue.SimpleQueue()
         self._opening = opening
         abandoned = threading.Event()
 
         def open_watch() -> None:
             try:
                 stream = self.open(version)
-            except StepError as error:
+            except Exception as error:
                 opening.put(error)
                 return
             opening.put(stream)
@@ -231,7 +231,7 @@ class Follower(threading.Thread, ABC):
 
         threading.Thread(target=open_watch, daemon=True, name=f"{self.name} opens").start()
         opened = None if self._wake.is_set() else opening.get()
-        if isinstance(opened, StepError):
+        if isinstance(opened, Exception):
             raise opened
         if opened is None:
             abandoned.set()
