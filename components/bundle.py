@@ -32,15 +32,10 @@ _HEAD = re.compile(r"name: \S+-launcher-(\S+)-\w+\n(?:.*\n)*?.*/sha256: (\w+)\n"
 
 @dataclass(frozen=True)
 class Reference:
-    """Which launcher a step reads.
+    """Which launcher a step reads."""
 
-    Attributes:
-        version: The version of kfp-pytorch.
-        sha256: The digest of the file.
-    """
-
-    version: str
-    sha256: str
+    version: str  # of kfp-pytorch
+    sha256: str  # of the file
 
     @property
     def name(self) -> str:
@@ -82,9 +77,6 @@ def archive() -> bytes:
 
     bzip2 compresses it: zlib's output differs between its builds (zlib-ng, hardware deflate), while
     bzip2 has one encoder whose output has been the same since 1.0.
-
-    Returns:
-        A zip file within bzip2.
     """
     import urllib3
 
@@ -102,11 +94,7 @@ def archive() -> bytes:
 
 
 def manifest() -> str:
-    """Writes the ConfigMap that holds the archive.
-
-    Returns:
-        The content of `manifests/launcher.yaml`.
-    """
+    """The ConfigMap that holds the archive, as the text of `manifests/launcher.yaml`."""
     content = archive()
     wanted = Reference(kfp_pytorch.__version__, hashlib.sha256(content).hexdigest())
     return f"""\
@@ -135,11 +123,7 @@ def write_manifest() -> None:
 
 
 def write_sources(folder: Path) -> None:
-    """Writes what the wheel `kfp-pytorch-launcher` is built of.
-
-    Args:
-        folder: Where to; it is made.
-    """
+    """Writes what the wheel `kfp-pytorch-launcher` is built of."""
     project = Path(kfp_pytorch.__file__).parent / "launcher" / "pyproject.toml"
     for name, path in (sources() | {project.name: project}).items():
         target = folder / name
@@ -148,14 +132,7 @@ def write_sources(folder: Path) -> None:
 
 
 def without_docstrings(source: str) -> str:
-    """Blanks the docstrings of a module, and keeps the number of every line.
-
-    Args:
-        source: The module's source.
-
-    Returns:
-        Source that does the same, as long as nothing in it reads `__doc__`.
-    """
+    """Blanks the docstrings of a module, and keeps the number of every line."""
     lines = source.split("\n")
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:

@@ -38,15 +38,7 @@ class _Uncached(PythonComponent):  # type: ignore[misc]
 
 
 def define(func: Callable[..., Any], task_settings: Mapping[str, bool]) -> Any:
-    """Makes the component of a function, in configmap form.
-
-    Args:
-        func: The function, of a module of this package.
-        task_settings: As for `decorator.launcher_component`.
-
-    Returns:
-        The component.
-    """
+    """Makes the component of a function, in configmap form; see `decorator`."""
     passthroughs = [
         dsl.TaskConfigPassthrough(getattr(dsl.TaskConfigField, field), apply_to_task=applied)
         for field, applied in task_settings.items()

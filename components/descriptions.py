@@ -36,14 +36,7 @@ def unwrapped(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shortened(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Keeps the first sentence of each argument and result, unwrapped.
-
-    Args:
-        func: The function.
-
-    Returns:
-        The same function.
-    """
+    """Keeps the first sentence of each argument and result, unwrapped."""
     lines = (unwrapped(func).__doc__ or "").splitlines()
     func.__doc__ = "\n".join(_ENTRY.sub(r"\1.", line) for line in lines)
     return func

@@ -52,7 +52,7 @@ def with_launcher(spec: Object, launcher: str) -> Object:
     """
     kind, _, value = launcher.partition("=")
     if launcher == "configmap":
-        return configmap_form(spec)
+        return _changed(spec, BASE_IMAGE, _installing(), configmap_source)
     if kind == "image" and value:
         return image_form(spec, value)
     if launcher == "package" or (kind == "package" and value):
@@ -84,18 +84,6 @@ def pipeline_with_launcher(pipeline: Any, launcher: str) -> Any:
     return result
 
 
-def configmap_form(spec: Object) -> Object:
-    """Has each step read the launcher from the ConfigMap that `manifests/` brings.
-
-    Args:
-        spec: The pipeline's specification.
-
-    Returns:
-        A new specification.
-    """
-    return _changed(spec, BASE_IMAGE, _installing(), configmap_source)
-
-
 def image_form(spec: Object, image: str) -> Object:
     """Has each step run in an image that has the launcher, and install nothing.
 
@@ -113,17 +101,8 @@ def package_form(spec: Object, requirement: str) -> Object:
     """Has pip install the launcher when a step starts.
 
     KFP's own `packages_to_install` does not install KFP with a package whose name begins with
-    `kfp`, so its command is extended here.
-
-    Args:
-        spec: The pipeline's specification.
-        requirement: What pip installs: a requirement, such as `PACKAGE`, or a wheel's URL.
-
-    Returns:
-        A new specification.
-
-    Raises:
-        ValueError: The requirement cannot be put between quotation marks.
+    `kfp`, so its command is extended here. Raises ValueError: the requirement, which may be a
+    wheel's URL, cannot be put between quotation marks.
     """
     if _NO_REQUIREMENT.search(requirement):
         raise ValueError(
@@ -137,29 +116,12 @@ def package_form(spec: Object, requirement: str) -> Object:
 
 
 def configmap_source(module: str, function: str) -> str:
-    """Returns the source of a step that reads its launcher from the ConfigMap.
-
-    Args:
-        module: The module of the component's function.
-        function: The function's name.
-
-    Returns:
-        Python: the bootstrap, and one import.
-    """
+    """Returns the source of a step that reads its launcher from the ConfigMap."""
     return _bootstrap() + _import(module, function)
 
 
 def configmap_command(command: list[str], module: str, function: str) -> list[str]:
-    """Returns the command of a component in configmap form.
-
-    Args:
-        command: The command that KFP made of its function.
-        module: The module of the function.
-        function: The function's name.
-
-    Returns:
-        The command.
-    """
+    """Returns the command of a component in configmap form, from the one that KFP made."""
     return [*_installing(), *_run(command), configmap_source(module, function)]
 
 

@@ -12,12 +12,6 @@ def with_signature(component: dsl.PythonComponent) -> dsl.PythonComponent:
     """Gives a component the signature and docstring of its function.
 
     The output artifacts and the task's settings are left out: KFP fills them in.
-
-    Args:
-        component: The component; it is an object of KFP, not a function.
-
-    Returns:
-        The same component.
     """
     function = component.python_func
     taken = {
@@ -27,9 +21,8 @@ def with_signature(component: dsl.PythonComponent) -> dsl.PythonComponent:
         for name, parameter in inspect.signature(function).parameters.items()
         if name in component.component_spec.inputs and parameter.annotation is not dsl.TaskConfig
     }
-    signature = inspect.Signature(list(taken.values()))
     lines = "".join(f"    {parameter},\n" for parameter in taken.values())
-    component.__signature__ = signature
+    component.__signature__ = inspect.Signature(list(taken.values()))
     component.__name__ = function.__name__
     component.__doc__ = f"{function.__name__}(\n{lines})\n\n{inspect.getdoc(function)}"
     return component

@@ -17,20 +17,8 @@ _SIGNAL_PYTHON = (
 )
 
 
-def uncached(task: dsl.PipelineTask) -> dsl.PipelineTask:
-    """Makes a step run every time: KFP's cache knows its inputs, not what it does on the cluster.
-
-    Args:
-        task: The step's task.
-
-    Returns:
-        The same task.
-    """
-    return task.set_caching_options(enable_caching=False)
-
-
 def long_running(task: dsl.PipelineTask) -> dsl.PipelineTask:
-    """Sets up a step that waits for something long: never cached, and not moved meanwhile.
+    """Sets up a step that waits for something long: it is not moved meanwhile.
 
     Args:
         task: The step's task.
@@ -38,7 +26,6 @@ def long_running(task: dsl.PipelineTask) -> dsl.PipelineTask:
     Returns:
         The same task.
     """
-    kubernetes.add_pod_annotation(uncached(task), SAFE_TO_EVICT, "false")
+    kubernetes.add_pod_annotation(task, SAFE_TO_EVICT, "false")
     kill = json.dumps(["sh", "-c", _SIGNAL_PYTHON])
-    kubernetes.add_pod_annotation(task, KILL_COMMAND, kill)
-    return task
+    return kubernetes.add_pod_annotation(task, KILL_COMMAND, kill)

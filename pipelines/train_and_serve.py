@@ -13,7 +13,7 @@ from kfp_pytorch.components import (
 )
 from kfp_pytorch.components.descriptions import unwrapped
 from kfp_pytorch.launcher.constants import DEFAULT_OUTPUT_URI, TRAINING_IMAGE
-from kfp_pytorch.pipelines.steps import long_running, uncached
+from kfp_pytorch.pipelines.steps import long_running
 
 
 @dsl.pipeline(name="train-and-serve")  # type: ignore[untyped-decorator] # kfp has no types
@@ -69,7 +69,7 @@ def train_and_serve(
     """
     run = dsl.PIPELINE_JOB_ID_PLACEHOLDER
     view = tensorboard(output_uri=output_uri, key=run, image=image, output_secret=output_secret)
-    uncached(view).set_display_name("Open TensorBoard")
+    view.set_display_name("Open TensorBoard")
 
     job = pytorch_job(
         name="train",
@@ -108,4 +108,4 @@ def train_and_serve(
     long_running(service).after(gate).set_display_name("Deploy")
 
     answers = kserve_predict(url=service.outputs["cluster_url"], model=job.outputs["model"])
-    uncached(answers).set_display_name("Check answers")
+    answers.set_display_name("Check answers")
