@@ -22,6 +22,8 @@ _TRACEBACK_LINES = 40
 _LOG_LINES = 25
 _LINE = 500
 _EVENTS = 3
+_EVENT = 250
+_CONTAINER_END = " terminated message: "
 # The reason of the kubelet's events of a container that it will start again only later.
 _BACK_OFF = "BackOff"
 # The words of them that distinguish a pull from a restart; the names come after.
@@ -108,7 +110,7 @@ def _seen(facts: Facts, end: str, causes: list[Cause]) -> list[str]:
     if all(cause.headline != end for cause in causes):
         lines.append(f"- {end}.")
         state = facts.state
-        if state.phase is Phase.FAILED and state.message not in end:
+        if state.phase is Phase.FAILED and state.message.rstrip(".") not in end:
             lines.append(f"- The job is Failed ({state.reason}): {state.message}")
     lines += [f"- {_clip(cause.headline)}" for cause in causes[1:]]
     lines += _pods(facts)
@@ -158,13 +160,15 @@ def _state(pod: Object) -> str:
 
 def _events(evidence: Evidence) -> Iterator[str]:
     # The same event recurs in almost the same words, and at each pod: the last one is enough.
+    kind = evidence.kind.resource.kind
     last: dict[tuple[str, str], Object] = {}
     count: Counter[tuple[str, str]] = Counter()
     for event in reversed(evidence.events):
-        if event.get("type") == "Normal":
+        reason, words = str(event.get("reason") or ""), event_message(event)
+        # The operator repeats its conditions as events, and a container's end with its message.
+        repeated = reason.startswith(kind) or _CONTAINER_END in words
+        if event.get("type") == "Normal" or repeated:
             continue
-        reason = str(event.get("reason") or "")
-        words = event_message(event)
         if reason == _BACK_OFF:
             words = " ".join(words.split()[:_SAME_BACK_OFF])
         last.setdefault((reason, words), event)
@@ -172,8 +176,8 @@ def _events(evidence: Evidence) -> Iterator[str]:
     for (reason, words), event in itertools.islice(last.items(), _EVENTS):
         times = count[reason, words]
         more = f" (the last of {times} such events)" if times > 1 else ""
-        said = event_message(event)[:_LINE]
-        yield f"event {reason} of {event_object(event)}: {said}{more}"
+        shown = event_message(event)[:_EVENT]
+        yield f"event {reason} of {event_object(event)}: {shown}{more}"
 
 
 def _traceback(facts: Facts) -> str:

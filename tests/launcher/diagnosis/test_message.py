@@ -331,33 +331,6 @@ def test_with_no_evidence_the_cause_itself_is_the_message() -> None:
     assert found.short == "The job was deleted while it ran"
 
 
-CRASHED = container(state={"running": {}}, lastState=end(1), restarts=1)
-UNFIT = {
-    "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1: 1 Insufficient c"}],
-    "phase": "Pending",
-}
-LIMIT = "It did not run within 600 s"
-
-
-@pytest.mark.parametrize(
-    ("why", "pods", "order"),
-    [
-        ("failed", [pod(0, CRASHED), pod(1, on="", **UNFIT)], ["No node takes", "exit code 1"]),
-        ("start", [pod(0, CRASHED), pod(1, on="", **UNFIT)], ["No node takes", LIMIT, "exit code"]),
-        ("start", [pod(0, CRASHED)], [LIMIT, "exit code 1"]),
-        ("lost", [pod(0, CRASHED), pod(1, on="", **UNFIT)], [LIMIT, "No node takes", "exit code"]),
-    ],
-)
-def test_the_end_of_the_wait_comes_first_unless_something_that_is_so_now_explains_it(
-    why: str, pods: list[dict[str, Any]], order: list[str]
-) -> None:
-    evidence = Evidence(PYTORCH_JOB, job=job(), pods={p["metadata"]["name"]: p for p in pods})
-    message = diagnose(evidence, LIMIT, why).message
-    places = [message.find(part) for part in order]
-    assert -1 not in places
-    assert places == sorted(places)
-
-
 junk = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4),
     lambda inner: (
@@ -385,12 +358,3 @@ def test_no_evidence_however_odd_raises(job: Any, pod: Any, event: Any, log: str
         PYTORCH_JOB, job=job, pods={"p": pod}, past_pods=[pod], events=[event], logs={"p": log}
     )
     diagnose(evidence, "It failed.")
-
-
-def test_events_of_one_trouble_are_told_once_with_their_number() -> None:
-    words = "Back-off restarting failed container pytorch in pod {}"
-    events = [event(f"j-worker-{i}", "BackOff", words.format(f"j-worker-{i}")) for i in range(4)]
-    events.append(event("j-worker-0", "BackOff", 'Back-off pulling image "nope"'))
-    message = of(events=events).message
-    assert message.count("event BackOff of") == 2
-    assert "in pod j-worker-3 (the last of 4 such events)" in message
