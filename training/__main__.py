@@ -36,8 +36,6 @@ from kfp_pytorch.training.errors import ConfigError, TrainingError
 from kfp_pytorch.training.storage.job_folder import open_folder
 
 _SHUTDOWN_SECONDS = 600
-# The value of a Secret often ends in a line break, which no key, token or address has.
-_CREDENTIALS = ("AWS_", "MLFLOW_")
 
 
 def main(arguments: list[str]) -> int:
@@ -77,8 +75,6 @@ def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> tuple[in
     """Runs torchrun's agent; returns its exit code, and whether SIGTERM or SIGINT was received."""
     # torchrun fails to parse an empty value.
     environ = {k: v for k, v in os.environ.items() if v.strip() or not k.startswith("PET_")}
-    for name in filter(lambda name: name.startswith(_CREDENTIALS), environ):
-        environ[name] = environ[name].rstrip("\r\n")
     environ[rank_records.FOLDER_ENV] = str(folder)
     # The pod's grace period limits how long a save may take, not torchrun's half minute.
     environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_SECONDS))

@@ -79,7 +79,8 @@ def _several(name: str, instances: Any, predictions: Any) -> list[Known]:
 
 def _headers(name: str, value: Any) -> dict[str, str]:
     headers = {
-        key: readers.rendered(f"{name}[{key!r}]", item)
+        # A token that was read from a file ends with a line break.
+        key: readers.rendered(f"{name}[{key!r}]", item).rstrip("\r\n")
         for key, item in readers.mapping(name, value).items()
     }
     for key, item in headers.items():
@@ -88,10 +89,9 @@ def _headers(name: str, value: Any) -> dict[str, str]:
         if key.lower() in _CLIENTS_OWN:
             raise InputError(f"{name} may not have {key!r}: it follows from what is sent.")
         if not _HEADER_VALUE.fullmatch(item):
-            # It may be a token, read from a file with the break at its end.
             raise InputError(
                 f"{name}[{key!r}] is not one line of Latin-1 text, as a header's value must be. "
-                "Take line breaks away."
+                "Remove line breaks and other characters."
             )
     return headers
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import MutableMapping
 
-# Tokens, access keys, addresses: none of them can end with a line break. Passwords can.
+# Tokens, access keys, addresses: none of them can end with a line break. Other passwords can.
 _ONE_LINE = re.compile(
-    r"(?:^|_)(?:TOKEN|KEY|KEY_ID|REGION|BUCKET|ADDR|HOST|PORT|PROXY|URI|URL|ENDPOINT"
+    r"^(?:AWS|MLFLOW)_|(?:^|_)(?:TOKEN|KEY|KEY_ID|REGION|BUCKET|ADDR|HOST|PORT|PROXY|URI|URL|ENDPOINT"
     r"|ENDPOINT_URL(?:_[A-Z0-9]+)?)$",
     re.IGNORECASE,
 )

@@ -329,7 +329,9 @@ def test_a_server_that_breaks_off_is_asked_until_the_time_is_over(
 
 
 def test_headers_are_sent(ask: Ask, server: ModelServer) -> None:
-    ask(SAMPLES, headers={"Host": "digits.default.example.com", "X-Number": 3.0})
+    host = "digits.default.example.com"
+    ask(SAMPLES, headers={"Host": host, "X-Number": 3.0, "Authorization": "Bearer token\n"})
+    assert server.headers["Authorization"] == "Bearer token"
     assert server.headers["Host"] == "digits.default.example.com"
     assert server.headers["X-Number"] == "3"
 

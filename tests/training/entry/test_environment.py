@@ -37,7 +37,7 @@ def test_the_line_break_at_the_end_of_a_key_or_an_address_is_removed(name: str, 
     "kept",
     [
         {"SSH_PRIVATE_KEY": PEM},
-        {"MLFLOW_TRACKING_PASSWORD": "secret\n"},
+        {"DATABASE_PASSWORD": "secret\n"},
         {"MOTTO": "first\nsecond\n"},
         {"AWS_SECRET_ACCESS_KEY": " with blanks "},
     ],
