@@ -102,16 +102,10 @@ class ByteText:
 
 
 class TextBatches(Iterator[Tensor]):
-    """This rank's batches, without end.
+    """This rank's batches of windows, without end. `windows` is the number of windows of an epoch.
 
     Its state is a plain dictionary: a run resumes with the next window, also with another number of
-    ranks or another batch size.
-
-    `seq_len`: bytes of a window; `data_rank`: this rank's part of the global batch, from 0. Raises
-    ConfigError: if the text is shorter than one window, or there is no such part.
-
-    Attributes:
-        windows: The number of windows of an epoch.
+    ranks or another batch size. `data_rank` is this rank's part of the global batch, from 0.
     """
 
     def __init__(
