@@ -24,6 +24,11 @@ def some(names: Iterable[str], most: int = 3) -> str:
     return f"{', '.join(listed[:most])} and {len(listed) - most} more"
 
 
+def cut(text: str, most: int) -> str:
+    """Cut a text to so many characters; an ellipsis shows it."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def wrapped(message: str, width: int = 70) -> str:
     """Wrap a message for a log viewer that cuts long lines off.
 

@@ -14,7 +14,7 @@ from kfp_pytorch.launcher.jobs.state import Phase
 from kfp_pytorch.launcher.kubernetes import objects, pending, pod_status
 from kfp_pytorch.launcher.kubernetes.events import event_message, event_object
 from kfp_pytorch.launcher.kubernetes.objects import Object
-from kfp_pytorch.launcher.text import counted, some
+from kfp_pytorch.launcher.text import counted, cut, some
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
 SHORT = 200
@@ -74,7 +74,9 @@ def diagnose(evidence: Evidence, cause: str, why: str = "failed") -> Diagnosis:
         _log_tail(facts),
         _section("What the launcher could not do", [f"- {note}" for note in evidence.notes]),
     ]
-    return Diagnosis("\n\n".join(part for part in parts if part), _short(head.headline))
+    return Diagnosis(
+        "\n\n".join(part for part in parts if part), cut(" ".join(head.headline.split()), SHORT)
+    )
 
 
 def _end_advice(why: str, evidence: Evidence) -> str:
@@ -91,14 +93,8 @@ def _end_advice(why: str, evidence: Evidence) -> str:
     )
 
 
-def _short(headline: str) -> str:
-    line = " ".join(headline.split())
-    return line if len(line) <= SHORT else f"{line[: SHORT - 1]}…"
-
-
-def _clip(text: str) -> str:
-    line = text.strip().rstrip(".")
-    return line if len(line) <= 2 * _LINE else f"{line[: 2 * _LINE]}…"
+def _clip(headline: str) -> str:
+    return cut(headline.strip().rstrip("."), 2 * _LINE)
 
 
 def _section(title: str, lines: list[str]) -> str:

@@ -13,7 +13,7 @@ from kfp_pytorch.launcher.kubernetes import objects, pod_status
 from kfp_pytorch.launcher.kubernetes.events import event_message, event_object
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.pod_status import ContainerEnd
-from kfp_pytorch.launcher.text import counted, some
+from kfp_pytorch.launcher.text import counted, cut, some
 
 _NOT_THE_PROGRAM = (
     "The cluster did this, not the program. Retry the step (set_retry): training continues from "
@@ -257,8 +257,8 @@ def _last_log_line(facts: Facts, end: ContainerEnd) -> str:
     last = log.rpartition("\n")[2].strip()
     if "ChildFailedError" in log or last.startswith("{") or not any(map(str.isalpha, last)):
         return "Its last log lines are below: correct what they show."
-    shown = last if len(last) <= _LAST_LINE else f"{last[: _LAST_LINE - 1]}…"
-    return f"Correct what its log ends with: {shown.rstrip('.')}. More of it is below."
+    shown = cut(last, _LAST_LINE).rstrip(".")
+    return f"Correct what its log ends with: {shown}. More of it is below."
 
 
 def sidecar_keeps_running(facts: Facts) -> Cause | None:

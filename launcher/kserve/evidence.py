@@ -46,12 +46,7 @@ def explain(kube: Kube, inputs: ServiceInputs, seen: Snapshot) -> Iterator[str]:
     `kube`: the cluster, for logs and events; what cannot be read is named.
     """
     for part in _parts(kube, inputs, seen):
-        yield "\n".join(clipped(line) for line in part.splitlines())
-
-
-def clipped(line: str) -> str:
-    """Cut a very long line."""
-    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
+        yield "\n".join(text.cut(line, LONGEST_LINE) for line in part.splitlines())
 
 
 def _parts(kube: Kube, inputs: ServiceInputs, seen: Snapshot) -> Iterator[str]:

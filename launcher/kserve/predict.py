@@ -18,6 +18,7 @@ from kfp_pytorch.launcher.inputs.readers import as_float
 from kfp_pytorch.launcher.kserve.predict_inputs import Known, PredictInputs
 from kfp_pytorch.launcher.kserve.rollout import port_forward_advice
 from kfp_pytorch.launcher.runtime.printing import Progress
+from kfp_pytorch.launcher.text import cut
 
 # Right after a rollout: no route yet, no pod behind the route yet, a pod that loads its model.
 RETRIED = (404, 408, 429, 502, 503, 504)
@@ -183,5 +184,4 @@ def check(known: Sequence[Known], predictions: Sequence[Any]) -> None:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= SHOWN_BYTES else f"{text[:SHOWN_BYTES]}…"
+    return cut(json.dumps(value, ensure_ascii=False), SHOWN_BYTES)

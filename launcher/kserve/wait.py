@@ -9,7 +9,13 @@ from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KNATIVE_REVISION, 
 from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.kserve.advice import what_to_do
 from kfp_pytorch.launcher.kserve.deploy import DeployFailed, Timing, find, find_deployment
-from kfp_pytorch.launcher.kserve.evidence import Snapshot, clipped, crash_loop, explain, warnings
+from kfp_pytorch.launcher.kserve.evidence import (
+    LONGEST_LINE,
+    Snapshot,
+    crash_loop,
+    explain,
+    warnings,
+)
 from kfp_pytorch.launcher.kserve.manifest import HASH, POD_LABEL, ServiceInputs
 from kfp_pytorch.launcher.kserve.rollout import (
     Rollout,
@@ -31,6 +37,7 @@ from kfp_pytorch.launcher.kubernetes.pod_status import (
 )
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 from kfp_pytorch.launcher.runtime.printing import Progress, log
+from kfp_pytorch.launcher.text import cut
 
 
 @dataclass
@@ -93,7 +100,8 @@ class Waiter:
         reason = self._permanent_failure(state, pods)
         if not reason and waited > self.inputs.timeout:
             why = pending.reason(pods, self._events(pods))
-            reason = "; ".join(filter(None, (self._timeout_reason(state), why)))
+            limit = f"after {self.inputs.timeout} s (timeout)"
+            reason = f"{limit} it still waits for {state.waits_for}" + (f"; {why}" if why else "")
         if reason:
             raise self._failure(reason)
 
@@ -147,9 +155,6 @@ class Waiter:
             f"it is Ready, but {self.timing.url_grace:.0f} s later its status has no URL"
         )
 
-    def _timeout_reason(self, state: Rollout) -> str:
-        return f"after {self.inputs.timeout} s (timeout) it still waits for {state.waits_for}"
-
     def _permanent_failure(self, state: Rollout, pods: list[Object]) -> str:
         """Why waiting longer cannot help, or an empty string."""
         now = time.monotonic()
@@ -196,7 +201,7 @@ class Waiter:
     def _failure(self, reason: str) -> DeployFailed:
         headline = (
             f"InferenceService {self.kube.namespace}/{self.inputs.name} does not serve the new "
-            f"revision: {clipped(reason.rstrip('.'))}."
+            f"revision: {cut(reason.rstrip('.'), LONGEST_LINE)}."
         )
         seen = Snapshot(self._service, self._workload, self._new_pods(), self._unread)
         advice = f"What to do: {what_to_do(self._state, seen, reason)}"
