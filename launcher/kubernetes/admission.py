@@ -1,6 +1,6 @@
-"""What the words of a refusal at admission mean, of a job as of its pods. No I/O.
+"""What the message of a refusal at admission means, for a job and for its pods. No I/O.
 
-Quotas, LimitRanges, Pod Security and webhooks all answer in words alone.
+Quotas, LimitRanges, Pod Security and webhooks all answer with a message alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kfp_pytorch.launcher.text import some
 class Refusal:
     """One kind of refusal."""
 
-    substring: str  # what its words have in them
+    substring: str  # a part of its message
     advice: str  # what to do about it
     permanent: bool = True  # whether no waiting mends it
 
@@ -89,23 +89,23 @@ _REFUSALS = (
 _CONTAINERS = re.compile(r'container "([^"]+)"|containers ("[^)]+?) must')
 
 
-def is_permanent(words: str) -> bool:
+def is_permanent(message: str) -> bool:
     """Tell whether no waiting mends a refusal."""
-    found = _kind(words)
+    found = _kind(message)
     return found is not None and found.permanent
 
 
-def advice(words: str, *, container: str = "", added: Mapping[str, str] | None = None) -> str:
+def advice(message: str, *, container: str = "", added: Mapping[str, str] | None = None) -> str:
     """Return what to do about a refusal.
 
     `container`: the container of a pod that the step itself describes; `added`: advice about
     containers that an operator adds, by their names.
     """
-    found = _kind(words)
+    found = _kind(message)
     if found is None:
         return "Change what the cluster objects to, or ask its administrator."
     others = (
-        _other_containers(words, container) if found.substring == "violates PodSecurity" else []
+        _other_containers(message, container) if found.substring == "violates PodSecurity" else []
     )
     for name, about in (added or {}).items():
         if name in others:
@@ -118,11 +118,11 @@ def advice(words: str, *, container: str = "", added: Mapping[str, str] | None =
     return found.advice
 
 
-def _kind(words: str) -> Refusal | None:
-    return next((refusal for refusal in _REFUSALS if refusal.substring in words), None)
+def _kind(message: str) -> Refusal | None:
+    return next((refusal for refusal in _REFUSALS if refusal.substring in message), None)
 
 
-def _other_containers(words: str, own: str) -> list[str]:
+def _other_containers(message: str, own: str) -> list[str]:
     """The containers that a refusal names, but for the step's own."""
-    named = " ".join("".join(match) for match in _CONTAINERS.findall(words))
+    named = " ".join("".join(match) for match in _CONTAINERS.findall(message))
     return sorted(set(re.findall(r"[\w.-]+", named)) - {own})

@@ -56,12 +56,12 @@ class ApiError(StepError):
     """
 
     def __init__(
-        self, call: Call, status: int, reason: str, words: str, retry_after: float = 0.0
+        self, call: Call, status: int, reason: str, message: str, retry_after: float = 0.0
     ) -> None:
         self.call = call
         self.status = status
         self.reason = reason
-        self.server_message = shortened(words)
+        self.server_message = shortened(message)
         self.retry_after = retry_after
         super().__init__(self._format())
 
@@ -183,13 +183,13 @@ def error_from(call: Call, status: int, headers: Mapping[str, str], body: bytes)
     """
     answer = _status_object(body)
     reason = str(answer.get("reason") or "")
-    words = _message(answer, body)
-    cls = _class_for(call, status, reason, words, answer)
+    message = _message(answer, body)
+    cls = _class_for(call, status, reason, message, answer)
     if cls is KindAbsent and not call.group:
         # Every API server has the core kinds: this one is starting, or is a proxy. A log does not
         # exist where its pod does not.
         cls = NotFound if call.resource == "pods/log" else Transient
-    return cls(call, status, reason, words, _retry_after(headers, answer))
+    return cls(call, status, reason, message, _retry_after(headers, answer))
 
 
 def error_from_status(call: Call, answer: Mapping[str, Any]) -> ApiError:
@@ -199,14 +199,14 @@ def error_from_status(call: Call, answer: Mapping[str, Any]) -> ApiError:
     """
     code = answer.get("code")
     status = code if isinstance(code, int) else 500
-    reason, words = str(answer.get("reason") or ""), str(answer.get("message") or "no words")
+    reason, message = str(answer.get("reason") or ""), str(answer.get("message") or "no words")
     if reason in ("Expired", "Gone"):
-        return Expired(call, 410, reason, words)
-    cls = _class_for(call, status, reason, words, answer)
+        return Expired(call, 410, reason, message)
+    cls = _class_for(call, status, reason, message, answer)
     if issubclass(cls, Unauthorized | Forbidden):
         # Not the answer to a request: the next read shows whether access is refused.
         cls = Transient
-    return cls(call, status, reason, words)
+    return cls(call, status, reason, message)
 
 
 def _status_object(body: bytes) -> dict[str, Any]:
@@ -225,10 +225,10 @@ def _message(answer: Mapping[str, Any], body: bytes) -> str:
 
 
 def _class_for(
-    call: Call, status: int, reason: str, words: str, answer: Mapping[str, Any]
+    call: Call, status: int, reason: str, message: str, answer: Mapping[str, Any]
 ) -> type[ApiError]:
-    if 400 <= status < 500 and status not in (408, 429) and _DENIED.search(words):
-        return Conflict if _STALE in words else Refused
+    if 400 <= status < 500 and status not in (408, 429) and _DENIED.search(message):
+        return Conflict if _STALE in message else Refused
     if status == 404:
         named = _missing(reason, answer)
         if call.name and named not in ("", call.name):
@@ -237,11 +237,11 @@ def _class_for(
         return NotFound if named else KindAbsent
     if status == 409:
         return AlreadyExists if reason == "AlreadyExists" else Conflict
-    if status == 403 and _NOT_YET.search(words):
+    if status == 403 and _NOT_YET.search(message):
         return Transient
     if status == 403:
         # Quotas and admission webhooks answer 403 as well, which no role changes.
-        return Forbidden if _RBAC_WORDS.search(words) or not answer else Refused
+        return Forbidden if _RBAC_WORDS.search(message) or not answer else Refused
     # The API server does not redirect; a proxy does.
     if status == 429 or status >= 500 or status == 408 or 300 <= status < 400:
         return Transient

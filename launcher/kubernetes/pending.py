@@ -39,13 +39,13 @@ def reason(pods: Iterable[Object], events: list[Object]) -> str:
     """
     stuck = [pod for pod in pods if not is_running_or_ended(pod)]
     for pod in stuck:
-        said = reason_not_running(pod)
-        if said in _UNSPECIFIC:
-            said = next(filter(None, (_of(event, pod) for event in reversed(events))), said)
-        if said:
+        why = reason_not_running(pod)
+        if why in _UNSPECIFIC:
+            why = next(filter(None, (_of(event, pod) for event in reversed(events))), why)
+        if why:
             more = f" and {len(stuck) - 1} more" if len(stuck) > 1 else ""
             scaling = autoscaler_message(events)
-            return f"{objects.name(pod)}{more}: {said}" + (f"; {scaling}" if scaling else "")
+            return f"{objects.name(pod)}{more}: {why}" + (f"; {scaling}" if scaling else "")
     return autoscaler_message(events) or next(filter(None, map(_explanation, reversed(events))), "")
 
 

@@ -44,13 +44,13 @@ class StartupFailure:
     pod: str  # the pod's name
     container: str  # the container's name
     reason: str  # the kubelet's reason, such as `ImagePullBackOff`
-    message: str  # the kubelet's words
+    message: str  # the kubelet's message
     image: str  # the container's image
 
     def __str__(self) -> str:
-        words = f": {self.message}" if self.message else ""
+        details = f": {self.message}" if self.message else ""
         where = f"container {self.container!r} of pod {self.pod!r}, image {self.image!r}"
-        return f"{self.reason} ({where}){words}"
+        return f"{self.reason} ({where}){details}"
 
 
 @dataclass(frozen=True, order=True)

@@ -68,8 +68,8 @@ def waiting_containers(pod: Object) -> list[tuple[str, str, str]]:
     for status in [*statuses(pod, init=True), *statuses(pod)]:
         state = dig(status, "state", "waiting")
         if isinstance(state, dict) and state.get("reason"):
-            words = str(state.get("message") or "")
-            found.append((str(status.get("name") or ""), str(state["reason"]), words))
+            message = str(state.get("message") or "")
+            found.append((str(status.get("name") or ""), str(state["reason"]), message))
     return found
 
 
@@ -162,8 +162,8 @@ def reason_not_running(pod: Object) -> str:
     scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         return f"{scheduled.get('reason', 'not scheduled')}: {scheduled.get('message', '')}"
-    for _, reason, words in waiting_containers(pod):
-        return f"{reason}: {words}" if words else reason
+    for _, reason, message in waiting_containers(pod):
+        return f"{reason}: {message}" if message else reason
     deleted_by = parse_time(dig(pod, "metadata", "deletionTimestamp"))
     if deleted_by is None:
         return ""

@@ -65,8 +65,8 @@ class LogStream:
             raise StreamIdle(self._call, 0, "", "the stream is silent") from error
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             if not self._closed:
-                words = f"the stream broke: {type(error).__name__}: {error}"
-                raise Unreachable(self._call, 0, "", words) from error
+                message = f"the stream broke: {type(error).__name__}: {error}"
+                raise Unreachable(self._call, 0, "", message) from error
         finally:
             self._answer.close()
 

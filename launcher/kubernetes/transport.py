@@ -259,8 +259,8 @@ class Transport:
             if _UNTRUSTED in str(error):
                 # A cluster's CA is rotated as its tokens are.
                 self._reload()
-            words = f"{type(error).__name__}: {error} ({who.server}, from {who.source})"
-            raise Unreachable(call, 0, "", words) from error
+            message = f"{type(error).__name__}: {error} ({who.server}, from {who.source})"
+            raise Unreachable(call, 0, "", message) from error
         self._state.contacted = True
         self._note_time(answer.headers.get("Date", ""))
         return answer
@@ -297,8 +297,8 @@ def _unavailable_message(error: ApiError, waited: float) -> str:
             "and at the webhook or the proxy if one is named."
         )
     said = error.message.rstrip(".")
-    words = f"Could not observe the cluster: tried for {waited:.0f} s, the last time: {said}."
-    return f"{words}\n{advice}".rstrip()
+    message = f"Could not observe the cluster: tried for {waited:.0f} s, the last time: {said}."
+    return f"{message}\n{advice}".rstrip()
 
 
 def connection_pool(credentials: Credentials) -> urllib3.PoolManager:

@@ -89,13 +89,13 @@ class Progress:
         self._state = ""
         self._since = self._logged = time.monotonic()
 
-    def report(self, state: str, words: str = "") -> None:
+    def report(self, state: str, details: str = "") -> None:
         """Logs the state, if it is new or was last logged long ago.
 
-        `state`: the state, such as `queued`; a new one is logged at once. `words`: details, whose
+        `state`: the state, such as `queued`; a new one is logged at once. `details`: text whose
         changes alone are not logged.
         """
-        now, tail = time.monotonic(), f": {words}" if words else ""
+        now, tail = time.monotonic(), f": {details}" if details else ""
         if state != self._state:
             self._state, self._since, self._logged = state, now, now
             log(f"{state}{tail}")

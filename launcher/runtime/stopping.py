@@ -169,12 +169,12 @@ class Stopper:
         self._target = None
         self._target_known.set()
 
-    def set_left_in_place(self, words: str) -> None:
+    def set_left_in_place(self, message: str) -> None:
         """Adds to the message at a signal what is left as it is.
 
-        `words`: a clause; empty for nothing.
+        `message`: a clause; empty for nothing.
         """
-        self._left = words
+        self._left = message
 
     def set_target_known(self) -> None:
         """The step ends: no target will be set any more."""
@@ -195,19 +195,19 @@ class Stopper:
     def stop(self) -> None:
         """Handles a signal."""
         self._signalled = True
-        started, words = time.monotonic(), "Stopped by a signal"
+        started, message = time.monotonic(), "Stopped by a signal"
         # The step may still read its inputs, and a job of an earlier try may be alive.
         self._target_known.wait(self._grace)
         target = self._target
         if target is not None:
-            words += f"; {self._end(target, started)}"
+            message += f"; {self._end(target, started)}"
         elif self._left:
-            words += f"; {self._left}"
-        words += "."
+            message += f"; {self._left}"
+        message += "."
         if target is not None and target.folder:
-            words += f" Its folder, for resume_from: {target.folder}"
-        write_termination_message(words)
-        print_error(words)
+            message += f" Its folder, for resume_from: {target.folder}"
+        write_termination_message(message)
+        print_error(message)
         # Last, as the main thread then ends the process.
         self._done.set()
         self._leave(EXIT_TERMINATED)

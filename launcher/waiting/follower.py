@@ -119,8 +119,8 @@ class Follower(threading.Thread, ABC):
             self._put(ObservationFailed(error))
         except Exception as error:
             # Without this the step would wait for ever.
-            words = f"{self.name} ended by an unexpected {type(error).__name__}: {error}"
-            self._put(ObservationFailed(StepError(words)))
+            message = f"{self.name} ended by an unexpected {type(error).__name__}: {error}"
+            self._put(ObservationFailed(StepError(message)))
             raise
 
     def read_now(self) -> None:

@@ -21,7 +21,7 @@ _HISTORY = 2.0
 
 
 class JobFollower(Follower):
-    """Observes one job; a snapshot without it means that the server says it is gone."""
+    """Observes one job; a snapshot without it means that it does not exist any more."""
 
     needs_watch = True
 
