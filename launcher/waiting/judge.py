@@ -88,7 +88,8 @@ class Judge:
         if refusal:
             return Verdict(f"{self._title} gets {self._pods_made()}: {refusal}", "trouble")
         failed = self._failed_pods.fatal(evidence, now)
-        if failed:
+        # The success of the first pod is the job's, whatever the other pods did.
+        if failed and not self._gatherer.first_pod_succeeded():
             return Verdict(
                 f"{self._title} did not end: {failed} failed and is not started again, but the "
                 f"{self._kind.operator} did not act on it in {duration(self._limits.failed_pod)}",

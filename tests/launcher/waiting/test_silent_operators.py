@@ -72,6 +72,19 @@ def test_a_pod_that_the_operator_makes_anew_is_waited_for(
     run.succeeded()
 
 
+def test_a_worker_that_failed_does_not_outweigh_the_success_of_the_master(
+    step: Any, hands: Any, says: Any, later: Any
+) -> None:
+    limits = shipped("failed_pod", "final_status")
+    run = started(step, hands, says, limits, restart_policy="Never")
+    hands.ended(run.job, 1, role="worker")
+    hands.ended(run.job, 0)
+    says("ended: ")
+    later(run, 70.0)
+    hands.success(run.job)
+    run.succeeded()
+
+
 def test_a_pod_that_the_queue_takes_back_is_no_failure(
     step: Any, hands: Any, says: Any, later: Any
 ) -> None:
