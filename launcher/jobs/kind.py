@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from kfp_pytorch.launcher.constants import Kind
 from kfp_pytorch.launcher.inputs.storage import Location
@@ -14,70 +14,51 @@ from kfp_pytorch.launcher.kubernetes.objects import Object, name
 from kfp_pytorch.launcher.kubernetes.pod_status import ContainerEnd, belongs_to, container_ends
 
 
-class JobInputs(Protocol):
-    """What the checked inputs of any kind of job give."""
+class JobInputs:
+    """What the checked inputs of any kind of job give; a frozen dataclass declares them.
 
-    @property
-    def name(self) -> str:
-        """The readable part of the job's name."""
+    Attributes:
+        name: The readable part of the job's name.
+        namespace: The job's namespace; empty for the launcher's own.
+        image: The training image.
+        num_nodes: How many pods train.
+        nproc_per_node: Processes a pod: a number, or `auto`, `cpu` or `gpu`.
+        hyperparameters: Further arguments of the program, by name.
+        output_uri: Where jobs keep their folders.
+        resume_from: Another job's folder to start from.
+        queue_timeout: Seconds that the job may be suspended; 0 for no limit, as in the next three.
+        start_timeout: Seconds until every pod must run.
+        timeout: Seconds that the job may run.
+        active_deadline: Seconds that the job may take since the operator started it.
+        cleanup: When the launcher deletes the job: `on_failure`, `always` or `never`.
+    """
 
-    @property
-    def namespace(self) -> str:
-        """The job's namespace; empty for the launcher's own."""
-
-    @property
-    def image(self) -> str:
-        """The training image."""
-
-    @property
-    def hyperparameters(self) -> Mapping[str, str]:
-        """What the program trains with, by name; for the report."""
-
-    @property
-    def num_nodes(self) -> int:
-        """How many pods train."""
-
-    @property
-    def nproc_per_node(self) -> str:
-        """Processes a pod: a number, or `auto`, `cpu` or `gpu`."""
+    name: str
+    namespace: str
+    image: str
+    num_nodes: int
+    nproc_per_node: str
+    hyperparameters: Mapping[str, str]
+    output_uri: Location
+    resume_from: Location | None
+    queue_timeout: int
+    start_timeout: int
+    timeout: int
+    active_deadline: int
+    cleanup: str
 
     @property
     def gpus(self) -> int:
         """Accelerators a node."""
-
-    @property
-    def output_uri(self) -> Location:
-        """Where jobs keep their folders."""
-
-    @property
-    def resume_from(self) -> Location | None:
-        """Another job's folder to start from."""
-
-    @property
-    def queue_timeout(self) -> int:
-        """Seconds that the job may be suspended; 0 for no limit."""
-
-    @property
-    def start_timeout(self) -> int:
-        """Seconds until every pod must run; 0 for no limit."""
-
-    @property
-    def timeout(self) -> int:
-        """Seconds that the job may run; 0 for no limit."""
-
-    @property
-    def active_deadline(self) -> int:
-        """Seconds that the job may take since the operator started it; 0 for no limit."""
-
-    @property
-    def cleanup(self) -> str:
-        """When the launcher deletes the job: `on_failure`, `always` or `never`."""
+        raise NotImplementedError
 
     def folder(self, job_name: str) -> Location:
         """Return the job's own folder."""
+        raise NotImplementedError
 
     def spec(self) -> dict[str, Any]:
         """Return what the job is made of in JSON form, to be hashed."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

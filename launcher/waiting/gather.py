@@ -19,7 +19,11 @@ from kfp_pytorch.launcher.kubernetes.api_errors import Forbidden, NotFound
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.pod_failures import Crash, crashes
-from kfp_pytorch.launcher.kubernetes.pod_status import is_running_or_ended, pod_phase
+from kfp_pytorch.launcher.kubernetes.pod_status import (
+    is_running_or_ended,
+    is_terminating,
+    pod_phase,
+)
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 from kfp_pytorch.launcher.waiting.limits import Limits
@@ -165,6 +169,12 @@ class Gatherer:
             self._read_events(f"involvedObject.name={name}")
         if self._kind.read_state(self.evidence.job).phase is Phase.QUEUED:
             self._read_events(f"involvedObject.kind={pending.WORKLOAD}")
+
+    def failed_pods(self) -> list[str]:
+        """The names of the pods that failed and that nothing restarts."""
+        failed = [p for p in self.pods() if pod_phase(p) == "Failed" and not is_terminating(p)]
+        final = [pod for pod in failed if self._kind.is_final(self.evidence.job, pod)]
+        return [objects.name(pod) for pod in self._kind.in_order(final)]
 
     def first_pod_succeeded(self) -> bool:
         """Whether training succeeded in the first pod before anybody deleted the pod."""

@@ -11,8 +11,8 @@ from kfp_pytorch.launcher.kubernetes.pod_status import is_terminating, pod_phase
 from kfp_pytorch.launcher.runtime.printing import duration
 from kfp_pytorch.launcher.waiting import refusals
 from kfp_pytorch.launcher.waiting.clocks import RUNNING_PHASES, Clocks
-from kfp_pytorch.launcher.waiting.failed_pods import FailedPods
 from kfp_pytorch.launcher.waiting.gather import Gatherer
+from kfp_pytorch.launcher.waiting.grace import Grace
 from kfp_pytorch.launcher.waiting.limits import Limits
 
 _ENDED = ("Succeeded", "Failed")
@@ -40,8 +40,11 @@ class Judge:
         self._expected = self._kind.expected_pods(job)
         self.clocks = Clocks(limits, now)
         self._startup_failures = StartupFailures(limits.pull_grace, limits.config_grace)
-        self._refusals = refusals.RefusalWatch(limits)
-        self._failed_pods = FailedPods(limits.failed_pod)
+        self._refusals = refusals.RefusalWatch()
+        self._refusal_grace = Grace(limits.refusal_grace)
+        # A Training Operator before 1.9 does not end a job under ExitCode.
+        self._failed_pod_grace = Grace(limits.failed_pod)
+        self._graces = (self._startup_failures, self._refusal_grace, self._failed_pod_grace)
 
     def update(self, state: JobState, now: float) -> None:
         """Counts the time up to now, then continues with what was seen of the job and its pods."""
@@ -67,8 +70,8 @@ class Judge:
     def reset_after_outage(self, now: float) -> None:
         """Begins at 0 what the operator and the kubelets could not do during an outage."""
         self.clocks.reset_after_outage(now)
-        for part in (self._startup_failures, self._refusals, self._failed_pods):
-            part.reset()
+        for grace in self._graces:
+            grace.reset()
 
     def verdict(self, now: float) -> Verdict | None:
         """Why the job is given up, by what was seen of it; or None."""
@@ -84,10 +87,10 @@ class Judge:
                 f"which is {self._kind.restart_limit_input} ({limit})",
                 "trouble",
             )
-        refusal = self._refusals.fatal(evidence, now)
-        if refusal:
+        refusal = self._refusals.current(evidence)
+        if self._refusal_grace.exceeded([refusal] if refusal else [], now):
             return Verdict(f"{self._title} gets {self._pods_made()}: {refusal}", "trouble")
-        failed = self._failed_pods.fatal(evidence, now)
+        failed = self._failed_pod_grace.exceeded(self._gatherer.failed_pods(), now)
         # The success of the first pod is the job's, whatever the other pods did.
         if failed and not self._gatherer.first_pod_succeeded():
             return Verdict(
@@ -101,7 +104,7 @@ class Judge:
 
     def next_deadline(self) -> float | None:
         """The time at which the verdict may change though nothing else does, or None."""
-        parts = (self.clocks, self._startup_failures, self._refusals, self._failed_pods)
+        parts = (self.clocks, *self._graces)
         return min((at for part in parts if (at := part.next_deadline()) is not None), default=None)
 
     def _pods_made(self) -> str:

@@ -9,7 +9,6 @@ from kfp_pytorch.launcher.kubernetes import admission, objects
 from kfp_pytorch.launcher.kubernetes.events import event_message, event_object
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.waiting.evidence import Evidence
-from kfp_pytorch.launcher.waiting.limits import Limits
 
 
 def last_refusal(evidence: Evidence) -> str:
@@ -36,35 +35,16 @@ def missing_pods(evidence: Evidence) -> bool:
 
 @dataclass
 class RefusalWatch:
-    """Remembers since when the operator has been refused a pod permanently."""
+    """Tells a refusal of a pod that is missing now from one of a pod that was created since."""
 
-    limits: Limits
-    _since: float | None = None
     _past: set[tuple[str, str]] = field(default_factory=set)
 
-    def fatal(self, evidence: Evidence, now: float) -> str:
-        """Finds a refusal that has lasted longer than its grace: what it lacks may be made yet.
-
-        Returns the refusal; empty while there is none, in the queue, and while no pod is missing:
-        then it is past.
-        """
+    def current(self, evidence: Evidence) -> str:
+        """Return the permanent refusal of a pod that is missing, or an empty string."""
         event = _version(_last_event(evidence))
         if not missing_pods(evidence):
             self._past.add(event)
-        refusal = "" if is_queued(evidence) else lasting(evidence)
-        if not refusal or event in self._past:
-            self._since = None
-            return ""
-        self._since = now if self._since is None else self._since
-        return refusal if now - self._since >= self.limits.refusal_grace else ""
-
-    def reset(self) -> None:
-        """Begins at 0: its end could not be seen during an outage."""
-        self._since = None
-
-    def next_deadline(self) -> float | None:
-        """The time at which a refusal that lasts would become fatal, or None."""
-        return None if self._since is None else self._since + self.limits.refusal_grace
+        return "" if event in self._past or is_queued(evidence) else lasting(evidence)
 
 
 def _last_event(evidence: Evidence) -> Object:

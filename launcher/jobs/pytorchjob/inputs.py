@@ -21,6 +21,7 @@ from kfp_pytorch.launcher.inputs import (
 )
 from kfp_pytorch.launcher.inputs.declaration import declare, inputs_of, parse
 from kfp_pytorch.launcher.inputs.storage import Location
+from kfp_pytorch.launcher.jobs.kind import JobInputs
 from kfp_pytorch.launcher.jobs.pytorchjob import input_readers
 
 # A crash of a distributed job counts once a node, so this many restarts of the whole job.
@@ -29,7 +30,7 @@ MAX_NODES = 10_000
 
 
 @dataclass(frozen=True)
-class PyTorchJobInputs:
+class PyTorchJobInputs(JobInputs):
     """The checked inputs of `pytorch_job`, and what follows from several of them."""
 
     image: str = declare(input_readers.training_image, None, "The training image.")

@@ -15,7 +15,7 @@ from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.kubernetes.api_errors import Refused
 from kfp_pytorch.launcher.waiting import refusals
 from kfp_pytorch.launcher.waiting.evidence import Evidence
-from kfp_pytorch.launcher.waiting.limits import Limits
+from kfp_pytorch.launcher.waiting.grace import Grace
 from kfp_pytorch.local.apiserver.errors import STALE
 
 
@@ -136,14 +136,23 @@ def test_what_was_told_of_an_earlier_job_of_the_same_name_is_not_this_one_s(
 
 def test_a_job_that_is_queued_is_not_given_up_for_what_was_refused_before() -> None:
     events = [event("j", "FailedCreatePod", "error looking up service account team/me")]
-    watch = refusals.RefusalWatch(Limits(refusal_grace=10.0))
+    watch = refusals.RefusalWatch()
     waits, queued = job(status={}), job(spec={"runPolicy": {"suspend": True}}, status={})
-    assert watch.fatal(Evidence(PYTORCH_JOB, job=waits, events=events), 5.0) == ""
-    assert watch.next_deadline() == 15.0
-    assert watch.fatal(Evidence(PYTORCH_JOB, job=queued, events=events), 15.0) == ""
-    assert watch.next_deadline() is None
-    assert watch.fatal(Evidence(PYTORCH_JOB, job=waits, events=events), 20.0) == ""
-    assert "service account" in watch.fatal(Evidence(PYTORCH_JOB, job=waits, events=events), 30.0)
+    assert "service account" in watch.current(Evidence(PYTORCH_JOB, job=waits, events=events))
+    assert watch.current(Evidence(PYTORCH_JOB, job=queued, events=events)) == ""
+    assert "service account" in watch.current(Evidence(PYTORCH_JOB, job=waits, events=events))
+
+
+def test_the_grace_of_a_condition_begins_again_when_it_holds_again() -> None:
+    grace = Grace(10.0)
+    assert grace.exceeded(["a"], 5.0) == ""
+    assert grace.next_deadline() == 15.0
+    assert grace.exceeded([], 15.0) == ""
+    assert grace.next_deadline() is None
+    assert grace.exceeded(["a"], 20.0) == ""
+    assert grace.exceeded(["b", "a"], 30.0) == "a"
+    grace.reset()
+    assert grace.exceeded(["a"], 31.0) == ""
 
 
 def test_events_that_may_not_be_read_are_said_to_be_where_the_reason_may_be(

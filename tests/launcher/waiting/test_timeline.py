@@ -151,5 +151,5 @@ def test_the_restart_policy_decides_what_follows_the_end_of_a_container(
     failed["spec"]["restartPolicy"] = policy
     failed["status"]["containerStatuses"] = [{"name": "pytorch", "restartCount": restarts} | states]
     evidence = Evidence(PYTORCH_JOB)
-    Timeline(evidence, lambda: NOW).saw_crashes(failed, crashes(failed))
+    Timeline(evidence, lambda: NOW).record_crashes(failed, crashes(failed))
     assert [entry.what for entry in evidence.timeline] == [what]

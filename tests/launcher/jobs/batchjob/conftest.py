@@ -17,7 +17,7 @@ from harness.threads import join_since
 from kfp_pytorch.launcher.constants import EVENT, POD, Kind
 from kfp_pytorch.launcher.inputs import storage
 from kfp_pytorch.launcher.inputs.storage import Location
-from kfp_pytorch.launcher.jobs.kind import JobKind
+from kfp_pytorch.launcher.jobs.kind import JobInputs, JobKind
 from kfp_pytorch.launcher.jobs.state import JobState, Phase, latest_transition, true_conditions
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig, each, name
 from kfp_pytorch.local.apiserver.registry import Registry
@@ -31,7 +31,7 @@ BUCKET = storage.parse("s3://bucket")
 
 
 @dataclass(frozen=True)
-class BatchJobInputs:
+class BatchJobInputs(JobInputs):
     """The inputs of a component that runs a Job."""
 
     image: str
@@ -39,7 +39,6 @@ class BatchJobInputs:
     namespace: str = ""
     num_nodes: int = 1
     nproc_per_node: str = "1"
-    gpus: int = 0
     output_uri: Location = BUCKET
     resume_from: Location | None = None
     queue_timeout: int = 0
@@ -48,6 +47,10 @@ class BatchJobInputs:
     active_deadline: int = 0
     cleanup: str = "on_failure"
     hyperparameters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> int:
+        return 0
 
     def folder(self, job_name: str) -> Location:
         return storage.job_folder(self.output_uri, "", job_name)
