@@ -85,10 +85,12 @@ _LIMITS = ("queue", "start", "run", "active")
 def ordered_causes(facts: Facts, end: Cause, why: str) -> list[Cause]:
     """Return the causes that hold, the likeliest first.
 
-    `end`: what ended the wait, such as a limit, as a cause; `why`: `failed`, `lost`, `trouble`, or
-    the name of the limit that was reached. Returns a deleted or unacknowledged job: that, then the
-    list. A limit that was reached: what is so now, the limit, the rest of the list. Else the list,
-    or only the end where it is empty.
+    `end` is what ended the wait, such as a limit; `why` is `failed`, `lost`, `trouble`, or the name
+    of the limit that was reached. The order:
+
+    - The job was deleted or not acknowledged: that, then the list.
+    - A limit was reached: what is so now, the limit, the rest of the list.
+    - Else the list, or only `end` where no cause holds.
     """
     found = [(rule, cause) for rule in RULES if (cause := rule.find(facts))]
     if why in _GONE:

@@ -11,7 +11,7 @@ from harness.faults.actions import Call
 from harness.faults.plan import Fault
 from harness.held import unanswered
 
-from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, SPEC_HASH_LABEL
+from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, SPEC_HASH_LABEL
 from kfp_pytorch.launcher.kserve.deploy import Timing
 from kfp_pytorch.launcher.kubernetes.api_errors import Refused
 from kfp_pytorch.local.apiserver.errors import conflict, denied
@@ -75,6 +75,19 @@ def test_a_service_that_only_pods_reach_is_said_to_be_that_with_the_way_to_it(
     printed = capsys.readouterr().out
     assert "cannot be reached from outside of the cluster" in printed
     assert "`kubectl port-forward -n default service/digits-predictor 8080:80`" in printed
+
+
+def test_two_replicas_are_waited_for_though_kserve_makes_one_first(
+    kserve: KServe, start: Start, until: Until
+) -> None:
+    """Its HorizontalPodAutoscaler adds the other up to 15 s later."""
+    step = start(min_replicas=2)
+    until(kserve.service)
+    kserve.serves()
+    assert step.goes_on()
+    kserve._mutate(DEPLOYMENT, kserve.deployment, lambda obj: obj["spec"].update(replicas=2))
+    kserve.rolls_out(new=2, total=2, available=2)
+    step.succeeded()
 
 
 def test_a_service_of_an_older_kserve_keeps_the_name_of_its_deployment(
