@@ -21,39 +21,23 @@ MEBI = 1024 * 1024
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-    """Parses the command line.
-
-    Returns the options; underscores in their names as in KServe's own servers.
-    """
+    """Parses the command line; underscores in its options as in KServe's own servers."""
     parser = argparse.ArgumentParser(
         "python -m kfp_pytorch.serving",
         description="Serves the export of a model to KServe's protocols.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--model_name", type=_name, required=True, help="the model's name in the URL"
-    )
-    parser.add_argument(
-        "--model_dir",
-        type=Path,
-        default=Path(MODEL_MOUNT),
-        help="the export, or a directory that has it in one of its own",
-    )
-    parser.add_argument(
-        "--http_host",
-        default=os.environ.get(SERVING_HOST_ENV, "0.0.0.0"),  # noqa: S104
-        help=f"the address to listen at; {SERVING_HOST_ENV} sets the default",
-    )
-    parser.add_argument(
-        "--http_port", type=_between(1, 65535), default=8080, help="the port to listen at"
-    )
-    parser.add_argument(
-        "--max_body_mib",
-        type=_between(1, 65536),
-        default=32,
-        help="MiB of the largest request; one that is larger is answered with 413",
-    )
+    add = parser.add_argument
+    add("--model_name", type=_name, required=True, help="the model's name in the URL")
+    where = "the export, or a directory that has it in one of its own"
+    add("--model_dir", type=Path, default=Path(MODEL_MOUNT), help=where)
+    host = os.environ.get(SERVING_HOST_ENV, "0.0.0.0")  # noqa: S104
+    listen = f"the address to listen at; {SERVING_HOST_ENV} sets the default"
+    add("--http_host", default=host, help=listen)
+    add("--http_port", type=_between(1, 65535), default=8080, help="the port to listen at")
+    largest = "MiB of the largest request; one that is larger is answered with 413"
+    add("--max_body_mib", type=_between(1, 65536), default=32, help=largest)
     return parser.parse_args(argv)
 
 
@@ -126,20 +110,14 @@ def main() -> int:
     from kfp_pytorch.serving.server import serve
 
     gc.enable()
+    host, port = options.http_host, options.http_port
     try:
-        serve(
-            options.model_name,
-            served,
-            options.http_host,
-            options.http_port,
-            options.max_body_mib * MEBI,
-        )
+        serve(options.model_name, served, host, port, options.max_body_mib * MEBI)
     except SystemExit:
         # uvicorn exits like this where it cannot listen; it has logged the reason.
-        where = f"{options.http_host}:{options.http_port}"
         return _failed(
-            f"{where} cannot be listened at, see above; give another --http_port or --http_host, "
-            "or stop the process that listens there"
+            f"{host}:{port} cannot be listened at, see above; give another --http_port or "
+            "--http_host, or stop the process that listens there"
         )
     return 0
 

@@ -37,8 +37,7 @@ class BinaryRequest(InferenceRequest):  # type: ignore[misc]
 def check_head(body: bytes, headers: dict[str, str]) -> None:
     """Checks a body of bytes, whose head KServe reads without looking at it.
 
-    `headers`: those of the request, their names in small letters. Raises BadRequest: it does not
-    start with a V2 request, or what follows is not what that states.
+    The names of the headers are in small letters. Raises BadRequest.
     """
     if HEAD_LENGTH not in headers:
         found = headers.get("content-type") or "none"

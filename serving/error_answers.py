@@ -16,16 +16,8 @@ from kfp_pytorch.serving.tensors import BadRequest
 logger = logging.getLogger("kserve")
 
 
-class TooBusy(Exception):
-    """Too many requests wait for the model."""
-
-
 async def _bad_request(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": str(error)}, 400)
-
-
-async def _too_busy(_: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"error": str(error)}, 503, RETRY)
 
 
 async def _memory_full(_: Request, error: Exception) -> JSONResponse:
@@ -58,7 +50,6 @@ def add_error_answers(application: FastAPI) -> None:
     application.add_exception_handler(BadRequest, _bad_request)
     # No client reads this answer; without it a closed connection is logged as an error.
     application.add_exception_handler(ClientDisconnect, _bad_request)
-    application.add_exception_handler(TooBusy, _too_busy)
     application.add_exception_handler(MemoryError, _memory_full)
     application.add_exception_handler(RequestValidationError, _invalid_v2)
     application.add_exception_handler(HTTPException, _http_error)

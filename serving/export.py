@@ -7,7 +7,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,10 @@ from kfp_pytorch.serving.limits import memory_limit, with_unit
 DESCRIPTION = "model.json"
 PROGRAM = "model.pt2"
 
-DATATYPES = {
-    "FP16": torch.float16,
-    "FP32": torch.float32,
-    "FP64": torch.float64,
-    "INT8": torch.int8,
-    "INT16": torch.int16,
-    "INT32": torch.int32,
-    "INT64": torch.int64,
-    "UINT8": torch.uint8,
+# The protocol's names of what torch calls float16, int8 and so on.
+DATATYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name.lower().replace("fp", "float"))
+    for name in ("FP16", "FP32", "FP64", "INT8", "INT16", "INT32", "INT64", "UINT8")
 }
 # Constants in a program's archive that only pickle can read start with one of these
 # (torch/csrc/export/pt2_archive_constants.h).
@@ -52,20 +47,14 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Export:
-    """An export that was read and whose files have the checksums that it states.
-
-    Attributes:
-        classes: The label of each class, or an empty tuple when the model is no classifier.
-        run: The program: takes the input as a tensor, gives the output.
-        preprocessing: What `model.json` states about the input's values and sizes.
-    """
+    """An export that was read and whose files have the checksums that it states."""
 
     directory: Path  # the folder of its `model.json`
     input: TensorSpec  # the one input tensor
     output: TensorSpec  # the one output tensor
-    classes: tuple[str, ...]
-    run: Callable[[torch.Tensor], torch.Tensor]
-    preprocessing: dict[str, Any] = field(default_factory=dict)
+    classes: tuple[str, ...]  # the label of each class; none when the model is no classifier
+    run: Callable[[torch.Tensor], torch.Tensor]  # the program
+    preprocessing: dict[str, Any]  # what `model.json` states of the input's values and sizes
 
     @property
     def longest(self) -> int | None:
@@ -75,41 +64,32 @@ class Export:
 
 
 def load(model_dir: Path) -> Export:
-    """Reads the export in a directory.
+    """Reads the export in a directory, or in one of its subdirectories; see `find`.
 
-    `model_dir`: the directory itself, or one that has the export in exactly one of its
-    subdirectories. Returns the export, its program in memory. Raises ExportError: nothing or more
-    than one export is there, `model.json` is not of the format, a file is missing, unreadable or
-    not the one that was exported, or the program does not load.
+    Raises ExportError: it is not of the format, incomplete, changed, or cannot be read or loaded.
     """
     try:
-        return _load(model_dir)
+        directory = find(model_dir)
+        description = _read_description(directory / DESCRIPTION)
+        _verify_files(directory, description)
+        return Export(
+            directory=directory,
+            input=_only_tensor(description, "inputs"),
+            output=_only_tensor(description, "outputs"),
+            classes=_classes(description),
+            run=_load_program(directory / _program(description)),
+            preprocessing=_preprocessing(description),
+        )
     except OSError as error:
         raise ExportError(
             f"{model_dir} cannot be read by user {os.getuid()} of group {os.getgid()}: {error}"
         ) from error
 
 
-def _load(model_dir: Path) -> Export:
-    directory = find(model_dir)
-    description = _read_description(directory / DESCRIPTION)
-    _verify_files(directory, description)
-    return Export(
-        directory=directory,
-        input=_only_tensor(description, "inputs"),
-        output=_only_tensor(description, "outputs"),
-        classes=_classes(description),
-        run=_load_program(directory / _program(description)),
-        preprocessing=_preprocessing(description),
-    )
-
-
 def find(model_dir: Path) -> Path:
-    """Finds the directory of the export.
+    """Finds the directory that holds `model.json`: this one, or exactly one of those in it.
 
-    `model_dir`: the directory itself, or one that has the export in exactly one of its
-    subdirectories. Returns the directory that holds `model.json`. Raises ExportError: no such
-    directory, or more than one; the message lists what is there.
+    Raises ExportError, which lists what is there.
     """
     if model_dir.is_file():
         raise ExportError(f"{model_dir} is a file: give its directory")
@@ -201,9 +181,9 @@ def _only_tensor(description: dict[str, Any], field: str) -> TensorSpec:
             f"{DESCRIPTION}: {field}[0]: needs name, shape and datatype, not {tensor!r}"
         ) from error
     if spec.datatype not in DATATYPES:
+        known = ", ".join(DATATYPES)
         raise ExportError(
-            f"{DESCRIPTION}: {field}[0].datatype: {spec.datatype!r} is none of "
-            f"{', '.join(DATATYPES)}"
+            f"{DESCRIPTION}: {field}[0].datatype: {spec.datatype!r} is none of {known}"
         )
     if not spec.shape or spec.shape[0] != -1:
         raise ExportError(

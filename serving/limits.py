@@ -17,30 +17,23 @@ RESERVE = 1 / 20
 
 
 def cpu_limit(cgroup: Path = CGROUP) -> int:
-    """Counts the CPUs that this process may use.
+    """Counts the CPUs that this process may use: OMP_NUM_THREADS, or affinity and quota.
 
     torch counts the node's CPUs: in a container with a limit its threads would fight over it.
-
-    `cgroup`: the folder of the cgroup, whose `cpu.max` is `<quota> <period>` in microseconds, or
-    `max <period>`. Returns OMP_NUM_THREADS where it is set, else the least of the scheduler's
-    affinity and the cgroup's quota; at least 1.
     """
     wanted = os.environ.get(OMP_ENV, "")
     if wanted.isdecimal() and int(wanted) > 0:
         return int(wanted)
     limits = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()]
     with contextlib.suppress(OSError, ValueError):
+        # Microseconds; the quota is "max" without a limit.
         quota, period = (cgroup / "cpu.max").read_text().split()
         limits.append(-(-int(quota) // int(period)))
     return max(1, min(limit or 1 for limit in limits))
 
 
 def memory_limit(cgroup: Path = CGROUP) -> int:
-    """Reads how much memory this process may use.
-
-    Returns bytes: the least of the machine's memory, the cgroup's limit and the process's own
-    (`ulimit -d`).
-    """
+    """The bytes of memory that this process may use: the machine's, the cgroup's, `ulimit -d`."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for name in MEMORY_FILES:
         # The other version's file is absent; without a limit this one's is "max".
@@ -55,8 +48,6 @@ def cap_memory(limit: int) -> None:
 
     A kubelet sets vm.overcommit_memory to 1: without this every allocation succeeds, and the
     kernel kills the process that uses what it was given.
-
-    `limit`: bytes, as `memory_limit` returns them.
     """
     status = Path("/proc/self/status").read_text()
     reserved, used = (
@@ -67,10 +58,8 @@ def cap_memory(limit: int) -> None:
     # The kernel counts what is mapped. Of that, what is not in use now will hardly ever be.
     cap = int(limit * (1 - RESERVE)) + reserved - used
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(
-        resource.RLIMIT_DATA,
-        (cap if hard == resource.RLIM_INFINITY else min(cap, hard), hard),
-    )
+    soft = cap if hard == resource.RLIM_INFINITY else min(cap, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def with_unit(size: int) -> str:

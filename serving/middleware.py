@@ -31,14 +31,17 @@ class BodyLimit:
         if scope["type"] != "http":
             return await self._application(scope, receive, send)
         if scope["path"].startswith(REPOSITORY_PATH):
-            refusal = JSONResponse({"error": "models are loaded at the server's start only"}, 404)
+            refusal = _refusal("models are loaded at the server's start only", 404, {})
             return await refusal(scope, receive, send)
         headers = dict(scope["headers"])
         coding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
         if coding != "identity":
-            return await _compressed(coding)(scope, receive, send)
+            why = f"content-encoding: {coding!r} is not read; send the body as it is"
+            refusal = _refusal(why, 415, UNREAD | {"accept-encoding": "identity"})
+            return await refusal(scope, receive, send)
+        too_large = f"body: larger than {self._limit} bytes; send fewer instances in a request"
         if int(headers.get(b"content-length", 0)) > self._limit:
-            return await _too_large(self._limit)(scope, receive, send)
+            return await _refusal(too_large, 413, UNREAD)(scope, receive, send)
         received = 0
 
         async def limited() -> Message:
@@ -48,7 +51,7 @@ class BodyLimit:
             received += size
             self._held += size
             if received > self._limit:
-                raise HTTPException(413, _too_large_message(self._limit))
+                raise HTTPException(413, too_large)
             if self._held > LARGEST_AT_ONCE * self._limit:
                 why = f"requests of {self._held} bytes are being answered; try again later"
                 raise HTTPException(503, why, RETRY)
@@ -81,22 +84,9 @@ class Drain:
             if scope["type"] != "http":
                 raise
             if not answering:
-                await _stopping()(scope, receive, send)
+                why = f"the predictor is stopping, and {DRAIN_SECONDS} s were too short; try again"
+                await _refusal(why, 503, UNREAD | RETRY)(scope, receive, send)
 
 
-def _stopping() -> JSONResponse:
-    message = f"the predictor is stopping, and {DRAIN_SECONDS} s were too short; try again"
-    return JSONResponse({"error": message}, 503, UNREAD | RETRY)
-
-
-def _too_large_message(limit: int) -> str:
-    return f"body: larger than {limit} bytes; send fewer instances in a request"
-
-
-def _too_large(limit: int) -> JSONResponse:
-    return JSONResponse({"error": _too_large_message(limit)}, 413, UNREAD)
-
-
-def _compressed(coding: str) -> JSONResponse:
-    message = f"content-encoding: {coding!r} is not read; send the body as it is"
-    return JSONResponse({"error": message}, 415, UNREAD | {"accept-encoding": "identity"})
+def _refusal(why: str, status: int, headers: dict[str, str]) -> JSONResponse:
+    return JSONResponse({"error": why}, status, headers)

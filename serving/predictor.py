@@ -31,14 +31,10 @@ class ModelBroken(Exception):
 
 @dataclass(frozen=True)
 class Answers:
-    """The model's answers to the rows of a request.
-
-    Attributes:
-        classes: The index of the most likely class of each row, or None when it is no classifier.
-    """
+    """The model's answers to the rows of a request; only a classifier's have classes."""
 
     output: Array  # the model's output, a row each
-    classes: Array | None = None
+    classes: Array | None = None  # the index of the most likely class of each row
     labels: tuple[str, ...] = ()  # the label of that class
     scores: Array | None = None  # its probability
 
@@ -52,8 +48,7 @@ class Predictor:
     def warm_up(self) -> None:
         """Runs the model on zeros, in two batch sizes.
 
-        Raises ModelBroken: the stated input does not fit into memory, the program raised, or its
-        output is not of the shape or type that `model.json` states.
+        Raises ModelBroken: it fails, or its output is not what `model.json` states.
         """
         spec = self.export.input
         # The longest text that the model takes may be shorter than that.
@@ -62,19 +57,16 @@ class Predictor:
         for batch in (2, 1):
             self._check_memory([batch, *sizes])
             try:
-                zeros = torch.zeros([batch, *sizes], dtype=DATATYPES[spec.datatype])
-                output = self._run(zeros)
+                output = self._run(torch.zeros([batch, *sizes], dtype=DATATYPES[spec.datatype]))
             except Exception as error:
                 raise ModelBroken(f"the model fails on zeros {[batch, *sizes]}: {error}") from error
             self._check_output(output, batch)
 
     def answer(self, rows: Array) -> Answers:
-        """Runs the model.
+        """Runs the model on rows of its own type and shape.
 
-        `rows`: a tensor of the model's own type and shape. Returns the answers, a row each. Raises
-        BadRequest: the model does not take rows of this size or a value of them, or its answer is
-        not finite. Raises MemoryError: there is not enough memory for these rows, as they are or
-        just now.
+        Raises BadRequest: the model does not take them, or its answer is not finite. Raises
+        MemoryError: there is not enough memory for these rows, as they are or just now.
         """
         tensor = torch.from_numpy(rows)
         starts = range(0, len(tensor), CHUNK)
@@ -95,38 +87,26 @@ class Predictor:
         return self._classify(output) if self.export.classes else Answers(output)
 
     def answer_v1(self, payload: Any) -> dict[str, Any]:
-        """Answers the body of a V1 request.
-
-        Returns the body of the response: `predictions`, one for each instance. Raises BadRequest:
-        the body is no object with `instances`, or they are not what the model takes.
-        """
+        """Answers the body of a V1 request with `predictions`, one for each instance."""
         if not isinstance(payload, dict) or "instances" not in payload:
             raise BadRequest('the body must be a JSON object with "instances": [...]')
         answers = self.answer(from_nested(payload["instances"], self.export.input, "instances"))
         if answers.classes is None or answers.scores is None:
             return {"predictions": answers.output.tolist()}
         rows = zip(answers.classes.tolist(), answers.labels, answers.scores.tolist(), strict=True)
-        return {
-            "predictions": [{"class": c, "label": label, "score": s} for c, label, s in rows],
-        }
+        return {"predictions": [{"class": c, "label": name, "score": s} for c, name, s in rows]}
 
     def outputs(self, answers: Answers) -> dict[str, tuple[str, Array]]:
-        """Names the answers as the tensors of a V2 response.
-
-        `answers`: what `answer` returned. Returns datatype and values by name: `class`, `label` and
-        `score` for a classifier, and the model's own output.
-        """
+        """Datatype and values of the tensors of a V2 response, by name."""
         own = self.export.output
         named = {own.name: (own.datatype, answers.output)}
         if answers.classes is None or answers.scores is None:
             return named
-        labels = np.array(answers.labels, dtype=np.object_)
-        classified = {
+        return {
             "class": ("INT64", answers.classes),
-            "label": ("BYTES", labels),
+            "label": ("BYTES", np.array(answers.labels, dtype=np.object_)),
             "score": ("FP32", answers.scores),
-        }
-        return classified | named
+        } | named
 
     def _check_memory(self, shape: list[int]) -> None:
         """Compares the size of a tensor with the container's limit before it is allocated."""

@@ -21,11 +21,12 @@ from kserve.model_server import app
 from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.model_repository_extension import ModelRepositoryExtension
 from kserve.protocol.rest.server import RESTServer
+from starlette.exceptions import HTTPException
 
 from kfp_pytorch.serving.binary_head import JSON, check_head
-from kfp_pytorch.serving.error_answers import TooBusy, add_error_answers
+from kfp_pytorch.serving.error_answers import add_error_answers
 from kfp_pytorch.serving.export import TensorSpec
-from kfp_pytorch.serving.middleware import DRAIN_SECONDS, BodyLimit, Drain
+from kfp_pytorch.serving.middleware import DRAIN_SECONDS, RETRY, BodyLimit, Drain
 from kfp_pytorch.serving.predictor import Answers, Predictor
 from kfp_pytorch.serving.tensors import Array, BadRequest, from_flat
 
@@ -55,7 +56,8 @@ class ExportedModel(Model):  # type: ignore[misc]
     async def predict(self, payload: Any, headers: dict[str, str] | None = None) -> Any:
         """Answers a V1 body or a V2 request in the model's thread."""
         if self._waiting >= MAX_WAITING:
-            raise TooBusy(f"{MAX_WAITING} requests wait for the model; try again later")
+            why = f"{MAX_WAITING} requests wait for the model; try again later"
+            raise HTTPException(503, why, RETRY)
         answer = self._answer_v2 if isinstance(payload, InferRequest) else self._answer_v1
         self._waiting += 1
         try:
@@ -85,8 +87,7 @@ class ExportedModel(Model):  # type: ignore[misc]
 
     def _answer_v2(self, request: Any, headers: dict[str, str]) -> Any:  # noqa: ARG002
         _check_id(request.id)
-        rows = _rows(request, self._predictor.export.input)
-        answers = self._predictor.answer(rows)
+        answers = self._predictor.answer(_rows(request, self._predictor.export.input))
         for each in request.request_outputs or []:
             # KServe ignores the request's own setting for an output that has no parameters.
             each.parameters = {"binary_data": request.use_binary_outputs} | (each.parameters or {})
@@ -120,20 +121,17 @@ def _rows(request: Any, spec: TensorSpec) -> Array:
 
 def _outputs(predictor: Predictor, answers: Answers, request: Any) -> list[Any]:
     named = predictor.outputs(answers)
-    if request.request_outputs:
-        wanted = [output.name for output in request.request_outputs]
-    else:
-        # The model's own output adds nothing to a class, its label and its score.
-        wanted = ["class", "label", "score"] if answers.classes is not None else list(named)
+    # The model's own output adds nothing to a class, its label and its score.
+    usual = ["class", "label", "score"] if answers.classes is not None else list(named)
+    wanted = [output.name for output in request.request_outputs or []] or usual
     unknown = [name for name in wanted if name not in named]
     if unknown:
         raise BadRequest(f"outputs: {unknown} are none of {list(named)}")
     outputs = []
     for name in wanted:
         datatype, values = named[name]
-        output = InferOutput(name, list(values.shape), datatype)
-        output.set_data_from_numpy(values, binary_data=False)
-        outputs.append(output)
+        outputs.append(InferOutput(name, list(values.shape), datatype))
+        outputs[-1].set_data_from_numpy(values, binary_data=False)
     return outputs
 
 
@@ -160,10 +158,7 @@ class CheckedDataPlane(DataPlane):  # type: ignore[misc]
     def decode_inference_request(
         self, body: Any, headers: dict[str, str], model_name: str
     ) -> InferRequest:
-        """Decodes a V2 body, whose head KServe reads without looking at it where it is bytes.
-
-        Raises BadRequest: it is bytes that do not start with a V2 request.
-        """
+        """Decodes a V2 body, whose head KServe reads without looking at it where it is bytes."""
         if isinstance(body, bytes):
             check_head(body, headers)
         return super().decode_inference_request(body, headers, model_name)
@@ -178,10 +173,7 @@ def _without_traceback(record: logging.LogRecord) -> bool:
 
 
 def serve(name: str, predictor: Predictor, host: str, port: int, body_limit: int) -> None:
-    """Serves until a signal, then answers what is in flight.
-
-    `body_limit`: the largest body of a request, in bytes.
-    """
+    """Serves until a signal, then answers what is in flight. `body_limit` is in bytes."""
     configure_logging()
     for quiet in QUIET_LOGGERS:
         logging.getLogger(quiet).setLevel(logging.WARNING)

@@ -10,20 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kfp_pytorch.serving.export import TensorSpec
+from kfp_pytorch.serving.export import DATATYPES, TensorSpec
 
-NUMPY_TYPES: dict[str, type[np.generic]] = {
-    "FP16": np.float16,
-    "FP32": np.float32,
-    "FP64": np.float64,
-    "INT8": np.int8,
-    "INT16": np.int16,
-    "INT32": np.int32,
-    "INT64": np.int64,
-    "UINT8": np.uint8,
-    "UINT16": np.uint16,
-    "UINT32": np.uint32,
-    "UINT64": np.uint64,
+# The protocol's names of what numpy calls float16, int8 and so on.
+NUMPY_TYPES = {
+    name: np.dtype(name.lower().replace("fp", "float"))
+    for name in (*DATATYPES, "UINT16", "UINT32", "UINT64")
 }
 
 JSON_NAMES = {list: "a list", dict: "an object", str: "a string", bool: "a boolean"}
@@ -40,8 +32,7 @@ class BadRequest(ValueError):
 def from_nested(value: Any, spec: TensorSpec, field: str) -> Array:
     """Makes a tensor of nested JSON lists, as version 1 of the protocol has them.
 
-    Returns the tensor, in the model's own type. Raises BadRequest: the lists are ragged, empty or
-    of another shape, or an element is no number that the model's type can hold.
+    Raises BadRequest: they are not of the model's shape, or hold what its type cannot.
     """
     numbers, shape = _flatten(value, spec.shape, field)
     return _cast(_array(numbers, shape, field), spec.datatype, field)
@@ -50,17 +41,13 @@ def from_nested(value: Any, spec: TensorSpec, field: str) -> Array:
 def from_flat(
     data: Any, shape: Sequence[int], datatype: str, spec: TensorSpec, field: str
 ) -> Array:
-    """Makes a tensor of an input of version 2 of the protocol.
+    """Makes a tensor of an input of version 2 of the protocol, flat or nested as `shape` says.
 
-    `data`: the numbers, row by row, or nested as `shape` says; `shape`: the shape that the request
-    states. Returns the tensor, in the model's own type. Raises BadRequest: `shape`, `datatype` and
-    `data` do not agree with the model or each other.
+    Raises BadRequest: `shape`, `datatype` and `data` do not agree with the model or each other.
     """
     if datatype not in NUMPY_TYPES:
-        raise BadRequest(
-            f"{field}.datatype: {datatype!r} is not a number's type; the model takes "
-            f"{spec.datatype}"
-        )
+        why = f"{datatype!r} is not a number's type; the model takes {spec.datatype}"
+        raise BadRequest(f"{field}.datatype: {why}")
     _check_shape(shape, spec.shape, f"{field}.shape")
     field = f"{field}.data"
     nested = isinstance(data, list) and bool(data) and isinstance(data[0], list)
@@ -137,7 +124,7 @@ def _array(numbers: list[Any], shape: Sequence[int], field: str) -> Array:
 
 def _cast(array: Array, datatype: str, field: str) -> Array:
     """Casts, refusing what would become another number (but for the rounding of floats)."""
-    target = np.dtype(NUMPY_TYPES[datatype])
+    target = NUMPY_TYPES[datatype]
     with np.errstate(all="ignore"):
         cast = array.astype(target)
     if target.kind == "f":

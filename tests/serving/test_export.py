@@ -103,7 +103,7 @@ def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_in_the_place_of_the_directory_is_refused_with_the_way_out(copied: Path) -> None:
-    with pytest.raises(ExportError, match=r"model\.pt2 is a file: give the directory that it lies"):
+    with pytest.raises(ExportError, match=r"model\.pt2 is a file: give its directory"):
         export.load(copied / "model.pt2")
 
 
