@@ -19,10 +19,7 @@ def peak_rate(config: Config, world_size: int) -> float:
 
 
 def learning_rate(config: Config, world_size: int, epochs_done: float) -> float:
-    """The learning rate of a step.
-
-    `config`: the rate of one process, its scaling, warm-up and the number of epochs.
-    """
+    """The learning rate of a step after so many epochs, with fractions."""
     peak = peak_rate(config, world_size)
     warmup = min(config.warmup_epochs, float(config.epochs))
     if epochs_done < warmup:

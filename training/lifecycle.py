@@ -74,11 +74,7 @@ class Job(ABC):
 
 
 def open_output(config: Config, world: World) -> Folder:
-    """Opens the job's folder and checks it before anything is loaded; all ranks call this.
-
-    Returns the folder; it can be written to. Raises ConfigError: if the parallelism does not fit
-    the number of ranks. Raises StorageError: on all ranks, if the folder cannot be written to.
-    """
+    """Opens the job's folder and checks that it can be written to; all ranks call this."""
     ParallelPlan.parse(config.parallelism, world.size)
     folder = job_folder.open_folder(config.output)
     on_main(world, lambda: job_folder.check_writable(folder))
@@ -179,12 +175,7 @@ def conclude(
     curves: Sequence[str],
     export: Callable[[], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Lets rank 0 write the export, and returns the result.
-
-    `curves`: the names of the curves for the termination message; `export`: writes the export, and
-    returns what the termination message says of it. Returns the content of the termination message,
-    on all ranks.
-    """
+    """Lets rank 0 write the export, and returns the termination message on all ranks."""
 
     def write() -> dict[str, Any]:
         job.telemetry.finished()

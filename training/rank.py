@@ -52,12 +52,7 @@ LOG = logging.getLogger("kfp_pytorch.training")
 
 
 def main(arguments: list[str]) -> int:
-    """Trains as one rank of the job.
-
-    Returns the exit code: 0 if training finished, 143 if it was asked to stop and saved a
-    checkpoint, 2 for arguments that cannot work, 138 if another rank is lost or a store is
-    unavailable, 1 if it failed.
-    """
+    """Trains as one rank of the job. Returns the exit code; see `__main__`."""
     # Before the seconds that torch takes to import: a signal in them must not kill this rank while
     # the others continue.
     request = StopRequest.on_sigterm()

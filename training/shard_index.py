@@ -12,11 +12,7 @@ from kfp_pytorch.training.errors import DataError
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the index of the shards in a folder.
-
-    Returns the exit code: 0 if it was printed, 1 if the shards cannot be used, 2 for other
-    arguments.
-    """
+    """Prints the index. Returns 0, 1 if the shards cannot be used, 2 for wrong arguments."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m kfp_pytorch.training.shard_index FOLDER_OR_URI", file=sys.stderr)
         return 2

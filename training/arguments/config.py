@@ -267,11 +267,7 @@ class Config:
 
 
 def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Config:
-    """Turns command-line arguments into a checked configuration.
-
-    `environ`: where the defaults of `--output` and `--resume-from` are looked up. Raises
-    ConfigError: if an argument is unknown, is not of its type or cannot work.
-    """
+    """Turns command-line arguments into a checked configuration, or raises ConfigError."""
     output = environ.get(OUTPUT_ENV, "").strip() or DEFAULT_OUTPUT
     parser = _parser(output, environ.get(RESUME_FROM_ENV, "").strip())
     parsed = parser.parse_args(arguments)

@@ -10,11 +10,7 @@ WAYS = ("pp", "ddp", "fsdp2", "tp")
 
 
 def read_sizes(text: str) -> dict[str, int | None]:
-    """Reads `way` and `way=size` parts, before the number of ranks is known.
-
-    `text`: ways and sizes; see `ParallelPlan.parse`. Returns the size of each way; None for the one
-    without a size. Raises ConfigError: if the text cannot be read.
-    """
+    """Reads `way` and `way=size` parts; None for the size that is left open."""
     sizes: dict[str, int | None] = {}
     for part in text.split(","):
         way, has_size, size = (piece.strip() for piece in part.partition("="))

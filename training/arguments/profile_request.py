@@ -21,12 +21,7 @@ class ProfileRequest:
 
 
 def read_profile_request(steps: str, ranks: str) -> ProfileRequest | None:
-    """Reads both arguments.
-
-    `steps`: `FIRST:LAST`, both of them traced; empty for no trace. `ranks`: ranks with commas
-    between them, or `all`. Returns the request, or None if there is none. Raises ConfigError: if
-    one cannot be read, or there are too many steps.
-    """
+    """Reads both arguments; None for no trace. Raises ConfigError if one is invalid."""
     if not steps:
         return None
     found = re.fullmatch(r"(\d+):(\d+)", steps)

@@ -25,11 +25,7 @@ class Staging:
     def __init__(
         self, device: torch.device, model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Allocates no memory yet.
-
-        `model`: the model, unwrapped; the state has its tensors under `model`. `optimizer`: the
-        optimizer, which changes all of the state but the model's buffers.
-        """
+        """Allocates no memory yet. The state has the tensors of `model` under that name."""
         self._buffers = {f"model.{name}" for name, _ in model.named_buffers()}
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._stager = DefaultStager(

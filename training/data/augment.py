@@ -59,11 +59,7 @@ def centre_view(height: int, width: int) -> View:
 
 
 def show(image: Tensor, view: View, size: int) -> Tensor:
-    """Crops an image to a view and resizes it.
-
-    `image`: whole, uint8, of shape [channels, height, width]; on any device. Returns the view,
-    uint8, of shape [channels, size, size].
-    """
+    """Crops a uint8 image [channels, height, width] to a view and resizes it to a square."""
     # torchvision takes seconds to import, and data sets in memory do not need it.
     from torchvision.transforms.v2 import functional
 
@@ -74,11 +70,7 @@ def show(image: Tensor, view: View, size: int) -> Tensor:
 
 
 def show_many(images: Sequence[Tensor], views: Sequence[View], size: int) -> Tensor:
-    """Like `show` for images that are on a GPU, with a few kernels for all of them together.
-
-    `images`: uint8, of shape [channels, height, width] each; at least one. `views`: the part of
-    each. Returns the views, uint8, of shape [images, channels, size, size].
-    """
+    """Like `show` for images on a GPU, with a few kernels for all of them together."""
     parts = []
     for start in range(0, len(images), _TOGETHER):
         some, their = images[start : start + _TOGETHER], views[start : start + _TOGETHER]

@@ -204,11 +204,7 @@ def _stratified_split(every: Split, share: float) -> tuple[Split, Split]:
 
 
 def held_out_mask(labels: Tensor, share: float) -> Tensor:
-    """Chooses the samples to hold out: the same share of each class.
-
-    `labels`: the class of each sample; `share`: the share of each class, between 0 and 1. Returns
-    whether each is held out; the same for the same input.
-    """
+    """Chooses the samples to hold out: the same share of each class, the same each time."""
     generator = torch.Generator().manual_seed(_SPLIT_SEED)
     held_out = torch.zeros(len(labels), dtype=torch.bool)
     for label in sorted(set(labels.tolist())):

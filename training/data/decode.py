@@ -38,11 +38,7 @@ class Decoded(NamedTuple):
 
 
 def on_cpu(contents: Sequence[Tensor], view_of: ViewOf, size: int) -> Decoded:
-    """Decodes images in this process.
-
-    `contents`: the bytes of whole files: JPEG, PNG, WebP or GIF; `view_of`: the view of each.
-    Returns the batch, on the CPU, channels last in memory.
-    """
+    """Decodes whole JPEG, PNG, WebP or GIF files in this process; channels last in memory."""
     batch = _empty(len(contents), size, torch.device("cpu"))
     failures = []
     for place, content in enumerate(contents):
@@ -58,11 +54,7 @@ def on_cpu(contents: Sequence[Tensor], view_of: ViewOf, size: int) -> Decoded:
 
 
 def on_gpu(contents: Sequence[Tensor], view_of: ViewOf, size: int, device: torch.device) -> Decoded:
-    """Decodes images with a GPU's JPEG decoder; other images are decoded in this process.
-
-    `contents`: the bytes of whole files, on the CPU; `view_of`: the view of each. Returns the
-    batch, on the GPU.
-    """
+    """Decodes files with a GPU's JPEG decoder; other images are decoded in this process."""
     usual = [place for place, content in enumerate(contents) if is_whole_jpeg(content)]
     images = dict(zip(usual, _decode_jpegs([contents[p] for p in usual], device), strict=True))
     rest = [place for place in range(len(contents)) if images.get(place) is None]

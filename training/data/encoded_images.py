@@ -74,11 +74,7 @@ class EncodedSplit:
 
 
 def as_data(found: Labelled, image_size: int) -> ImageData:
-    """Makes a data set for training.
-
-    `image_size`: height and width of crops in pixels; 0 for the usual 224. Returns training and
-    held-out samples, still encoded.
-    """
+    """Makes a data set, still encoded, with crops of `image_size` pixels; 0 for the usual 224."""
     size = image_size or DEFAULT_SIZE
     held_out = found.held_out
     if held_out is None:

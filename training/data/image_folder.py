@@ -51,12 +51,7 @@ class FolderSource:
 
 
 def find(uri: str, world: World) -> Labelled:
-    """Finds the images and classes of a folder.
-
-    `world`: this rank. All ranks use rank 0's list, as the order of listings may differ. Returns
-    all images with their classes. Raises DataError: on all ranks, if there are no images, a class
-    has none to train on, or the files of a node differ.
-    """
+    """Finds the images and classes of a folder; all ranks use rank 0's list."""
     files = Files(uri)
     names = on_main(world, lambda: _listed(files))
     if files.local:

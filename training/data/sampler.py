@@ -49,11 +49,7 @@ class DistributedBatchSampler:
         seed: int,
         block: int = 1,
     ) -> None:
-        """Sets the sampler to the start of epoch 0.
-
-        `samples`: the size of the data set; at least `world_size`. `block`: how many neighbours
-        stay together when samples are shuffled: those that are cheaper to read together.
-        """
+        """Sets the sampler to epoch 0; `block` neighbours stay together in any order."""
         self.samples = samples
         self.rank = rank
         self.world_size = world_size

@@ -138,11 +138,7 @@ def words_of(name: str) -> set[str]:
 
 
 def index_shards(files: Files, sizes: dict[str, int]) -> list[Shard]:
-    """Finds the samples of shards.
-
-    `sizes`: the size of each by its name. Returns the shards, in the order of `sizes`. Raises
-    DataError: if one is damaged, or a sample in it lacks its image or its class.
-    """
+    """Finds the samples of shards, in the order of `sizes`; a damaged one is a DataError."""
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
         return list(pool.map(lambda each: _index(files, *each), sizes.items()))
 

@@ -25,11 +25,7 @@ from kfp_pytorch.training.entry.rank_records import Failure, exit_now, write_age
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the agent until its ranks have ended.
-
-    `arguments`: the arguments of `torch.distributed.run`. Returns the exit code: 0 if all ranks
-    ended well, 1 otherwise.
-    """
+    """Runs the agent until its ranks have ended. Returns 0 if all ended well, 1 otherwise."""
     # It logs at each failure that no variable is set to copy the records of the ranks.
     logging.getLogger(error_handler.__name__).setLevel(logging.CRITICAL)
     try:

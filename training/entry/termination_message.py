@@ -71,11 +71,7 @@ def success_message(result: Mapping[str, Any], limit: int = TERMINATION_MESSAGE_
 
 
 def failure_message(failure: Failure, limit: int = TERMINATION_MESSAGE_LIMIT) -> str:
-    """The message of a training that failed.
-
-    `limit`: the largest size, in bytes of UTF-8. Returns JSON of at most `limit` bytes. Of a long
-    traceback the end is kept.
-    """
+    """The message of a failed training: JSON of at most `limit` bytes of UTF-8."""
     message = failure.message
     # The marks under lines say less than the lines for which there would be no room.
     traceback = re.sub(r"\n[ ~^]+(?=\n)", "", failure.traceback)

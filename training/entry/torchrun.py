@@ -24,11 +24,7 @@ _NO_LIMIT = 2**63
 
 
 def agent_arguments(environ: Mapping[str, str]) -> list[str]:
-    """The arguments that torchrun needs beside those that it reads from the environment.
-
-    Returns arguments for `torch.distributed.run`, without the module to run. Raises ConfigError: if
-    the environment contradicts itself or lacks a part.
-    """
+    """The arguments that torchrun needs beside those that it reads from the environment."""
     if "TORCHELASTIC_RUN_ID" in environ:
         raise ConfigError(
             "this process was started by torchrun already; run `python -m kfp_pytorch.training` "

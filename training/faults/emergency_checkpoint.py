@@ -67,11 +67,7 @@ class EmergencySave:
         self._key = ""
 
     def arm(self, world: World, position: Callable[[], dict[str, Any]], save: Save) -> None:
-        """Sets how to save; all ranks do so together, when they replicate the model.
-
-        `position`: returns the position of the job, in plain values that are not changed later;
-        `save`: writes a checkpoint of a position by this rank alone.
-        """
+        """Sets how to save; all ranks do so together, when they replicate the model."""
         from kfp_pytorch.training.parallel.process_group import broadcast_from_main, own_store
 
         # One key for each start, as torchrun's store outlives the ranks.

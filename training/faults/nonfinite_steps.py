@@ -49,10 +49,7 @@ class Guard:
         return common
 
     def new_bad_steps(self, numbers: Sequence[float]) -> list[tuple[int, int]]:
-        """The bad steps since the last call, each with the first rank where it was bad.
-
-        `numbers`: the numbers of `bad_steps`.
-        """
+        """The bad steps since the last call, by `bad_steps`, each with its first rank."""
         steps = [divmod(int(number), self._world.size) for number in numbers if number != _NONE]
         new, self.count = steps[self.count :], len(steps)
         return new
@@ -64,11 +61,7 @@ class Guard:
 def open_guard(
     world: World, model: nn.Module, optimizer: torch.optim.Optimizer, allowed: int
 ) -> Guard:
-    """The guard of a run.
-
-    `optimizer`: its optimizer, with the state of the checkpoint that the run resumes from.
-    `allowed`: how many bad steps are skipped; with 0 the first one is the last.
-    """
+    """The guard of a run; `allowed`: how many bad steps are skipped; 0 stops at the first."""
     if allowed:
         return Skipper(world, model, optimizer, allowed)
     return Stopper(world, optimizer.step)

@@ -93,11 +93,7 @@ class Heartbeat:
 def watched(
     heartbeat: Heartbeat, world: World, seconds: float, on_hang: Callable[[RankHungError], None]
 ) -> Iterator[None]:
-    """A context in which a rank that hangs is found; all ranks enter it together.
-
-    `seconds`: how long it may make no progress; 0 for no limit. `on_hang`: called in a thread with
-    the error. It must end this process.
-    """
+    """A context in which a rank that hangs is found; `on_hang` must end this process."""
     if not seconds:
         yield
         return

@@ -42,11 +42,7 @@ _THUMBNAIL = 8
 def write_export(
     folder: Folder, model: nn.Module, spec: ImageSpec, held_out: Samples
 ) -> dict[str, Any]:
-    """Exports a model that is on the CPU and in evaluation mode.
-
-    Returns a part of the termination message: `export`, with path, sha256 and the short form of
-    `model.json`, and `samples`. Raises StorageError: if the folder cannot be written to.
-    """
+    """Exports a model on the CPU; returns `export` and `samples` of the termination message."""
     return publish(
         folder,
         _trace(model, spec),

@@ -17,10 +17,7 @@ class AnySize(nn.Module):
     """A classifier for raw images of any height and width, of which it takes the centre."""
 
     def __init__(self, classifier: nn.Module, size: int) -> None:
-        """Adds crop and resize before a classifier.
-
-        `classifier`: takes images of `size` by `size` pixels, in the data set's own values.
-        """
+        """Adds crop and resize to `size` by `size` pixels before a classifier."""
         super().__init__()
         self.classifier = classifier
         self.size = size

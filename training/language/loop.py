@@ -97,12 +97,7 @@ class Job(BaseJob):
 
 
 def train(start: Start) -> dict[str, Any]:
-    """Trains, evaluates and exports a language model.
-
-    Returns the content of the termination message, on all ranks. Raises Stopped: if a rank was
-    asked to stop; a checkpoint was written. Raises TrainingError: if training cannot be done; the
-    message says what to do.
-    """
+    """Trains, evaluates and exports a language model. Returns the result, on all ranks."""
     job = set_up(start)
     with job.telemetry, closing(job.checkpoints), closing(job.measurements):
         _report_arguments(job)

@@ -26,10 +26,7 @@ _SEQUENCE = Shard(1)
 
 
 def apply(model: Transformer, mesh: DeviceMesh) -> None:
-    """Split a model's matrices, on the meta device or filled, over the ranks of a 1-D mesh.
-
-    `model`: the model; the mesh divides its heads, hidden width, vocabulary and sequences.
-    """
+    """Split a model's matrices over the ranks of a 1-D mesh, which divides its dimensions."""
     ends: dict[str, ParallelStyle] = {
         "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=_SEQUENCE),
         "norm": SequenceParallel(),

@@ -35,11 +35,7 @@ def standard_library() -> list[Path]:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return all files under a folder but hidden ones, in the order of their paths.
-
-    Raises ConfigError: if there is no such folder, or nothing in it. Raises DataError: if a folder
-    in it cannot be listed, or a link is broken.
-    """
+    """Return all files under a folder but hidden ones, in the order of their paths."""
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder; name one with text, or none for the default")
     files = sorted(folder / name for name in Files(str(folder), "--text-files").sizes())
@@ -85,19 +81,13 @@ class ByteText:
         return cls(data, hashlib.sha256(text).hexdigest())
 
     def split(self, held_out: float = 0.05) -> tuple[ByteText, ByteText]:
-        """Split off the end as a text to evaluate on.
-
-        `held_out`: its share of the whole, above 0 and below 1.
-        """
+        """Split off the end, a share between 0 and 1, as a text to evaluate on."""
         cut = len(self.data) - max(1, int(len(self.data) * held_out))
         text = self.data.numpy().tobytes()
         return ByteText.of(text[:cut]), ByteText.of(text[cut:])
 
     def windows(self, seq_len: int) -> int:
-        """Return the number of windows, each of which shares its last byte with the next.
-
-        `seq_len`: bytes of a window for the model; it holds one more, the last target.
-        """
+        """Return the number of windows, each with the byte after it as its last target."""
         return (len(self.data) - 1) // seq_len
 
 

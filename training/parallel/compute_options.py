@@ -85,11 +85,7 @@ def choose(config: Config, device: torch.device) -> ComputeOptions:
 
 
 def replicate(model: nn.Module, world: World, options: ComputeOptions, batch: int) -> nn.Module:
-    """Wraps a model so that all ranks train it together.
-
-    `batch`: the usual number of samples in one pass of a rank. Returns what to call instead of the
-    model; its weights are those of the model.
-    """
+    """Wraps a model so that all ranks train it together; `batch`: samples in one pass."""
     # Otherwise the compiler splits the graph where DDP exchanges. In one graph it is faster, though
     # no exchange overlaps then: benchmarks/README.md has both.
     torch._dynamo.config.optimize_ddp = False

@@ -11,10 +11,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 
 def stage_layers(layers: int, stages: int, stage: int) -> range:
-    """Return the blocks of a stage: as even as possible, the first stages have one more.
-
-    `stage`: which one, from 0.
-    """
+    """Return the blocks of a stage: as even as possible, the first stages have one more."""
     each, left = divmod(layers, stages)
     start = stage * each + min(stage, left)
     return range(start, start + each + (stage < left))
@@ -40,11 +37,7 @@ class Pipeline:
         )
 
     def train(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Run forward and backward on a batch.
-
-        `targets`: each token's next one, likewise. Returns the batch's mean loss on the last stage,
-        zero on the others; on the device.
-        """
+        """Run forward and backward; the mean loss on the last stage, zero on the others."""
         return self._run(self._schedule.step, tokens, targets)
 
     def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:

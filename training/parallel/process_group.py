@@ -117,11 +117,7 @@ def gather(world: World, value: T) -> list[T]:
 
 
 def on_main(world: World, action: Callable[[], T]) -> T:
-    """Runs an action on rank 0 alone, while the others wait for its result.
-
-    `action`: it must not communicate with other ranks. Returns the result of the action, on all
-    ranks. Raises TrainingError: on all ranks, if the action raised it on rank 0.
-    """
+    """Runs an action without communication on rank 0; all get its result or TrainingError."""
     value, error = broadcast_from_main(world, _attempt(action) if world.is_main else (None, None))
     if error is not None:
         raise error
@@ -129,11 +125,7 @@ def on_main(world: World, action: Callable[[], T]) -> T:
 
 
 def once_per_node(world: World, action: Callable[[], T]) -> None:
-    """Runs an action on the first rank of each node, while the others wait.
-
-    `action`: it must not communicate with other ranks. Raises TrainingError: on all ranks, if the
-    action raised it on one.
-    """
+    """Runs an action without communication on a rank of each node; all raise its error."""
     error = _attempt(action)[1] if world.local_rank == 0 else None
     for failed in gather(world, error):
         if failed is not None:

@@ -118,10 +118,7 @@ class Folder(ABC):
 
     @contextmanager
     def explained(self, action: str, name: str) -> Iterator[None]:
-        """A context that turns errors of the file system into one that says what to do.
-
-        `action`: `read`, `write`, `list` or `remove`.
-        """
+        """A context that turns errors of the file system into one that says what to do."""
         try:
             yield
         except OSError as error:
@@ -288,11 +285,7 @@ class RemoteFolder(Folder):
 
 
 def open_folder(uri: str) -> Folder:
-    """Opens the folder of a path or URI. Nothing is made or read yet.
-
-    `uri`: a path, `file://…`, `s3://…`, `gs://…` or another URI that fsspec knows. Raises
-    StorageError: if such a URI cannot be written to.
-    """
+    """Opens the folder of a path or fsspec URI. Nothing is made or read yet."""
     scheme, separator, rest = uri.partition("://")
     if not separator:
         if _ONE_SLASH.match(uri):

@@ -24,11 +24,7 @@ Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
 def confusion_matrix(counts: Tensor, classes: Sequence[str]) -> Image.Image:
-    """Draws a confusion matrix; the colour of a cell is its share of its row.
-
-    `counts`: the number of samples of each true class, by row, and predicted class, by column.
-    Returns the picture; with many classes it has no names or numbers.
-    """
+    """Draws true classes by row, predicted by column; the colour is the share of the row."""
     number = len(classes)
     named = number <= _MOST_NAMED
     cell = max(_SMALLEST_CELL if named else 1, _SIDE // number)

@@ -26,11 +26,7 @@ _PEAKS = {
 
 
 def peak_flops(card: str) -> float | None:
-    """Return the dense bf16 operations a second that a card's data sheet promises.
-
-    `card`: the card's name, as `torch.cuda.get_device_name()` gives it. Returns operations a
-    second, or None for a card that is not known here.
-    """
+    """Return the dense bf16 operations a second of a card's data sheet; None if unknown."""
     words = card.replace("-", " ").split()
     known = [name for name in _PEAKS if _contains(words, name.split())]
     return _PEAKS[max(known, key=len)] if known else None
@@ -76,9 +72,6 @@ def image_flops(model: nn.Module, shape: tuple[int, ...]) -> float:
 
 
 def utilisation(units_per_second: float, flops_per_unit: float, card: str) -> float | None:
-    """Return the model FLOPs utilisation of one card, 0 to 1, or None when its peak is unknown.
-
-    `units_per_second`: what one card gets through: tokens, images.
-    """
+    """Return the model FLOPs utilisation of one card, 0 to 1, or None when its peak is unknown."""
     peak = peak_flops(card)
     return None if peak is None else units_per_second * flops_per_unit / peak

@@ -72,10 +72,7 @@ def mean_loss(totals: Sequence[float]) -> float | None:
 
 
 def fetch(device: torch.device, *tensors: Tensor) -> list[list[float]]:
-    """The numbers of several tensors as float64, which waits for the device only once.
-
-    `tensors`: small tensors, of any shape and type.
-    """
+    """The numbers of small tensors as float64, which waits for the device only once."""
     flat = [tensor.detach().reshape(-1).to(device, torch.float64) for tensor in tensors]
     numbers = iter(torch.cat(flat).tolist())
     return [list(itertools.islice(numbers, len(values))) for values in flat]
@@ -152,10 +149,7 @@ class History:
 
 
 def line(values: Mapping[str, float | int]) -> str:
-    """One report as `name=value` pairs, as Katib's collector and a person read them.
-
-    `values`: values by name. Names have word characters, `|` and `-` only.
-    """
+    """One report as `name=value` pairs, as Katib's collector and a person read them."""
     return " ".join(
         f"{name}={value}" if isinstance(value, int) else f"{name}={value:.6g}"
         for name, value in values.items()

@@ -47,11 +47,7 @@ Point = tuple[str, float, int, int]
 
 
 def open_tracker(folder: Folder, anew: bool) -> Tracker | None:
-    """Starts to report to MLflow, if MLFLOW_TRACKING_URI is set and mlflow is installed.
-
-    `anew`: whether the job starts from the beginning, and so as another run. Returns where to
-    report, or None.
-    """
+    """Reports to MLflow, if MLFLOW_TRACKING_URI is set and mlflow is installed."""
     uri = os.environ.get(URI_ENV, "").strip()
     if not uri:
         return None
@@ -74,11 +70,7 @@ class Tracker:
     """Reports to one run; see the module."""
 
     def __init__(self, uri: str, folder: Folder, anew: bool) -> None:
-        """Starts the thread; the server is not waited for.
-
-        `uri`: the URI of the server, or of a store; its user and password stay secret. `anew`:
-        whether to start another run than the one recorded in the folder.
-        """
+        """Starts the thread; the server is not waited for. User and password stay secret."""
         self._secrets = _secrets(uri)
         self._uri = _without_credentials(uri)
         self._folder = folder
@@ -113,10 +105,7 @@ class Tracker:
         self._finished = True
 
     def close(self, kind: type[BaseException] | None) -> None:
-        """Sets how this start of the job ended, and waits a little until that is sent.
-
-        `kind`: what ended it, or None.
-        """
+        """Sets how this start ended, by its exception, and waits a little until it is sent."""
         stopped = kind is not None and issubclass(kind, Stopped)
         self._status = "FINISHED" if self._finished else "KILLED" if stopped else "FAILED"
         self._closing.set()

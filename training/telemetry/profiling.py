@@ -26,10 +26,7 @@ class Profiler:
     """
 
     def __init__(self, request: ProfileRequest | None, world: World, folder: Folder) -> None:
-        """Waits for the first step.
-
-        `folder`: the job's folder; the trace is written to `profile/`.
-        """
+        """Waits for the first step. The trace is written to `profile/` in the job's folder."""
         wanted = request is not None and (request.ranks is None or world.rank in request.ranks)
         self._request = request if wanted else None
         if world.is_main and request is not None:

@@ -39,13 +39,7 @@ class Exporter:
     """Serves the metrics until the process ends."""
 
     def __init__(self, port: int, position: Callable[[], tuple[int, int]], starts: int) -> None:
-        """Starts to serve.
-
-        If the port is in use a warning is logged, and training continues without metrics.
-
-        `port`: the port on all addresses of this pod; 0 for any free one. `position`: returns the
-        current epoch and the number of steps that are done.
-        """
+        """Serves at `port`, 0 for any free one; logs a warning if it is in use."""
         self.port = port
         self._position = position
         self._starts = starts

@@ -50,10 +50,7 @@ class Telemetry:
     def __init__(
         self, config: Config, world: World, folder: Folder, history: History, progress: Progress
     ) -> None:
-        """Opens all outputs; all ranks do so together.
-
-        `progress`: how far the job is; read at each request of Prometheus.
-        """
+        """Opens all outputs on all ranks. Prometheus reads `progress` at each request."""
         self.history = history
         self._folder = folder
         self._board: TensorBoardWriter | None = None
@@ -81,10 +78,7 @@ class Telemetry:
         values: Mapping[str, float],
         details: Mapping[str, float] | None = None,
     ) -> None:
-        """Reports what was measured after a step.
-
-        `details`: values that are too many for the log and for the curves in checkpoints.
-        """
+        """Reports values after a step; `details` are too many for the log and checkpoints."""
         self.history.add(step, values)
         every = {**values, **(details or {})}
         if self._exporter is not None:
@@ -96,10 +90,7 @@ class Telemetry:
             self._tracker.metrics(step, every)
 
     def describe(self, name: str, values: Mapping[str, Any], results: Sequence[str] = ()) -> None:
-        """Reports once what does not change, such as the arguments.
-
-        `results`: the curves by which TensorBoard compares jobs with other values.
-        """
+        """Reports once what does not change; TensorBoard compares jobs by the curves `results`."""
         values = {k: printable(v) if isinstance(v, str) else v for k, v in values.items()}
         if self._board is not None:
             numbers = {k: v for k, v in values.items() if type(v) in (int, float)}
@@ -137,11 +128,7 @@ class Telemetry:
             self._exporter.checkpoint_saved()
 
     def flush(self, **summary: Any) -> None:
-        """Makes reports readable to others, and writes `metrics.json`.
-
-        `summary`: the content of `metrics.json` beside the curves. Raises StorageError: if the
-        job's folder cannot be written to.
-        """
+        """Makes reports readable to others, and writes `metrics.json` with curves and summary."""
         if self._board is not None:
             self._board.flush()
             content = {**summary, "curves": self.history.curves}

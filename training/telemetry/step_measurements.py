@@ -40,10 +40,7 @@ class StepMeasurements:
         flops: Callable[[], float],
         heartbeat: Heartbeat,
     ) -> None:
-        """Starts with nothing measured.
-
-        `flops`: counts the operations of forward and backward that one sample needs.
-        """
+        """Starts with nothing measured; `flops` counts the operations of one sample."""
         self._world = world
         self._heartbeat = heartbeat
         self._model = model

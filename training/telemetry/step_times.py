@@ -40,10 +40,7 @@ class StepTimer:
         self._exchanging = False
 
     def watch_exchange(self, model: nn.Module) -> None:
-        """Separates communication from backward, for a model whose gradients ranks exchange.
-
-        `model`: the model. Backward computes the gradient of its first parameter last.
-        """
+        """Separates communication from backward, which ends with the first parameter."""
         first = next((p for p in model.parameters() if p.requires_grad), None)
         if first is not None:
             first.register_post_accumulate_grad_hook(self._last_gradient)  # type: ignore[no-untyped-call]
@@ -53,22 +50,14 @@ class StepTimer:
         self._mark(None)
 
     def mark(self, phase: str) -> None:
-        """Ends a phase: it took the time since the last mark.
-
-        `phase`: `DATA`, `COMPUTE` or `OPTIMIZER`; the last one also ends the step.
-        """
+        """Ends a phase: `DATA`, `COMPUTE` or `OPTIMIZER`, which also ends the step."""
         if phase == COMPUTE and self._exchanging:
             phase = COMMUNICATION
         self._exchanging = False
         self._mark(phase)
 
     def take(self) -> dict[str, float]:
-        """Seconds that each phase of a step took on average since the last call.
-
-        On a GPU only phases that it has ended count.
-
-        Returns the phases that occurred; empty if no step was done.
-        """
+        """Mean seconds of each phase that the device has ended since the last call."""
         self._add_up()
         sums, steps = self._sums, self._steps
         self._sums, self._steps = {}, 0

@@ -77,10 +77,7 @@ class TensorBoardWriter:
                 LOG.warning("the newest reports are not in TensorBoard yet: %s", error)
 
     def images(self, tag: str, step: int, images: Tensor, limits: tuple[float, float]) -> None:
-        """Writes a batch of images, side by side.
-
-        `images`: of shape [samples, channels, height, width], in the data set's own values.
-        """
+        """Writes images, [samples, channels, height, width], black to white by `limits`."""
         low, high = limits
         scaled = ((images.float() - low) / max(high - low, 1e-9) * 255).clamp(0, 255).byte()
         grid = scaled.permute(2, 0, 3, 1).flatten(1, 2).squeeze(-1)
@@ -113,10 +110,7 @@ class TensorBoardWriter:
     def hyperparameters(
         self, job: str, arguments: Mapping[str, Any], results: Sequence[str]
     ) -> None:
-        """Writes what the HPARAMS tab compares jobs by.
-
-        `arguments`: its arguments; those that are no plain values are left out.
-        """
+        """Writes what the HPARAMS tab compares jobs by: the arguments that are plain values."""
         plain = {k: v for k, v in arguments.items() if isinstance(v, str | bool | int | float)}
         experiment = api_pb2.Experiment(
             hparam_infos=[
