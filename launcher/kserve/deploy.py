@@ -8,12 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher.constants import (
-    DEPLOYMENT,
-    INFERENCE_SERVICE,
-    KNATIVE_REVISION,
-    Kind,
-)
+from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, KNATIVE_REVISION, Kind
 from kfp_pytorch.launcher.errors import InputError, StepError
 from kfp_pytorch.launcher.kserve.deploy_inputs import MODE_ANNOTATION, MODES, no_raw_canary
 from kfp_pytorch.launcher.kserve.manifest import ServiceInputs, manifest

@@ -142,11 +142,7 @@ def _short_form(success: Success) -> dict[str, Any]:
 
 
 def _metadata(
-    job: Object,
-    success: Success,
-    folder: Location,
-    storage_uri: str,
-    finite: Mapping[str, float],
+    job: Object, success: Success, folder: Location, storage_uri: str, finite: Mapping[str, float]
 ) -> dict[str, Any]:
     texts = {
         "storage_uri": storage_uri,

@@ -28,11 +28,7 @@ _LEFT_OUT = "(left out)"
 
 
 def render(
-    evidence: Evidence,
-    inputs: JobInputs,
-    manifest: Object,
-    outcome: Outcome,
-    diagnosis: str = "",
+    evidence: Evidence, inputs: JobInputs, manifest: Object, outcome: Outcome, diagnosis: str = ""
 ) -> str:
     """Write the report.
 

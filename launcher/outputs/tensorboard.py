@@ -24,10 +24,7 @@ def viewer_pod(logs: Location, secret: str) -> Object:
     """
     container: Object = {
         "command": ["env"],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
     spec: Object = {
         "containers": [container],

@@ -11,14 +11,7 @@ from typing import Any
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import (
-    environment,
-    k8s,
-    placement,
-    readers,
-    storage,
-    task_config,
-)
+from kfp_pytorch.launcher.inputs import environment, k8s, placement, readers, storage, task_config
 from kfp_pytorch.launcher.inputs.declaration import declare, inputs_of, parse
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs.kind import JobInputs

@@ -264,10 +264,7 @@ def _check_lists(spec: dict[str, Any]) -> None:
 def _render_texts(template: dict[str, Any]) -> None:
     """Write the numbers and truth values of a patch as texts where Kubernetes takes but these."""
     metadata, where = template["metadata"], "pod_template_patch.metadata"
-    read_as = {
-        "labels": k8s.label_map,
-        "annotations": k8s.annotation_map,
-    }
+    read_as = {"labels": k8s.label_map, "annotations": k8s.annotation_map}
     metadata |= {
         part: read(f"{where}.{part}", metadata[part])
         for part, read in read_as.items()
