@@ -63,15 +63,15 @@ def main() -> None:
 
 def component_source(interface: Interface) -> str:
     """Return the source of a component's module, formatted as `ruff format` does."""
-    inputs = inputs_of(interface.inputs)
+    inputs = inputs_of(interface.declaration)
     passes_settings = any(item.type == TASK_CONFIG for item in inputs.values())
     call = f'run_step("{interface.name}", **inputs)'
     taken = {name: doc for name, (_, doc) in interface.input_artifacts.items()}
-    taken |= {name: item.doc for name, item in inputs.items()}
+    taken |= interface.inputs
     made = {**interface.output_artifacts, **interface.outputs}
     return _MODULE.format(
         name=interface.name,
-        declaration=interface.inputs.__module__.removeprefix("kfp_pytorch.").replace(".", "/")
+        declaration=interface.declaration.__module__.removeprefix("kfp_pytorch.").replace(".", "/")
         + ".py",
         imports=_imports(interface, passes_settings=passes_settings),
         options=_OPTIONS if passes_settings else "",
@@ -94,7 +94,7 @@ def _imports(interface: Interface, *, passes_settings: bool) -> str:
     types |= {kind for kind, _ in interface.output_artifacts.values()}
     types |= {"Input"} if interface.input_artifacts else set()
     types |= {"Output"} if interface.output_artifacts else set()
-    any_type = any("Any" in item.type for item in inputs_of(interface.inputs).values())
+    any_type = any("Any" in item.type for item in inputs_of(interface.declaration).values())
     # Constants such as HTML come before classes.
     ordered = sorted(types, key=lambda name: (not name.isupper(), name))
     lines = [
@@ -159,8 +159,8 @@ def _tables(interface: Interface) -> str:
         (name, f"Input[{kind}]", "", doc) for name, (kind, doc) in interface.input_artifacts.items()
     ]
     taken += [
-        (name, item.type.partition("[")[0], _shown_default(item), item.doc)
-        for name, item in inputs_of(interface.inputs).items()
+        (name, item.type.partition("[")[0], _shown_default(item), interface.inputs[name])
+        for name, item in inputs_of(interface.declaration).items()
         if item.type != TASK_CONFIG
     ]
     made = {**interface.output_artifacts, **interface.outputs}

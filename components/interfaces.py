@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from kfp_pytorch.launcher.inputs.declaration import inputs_of
+
 Typed = Mapping[str, tuple[str, str]]  # type and description of each artifact or output
 
 
@@ -20,7 +22,8 @@ class Interface:
     name: str  # of the component, its step and its folder
     summary: str  # what it does, in one line
     details: str  # what a user must know besides
-    inputs: type[Any]  # the dataclass that declares its inputs
+    declaration: type[Any]  # the dataclass that declares its inputs
+    inputs: Mapping[str, str]  # the description of each input
     input_artifacts: Typed
     output_artifacts: Typed
     outputs: Typed
@@ -31,8 +34,11 @@ def _interface(name: str, written: dict[str, Any]) -> Interface:
         part: {key: (of["type"], of["doc"]) for key, of in written.get(part, {}).items()}
         for part in ("input_artifacts", "output_artifacts", "outputs")
     }
-    inputs = pkgutil.resolve_name(f"kfp_pytorch.{written['inputs']}")
-    return Interface(name, written["summary"], written["details"], inputs, **parts)
+    declaration = pkgutil.resolve_name(f"kfp_pytorch.{written['declaration']}")
+    inputs, declared = written["inputs"], list(inputs_of(declaration))
+    if list(inputs) != declared:
+        raise ValueError(f"{name} describes the inputs {list(inputs)}, and declares {declared}.")
+    return Interface(name, written["summary"], written["details"], declaration, inputs, **parts)
 
 
 _WRITTEN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
 """Declares the inputs of a component: each input is one field of a frozen dataclass.
 
-A component's signature and docstring, the table in its README and its checks all come from that
-dataclass; `components/generate.py` writes the first three.
+A component's signature, the table in its README and its checks all come from that dataclass;
+`components/interfaces.yaml` describes the inputs; `components/generate.py` writes the component.
 """
 
 from __future__ import annotations
@@ -27,21 +27,19 @@ class Input:
         read: Checks a value and gives it its type; takes the input's name, for messages, and the
             value.
         default: The value of an unset input; None where there is no default.
-        doc: What the input is, for the users of the component.
         type: Its type in the component's signature.
     """
 
     read: Callable[[str, Any], Any]
     default: Any
-    doc: str
     type: str
 
 
-def declare(read: Callable[[str, Any], Any], default: Any, doc: str, type_name: str = "") -> Any:
+def declare(read: Callable[[str, Any], Any], default: Any, type_name: str = "") -> Any:
     """Declare an input as a field of a dataclass; the type follows from the default, or is str."""
     kind = "str" if default is None else type(default).__name__
     type_name = type_name or _TYPES.get(kind, kind)
-    return field(metadata={_KEY: Input(read, default, doc, type_name)})
+    return field(metadata={_KEY: Input(read, default, type_name)})
 
 
 def inputs_of(declaration: type[Any]) -> dict[str, Input]:

@@ -60,90 +60,28 @@ def _environment(name: str, value: Any) -> tuple[dict[str, Any], ...]:
 class DeployInputs:
     """The checked inputs of `kserve_deploy`."""
 
-    service_name: str = declare(
-        service_name, None, "The InferenceService's name, also the model's name in its URL."
-    )
-    namespace: str = declare(k8s.dns_label, "", "Its namespace; empty for the step's own.")
-    model_format: str = declare(
-        readers.text,
-        "",
-        "The format that a serving runtime must support; empty for the model's own, or "
-        "kfp-pytorch.",
-    )
-    runtime: str = declare(
-        k8s.dns_subdomain,
-        "",
-        "The ServingRuntime or ClusterServingRuntime; empty for KServe's choice.",
-    )
-    protocol: str = declare(readers.one_of("v1", "v2"), "v1", "The inference protocol: v1 or v2.")
-    deployment_mode: str = declare(
-        readers.one_of(*MODES),
-        "",
-        "Standard (RawDeployment in older KServe), Knative (Serverless), or empty for the "
-        "cluster's default. It cannot be changed later.",
-    )
-    cpu: str = declare(
-        k8s.cpu,
-        "",
-        "CPU of each predictor, such as 1 or 500m, requested and limited; empty for the runtime's.",
-    )
-    memory: str = declare(
-        k8s.memory, "", "Memory of each predictor, such as 2Gi; empty for the runtime's."
-    )
-    gpus: int = declare(
-        partial(readers.integer, maximum=4096), 0, "Accelerators of each predictor."
-    )
-    gpu_resource: str = declare(
-        placement.gpu_resource, placement.GPU_RESOURCE, "The accelerators' resource name."
-    )
-    env: tuple[dict[str, Any], ...] = declare(
-        _environment,
-        {},
-        "Environment variables: a string, a number, true or false each, or a reference such "
-        'as {"secretKeyRef": {"name": "a-secret", "key": "a-key"}}.',
-    )
-    min_replicas: int = declare(
-        readers.integer,
-        1,
-        "The least number of predictors; in Knative mode 0 lets it scale to zero.",
-    )
-    max_replicas: int = declare(
-        readers.integer, 0, "The largest number of predictors; 0 for KServe's default."
-    )
-    canary_traffic_percent: int = declare(
-        partial(readers.integer, minimum=-1, maximum=100),
-        -1,
-        "Percentage of the traffic that the new revision gets, the last one keeping the "
-        "rest; -1 for all of it. Knative mode only.",
-    )
-    request_timeout: int = declare(
-        readers.integer, 0, "Seconds that one request may take; 0 for KServe's default."
-    )
-    service_account: str = declare(
-        k8s.dns_subdomain,
-        "",
-        "The predictor's service account, whose Secrets hold the storage's credentials; "
-        "empty for the namespace's default.",
-    )
-    storage_key: str = declare(
-        readers.text,
-        "",
-        "The key in the Secret storage-config that holds the storage's credentials, instead "
-        "of a service account's.",
-    )
-    node_selector: dict[str, str] = declare(k8s.label_map, {}, "Labels that a node must have.")
-    tolerations: tuple[dict[str, Any], ...] = declare(
-        placement.tolerations,
-        [],
-        "Taints that the predictors tolerate, as a list of Kubernetes' objects.",
-    )
-    labels: dict[str, str] = declare(k8s.label_map, {}, "Labels of the service and its pods.")
-    annotations: dict[str, str] = declare(
-        _annotations, {}, "Annotations of the service and its pods."
-    )
-    timeout: int = declare(
-        partial(readers.integer, minimum=1), 900, "Seconds until the new revision must serve."
-    )
+    service_name: str = declare(service_name, None)
+    namespace: str = declare(k8s.dns_label, "")
+    model_format: str = declare(readers.text, "")
+    runtime: str = declare(k8s.dns_subdomain, "")
+    protocol: str = declare(readers.one_of("v1", "v2"), "v1")
+    deployment_mode: str = declare(readers.one_of(*MODES), "")
+    cpu: str = declare(k8s.cpu, "")
+    memory: str = declare(k8s.memory, "")
+    gpus: int = declare(partial(readers.integer, maximum=4096), 0)
+    gpu_resource: str = declare(placement.gpu_resource, placement.GPU_RESOURCE)
+    env: tuple[dict[str, Any], ...] = declare(_environment, {})
+    min_replicas: int = declare(readers.integer, 1)
+    max_replicas: int = declare(readers.integer, 0)
+    canary_traffic_percent: int = declare(partial(readers.integer, minimum=-1, maximum=100), -1)
+    request_timeout: int = declare(readers.integer, 0)
+    service_account: str = declare(k8s.dns_subdomain, "")
+    storage_key: str = declare(readers.text, "")
+    node_selector: dict[str, str] = declare(k8s.label_map, {})
+    tolerations: tuple[dict[str, Any], ...] = declare(placement.tolerations, [])
+    labels: dict[str, str] = declare(k8s.label_map, {})
+    annotations: dict[str, str] = declare(_annotations, {})
+    timeout: int = declare(partial(readers.integer, minimum=1), 900)
 
 
 def parse_deploy_inputs(**inputs: Any) -> DeployInputs:

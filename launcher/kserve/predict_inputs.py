@@ -100,25 +100,11 @@ def _headers(name: str, value: Any) -> dict[str, str]:
 class PredictInputs:
     """The checked inputs of `kserve_predict`: where and how requests are sent."""
 
-    url: str = declare(
-        _url, None, "The exact URL of V1 predictions, as kserve_deploy's url or cluster_url."
-    )
-    requests: tuple[Known, ...] = declare(
-        _requests,
-        [],
-        'Requests to send instead of the samples: a list of {"instance": …, "prediction": …} '
-        'or {"instances": […], "predictions": […]}. An integer is compared with the answer\'s '
-        "class, anything else with the whole answer.",
-    )
-    headers: dict[str, str] = declare(
-        _headers, {}, 'HTTP headers, such as {"Host": "…"} for an ingress; nothing secret.'
-    )
-    ready_timeout: int = declare(
-        readers.integer, 120, "Seconds that the server may take to become reachable."
-    )
-    request_timeout: int = declare(
-        partial(readers.integer, minimum=1), 30, "Seconds that one answer may take."
-    )
+    url: str = declare(_url, None)
+    requests: tuple[Known, ...] = declare(_requests, [])
+    headers: dict[str, str] = declare(_headers, {})
+    ready_timeout: int = declare(readers.integer, 120)
+    request_timeout: int = declare(partial(readers.integer, minimum=1), 30)
 
 
 def parse_predict_inputs(**inputs: Any) -> PredictInputs:

@@ -32,13 +32,9 @@ class MetricRefused(StepError):
 class GateInputs:
     """The checked inputs of `metric_gate`."""
 
-    metric: str = declare(readers.text, "accuracy", "The metric's name.")
-    minimum: float = declare(
-        readers.number, NO_MINIMUM, "The smallest value that passes; -1e308 for none."
-    )
-    maximum: float = declare(
-        readers.number, NO_MAXIMUM, "The largest value that passes, as for a loss; 1e308 for none."
-    )
+    metric: str = declare(readers.text, "accuracy")
+    minimum: float = declare(readers.number, NO_MINIMUM)
+    maximum: float = declare(readers.number, NO_MAXIMUM)
 
 
 def run(metrics: MetricsArtifact, **inputs: Any) -> float:

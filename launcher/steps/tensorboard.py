@@ -55,30 +55,12 @@ def _image(name: str, value: Any) -> str:
 class View:
     """The checked inputs of `tensorboard`: what is to be shown."""
 
-    output_uri: Location = declare(
-        storage.location,
-        constants.DEFAULT_OUTPUT_URI,
-        "Where jobs keep their folders, as in pytorch_job.",
-    )
-    key: str = declare(storage.relative, "", "The folder below it, as in pytorch_job.")
-    image: str = declare(
-        _image,
-        "",
-        "An image with TensorBoard for the KFP viewer; empty for this project's training "
-        "image. For s3:// and gs:// it needs s3fs or gcsfs too.",
-    )
-    output_secret: str = declare(
-        k8s.dns_subdomain, "", "The Secret with the bucket's credentials, as in pytorch_job."
-    )
-    namespace: str = declare(
-        k8s.dns_label, "", "The namespace of the Tensorboard object; empty for the step's own."
-    )
-    labels: dict[str, str] = declare(
-        k8s.label_map,
-        {},
-        "Labels of the Tensorboard object and its pod, such as those of a PodDefault that "
-        "gives it a bucket's credentials.",
-    )
+    output_uri: Location = declare(storage.location, constants.DEFAULT_OUTPUT_URI)
+    key: str = declare(storage.relative, "")
+    image: str = declare(_image, "")
+    output_secret: str = declare(k8s.dns_subdomain, "")
+    namespace: str = declare(k8s.dns_label, "")
+    labels: dict[str, str] = declare(k8s.label_map, {})
 
     @property
     def logs(self) -> Location:

@@ -43,7 +43,7 @@ def test_the_signature_has_every_input_with_its_default(interface: Interface) ->
     parameters = inspect.signature(component(interface)).parameters
     declared = {
         name: item.default
-        for name, item in inputs_of(interface.inputs).items()
+        for name, item in inputs_of(interface.declaration).items()
         if name != "task_config"
     }
     shown = {
@@ -57,7 +57,7 @@ def test_the_signature_has_every_input_with_its_default(interface: Interface) ->
 
 @each_component
 def test_every_default_is_one_that_its_reader_accepts(interface: Interface) -> None:
-    for name, item in inputs_of(interface.inputs).items():
+    for name, item in inputs_of(interface.declaration).items():
         if item.default is not None:
             item.read(name, item.default)
 
@@ -74,5 +74,5 @@ def test_help_shows_arguments_defaults_and_documentation() -> None:
 @each_component
 def test_the_component_function_takes_all_inputs_and_artifacts(interface: Interface) -> None:
     parameters = inspect.signature(component(interface).python_func).parameters
-    inputs = set(inputs_of(interface.inputs))
+    inputs = set(inputs_of(interface.declaration))
     assert set(parameters) == inputs | {*interface.input_artifacts, *interface.output_artifacts}

@@ -26,188 +26,51 @@ MAX_NODES = 10_000
 class PyTorchJobInputs(JobInputs):
     """The checked inputs of `pytorch_job`, and what follows from several of them."""
 
-    image: str = declare(input_readers.training_image, None, "The training image.")
+    image: str = declare(input_readers.training_image, None)
     task_config: task_config.TaskSettings = declare(
-        task_config.read,
-        None,
-        "Filled in by KFP with what is set on the task.",
-        type_name="dsl.TaskConfig",
+        task_config.read, None, type_name="dsl.TaskConfig"
     )
-    name: str = declare(
-        input_readers.job_name,
-        "pytorch-job",
-        "The readable part of the job's name; a hash of this step is added.",
-    )
-    namespace: str = declare(k8s.dns_label, "", "The job's namespace; empty for the step's own.")
-    command: tuple[str, ...] = declare(
-        input_readers.command,
-        [],
-        "The container's command as a list; empty for the image's own. There is no shell.",
-    )
-    args: tuple[str, ...] = declare(
-        readers.strings,
-        [],
-        "The command's arguments as a list; each reaches the container byte for byte.",
-    )
-    hyperparameters: dict[str, str] = declare(
-        input_readers.hyperparameters,
-        {},
-        "Further arguments, each key and value as --key=value. In a pipeline, a value may be "
-        "one of its parameters: a number, true or false, or a text without quotation marks and "
-        "backslashes.",
-    )
-    env: tuple[dict[str, Any], ...] = declare(
-        environment.variables,
-        {},
-        "Environment variables: a string, a number, true or false each, or a reference such "
-        'as {"secretKeyRef": {"name": "a-secret", "key": "a-key"}}.',
-    )
-    num_nodes: int = declare(
-        partial(readers.integer, minimum=1, maximum=MAX_NODES),
-        1,
-        "How many pods train, the first one included.",
-    )
-    nproc_per_node: str = declare(
-        input_readers.processes,
-        "",
-        "Processes in each pod: a number, auto, cpu or gpu; empty for one for each GPU, or one.",
-    )
-    cpu: str = declare(k8s.cpu, "", "CPU of each pod, such as 4 or 500m, requested and limited.")
-    memory: str = declare(
-        k8s.memory, "", "Memory of each pod, such as 16Gi, requested and limited."
-    )
-    gpus_per_node: int = declare(
-        partial(readers.integer, maximum=4096),
-        0,
-        "Accelerators of each pod; 0 for what is set on the task.",
-    )
-    gpu_resource: str = declare(
-        placement.gpu_resource, placement.GPU_RESOURCE, "The accelerators' resource name."
-    )
-    shm_size: str = declare(
-        input_readers.shm_size,
-        "",
-        "Size of /dev/shm, such as 8Gi; empty for memory without a limit of its own; 0 for "
-        "the 64 MiB that a container has otherwise.",
-    )
-    output_uri: Location = declare(
-        storage.location,
-        constants.DEFAULT_OUTPUT_URI,
-        "Where jobs keep their folders: pvc://CLAIM/path, s3://, gs:// or minio://.",
-    )
-    key: str = declare(
-        storage.relative,
-        "",
-        "The folder between output_uri and the job's own, such as the run's id.",
-    )
-    output_secret: str = declare(
-        k8s.dns_subdomain,
-        "",
-        "A Secret whose entries become variables of the training container, such as "
-        "AWS_ACCESS_KEY_ID; for gs:// its gcloud-application-credentials.json is mounted.",
-    )
-    resume_from: Location | None = declare(
-        storage.optional_location,
-        "",
-        "Another job's folder, such as its step's output `folder`, to start from; read only.",
-    )
-    service_account: str = declare(
-        k8s.dns_subdomain,
-        "",
-        "The training pods' service account; empty for the namespace's default.",
-    )
-    image_pull_secrets: tuple[str, ...] = declare(
-        input_readers.pull_secrets, [], "Names of the Secrets to pull the image with."
-    )
-    image_pull_policy: str = declare(
-        readers.one_of("", "IfNotPresent", "Always", "Never"),
-        "",
-        "IfNotPresent, Always or Never; empty for the cluster's default.",
-    )
-    run_as_root: bool = declare(
-        readers.boolean,
-        False,
-        "Whether the image must run as root; else the pods keep to the restricted Pod "
-        "Security Standard.",
-    )
-    run_as_user: int = declare(
-        readers.integer,
-        1000,
-        "The user id, and the group that owns a mounted claim; 0 for the image's own user, "
-        "which must be a number other than 0.",
-    )
-    security_context: dict[str, Any] = declare(
-        placement.security_context,
-        {},
-        "Changes to the pods' securityContext; null removes a default (an argument of a run "
-        "on a cluster may hold it, a constant of a pipeline may not).",
-    )
-    node_selector: dict[str, str] = declare(k8s.label_map, {}, "Labels that a node must have.")
-    tolerations: tuple[dict[str, Any], ...] = declare(
-        placement.tolerations,
-        [],
-        "Taints that the pods tolerate, as a list of Kubernetes' objects.",
-    )
-    affinity: dict[str, Any] = declare(
-        placement.affinity, {}, "The pods' affinity, as Kubernetes' object."
-    )
-    labels: dict[str, str] = declare(
-        input_readers.job_labels,
-        {},
-        "Labels of the job and its pods, such as kueue.x-k8s.io/queue-name.",
-    )
-    annotations: dict[str, str] = declare(
-        input_readers.job_annotations, {}, "Annotations of the job and its pods."
-    )
-    istio_injection: bool = declare(
-        readers.boolean, False, "Whether a service mesh may put its proxy into the training pods."
-    )
-    backoff_limit: int = declare(
-        partial(readers.integer, minimum=-1),
-        -1,
-        "Restarts at which the job fails, summed over all pods; -1 for three of the whole "
-        "job, which is three for each node.",
-    )
-    ttl_seconds: int = declare(
-        input_readers.ttl,
-        86_400,
-        "Seconds that a finished job is kept, at least 120; -1 for no limit.",
-    )
-    clean_pod_policy: str = declare(
-        input_readers.clean_pod_policy,
-        "Running",
-        "Which pods are deleted when the job ends: Running, All, or Keep for none.",
-    )
-    active_deadline: int = declare(
-        readers.integer,
-        0,
-        "Seconds that the job may take in all, its start included; 0 for no limit.",
-    )
+    name: str = declare(input_readers.job_name, "pytorch-job")
+    namespace: str = declare(k8s.dns_label, "")
+    command: tuple[str, ...] = declare(input_readers.command, [])
+    args: tuple[str, ...] = declare(readers.strings, [])
+    hyperparameters: dict[str, str] = declare(input_readers.hyperparameters, {})
+    env: tuple[dict[str, Any], ...] = declare(environment.variables, {})
+    num_nodes: int = declare(partial(readers.integer, minimum=1, maximum=MAX_NODES), 1)
+    nproc_per_node: str = declare(input_readers.processes, "")
+    cpu: str = declare(k8s.cpu, "")
+    memory: str = declare(k8s.memory, "")
+    gpus_per_node: int = declare(partial(readers.integer, maximum=4096), 0)
+    gpu_resource: str = declare(placement.gpu_resource, placement.GPU_RESOURCE)
+    shm_size: str = declare(input_readers.shm_size, "")
+    output_uri: Location = declare(storage.location, constants.DEFAULT_OUTPUT_URI)
+    key: str = declare(storage.relative, "")
+    output_secret: str = declare(k8s.dns_subdomain, "")
+    resume_from: Location | None = declare(storage.optional_location, "")
+    service_account: str = declare(k8s.dns_subdomain, "")
+    image_pull_secrets: tuple[str, ...] = declare(input_readers.pull_secrets, [])
+    image_pull_policy: str = declare(readers.one_of("", "IfNotPresent", "Always", "Never"), "")
+    run_as_root: bool = declare(readers.boolean, False)
+    run_as_user: int = declare(readers.integer, 1000)
+    security_context: dict[str, Any] = declare(placement.security_context, {})
+    node_selector: dict[str, str] = declare(k8s.label_map, {})
+    tolerations: tuple[dict[str, Any], ...] = declare(placement.tolerations, [])
+    affinity: dict[str, Any] = declare(placement.affinity, {})
+    labels: dict[str, str] = declare(input_readers.job_labels, {})
+    annotations: dict[str, str] = declare(input_readers.job_annotations, {})
+    istio_injection: bool = declare(readers.boolean, False)
+    backoff_limit: int = declare(partial(readers.integer, minimum=-1), -1)
+    ttl_seconds: int = declare(input_readers.ttl, 86_400)
+    clean_pod_policy: str = declare(input_readers.clean_pod_policy, "Running")
+    active_deadline: int = declare(readers.integer, 0)
     restart_policy: str = declare(
-        readers.one_of("OnFailure", "Never", "Always", "ExitCode"),
-        "OnFailure",
-        "When a failed pod is restarted: OnFailure, Never, Always or ExitCode.",
+        readers.one_of("OnFailure", "Never", "Always", "ExitCode"), "OnFailure"
     )
-    queue_timeout: int = declare(
-        readers.integer, 0, "Seconds that the job may wait in a queue, suspended; 0 for no limit."
-    )
-    start_timeout: int = declare(
-        readers.integer,
-        1_800,
-        "Seconds until every pod must run, the queue not counted; 0 for no limit.",
-    )
-    timeout: int = declare(readers.integer, 0, "Seconds that the job may run; 0 for no limit.")
-    cleanup: str = declare(
-        readers.one_of("on_failure", "always", "never"),
-        "on_failure",
-        "When the job is deleted: on_failure (when it did not succeed, or the run was ended), "
-        "always or never.",
-    )
-    pod_template_patch: dict[str, Any] = declare(
-        input_readers.template_patch,
-        {},
-        "A strategic merge patch of the pod template, with metadata or spec.",
-    )
+    queue_timeout: int = declare(readers.integer, 0)
+    start_timeout: int = declare(readers.integer, 1_800)
+    timeout: int = declare(readers.integer, 0)
+    cleanup: str = declare(readers.one_of("on_failure", "always", "never"), "on_failure")
+    pod_template_patch: dict[str, Any] = declare(input_readers.template_patch, {})
 
     def folder(self, job_name: str) -> Location:
         """Return the job's own folder, `<output_uri>/<key>/<job name>`."""

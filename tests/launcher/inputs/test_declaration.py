@@ -15,13 +15,13 @@ from kfp_pytorch.launcher.inputs.declaration import declare, inputs_of, parse
 
 @dataclass(frozen=True)
 class Inputs:
-    url: str = declare(readers.text, None, "Where.")
-    count: int = declare(partial(readers.integer, minimum=1), 3, "How many.")
-    words: tuple[str, ...] = declare(readers.strings, [], "Which.")
-    options: dict[str, Any] = declare(readers.mapping, {}, "How.")
-    share: float = declare(readers.number, 0.5, "How much of it.")
-    quick: bool = declare(readers.boolean, False, "Whether.")
-    settings: Any = declare(readers.mapping, None, "From KFP.", type_name="dsl.TaskConfig")
+    url: str = declare(readers.text, None)
+    count: int = declare(partial(readers.integer, minimum=1), 3)
+    words: tuple[str, ...] = declare(readers.strings, [])
+    options: dict[str, Any] = declare(readers.mapping, {})
+    share: float = declare(readers.number, 0.5)
+    quick: bool = declare(readers.boolean, False)
+    settings: Any = declare(readers.mapping, None, type_name="dsl.TaskConfig")
 
 
 def test_the_type_in_the_signature_follows_from_the_default() -> None:
