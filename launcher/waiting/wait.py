@@ -34,6 +34,8 @@ from kfp_pytorch.launcher.waiting.watches import JobFollower, PodsFollower
 
 # How long the log of a job that has ended may take to be shown to its end, in seconds.
 _LAST_LINES = 0.4
+# How long the watch of the pods may be behind that of the job, in seconds.
+_LAST_POD_EVENTS = 0.5
 # For how long after a change missing pods are looked for at the short interval, in seconds.
 _MISSING_PODS = 600.0
 # How long the first line about an adopted job waits for its pods to be read, in seconds.
@@ -101,6 +103,7 @@ class Wait:
             while True:
                 end = self._end()
                 if end is not None:
+                    self._take_last_pod_events(end)
                     self._log.finish(_LAST_LINES)
                     return end
                 self._report_progress()
@@ -113,6 +116,12 @@ class Wait:
             self._gatherer.note(self._log.note)
             if self._log.tail():
                 self._gatherer.evidence.logs.setdefault(self._gatherer.first_pod, self._log.tail())
+
+    def _take_last_pod_events(self, end: End) -> None:
+        """The watch of a job may be ahead of that of its pods, whose messages are the result."""
+        until = time.monotonic() + _LAST_POD_EVENTS
+        while not (end.cause or self._judge.first_pod_ended() or time.monotonic() >= until):
+            self._take(until)
 
     def _end(self) -> End | None:
         state, now = self._state, time.monotonic()

@@ -15,6 +15,7 @@ from harness.faults.watches import (
     SilentWatch,
     expired_watch,
 )
+from harness.hands import IMPATIENT, connected
 from harness.objects.played import container, end
 
 from kfp_pytorch.launcher.constants import POD
@@ -82,7 +83,8 @@ def test_pods_that_were_not_read_before_the_end_leave_the_result_to_a_retry(
     step: Any, hands: Any
 ) -> None:
     hands.fault(Answer(503), "watch", PODS, times=None)
-    run = step(limits={"slow_interval": 60.0, "log_idle": 60.0})
+    on = connected(hands.server, IMPATIENT)
+    run = step(limits={"slow_interval": 60.0, "log_idle": 60.0}, on=on)
     hands.running(run.job)
     hands.set_conditions(run.job, "Created", "Running")
     hands.until(lambda: hands.count("get", "/log") and hands.count("list", "/pods"))

@@ -58,6 +58,7 @@ def test_a_watch_whose_headers_never_come_delays_no_limit(step: Any, hands: Any)
     on = connected(hands.server, RetryPolicy())
     run = step(limits=asdict(Limits()) | {"start": 1.0}, on=on)
     assert "(start_timeout)" in run.failed(JobFailed, 25)
+    hands.server.go_away(0.05)
 
 
 @pytest.mark.slow
