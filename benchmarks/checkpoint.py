@@ -24,13 +24,11 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
 
-import torch
-
+from benchmarks.cards import card, synchronize, torchrun
 from benchmarks.figures import show
 from kfp_pytorch.training.arguments.config import parse
 from kfp_pytorch.training.checkpoint import catalog
@@ -38,7 +36,7 @@ from kfp_pytorch.training.faults.peer_watch import watched_peers
 from kfp_pytorch.training.faults.stopping import StopRequest
 from kfp_pytorch.training.language import loop, transformer
 from kfp_pytorch.training.lifecycle import Start
-from kfp_pytorch.training.parallel.process_group import World, joined
+from kfp_pytorch.training.parallel.process_group import joined
 from kfp_pytorch.training.telemetry.metrics import mean_loss
 
 SHAPE = transformer.TransformerConfig(
@@ -69,22 +67,14 @@ def main() -> None:
     shutil.rmtree(arguments.output, ignore_errors=True)
     done = {}
     for part in ("save", "resume"):
-        start(arguments, part)
-        done[part] = json.loads((arguments.output / f"{part}.json").read_text())
+        command = ["-m", "benchmarks.checkpoint", *sys.argv[1:], "--rank", part]
+        done[part] = torchrun(arguments.gpus, command, **{STARTED_ENV: str(time.time())})[-1]
         for figure in done[part]["figures"]:
             show(*figure)
     pairs = list(zip(done["save"]["losses"], done["resume"]["losses"], strict=True))
     difference = max(abs(ours / theirs - 1) for theirs, ours in pairs)
     against = f"{len(pairs)} steps, in which the loss went from {pairs[0][0]} to {pairs[-1][0]}"
     show("resume_loss_difference", difference, "ratio", against)
-
-
-def start(arguments: argparse.Namespace, part: str) -> None:
-    """Starts the ranks under torchrun, as a pod does, and waits for them."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={arguments.gpus}", "-m", "benchmarks.checkpoint"]
-    command += [*sys.argv[1:], "--rank", part]
-    subprocess.run(command, check=True, env={**os.environ, STARTED_ENV: str(time.time())})
 
 
 def run_rank(arguments: argparse.Namespace) -> None:
@@ -99,8 +89,7 @@ def run_rank(arguments: argparse.Namespace) -> None:
         with job.telemetry:
             figures, losses = save(job) if arguments.rank == "save" else resume(job)
         if world.is_main:
-            told = json.dumps({"figures": figures, "losses": losses})
-            (arguments.output / f"{arguments.rank}.json").write_text(told)
+            print(json.dumps({"figures": figures, "losses": losses}), flush=True)
 
 
 def save(job: loop.Job) -> tuple[list[Figure], list[float]]:
@@ -124,10 +113,7 @@ def save(job: loop.Job) -> tuple[list[Figure], list[float]]:
         writes.append(job.checkpoints.wrote)
     newest = catalog.path_of(job.state.progress.step - BETWEEN - 1)
     gigabytes = sum(job.folder.sizes(newest).values()) / 1e9
-    against = (
-        f"{job.world.size} × {device_name(job.world)}, {gigabytes:.2f} GB a job, "
-        f"median step {step:.4f} s"
-    )
+    against = f"{job.world.size} × {card()}, {gigabytes:.2f} GB a job, median step {step:.4f} s"
     figures: list[Figure] = [
         ("checkpoint_first_stall_s", stalls[0], "s", f"counted apart; {against}"),
         ("checkpoint_stall_s", max(stalls[1:]), "s", f"< 0.5, the worst of 4; {against}"),
@@ -143,9 +129,7 @@ def resume(job: loop.Job) -> tuple[list[Figure], list[float]]:
     step = job.state.progress.step
     losses = [timed_step(job)[1]]
     seconds = time.time() - float(os.environ[STARTED_ENV])
-    against = (
-        f"< 60; {job.world.size} × {device_name(job.world)}, from torchrun's start, step {step}"
-    )
+    against = f"< 60; {job.world.size} × {card()}, from torchrun's start, step {step}"
     losses += [timed_step(job)[1] for _ in range(COMPARED - 1)]
     return [("resume_to_first_step_s", seconds, "s", against)], losses
 
@@ -154,15 +138,9 @@ def timed_step(job: loop.Job) -> tuple[float, float]:
     """The seconds of a step, to the end of its work on the device; and its loss."""
     clock = time.perf_counter()
     loop.train_step(job)
-    if job.world.device.type == "cuda":
-        torch.cuda.synchronize()
+    synchronize()
     seconds = time.perf_counter() - clock
     return seconds, mean_loss(job.state.meter.take().tolist()) or 0.0
-
-
-def device_name(world: World) -> str:
-    """What a rank computes on."""
-    return torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
 
 
 if __name__ == "__main__":

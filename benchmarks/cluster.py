@@ -24,7 +24,7 @@ from harness.api_server import ThreadedServer, kubeconfig, start_in_thread, writ
 from harness.faults.plan import Request
 from harness.objects import played
 
-from kfp_pytorch.launcher.constants import CLAIM, POD, PYTORCHJOB, WORKFLOW
+from kfp_pytorch.launcher.constants import CLAIM, POD, PYTORCHJOB, WORKFLOW, Kind
 from kfp_pytorch.local.apiserver.errors import ApiError
 from kfp_pytorch.local.apiserver.registry import NAMESPACE
 from kfp_pytorch.local.apiserver.store.api import ADDED, DELETED
@@ -49,29 +49,23 @@ class Play:
 
 @dataclass
 class Cluster:
-    """The server with its script.
-
-    Attributes:
-        created: When each job was created, by job name, in seconds of the monotonic clock.
-        ended: When the last word on each job was written, likewise.
-    """
+    """The server with its script. Times are in seconds of the monotonic clock, by job name."""
 
     server: ThreadedServer  # the API server
-    plays: dict[str, Play] = field(default_factory=dict)  # how jobs go, by namespace
+    plays: dict[str, Play] = field(default_factory=dict)  # how jobs run, by namespace
     created: dict[str, float] = field(default_factory=dict)
-    ended: dict[str, float] = field(default_factory=dict)
-    failed: set[str] = field(default_factory=set)  # the jobs whose last word was Failed
+    ended: dict[str, float] = field(default_factory=dict)  # when its last condition was written
+    failed: set[str] = field(default_factory=set)  # the jobs whose last condition was Failed
     _endings: dict[str, asyncio.Event] = field(default_factory=dict)
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     def stage(self, namespace: str, play: Play) -> None:
         """Makes a namespace with a claim, in which jobs go like this."""
+        metadata = {"name": "kfp-pytorch", "namespace": namespace}
+        size = {"requests": {"storage": "1Gi"}}
         claim = {
-            "metadata": {"name": "kfp-pytorch", "namespace": namespace},
-            "spec": {
-                "accessModes": ["ReadWriteMany"],
-                "resources": {"requests": {"storage": "1Gi"}},
-            },
+            "metadata": metadata,
+            "spec": {"accessModes": ["ReadWriteMany"], "resources": size},
         }
         self.plays[namespace] = play
 
@@ -93,25 +87,17 @@ class Cluster:
             write_kubeconfig(path, kubeconfig(self.server.url, namespace=namespace))
         return path
 
-    def workflow(self, namespace: str, name: str) -> str:
-        """Makes the Workflow object of a run; returns its uid."""
-        obj = {"metadata": {"name": name, "namespace": namespace}}
-        made = self.server.call(self.server.api.create, WORKFLOW, obj)
-        return str(made["metadata"]["uid"])
-
-    def step_pod(self, namespace: str, name: str, workflow: str, workflow_uid: str) -> str:
-        """Makes the pod that a step runs in; returns its uid."""
-        owner = {
-            "apiVersion": WORKFLOW.api_version,
-            "kind": WORKFLOW.kind,
-            "name": workflow,
-            "uid": workflow_uid,
-        }
+    def step_pod(self, namespace: str, name: str) -> str:
+        """Makes the pod that a step runs in, and the Workflow of its run; returns the pod's uid."""
+        run = f"run-{name}"
+        flow = {"metadata": {"name": run, "namespace": namespace}}
+        made = self.server.call(self.server.api.create, WORKFLOW, flow)
+        owner = {"apiVersion": WORKFLOW.api_version, "kind": WORKFLOW.kind, "name": run}
         metadata = {
             "name": name,
             "namespace": namespace,
-            "labels": {"pipeline/runid": workflow},
-            "ownerReferences": [owner],
+            "labels": {"pipeline/runid": run},
+            "ownerReferences": [owner | {"uid": made["metadata"]["uid"]}],
         }
         obj = {"metadata": metadata, "spec": {"containers": [{"name": "main", "image": "python"}]}}
         made = self.server.call(self.server.api.create, POD, obj)
@@ -151,14 +137,13 @@ class Cluster:
         # A launcher that was stopped has deleted its job: the script ends there.
         with contextlib.suppress(ApiError):
             await asyncio.sleep(0.05)
-            self.conditions(job, "Created")
+            self._conditions(job, "Created")
             await asyncio.sleep(0.05)
-            pods = [
-                self._pod(job, role, index) async for role, index in _bit_by_bit(_replicas(job))
-            ]
+            replicas = _bit_by_bit(_replicas(job))
+            pods = [self._pod(job, role, index) async for role, index in replicas]
             async for pod in _bit_by_bit(pods):
-                self._status(pod, "Running", {"running": {"startedAt": played.now()}})
-            self.conditions(job, "Created", "Running")
+                self._pod_status(pod, "Running", {"running": {"startedAt": played.now()}})
+            self._conditions(job, "Created", "Running")
             await self._running(pods[0], namespace, play)
             await self._end(job, pods, fails=play.fails())
 
@@ -174,38 +159,33 @@ class Cluster:
 
     async def _end(self, job: Object, pods: list[Object], *, fails: bool) -> None:
         async for number, pod in _bit_by_bit(enumerate(pods)):
-            self._status(pod, *_ending(fails=fails, rank=number))
+            self._pod_status(pod, *_ending(fails=fails, rank=number))
         await asyncio.sleep(random.uniform(*_LATE))
         if fails:
             self.failed.add(job["metadata"]["name"])
-        self.conditions(job, "Created", "Running=False", "Failed" if fails else "Succeeded")
+        self._conditions(job, "Created", "Running=False", "Failed" if fails else "Succeeded")
         self.ended[job["metadata"]["name"]] = time.monotonic()
 
-    def conditions(self, job: Object, *types: str) -> None:
+    def _conditions(self, job: Object, *types: str) -> None:
         """Writes a job's conditions, such as `Running` or `Running=False`."""
         written = [played.condition(words, played.now()) for words in types]
-
-        def change(obj: Object) -> None:
-            obj["status"] = {**(obj.get("status") or {}), "conditions": written}
-
-        metadata = job["metadata"]
-        where = (metadata["namespace"], metadata["name"])
-        self.server.api.mutate(PYTORCHJOB, *where, change, "status")
+        self._status(PYTORCHJOB, job, {"conditions": written})
 
     def _pod(self, job: Object, role: str, index: int) -> Object:
         template = job["spec"]["pytorchReplicaSpecs"][role]["template"]
         spec = template["spec"] | {"nodeName": f"node-{index % 64}"}
         return self.server.api.create(POD, played.pod(job, role.lower(), index, spec))
 
-    def _status(self, pod: Object, phase: str, state: Object) -> None:
-        container = played.container(**state)
+    def _pod_status(self, pod: Object, phase: str, state: Object) -> None:
+        containers = [played.container(**state)]
+        self._status(POD, pod, {"phase": phase, "containerStatuses": containers})
 
-        def change(obj: Object) -> None:
-            obj["status"] = {**obj["status"], "phase": phase, "containerStatuses": [container]}
+    def _status(self, kind: Kind, obj: Object, fields: Object) -> None:
+        def change(current: Object) -> None:
+            current["status"] = {**(current.get("status") or {}), **fields}
 
-        metadata = pod["metadata"]
-        where = (metadata["namespace"], metadata["name"])
-        self.server.api.mutate(POD, *where, change, "status")
+        where = (obj["metadata"]["namespace"], obj["metadata"]["name"])
+        self.server.api.mutate(kind, *where, change, "status")
 
     async def _write_log(self, pod: Object, every: float) -> None:
         metadata = pod["metadata"]
@@ -223,10 +203,7 @@ class Cluster:
 
 @contextmanager
 def cluster(folder: Path, *, bookmark_every: float = 60.0) -> Iterator[Cluster]:
-    """Runs the server with its script, in a thread of this process.
-
-    `bookmark_every`: seconds between two bookmarks of a watch.
-    """
+    """Runs the server with its script, in a thread; bookmarks come every so many seconds."""
     # A server that ends while it is asked says so, at length.
     for name in ("uvicorn.error", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
@@ -254,16 +231,11 @@ def _replicas(job: Object) -> Iterator[tuple[str, int]]:
 
 
 def _ending(*, fails: bool, rank: int) -> tuple[str, Object]:
-    error = {
-        "rank": rank,
-        "time": 1764230000.5 + rank,
-        "type": "ValueError",
-        "message": "the loss is not a number",
-        "traceback": _TRACEBACK,
-    }
-    told: Object = {"version": 1, "status": "succeeded", "metrics": {"loss": 0.03}}
-    if fails:
-        told = {"version": 1, "status": "failed", "error": error}
-    when = played.now()
-    state = played.end(int(fails), json.dumps(told), started=when, finished=when)
+    error = {"type": "ValueError", "message": "the loss is not a number", "traceback": _TRACEBACK}
+    error |= {"rank": rank, "time": 1764230000.5 + rank}
+    result: Object = {"status": "failed", "error": error}
+    if not fails:
+        result = {"status": "succeeded", "metrics": {"loss": 0.03}}
+    when, text = played.now(), json.dumps({"version": 1} | result)
+    state = played.end(int(fails), text, started=when, finished=when)
     return "Failed" if fails else "Succeeded", {"terminated": state}

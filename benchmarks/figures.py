@@ -8,11 +8,7 @@ from collections.abc import Sequence
 
 
 def show(figure: str, value: float, unit: str, against: str) -> None:
-    """Prints one figure.
-
-    `unit`: its unit; `against`: the limit or the peer that it is held against, and how it was
-    measured.
-    """
+    """Prints one figure; `against` is its limit or a peer's figure, and how it was measured."""
     row = {"figure": figure, "value": round(value, 4), "unit": unit, "against": against}
     print(json.dumps(row, ensure_ascii=False), flush=True)
 

@@ -2,8 +2,7 @@
 
     python -m benchmarks.parallel --baseline LOOP.py --gpus 4
 
-runs LOOP.py and the project's own loop one after the other under torchrun, and prints one JSON
-object a figure: {"figure", "value", "unit", "against"}.
+runs LOOP.py and the project's own loop one after the other under torchrun.
 
 LOOP.py is a plain FSDP2 loop of a model as large as the preset. It is called with BATCH SEQ compile
 and its last line of output is a JSON object with tokens_s_gpu and mfu.
@@ -18,7 +17,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from datetime import timedelta
@@ -28,6 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.cards import card, synchronize, torchrun
 from benchmarks.figures import show
 from kfp_pytorch.training.language.trainable import StepOptions, Trainable, build
 from kfp_pytorch.training.language.transformer import TransformerConfig, preset
@@ -39,42 +38,36 @@ WARM_UP, REPEATS, STEPS = 6, 3, 8
 
 def main() -> None:
     """Run as the driver, or as one of the ranks that it starts."""
-    arguments = _parser().parse_args()
-    if "RANK" in os.environ:
-        measure_all(arguments)
-    else:
-        drive(arguments)
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--baseline", type=Path, help="the plain loop to compare with")
     parser.add_argument("--gpus", type=int, default=4)
     parser.add_argument("--model", default="1.4b")
     parser.add_argument("--plan", default="fsdp2")
     parser.add_argument("--batch", type=int, default=8, help="sequences a GPU, in both loops")
-    parser.add_argument(
-        "--more-batches", type=int, nargs="*", default=[16], help="for the best MFU"
-    )
+    best = "for the best MFU"
+    parser.add_argument("--more-batches", type=int, nargs="*", default=[16], help=best)
     parser.add_argument("--microbatches", type=int, default=1)
     parser.add_argument("--recompute", default="none")
     parser.add_argument("--no-compile", action="store_true")
-    return parser
+    arguments = parser.parse_args()
+    if "RANK" in os.environ:
+        measure_all(arguments)
+    else:
+        drive(arguments)
 
 
 def drive(arguments: argparse.Namespace) -> None:
     """Run both loops and print the figures."""
-    ours = _torchrun(arguments.gpus, ["-m", "benchmarks.parallel", *sys.argv[1:]])
-    card = ours[0]["card"]
+    ours = torchrun(arguments.gpus, ["-m", "benchmarks.parallel", *sys.argv[1:]])
     same = next(result for result in ours if result["batch"] == arguments.batch)
     best = max(ours, key=lambda result: result["tokens_s_gpu"])
     show("fsdp2_tokens_s_gpu", same["tokens_s_gpu"], "tokens/s", _words(same))
     if best["mfu"] is not None:
-        show("fsdp2_mfu", best["mfu"], "ratio", f"{_words(best)}, data sheet of {card}")
+        show("fsdp2_mfu", best["mfu"], "ratio", f"{_words(best)}, by its data sheet")
     if arguments.baseline:
         seq = preset(arguments.model).seq_len
         loop = [str(arguments.baseline), str(arguments.batch), str(seq), "compile"]
-        theirs = _torchrun(arguments.gpus, loop)[-1]
+        theirs = torchrun(arguments.gpus, loop)[-1]
         ratio = same["tokens_s_gpu"] / theirs["tokens_s_gpu"]
         against = (
             f"{arguments.baseline.name} with compile: {theirs['tokens_s_gpu']} tokens/s a GPU, "
@@ -88,18 +81,6 @@ def _words(result: dict[str, Any]) -> str:
         f"{result['gpus']} × {result['card']}, {result['plan']}, batch {result['batch']}, "
         f"sequence {result['seq']}"
     )
-
-
-def _torchrun(gpus: int, command: list[str]) -> list[dict[str, Any]]:
-    """Run a script on each GPU, show what it prints, and return its lines of JSON."""
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    process = subprocess.run(
-        [*run, f"--nproc-per-node={gpus}", *command], stdout=subprocess.PIPE, text=True, check=False
-    )
-    print(process.stdout, end="", flush=True)
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with exit code {process.returncode}")
-    return [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
 
 
 def measure_all(arguments: argparse.Namespace) -> None:
@@ -143,16 +124,13 @@ def measure(
         # What another batch size left in pieces would make the allocator stop and sort.
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    run_steps(trainable, data, WARM_UP, device)
-    seconds = statistics.median(
-        run_steps(trainable, data, STEPS, device) / STEPS for _ in range(REPEATS)
-    )
+    run_steps(trainable, data, WARM_UP)
+    seconds = statistics.median(run_steps(trainable, data, STEPS) / STEPS for _ in range(REPEATS))
     tokens = batch * config.seq_len * plan.data_ranks / plan.world_size / seconds
-    card = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-    mfu = flops.utilisation(tokens, config.flops_per_token, card)
+    mfu = flops.utilisation(tokens, config.flops_per_token, card())
     return {
         "plan": str(plan),
-        "card": card,
+        "card": card(),
         "gpus": plan.world_size,
         "batch": batch,
         "seq": config.seq_len,
@@ -164,22 +142,15 @@ def measure(
     }
 
 
-def run_steps(
-    trainable: Trainable, data: list[torch.Tensor], steps: int, device: torch.device
-) -> float:
+def run_steps(trainable: Trainable, data: list[torch.Tensor], steps: int) -> float:
     """Take some steps together with all ranks, and return the seconds that they took."""
     dist.barrier()
-    _wait(device)
+    synchronize()
     start = time.perf_counter()
     for i in range(steps):
         trainable.step(data[i % len(data)])
-    _wait(device)
+    synchronize()
     return time.perf_counter() - start
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

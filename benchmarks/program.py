@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,8 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+
+from harness.ports import free_port
 
 from kfp_pytorch.training.resources import usable_cores
 
@@ -33,12 +34,7 @@ class Report:
 
 
 def training_rates(arguments: Sequence[str], gpus: Sequence[int], reports: int) -> list[float]:
-    """The first rates that a training reports; then it is killed.
-
-    `arguments`: those of the training program, but for its output; `gpus`: the GPUs of this machine
-    that train together, a process on each. Returns samples a second of all ranks together, report
-    by report. Raises RuntimeError: if it ends before.
-    """
+    """The first rates that a training reports, in samples a second of all ranks together."""
     with (
         tempfile.TemporaryDirectory(prefix="kfp-pytorch-bench-") as folder,
         closing(training_reports(arguments, gpus, Path(folder))) as told,
@@ -52,10 +48,9 @@ def training_rates(arguments: Sequence[str], gpus: Sequence[int], reports: int) 
 def training_reports(
     arguments: Sequence[str], gpus: Sequence[int], output: Path
 ) -> Generator[Report]:
-    """What a training reports; it is killed when no more is asked for.
+    """What a training with a process on each of these GPUs reports, as it comes.
 
-    `arguments`: those of the training program, but for its output; `gpus`: the GPUs of this machine
-    that train together, a process on each. Yields report by report, as they come.
+    It is killed when no more is asked for.
     """
     processes = _start([*arguments, f"--output={output}"], gpus)
     try:
@@ -74,10 +69,7 @@ def training_reports(
 
 @contextmanager
 def scraped(address: str) -> Iterator[list[str]]:
-    """A context in which a page is asked for every second, as Prometheus does.
-
-    `address`: the page's; it may come to be there later.
-    """
+    """A context in which a page is asked for every second, as Prometheus does."""
     pages: list[str] = []
     over = threading.Event()
 
@@ -93,14 +85,6 @@ def scraped(address: str) -> Iterator[list[str]]:
     finally:
         over.set()
         thread.join()
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens at."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-    return port
 
 
 def _start(arguments: Sequence[str], gpus: Sequence[int]) -> list[subprocess.Popen[bytes]]:

@@ -16,8 +16,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from harness.hands import until
+
 from benchmarks.cluster import Cluster
-from benchmarks.waiting import until
 from kfp_pytorch.launcher.waiting.limits import Limits
 from kfp_pytorch.local.processes import guard, guarded
 
@@ -57,8 +58,6 @@ class Step:
         self.name = f"step-{uuid.uuid4().hex[:8]}"
         self._folder = folder / self.name
         self._folder.mkdir(parents=True)
-        run = f"run-{self.name}"
-        uid = cluster.step_pod(namespace, self.name, run, cluster.workflow(namespace, run))
         log = self._folder / "termination-log"
         log.touch()
         environ = os.environ | {
@@ -67,7 +66,7 @@ class Step:
             "TMPDIR": str(self._folder),
             "KUBECONFIG": str(cluster.kubeconfig(namespace)),
             "KFP_POD_NAME": self.name,
-            "KFP_POD_UID": uid,
+            "KFP_POD_UID": cluster.step_pod(namespace, self.name),
             "KFP_PYTORCH_TERMINATION_LOG": str(log),
         }
         given = {"image": "train:1", "name": self.name, "namespace": namespace} | inputs
@@ -82,28 +81,17 @@ class Step:
     def _executor_input(self, given: Object) -> Object:
         root = f"minio://mlpipeline/{self.name}"
         files = self._folder / "outputs"
-        artifacts = {
-            name: {
-                "artifacts": [
-                    {
-                        "name": name,
-                        "uri": f"{root}/{name}",
-                        "type": {"schemaTitle": f"system.{kind}"},
-                        "metadata": {},
-                        "customPath": str(files / name),
-                    }
-                ]
-            }
-            for name, kind in _ARTIFACTS.items()
+        artifacts = {}
+        for name, kind in _ARTIFACTS.items():
+            artifact = {"name": name, "uri": f"{root}/{name}", "customPath": str(files / name)}
+            artifact |= {"type": {"schemaTitle": f"system.{kind}"}, "metadata": {}}
+            artifacts[name] = {"artifacts": [artifact]}
+        outputs = {
+            "parameters": {"storage_uri": {"outputFile": str(files / "storage_uri")}},
+            "artifacts": artifacts,
+            "outputFile": str(files / "executor_output.json"),
         }
-        return {
-            "inputs": {"parameterValues": given},
-            "outputs": {
-                "parameters": {"storage_uri": {"outputFile": str(files / "storage_uri")}},
-                "artifacts": artifacts,
-                "outputFile": str(files / "executor_output.json"),
-            },
-        }
+        return {"inputs": {"parameterValues": given}, "outputs": outputs}
 
     @property
     def log(self) -> str:
@@ -141,19 +129,13 @@ class Step:
 
     def rss_mb(self) -> float:
         """Its resident memory in MB."""
-        return rss_mb(self.pid)
+        status = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        kilobytes = next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
+        return kilobytes * 1024 / 1e6
 
     def cpu_s(self) -> float:
         """The CPU time that it has used, in seconds."""
         return cpu_s(self.pid)
-
-
-def rss_mb(pid: int) -> float:
-    """The resident memory of a process in MB."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise ProcessLookupError(pid)
 
 
 def cpu_s(pid: int) -> float:

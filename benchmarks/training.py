@@ -23,11 +23,7 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,15 +33,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from harness.hands import until
+from harness.ports import free_port
 
 from benchmarks import jpegs
+from benchmarks.cards import card, synchronize, torchrun
 from benchmarks.figures import show
-from benchmarks.program import free_port, scraped, training_rates, training_reports
-from benchmarks.waiting import until
+from benchmarks.program import scraped, training_rates, training_reports
 from kfp_pytorch.training.arguments.config import Config
 from kfp_pytorch.training.data import datasets, device_loader
 from kfp_pytorch.training.data.sampler import DistributedBatchSampler
 from kfp_pytorch.training.parallel.process_group import World
+from kfp_pytorch.training.resources import usable_cores
 
 RESNET, VIT = "resnet50", "vit_b_16"
 # Images a GPU's batch, of each model.
@@ -87,11 +86,10 @@ class Bench:
     """What was measured so far, so that nothing is measured twice."""
 
     def __init__(self, baseline: Path | None, tiny: bool) -> None:
-        """Measures nothing yet. `tiny`: whether to train next to nothing, on small images."""
         self._baseline = baseline
         self._tiny = tiny
         self._synthetic: dict[tuple[str, tuple[int, ...]], float] = {}
-        self._card = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+        self._card = card()
 
     def one_gpu(self, models: Sequence[str]) -> None:
         """Each model on one GPU, right after or before the plain loop on the same GPU."""
@@ -111,11 +109,9 @@ class Bench:
         without = self.pace(steps, [])
         port = free_port()
         every = 2 if self._tiny else 10
-        wanted = [
-            *(f"--log-every={every}", f"--metrics-port={port}"),
-            *(f"--profile-steps={steps // 2 + 1}:{steps // 2 + 5}",),
-            f"--checkpoint-every-steps={steps // 3}",
-        ]
+        wanted = [f"--log-every={every}", f"--metrics-port={port}"]
+        wanted += [f"--profile-steps={steps // 2 + 1}:{steps // 2 + 5}"]
+        wanted += [f"--checkpoint-every-steps={steps // 3}"]
         with scraped(f"http://127.0.0.1:{port}/metrics") as pages:
             told = self.pace(steps, wanted)
         against = f"{told:.0f} of {without:.0f} images/s over {steps} steps, {len(pages)} scrapes"
@@ -168,9 +164,8 @@ class Bench:
         synthetic = self.synthetic(RESNET)
         rates = {}
         for decode in ("cpu", "gpu") if torch.cuda.is_available() else ("cpu",):
-            rates[decode] = self.program(
-                RESNET, f"--dataset=imagefolder --data-dir={folder} --decode={decode}".split()
-            )
+            options = ["--dataset=imagefolder", f"--data-dir={folder}", f"--decode={decode}"]
+            rates[decode] = self.program(RESNET, options)
             against = f"{rates[decode]:.0f} of {synthetic:.0f} images/s, {self.machine()}"
             show(f"jpeg_ratio_decoded_by_{decode}", rates[decode] / synthetic, "ratio", against)
         best = max(rates, key=lambda decode: rates[decode])
@@ -211,13 +206,10 @@ class Bench:
 
     def options(self, model: str, arguments: Sequence[str]) -> list[str]:
         """The arguments of a training; of one that is given twice, the last counts."""
-        return [
-            *(f"--model={model}", f"--batch-size={self.batch(model)}"),
-            *(f"--log-every={self.every}", "--epochs=1"),
-            # Labels have nothing to do with images here: a usual rate would diverge.
-            *("--lr=0.001", f"--image-size={32 if self._tiny else 0}"),
-            *arguments,
-        ]
+        own = [f"--model={model}", f"--batch-size={self.batch(model)}", "--epochs=1"]
+        own += [f"--log-every={self.every}", f"--image-size={32 if self._tiny else 0}"]
+        # Labels have nothing to do with images here: a usual rate would diverge.
+        return [*own, "--lr=0.001", *arguments]
 
     def program(self, model: str, arguments: Sequence[str], gpus: Sequence[int] = (0,)) -> float:
         """Images a second and GPU of the program, as it reports them itself."""
@@ -231,18 +223,10 @@ class Bench:
         """Images a second and GPU of the plain loop."""
         if self._baseline is None:
             raise SystemExit("give the plain loop with --baseline")
-        run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command = [*run, f"--nproc-per-node={len(gpus)}", str(self._baseline)]
-        done = subprocess.run(
-            [*command, mode, model, str(batch)],
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-        print(f"# {done.stdout.strip()}", flush=True)
-        result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-        return float(result["img_s_gpu"])
+        command = [str(self._baseline), mode, model, str(batch)]
+        visible = ",".join(map(str, gpus))
+        done = torchrun(len(gpus), command, CUDA_VISIBLE_DEVICES=visible)
+        return float(done[-1]["img_s_gpu"])
 
     def compare(self, figure: str, ours: float, theirs: float, what: str) -> None:
         """Prints a ratio to the plain loop."""
@@ -252,8 +236,6 @@ class Bench:
 
     def machine(self) -> str:
         """The card and the cores beside it."""
-        from kfp_pytorch.training.resources import usable_cores
-
         return f"{self._card}, {usable_cores()} cores"
 
 
@@ -268,20 +250,15 @@ def reading_rate(config: Config, world: World, batches: int) -> float:
         # What workers made ahead while they started would be counted as if it took no time.
         for _ in range(batches // 2):
             next(supply)
-        _wait(world)
+        synchronize()
         start = time.perf_counter()
         for _ in range(batches):
             next(supply)
-        _wait(world)
+        synchronize()
         seconds = time.perf_counter() - start
         for _ in supply:
             break
     return batches * config.batch_size / seconds
-
-
-def _wait(world: World) -> None:
-    if world.device.type == "cuda":
-        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

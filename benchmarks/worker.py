@@ -3,13 +3,14 @@
     python -m benchmarks.worker ORDER.json
 
 ORDER.json holds an `Order`. The answer goes to stdout, one JSON object: by job name, when its
-launcher returned, in seconds of the monotonic clock, and the error's words, if any.
+launcher returned (`at`, in seconds of the monotonic clock), and the error's words, if any.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -28,34 +29,40 @@ from kfp_pytorch.launcher.runtime.identity import job_name
 from kfp_pytorch.launcher.runtime.stopping import Stopper
 from kfp_pytorch.launcher.steps.job import Artifacts, train
 from kfp_pytorch.launcher.waiting.limits import Limits
+from kfp_pytorch.local.processes import guarded
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a worker is to do.
-
-    Attributes:
-        limits: The launcher's limits that differ from the usual.
-    """
+    """What a worker is to do."""
 
     namespace: str  # the namespace of the jobs
     kubeconfig: str  # the way to the server
     folder: str  # for artifacts
     names: list[str]  # a launcher for each
     at_once: int = 1  # how many launchers at once
-    limits: Mapping[str, float] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)  # those that differ from the usual
     inputs: Mapping[str, Any] = field(default_factory=dict)  # inputs of all launchers
 
 
-@dataclass(frozen=True)
-class Return:
-    """How a launcher returned: when, by the monotonic clock, and with which error, if any."""
+def start(order: Order, module: str = __name__) -> subprocess.Popen[str]:
+    """Starts a program that carries out an order."""
+    path = Path(order.folder, "order.json")
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(asdict(order)))
+    return guarded.popen([sys.executable, "-m", module, str(path)], stdout=subprocess.PIPE)
 
-    at: float
-    error: str
+
+def finish(program: subprocess.Popen[str]) -> dict[str, Any]:
+    """Waits for such a program; returns its answer."""
+    text, _ = program.communicate()
+    if program.returncode:
+        raise RuntimeError(f"a worker ended with {program.returncode}")
+    found: dict[str, Any] = json.loads(text.splitlines()[-1])
+    return found
 
 
-def launch(order: Order, name: str) -> tuple[str, Return]:
+def launch(order: Order, name: str) -> tuple[str, dict[str, Any]]:
     """Does what a step does, with a stopper of its own; returns the job's name, and how it went."""
     inputs = parse_inputs(image="train:1", name=name, **order.inputs)
     folder = Path(order.folder) / name
@@ -66,22 +73,18 @@ def launch(order: Order, name: str) -> tuple[str, Return]:
     }
     job = job_name(name, outputs["model"].uri, longest_suffix(inputs))
     error = ""
+    limits, stopper = Limits(**order.limits), Stopper(leave=lambda _code: None)
+    kube, artifacts = connect(order.namespace), Artifacts(**outputs)
     try:
-        train(
-            PYTORCH_JOB,
-            connect(order.namespace),
-            inputs,
-            Artifacts(**outputs),
-            Limits(**order.limits),
-            Stopper(leave=lambda _code: None),
-        )
-    except Exception as failure:  # every end counts, and is told
+        train(PYTORCH_JOB, kube, inputs, artifacts, limits, stopper)
+    except Exception as failure:  # every end counts, and is reported
         error = f"{type(failure).__name__}: {failure}"
-    return job, Return(time.monotonic(), error)
+    return job, {"at": time.monotonic(), "error": error}
 
 
-def carry_out(order: Order) -> dict[str, Return]:
-    """Runs the launchers; how each returned, by the job's name. What they say goes nowhere."""
+def carry_out() -> dict[str, dict[str, Any]]:
+    """Runs the launchers of this program's order; how each returned, by the job's name."""
+    order = Order(**json.loads(Path(sys.argv[1]).read_text()))
     os.environ["KUBECONFIG"] = order.kubeconfig
     with (
         Path(os.devnull).open("w") as nowhere,
@@ -91,11 +94,5 @@ def carry_out(order: Order) -> dict[str, Return]:
         return dict(pool.map(lambda name: launch(order, name), order.names))
 
 
-def main() -> None:
-    """Carries out the order and tells what came of it."""
-    order = Order(**json.loads(Path(sys.argv[1]).read_text()))
-    print(json.dumps({job: asdict(how) for job, how in carry_out(order).items()}))
-
-
 if __name__ == "__main__":
-    main()
+    print(json.dumps(carry_out()))

@@ -10,11 +10,12 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.hands import until
+
 from benchmarks.cluster import FOREVER, Cluster, Play
 from benchmarks.figures import machine, show
 from benchmarks.peers import HERE, PEERS, Peer, Waiting
 from benchmarks.steps import Step, scaled
-from benchmarks.waiting import until
 
 # An hour of the launcher's limits takes a minute, one of the peers' pauses three: their requests
 # take their time, which is not scaled.
@@ -75,66 +76,47 @@ def _measure(
             taken[name].cpu_s.append(step.cpu_s() - cpu[name])
             taken[name].rss_mb.append(step.rss_mb())
     hours = (time.monotonic() - began) * PEER_FACTOR / 3600
-    asked = {
-        peer.peer.script: (
-            round(len(peer.requests(began)) / hours),
-            (peer.cpu_s() - before[peer.peer.script]) / hours,
-        )
-        for peer in waiting
-    }
+    asked = {}
+    for peer in waiting:
+        cpu_s = peer.cpu_s() - before[peer.peer.script]
+        asked[peer.peer.script] = (round(len(peer.requests(began)) / hours), cpu_s / hours)
     return taken, asked
 
 
 def _show_requests(taken: dict[str, Hours], asked: dict[str, tuple[int, float]]) -> None:
     most = max(max(hours.requests) for hours in taken.values())
     words = "; ".join(f"log {name}: {hours.requests}" for name, hours in taken.items())
-    show(
-        "requests_per_hour",
-        most,
-        "requests",
-        f"limit 30; the job runs, its log is followed; {HOURS} hours at {FACTOR:.0f}-fold speed; "
-        f"{words}",
-    )
+    against = f"the job runs, its log is followed; {HOURS} hours at {FACTOR:.0f}-fold speed"
+    show("requests_per_hour", most, "requests", f"limit 30; {against}; {words}")
     peers = {peer: asked.get(peer.script, (peer.an_hour, 0.0))[0] for peer in PEERS}
-    told = "; ".join(_peer_words(peer, asked) for peer in PEERS)
-    show(
-        "requests_ratio",
-        min(peers.values()) / most,
-        "times fewer",
+    against = (
         f"limit 8; an hour at {PEER_FACTOR:.0f}-fold speed, whose requests' own time is not scaled "
-        f"and so makes them fewer: {told}",
+        f"and so makes them fewer: {'; '.join(_peer_words(peer, asked) for peer in PEERS)}"
     )
+    show("requests_ratio", min(peers.values()) / most, "times fewer", against)
 
 
 def _peer_words(peer: Peer, asked: dict[str, tuple[int, float]]) -> str:
+    name = f"{peer.package} {peer.call}"
     if peer.script not in asked:
-        return (
-            f"{peer.package} {peer.call}: {peer.an_hour} requests by its source, for it could not "
-            "be installed"
-        )
+        return f"{name}: {peer.an_hour} requests by its source, for it could not be installed"
     requests, cpu = asked[peer.script]
-    return f"{peer.package} {peer.call}: {requests} requests, {cpu:.2f} s of CPU"
+    return f"{name}: {requests} requests, {cpu:.2f} s of CPU"
 
 
 def _show_cost(taken: dict[str, Hours]) -> None:
     cpu = max(statistics.median(hours.cpu_s) for hours in taken.values())
     words = "; ".join(f"{name} {[round(s, 2) for s in h.cpu_s]}" for name, h in taken.items())
-    show(
-        "launcher_cpu_s_per_hour",
-        cpu,
-        "s",
-        f"a line of log every {LOG_LINE_EVERY:.0f} s, or none; {words}; {machine()}",
-    )
+    against = f"a line of log every {LOG_LINE_EVERY:.0f} s, or none; {words}; {machine()}"
+    show("launcher_cpu_s_per_hour", cpu, "s", against)
     imports = statistics.median(_imports() for _ in range(3))
     rss = max(max(hours.rss_mb) for hours in taken.values())
     grown = max(hours.rss_mb[-1] - hours.rss_mb[0] for hours in taken.values())
-    show(
-        "rss_over_imports_mb",
-        rss - imports,
-        "MB",
+    against = (
         f"limit 15; {rss:.1f} MB against {imports:.1f} MB of importing kfp.dsl and kubernetes; "
-        f"grew by {grown:.1f} MB in {HOURS} hours",
+        f"grew by {grown:.1f} MB in {HOURS} hours"
     )
+    show("rss_over_imports_mb", rss - imports, "MB", against)
 
 
 def _imports() -> float:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from harness.hands import until
+
 from benchmarks.cluster import FOREVER, Cluster, Play
 from benchmarks.figures import machine, show
 from benchmarks.steps import Step
-from benchmarks.waiting import until
 
 LAUNCHERS = 100
 STARTED_AT_ONCE = 10
@@ -37,22 +38,18 @@ def crowd(cluster: Cluster, folder: Path) -> None:
     finally:
         for step in steps:
             step.stop()
-    for seconds, (rush, total, last) in zip(AWAY, rushes, strict=True):
-        show(
-            "rush_per_launcher" if seconds > 1 else "rush_per_launcher_reset",
-            rush / LAUNCHERS,
-            "requests",
+    for seconds, (rush, total, watching) in zip(AWAY, rushes, strict=True):
+        figure = "rush_per_launcher" if seconds > 1 else "rush_per_launcher_reset"
+        against = (
             f"most requests in 100 ms after {seconds} s away: {rush} of {LAUNCHERS} launchers; "
-            f"{total} in all, the last watch after {last:.1f} s; {machine()}",
+            f"{total} in all, the last watch after {watching:.1f} s; {machine()}"
         )
-    failed = sum(code != 0 for code in codes)
-    show(
-        "crowd_failed",
-        failed,
-        "launchers",
+        show(figure, rush / LAUNCHERS, "requests", against)
+    against = (
         f"limit 0 of {LAUNCHERS}; all followed their jobs after {started:.0f} s of starting, and "
-        f"the last had ended {last:.1f} s after the last job; {machine()}",
+        f"the last had ended {last:.1f} s after the last job; {machine()}"
     )
+    show("crowd_failed", sum(code != 0 for code in codes), "launchers", against)
 
 
 def _watches(cluster: Cluster, since: float = 0.0) -> int:

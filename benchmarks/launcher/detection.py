@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
-import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 from harness.faults.actions import Action, Answer
@@ -17,8 +13,7 @@ from harness.faults.watches import EndWatch, SilentWatch
 from benchmarks.cluster import Cluster, Play
 from benchmarks.figures import machine, percentile, show
 from benchmarks.steps import scaled
-from benchmarks.worker import Order
-from kfp_pytorch.local.processes import guarded
+from benchmarks.worker import Order, finish, start
 
 JOBS = 200
 SILENT_JOBS = 60
@@ -91,41 +86,17 @@ def _detect(
     cluster.stage(namespace, play)
     workers = []
     for number in range(2):
-        order = Order(
-            namespace,
-            str(cluster.kubeconfig(namespace)),
-            str(folder / f"{namespace}-{number}"),
-            [f"{namespace}-{number}-{i}" for i in range(jobs // 2)],
-            at_once,
-            limits or {},
-        )
+        name = f"{namespace}-{number}"
+        names = [f"{name}-{i}" for i in range(jobs // 2)]
+        kubeconfig = str(cluster.kubeconfig(namespace))
+        order = Order(namespace, kubeconfig, str(folder / name), names, at_once, limits or {})
         workers.append(start(order))
     seconds = []
-    for job, (at, error) in ((j, how) for worker in workers for j, how in finish(worker).items()):
-        if bool(error) != (job in cluster.failed):
-            raise RuntimeError(f"the launcher of {job} ended with {error or 'success'!r}")
-        seconds.append(at - cluster.ended[job])
+    for job, how in (item for worker in workers for item in finish(worker).items()):
+        if bool(how["error"]) != (job in cluster.failed):
+            raise RuntimeError(f"the launcher of {job} ended with {how['error'] or 'success'!r}")
+        seconds.append(how["at"] - cluster.ended[job])
     return seconds
-
-
-def start(order: Order) -> subprocess.Popen[str]:
-    """Starts a worker with an order."""
-    path = Path(order.folder)
-    path.mkdir(parents=True)
-    (path / "order.json").write_text(json.dumps(asdict(order)))
-    command = [sys.executable, "-m", "benchmarks.worker", str(path / "order.json")]
-    return guarded.popen(command, stdout=subprocess.PIPE)
-
-
-def finish(worker: subprocess.Popen[str]) -> dict[str, tuple[float, str]]:
-    """Waits for a worker; by job, when its launcher returned, and the error's words.
-
-    Raises RuntimeError: the worker itself failed.
-    """
-    text, _ = worker.communicate()
-    if worker.returncode:
-        raise RuntimeError(f"a worker ended with {worker.returncode}")
-    return {job: (how["at"], how["error"]) for job, how in json.loads(text).items()}
 
 
 def _words(seconds: list[float]) -> str:

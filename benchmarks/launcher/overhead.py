@@ -11,28 +11,25 @@ from typing import Any
 from benchmarks import trivial
 from benchmarks.cluster import FOREVER, Cluster, Play
 from benchmarks.figures import machine, show
+from kfp_pytorch.cli.packages import find
+from kfp_pytorch.cli.runs import run_folder, session
+from kfp_pytorch.cli.runs.progress import TerminalProgress
 
 NAMESPACE = "local-run"
 REPEATS = 3
 FEW, MANY = 2, 8
 
 
-class _Work:
-    """Adds up what the steps of a run say of their own work."""
+class _Work(TerminalProgress):
+    """Collects what the steps of a run report of their own work, and shows nothing."""
 
     def __init__(self) -> None:
+        super().__init__(err=True)
         self.seconds: list[float] = []
 
-    def started(self, step: str) -> None:
-        """A step has started."""
-
-    def line(self, step: str, text: str) -> None:  # noqa: ARG002
-        """A step has written a line."""
-        if text.startswith(trivial.WORKED):
-            self.seconds.append(float(text.removeprefix(trivial.WORKED)))
-
-    def ended(self, result: Any) -> None:
-        """A step has ended."""
+    def _print(self, text: str) -> None:
+        if text.strip().startswith(trivial.WORKED):
+            self.seconds.append(float(text.strip().removeprefix(trivial.WORKED)))
 
 
 def overhead(cluster: Cluster, folder: Path) -> None:
@@ -45,30 +42,21 @@ def overhead(cluster: Cluster, folder: Path) -> None:
         )
         each.append((long - short - (work - less)) / (MANY - FEW))
         cpu.append((much - little) / (MANY - FEW))
-    show(
-        "step_overhead_s",
-        statistics.median(each),
-        "s",
+    against = (
         f"limit 0.5 on an idle machine; the steps of a local run, {MANY} against {FEW}, less their "
         f"own work; median of {[round(seconds, 2) for seconds in each]}; "
-        f"{statistics.median(cpu):.2f} s of CPU a step; {machine()}",
+        f"{statistics.median(cpu):.2f} s of CPU a step; {machine()}"
     )
+    show("step_overhead_s", statistics.median(each), "s", against)
 
 
 def _run(cluster: Cluster, folder: Path, pipeline: Any) -> tuple[float, float, float]:
     """Runs a pipeline as the command does; the seconds of it, of its steps' work, and of CPU."""
-    from kfp_pytorch.cli.packages import find as packages
-    from kfp_pytorch.cli.runs import run_folder as runs
-    from kfp_pytorch.cli.runs import session
-
-    package = packages.compile_pipeline(pipeline.name, pipeline)
+    package = find.compile_pipeline(pipeline.name, pipeline)
     target = session.Target(
-        kubeconfig=cluster.kubeconfig(NAMESPACE),
-        root=folder,
-        namespace=NAMESPACE,
-        server=cluster.server.url,
+        cluster.kubeconfig(NAMESPACE), folder, NAMESPACE, server=cluster.server.url
     )
-    wanted = runs.new_run(package.pipeline_name, {})
+    wanted = run_folder.new_run(package.pipeline_name, {})
     began, cpu = time.monotonic(), _children_cpu()
     progress = _Work()
     told = session.run(package, wanted, target, progress)

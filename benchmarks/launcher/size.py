@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,6 @@ from benchmarks.figures import machine, show
 from benchmarks.worker import Order
 from kfp_pytorch.launcher.steps import job as step
 from kfp_pytorch.launcher.waiting import gather, wait
-from kfp_pytorch.local.processes import guarded
 
 WORKERS = 512
 # What a launcher does one after the other, and what of it is the waiting itself.
@@ -44,21 +40,13 @@ def size(cluster: Cluster, folder: Path) -> None:
     """Measures one job that succeeds, and one of which every pod fails."""
     for name, fails in (("large", False), ("large-fails", True)):
         cluster.stage(name, Play(lambda: 3.0, lambda fails=fails: fails, line_every=1.0))
-        told = _run(cluster, folder, name)
+        kubeconfig = str(cluster.kubeconfig(name))
+        inputs = {"num_nodes": WORKERS + 1}
+        order = Order(name, kubeconfig, str(folder / name), [name], inputs=inputs)
+        told = worker.finish(worker.start(order, __name__))
         if bool(told["error"]) != fails:
             raise RuntimeError(told["error"])
         _show(cluster, told, "failed" if fails else "succeeded")
-
-
-def _run(cluster: Cluster, folder: Path, name: str) -> dict[str, Any]:
-    inputs = {"num_nodes": WORKERS + 1}
-    kubeconfig = str(cluster.kubeconfig(name))
-    order = Order(name, kubeconfig, str(folder / name), [name], inputs=inputs)
-    path = folder / f"{name}.json"
-    path.write_text(json.dumps(asdict(order)))
-    process = guarded.popen([sys.executable, "-m", __name__, str(path)], stdout=subprocess.PIPE)
-    text, _ = process.communicate()
-    return json.loads(text.splitlines()[-1])
 
 
 def _show(cluster: Cluster, told: dict[str, Any], how: str) -> None:
@@ -74,9 +62,8 @@ def _show(cluster: Cluster, told: dict[str, Any], how: str) -> None:
         lines = told["error"].count("\n") + 1
         words += f"; the message has {lines} lines, {len(told['error'])} characters"
     after = told["at"] - cluster.ended[job]
-    show(
-        f"large_job_{how}_s", after, "s", f"from the job's end to the return; {words}; {machine()}"
-    )
+    against = f"from the job's end to the return; {words}; {machine()}"
+    show(f"large_job_{how}_s", after, "s", against)
 
 
 def main() -> None:
@@ -86,18 +73,10 @@ def main() -> None:
         setattr(owner, name, _timed(getattr(owner, name), part, spans))
     seen: dict[str, float] = {}
     _note_waiting(seen)
-    order = Order(**json.loads(Path(sys.argv[1]).read_text()))
-    told = worker.carry_out(order)
-    ((job, returned),) = told.items()
-    result = {
-        "job": job,
-        "at": returned.at,
-        "error": returned.error,
-        "spans": spans,
-        "first_state": seen["first"] - seen["begun"],
-        "cpu": seen["cpu"],
-    }
-    print(json.dumps(result))
+    ((job, how),) = worker.carry_out().items()
+    first = seen["first"] - seen["begun"]
+    result = {"job": job, "spans": spans, "first_state": first, "cpu": seen["cpu"]}
+    print(json.dumps(how | result))
 
 
 def _timed(fn: Callable[..., Any], part: str, spans: dict[str, float]) -> Callable[..., Any]:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from harness.faults.actions import Delay, Forbidden
 from harness.faults.plan import Fault
+from harness.hands import until
 
 from benchmarks.cluster import FOREVER, Cluster, Play
 from benchmarks.figures import machine, percentile, show
 from benchmarks.steps import Step
-from benchmarks.waiting import until
 
 NAMESPACE = "terminated"
 STOPS = 100

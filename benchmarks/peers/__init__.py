@@ -1,7 +1,7 @@
 """The waits of the public SDKs, each in an environment of its own on the benchmark's server.
 
 Their packages do not go together with each other, so uv makes an environment for each and throws
-it away. The scripts beside this module run there.
+it away. The scripts beside this module run there; a YAML file for each has the objects of its job.
 """
 
 from __future__ import annotations
@@ -12,22 +12,20 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import yaml
 from harness.faults.plan import Request
+from harness.hands import until
 
 from benchmarks.cluster import FOREVER, Cluster, Play
 from benchmarks.steps import cpu_s
-from benchmarks.waiting import until
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB, TRAINJOB
 from kfp_pytorch.local.apiserver.registry import CLUSTER_TRAINING_RUNTIME
 from kfp_pytorch.local.processes import guard, guarded
 
 HERE = Path(__file__).parent
 NAME = "merely-runs"
-_RUNTIME = "torch-distributed"
-
-Object = dict[str, Any]
+_KINDS = {kind.kind: kind for kind in (POD, PYTORCHJOB, TRAINJOB, CLUSTER_TRAINING_RUNTIME)}
 
 
 @dataclass(frozen=True)
@@ -54,11 +52,15 @@ class Waiting:
         self._cluster = cluster
         self.namespace = peer.script.replace("_", "-")
         cluster.stage(self.namespace, Play(lambda: FOREVER))
-        cluster.server.call(_make_job, cluster, self.namespace)
-        script = str(HERE / f"{peer.script}.py")
+        script = HERE / f"{peer.script}.py"
+        for obj in yaml.safe_load_all(script.with_suffix(".yaml").read_text()):
+            kind = _KINDS[obj["kind"]]
+            if kind is not CLUSTER_TRAINING_RUNTIME:
+                obj["metadata"]["namespace"] = self.namespace
+            cluster.server.call(cluster.server.api.create, kind, obj)
         uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") or "uv"
         words = [uv, "run", "--quiet", "--no-project", "--python", sys.executable]
-        words += ["--with", peer.package, "python", script]
+        words += ["--with", peer.package, "python", str(script)]
         words += [str(cluster.kubeconfig(self.namespace)), self.namespace, NAME, str(factor)]
         self._process = guarded.popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -86,55 +88,11 @@ class Waiting:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             if words[1:2] == [str(HERE / f"{self.peer.script}.py").encode()]:
                 return cpu_s(pid)
-        raise RuntimeError(f"{self.peer.package} ended early: {self.error()}")
-
-    def error(self) -> str:
-        """The last line of what it wrote to stderr; ends it."""
         self._process.terminate()
         _, text = self._process.communicate()
-        return next(reversed(text.splitlines()), "no reason was given")
+        raise RuntimeError(f"{self.peer.package} ended early: {text}")
 
     def stop(self) -> None:
         """Ends it."""
         self._process.terminate()
         self._process.wait()
-
-
-def _make_job(cluster: Cluster, namespace: str) -> None:
-    api = cluster.server.api
-    metadata = {"name": NAME, "namespace": namespace}
-    containers = [{"name": "pytorch", "image": "train:1"}]
-    replica = {"replicas": 1, "template": {"spec": {"containers": containers}}}
-    if namespace == "kubeflow-training":
-        # The SDK's model of a job knows none without a run policy.
-        spec = {"pytorchReplicaSpecs": {"Master": replica}, "runPolicy": {}}
-        api.create(PYTORCHJOB, {"metadata": metadata, "spec": spec})
-        return
-    api.create(CLUSTER_TRAINING_RUNTIME, _runtime())
-    api.create(TRAINJOB, {"metadata": metadata, "spec": {"runtimeRef": {"name": _RUNTIME}}})
-    labels = {
-        "jobset.sigs.k8s.io/jobset-name": NAME,
-        "jobset.sigs.k8s.io/replicatedjob-name": "node",
-        "batch.kubernetes.io/job-completion-index": "0",
-    }
-    node = {"containers": [{"name": "node", "image": "train:1"}]}
-    api.create(POD, {"metadata": metadata | {"labels": labels}, "spec": node})
-
-
-def _runtime() -> Object:
-    node = {"spec": {"containers": [{"name": "node", "image": "train:1"}]}}
-    job = {
-        "name": "node",
-        "template": {
-            "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
-            "spec": {"template": node},
-        },
-    }
-    labels = {"trainer.kubeflow.org/framework": "torch"}
-    return {
-        "metadata": {"name": _RUNTIME, "labels": labels},
-        "spec": {
-            "mlPolicy": {"numNodes": 1, "torch": {"numProcPerNode": 1}},
-            "template": {"spec": {"replicatedJobs": [job]}},
-        },
-    }

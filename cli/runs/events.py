@@ -5,39 +5,30 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+from kfp_pytorch.cli.runs.progress import TerminalProgress
 from kfp_pytorch.local.kfp.step import EVENT_MARK
 
 
 @dataclass
 class StepResult:
-    """One step of a run; a retried step has one for each attempt.
-
-    Attributes:
-        task: Distinguishes the iterations of a loop that have its name; the same for each attempt.
-        status: `running`, `succeeded`, `failed`, `terminated` or, when it never ran, `skipped`.
-        artifacts: Its output artifacts by name, each with `uri`, `metadata` and `type`.
-    """
+    """One step of a run; a retried step has one for each attempt."""
 
     name: str  # the step's name
-    status: str = "running"
+    status: str = "running"  # or `succeeded`, `failed`, `terminated`; `skipped` if it never ran
     seconds: float = 0.0  # how long it took
     exit_code: int = 0  # what its program ended with
-    task: str = ""
+    task: str = ""  # distinguishes the iterations of a loop; the same for each attempt
     message: str = ""  # what it wrote to its termination log
     stderr: str = ""  # the end of its stderr, when it failed
     parameters: dict[str, Any] = field(default_factory=dict)  # its output parameters by name
-    artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)  # `uri`, `metadata`, `type`
 
 
 @dataclass
 class Followed:
-    """The steps of a run and how they ended.
-
-    Attributes:
-        steps: The steps in the order in which they started.
-    """
+    """The steps of a run, in the order in which they started, and how they ended."""
 
     steps: list[StepResult] = field(default_factory=list)
     error: str = ""  # what went wrong outside of a step; empty when nothing did
@@ -55,27 +46,10 @@ class Followed:
         return None
 
 
-class Progress(Protocol):
-    """Shows a run to a person while it runs."""
-
-    def started(self, step: str) -> None:
-        """A step has started."""
-
-    def line(self, step: str, text: str) -> None:
-        """A step has written a line."""
-
-    def ended(self, result: StepResult) -> None:
-        """A step has ended."""
-
-
 class Follower:
-    """Reads the runner's output line by line, so that an interruption loses nothing.
+    """Reads the runner's output line by line, so that an interruption loses nothing."""
 
-    Attributes:
-        followed: What is known so far.
-    """
-
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: TerminalProgress) -> None:
         self.followed = Followed()
         self._progress = progress
         self._by_pod: dict[str, StepResult] = {}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import click
 
-from kfp_pytorch.cli.runs.events import StepResult
+if TYPE_CHECKING:
+    from kfp_pytorch.cli.runs.events import StepResult
 
 _EXECUTOR = re.compile(r"\[KFP Executor [^]]*\]: ")
 _EXECUTOR_INPUT = "Got executor_input:"
@@ -23,11 +25,11 @@ class TerminalProgress:
         self._inside_input: set[str] = set()
 
     def started(self, step: str) -> None:
-        """Say that a step has started."""
-        self._say(f"{step}: started")
+        """A step has started."""
+        self._print(f"{step}: started")
 
     def line(self, step: str, text: str) -> None:
-        """Show a line of a step."""
+        """A step has written a line."""
         if step in self._inside_input:
             if text == "}":
                 self._inside_input.discard(step)
@@ -37,11 +39,11 @@ class TerminalProgress:
                 self._inside_input.add(step)
             return
         if text.strip():
-            self._say(f"  {text}")
+            self._print(f"  {text}")
 
     def ended(self, result: StepResult) -> None:
-        """Say how a step has ended, and after how long."""
-        self._say(f"{result.name}: {result.status} in {result.seconds:.1f} s")
+        """A step has ended."""
+        self._print(f"{result.name}: {result.status} in {result.seconds:.1f} s")
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         click.echo(text, err=self.err)

@@ -17,7 +17,8 @@ import click
 
 from kfp_pytorch.cli.packages.find import Package
 from kfp_pytorch.cli.runs import run_folder, summary
-from kfp_pytorch.cli.runs.events import Follower, Progress
+from kfp_pytorch.cli.runs.events import Follower
+from kfp_pytorch.cli.runs.progress import TerminalProgress
 from kfp_pytorch.cli.runs.signals import Interrupted
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher import constants
@@ -70,7 +71,9 @@ class Target:
             ) from None
 
 
-def run(package: Package, wanted: Run, target: Target, progress: Progress) -> dict[str, Any]:
+def run(
+    package: Package, wanted: Run, target: Target, progress: TerminalProgress
+) -> dict[str, Any]:
     """Runs a pipeline's steps on this machine, against a cluster, to the end.
 
     Returns the summary. It is written into the run's folder too. Raises Interrupted: when a signal
@@ -84,7 +87,7 @@ def run(package: Package, wanted: Run, target: Target, progress: Progress) -> di
 
 
 def _run(
-    package: Package, wanted: Run, target: Target, progress: Progress, log: FileIO
+    package: Package, wanted: Run, target: Target, progress: TerminalProgress, log: FileIO
 ) -> dict[str, Any]:
     folder = target.root / "runs" / wanted.name
     place = summary.Place(folder, target.claims)
