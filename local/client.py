@@ -13,11 +13,7 @@ MERGE_PATCH = "application/merge-patch+json"
 
 
 class RequestRefused(Exception):
-    """The server answered with an error.
-
-    Attributes:
-        status: The HTTP status.
-    """
+    """The server answered with an error of this HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

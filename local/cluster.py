@@ -50,10 +50,7 @@ _RUNTIMES = Path(kfp_pytorch.__file__).parent / "manifests" / "serving-runtime.y
 
 
 class Cluster:
-    """A cluster of one node in this process.
-
-    `port`: the port of its API server; 0 for a free one.
-    """
+    """A cluster of one node in this process; port 0 takes a free one."""
 
     def __init__(self, root: Path, port: int, definitions: list[Object]) -> None:
         self._root = root
@@ -92,10 +89,7 @@ class Cluster:
         ]
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, then stop every pod.
-
-        Raises OSError: the port is in use.
-        """
+        """Serve until SIGTERM or SIGINT, then stop every pod. Raises OSError: the port is taken."""
         ending = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, ending.set)

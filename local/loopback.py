@@ -11,10 +11,7 @@ _CHOICES = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 
 
 def choose(choices: tuple[tuple[socket.AddressFamily, str], ...]) -> tuple[int, str]:
-    """The first address family and address that a socket can be bound to.
-
-    `choices`: address families and addresses; the first one is returned if none can be bound.
-    """
+    """The first address family and address that can be bound; the first of all if none can be."""
     for family, address in choices:
         try:
             with socket.socket(family, socket.SOCK_STREAM) as candidate:
@@ -33,10 +30,7 @@ HOST = f"[{ADDRESS}]" if FAMILY == socket.AF_INET6 else ADDRESS
 
 
 def bound(port: int) -> socket.socket:
-    """A socket of the loopback address for asyncio to listen with.
-
-    `port`: the port; 0 for any that is free. Raises OSError: the port is in use.
-    """
+    """A socket of the loopback address for asyncio. Raises OSError: the port is in use."""
     # asyncio sets TCP_NODELAY where the protocol is named. Else the end of an answer waits 40 ms
     # for the client to acknowledge its beginning.
     sock = socket.socket(FAMILY, socket.SOCK_STREAM, socket.IPPROTO_TCP)

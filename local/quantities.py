@@ -11,11 +11,7 @@ _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 
 
 def quantity(text: str | float) -> float:
-    """Read an amount such as `500m`, `2Gi` or `1e3`.
-
-    `text`: the amount; a number is taken as it is. Returns the amount in units: cores, bytes or
-    pieces. Raises ValueError: the text is no amount.
-    """
+    """Read an amount such as `500m`, `2Gi` or `1e3` in cores, bytes or pieces; or ValueError."""
     match = _QUANTITY.fullmatch(str(text))
     if match is None:
         raise ValueError(f"not an amount: {text!r}; write it as 500m, 2 or 4Gi")

@@ -22,14 +22,7 @@ class Cause:
 
 
 class ApiError(Exception):
-    """An answer that is not a success.
-
-    Attributes:
-        code: The HTTP status.
-        reason: The machine-readable reason, such as `NotFound`.
-        message: What a person reads.
-        details: The `details` of the Status object.
-    """
+    """An answer that is not a success; `details` are those of its Status object."""
 
     def __init__(self, code: int, reason: str, message: str, details: Object | None = None) -> None:
         super().__init__(message)
@@ -123,11 +116,7 @@ def expired(message: str) -> ApiError:
 
 
 def invalid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> ApiError:
-    """422: fields of the object are wrong.
-
-    `causes`: what is wrong, in order; each message is given once. Returns the error, with every
-    cause in its details.
-    """
+    """422: fields of the object are wrong. Each message is there once."""
     found = list(causes)
     messages = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in found))
     message = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"

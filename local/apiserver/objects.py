@@ -71,10 +71,7 @@ def owners(obj: Object) -> list[Object]:
 
 
 def owner_reference(owner: Object, kind: Kind) -> Object:
-    """The reference to an object that controls another.
-
-    `kind`: its kind, which objects of a list do not state.
-    """
+    """The reference to an object that controls another; `kind` is the owner's."""
     return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,

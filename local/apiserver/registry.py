@@ -49,23 +49,19 @@ class Column:
 class Resource:
     """A resource type and how the server treats it.
 
-    Attributes:
-        custom: Whether a CustomResourceDefinition made it: then an update needs a resourceVersion,
-            there is no strategic merge patch, and a deletion returns a Status.
-        status: Whether the status is a subresource, which the main resource cannot write.
-        columns: The columns of custom resources; the native kinds have their own printers.
-        schema: The OpenAPI v3 schema of a custom resource, or None where nothing is checked.
+    `custom`: a CustomResourceDefinition made it. Then an update needs a resourceVersion, there is
+    no strategic merge patch, and a deletion returns a Status.
     """
 
     kind: Kind  # its names in the API
     namespaced: bool = True  # whether its objects live in namespaces
     custom: bool = False
-    status: bool = False
+    status: bool = False  # whether the status is a subresource
     generation: bool = False  # whether metadata.generation counts the changes of the spec
     short_names: tuple[str, ...] = ()  # other names for the plural that kubectl takes
     categories: tuple[str, ...] = ()  # the groups of kubectl that it belongs to, such as `all`
-    columns: tuple[Column, ...] = ()
-    schema: Object | None = None
+    columns: tuple[Column, ...] = ()  # of custom resources alone
+    schema: Object | None = None  # OpenAPI v3; None where nothing is checked
 
     @property
     def list_kind(self) -> str:
@@ -94,11 +90,7 @@ def _native() -> Iterator[Resource]:
     yield Resource(NAMESPACE, namespaced=False, status=True, short_names=("ns",))
     yield Resource(NODE, namespaced=False, status=True, short_names=("no",))
     yield Resource(
-        constants.POD,
-        status=True,
-        generation=True,
-        short_names=("po",),
-        categories=everything,
+        constants.POD, status=True, generation=True, short_names=("po",), categories=everything
     )
     yield Resource(constants.SERVICE, status=True, short_names=("svc",), categories=everything)
     yield Resource(constants.CLAIM, status=True, short_names=("pvc",))
@@ -122,10 +114,7 @@ def _native() -> Iterator[Resource]:
 
 
 class Registry:
-    """The resource types of one server, by kind and by the parts of a URL.
-
-    `definitions`: CustomResourceDefinitions; each adds a type or takes the place of one.
-    """
+    """The resource types of one server; each definition adds a type or takes the place of one."""
 
     def __init__(self, definitions: Iterable[Object] = ()) -> None:
         custom = (_custom(each) for each in (*_own_definitions(), *definitions))
@@ -154,10 +143,7 @@ class Registry:
 
 
 def _custom(definition: Object) -> Iterator[Resource]:
-    """The types that a CustomResourceDefinition makes, one a served version.
-
-    Raises ValueError: when the object is no CustomResourceDefinition.
-    """
+    """The types of a CustomResourceDefinition, one a served version. Raises ValueError."""
     spec = definition.get("spec") or {}
     if definition.get("kind") != "CustomResourceDefinition" or "versions" not in spec:
         raise ValueError(
@@ -182,10 +168,7 @@ def _custom(definition: Object) -> Iterator[Resource]:
 
 
 def read_definitions(folder: Path) -> list[Object]:
-    """The CustomResourceDefinitions of a folder, one a JSON file.
-
-    Raises ValueError: when the folder holds none, or a file holds something else.
-    """
+    """The CustomResourceDefinitions of a folder, one a JSON file. Raises ValueError."""
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise ValueError(f"no CustomResourceDefinition: {folder} holds no file *.json")

@@ -19,14 +19,8 @@ _WORDS = {"&&": " and ", "||": " or ", "!": " not "}
 _NAMES = {"__builtins__": {}, "int": int, "double": float, "true": True, "false": False}
 
 
-def evaluator(
-    resolve: Callable[[str, Any], Any],
-) -> Callable[[str, Any], bool]:
-    """Makes a replacement of kfp.local's `evaluate_condition`.
-
-    `resolve`: kfp.local's function that finds a value, for those that are no task's output. Returns
-    a function of a condition and kfp.local's store of values.
-    """
+def evaluator(resolve: Callable[[str, Any], Any]) -> Callable[[str, Any], bool]:
+    """Makes a replacement of kfp.local's `evaluate_condition`; `resolve` finds other values."""
 
     def evaluate(condition: str, store: Any) -> bool:
         def value_of(channel: str) -> Any:
@@ -39,12 +33,7 @@ def evaluator(
 
 
 def holds(condition: str, value_of: Callable[[str], Any]) -> bool:
-    """Evaluates a condition.
-
-    `value_of`: returns the value of a reference in it; None where there is none. Returns whether it
-    holds; it does not if a value is None. Raises Exception: python's, for values that cannot be
-    compared.
-    """
+    """Whether a condition holds; it does not if a value is None. Raises what comparing raises."""
     values: dict[str, Any] = {}
 
     def variable(match: re.Match[str]) -> str:

@@ -36,10 +36,7 @@ def _defaults(component: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_nones(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a step use its default for an argument that is None, as KFP's driver does.
-
-    `original`: kfp.local's `construct_executor_input`.
-    """
+    """Makes a step use its default for an argument that is None, as KFP's driver does."""
 
     def construct_executor_input(*, arguments: dict[str, Any], **keywords: Any) -> Any:
         given = {name: value for name, value in arguments.items() if value is not None}

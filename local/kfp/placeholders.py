@@ -11,11 +11,7 @@ SCHEDULED = "{{$.pipeline_job_schedule_time_utc}}"
 
 
 def fill_in(spec: dict[str, Any], name: str, created: datetime) -> None:
-    """Replaces the placeholders of the run's name and times.
-
-    `created`: when the run began, in UTC; it is the scheduled time, too, as on a cluster for a run
-    without a schedule.
-    """
+    """Replaces the placeholders of the run's name and times (scheduled when created)."""
     time = created.strftime("%Y-%m-%dT%H:%M:%SZ")
     known = {RESOURCE_NAME: name, CREATED: time, SCHEDULED: time}
     for component in (spec["root"], *spec.get("components", {}).values()):

@@ -60,8 +60,7 @@ class Run:
 def local_form(spec: dict[str, Any], name: str) -> dict[str, Any]:
     """Makes the specification that kfp.local runs: every command is run by `step`.
 
-    `name`: the run's name, which becomes the pipeline's: KFP takes a pipeline with the name of one
-    of its components for that component.
+    It gets the name of the run: KFP takes a pipeline with a component's name for that component.
     """
     result = task_settings.with_task_configs(spec)
     own_defaults.fill_in(result)
@@ -76,10 +75,7 @@ def local_form(spec: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def run(folder: Path) -> None:
-    """Runs the pipeline of a folder to its end.
-
-    Raises Exception: whatever kfp.local raises, such as RuntimeError when a step has failed.
-    """
+    """Runs the pipeline of a folder to its end. Raises whatever kfp.local raises."""
     from kfp import components, local
 
     wanted = Run(**json.loads((folder / RUN_FILE).read_text(encoding="utf-8")))

@@ -53,22 +53,16 @@ STDERR_LINES = 200
 
 @dataclass(frozen=True)
 class Setting:
-    """The run of a step.
-
-    Attributes:
-        server: The API server's address, `http://HOST:PORT`; empty when no Pod object is wanted.
-        services: Where the services of a cluster elsewhere are reached, as
-            URL/NAMESPACE/SERVICE/PORT/PATH; empty where they need no such way.
-    """
+    """The run of a step."""
 
     run_id: str  # the run's id, as `pipeline/runid` has it
     folder: str  # the folder of the run's files
     namespace: str = ""  # the namespace of the step's pod
     workflow: str = ""  # the name of the Workflow object that owns the pod
     workflow_uid: str = ""  # its uid
-    server: str = ""
+    server: str = ""  # `http://HOST:PORT`; empty when no Pod object is wanted
     token: str = field(default="", repr=False)  # the bearer token; empty when the server wants none
-    services: str = ""
+    services: str = ""  # the root of URL/NAMESPACE/SERVICE/PORT/PATH of a remote cluster
 
 
 class Events:

@@ -23,8 +23,7 @@ _AMOUNTS = (
 def with_task_configs(spec: dict[str, Any]) -> dict[str, Any]:
     """Passes each task with a `dsl.TaskConfig` its environment and resources.
 
-    What is set with `kfp.kubernetes`, such as a node selector, is not in a pipeline's own
-    specification.
+    What `kfp.kubernetes` sets, such as a node selector, is not in a pipeline's specification.
     """
     result = copy.deepcopy(spec)
     executors = result.get("deploymentSpec", {}).get("executors", {})

@@ -59,11 +59,7 @@ def _parents_by_ps() -> dict[int, int]:
 
 
 def descendants(pid: int, of: dict[int, int] | None = None) -> list[int]:
-    """Return every process below one, children before grandchildren.
-
-    `pid`: the process id to start from; it is not part of the answer. `of`: what `parents()`
-    returned, if it is at hand.
-    """
+    """Return every process below one, children first; `of` is what `parents()` returned."""
     children: dict[int, list[int]] = {}
     for child, parent in (parents() if of is None else of).items():
         children.setdefault(parent, []).append(child)
@@ -91,10 +87,7 @@ def _send(pids: list[int], number: int) -> None:
 
 
 def _start(command: list[str]) -> int:
-    """Fork and execute the command; returns its process id.
-
-    Raises OSError: the command could not be executed.
-    """
+    """Fork and execute the command; returns its process id. Raises OSError: it cannot."""
     reader, writer = os.pipe()
     guard = os.getpid()
     pid = os.fork()

@@ -16,11 +16,7 @@ _GUARD = str(Path(guard.__file__).resolve())
 
 
 class Owner:
-    """A pipe whose writing end this process alone has: a guard sees it close.
-
-    Attributes:
-        fd: The reading end, which guards inherit.
-    """
+    """A pipe whose writing end this process alone has; guards inherit the reading end `fd`."""
 
     def __init__(self) -> None:
         self.fd, writer = os.pipe()

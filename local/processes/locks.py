@@ -32,10 +32,7 @@ def take(file: IO[Any], *, within: float = _MOMENT_S) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Whether any process has taken a file.
-
-    Returns false, too, when there is no such file, or none that this user can read.
-    """
+    """Whether any process has taken a file; no if there is none that this user can read."""
     try:
         with path.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

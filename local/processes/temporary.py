@@ -14,8 +14,7 @@ _SHORT = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108 (folde
 def short_folder(*preferred: Path) -> Path:
     """A folder to make temporary folders in, whose path leaves room for names of sockets.
 
-    `preferred`: what is taken, and made, if its path is short enough; otherwise the system's folder
-    for temporary files is taken, or, where its path is long too, /tmp.
+    Those that are preferred come first, and are made; then that of the system, then /tmp.
     """
     system = Path(tempfile.gettempdir())
     for folder in (*preferred, system, *_SHORT):

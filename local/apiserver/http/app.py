@@ -38,10 +38,7 @@ class Settings:
 
 
 def app(api: Api, log_root: Path, *, bookmark_every_s: float = 60.0) -> Starlette:
-    """The API as an ASGI application.
-
-    `bookmark_every_s`: seconds between two bookmarks of a watch.
-    """
+    """The API as an ASGI application."""
     settings = Settings(log_root, bookmark_every_s)
 
     async def objects(request: Request) -> Response:

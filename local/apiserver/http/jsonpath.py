@@ -15,10 +15,7 @@ _WORDS = {"true": True, "false": False}
 
 
 def values(obj: Any, path: str) -> list[Any]:
-    """All values that a path finds in a JSON value.
-
-    `path`: such as `.status.conditions[?(@.type=='Ready')].status`.
-    """
+    """All values at a path such as `.status.conditions[?(@.type=='Ready')].status`."""
     found = [obj]
     for step in _STEP.finditer(path):
         found = [item for value in found for item in _stepped(value, step)]

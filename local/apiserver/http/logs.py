@@ -44,10 +44,7 @@ class Source:
 
 
 def source(root: Path, pod: Object, options: Options) -> Source | None:
-    """The log that is asked for, or None where no node has the pod yet.
-
-    Raises ApiError: 400 when there is no such container, or it has not started.
-    """
+    """The log that is asked for; None where no node has the pod yet. Raises ApiError: 400."""
     container = _container(pod, options.container)
     if not (pod.get("spec") or {}).get("nodeName"):
         return None
@@ -186,11 +183,7 @@ def _shown(lines: Iterable[bytes], timestamps: bool) -> Iterator[bytes]:
 
 
 def since(api: Api, seconds: str, time: str) -> datetime | None:
-    """The time from which lines are asked for, or None.
-
-    `seconds`: `sinceSeconds` of the query, or empty; `time`: `sinceTime` of the query, or empty.
-    Raises ApiError: 400 when either cannot be read.
-    """
+    """The time of a query's `sinceSeconds` or `sinceTime`, or None. Raises ApiError: 400."""
     try:
         if seconds:
             return api.clock() - timedelta(seconds=int(seconds))

@@ -41,10 +41,7 @@ def shape(accept: str, query: Mapping[str, str]) -> Shape:
 
 
 def revision(value: str) -> int | None:
-    """A `resourceVersion` of a query; None where any will do.
-
-    Raises ApiError: 400 when it is no number.
-    """
+    """A `resourceVersion` of a query; None where any will do. Raises ApiError: 400."""
     if value in ("", "0"):
         return None
     if not value.isdecimal():
@@ -54,10 +51,7 @@ def revision(value: str) -> int | None:
 
 
 def number(query: Mapping[str, str], name: str) -> int | None:
-    """A whole number of a query, or None where it is not there.
-
-    Raises ApiError: 400 when it is none.
-    """
+    """A whole number of a query, or None where it is not there. Raises ApiError: 400."""
     value = query.get(name, "")
     if not value:
         return None
@@ -91,11 +85,7 @@ def shaped(api: Api, target: Target, obj: Object, form: Shape) -> Object:
 
 
 def many(api: Api, target: Target, query: Mapping[str, str], form: Shape) -> Object:
-    """A list, or one page of it, in the form that is asked for.
-
-    Raises ApiError: 400 for a selector or a token that cannot be read, 410 for one that is too old,
-    504 for a resourceVersion that is not there yet.
-    """
+    """A list, or one page of it, in the form asked for. Raises ApiError: 400, 410 or 504."""
     resource = target.resource
     wanted = revision(query.get("resourceVersion", ""))
     if wanted is not None and wanted > api.revision:

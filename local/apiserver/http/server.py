@@ -35,16 +35,10 @@ class _Uvicorn(uvicorn.Server):
 
 
 class Server:
-    """The API on a port of the loopback interface.
+    """The API on a port of the loopback interface; 0 takes any that is free.
 
-    `port`: the port; 0 for any that is free. `token`: the bearer token that every request must
-    carry; empty for none. `bookmark_every_s`: seconds between two bookmarks of a watch.
-    `middleware`: wraps the application; it may answer, delay or break a request or a stream.
-
-    Attributes:
-        api: The objects.
-        connections: The open connections.
-        port: The port, once it is started.
+    `token`: the bearer token that every request must have; empty for none. `middleware`: wraps the
+    application; it may answer, delay or break a request or a stream.
     """
 
     def __init__(
@@ -71,10 +65,7 @@ class Server:
         return f"http://{loopback.HOST}:{self.port}"
 
     async def start(self) -> None:
-        """Starts the server; it is ready when this returns.
-
-        Raises OSError: when the port is in use.
-        """
+        """Starts the server; it is ready when this returns. Raises OSError: the port is in use."""
         sock = listening_socket(self.port)
         self.port = sock.getsockname()[1]
         config = uvicorn.Config(
@@ -120,10 +111,7 @@ class Server:
 
 
 def listening_socket(port: int) -> socket.socket:
-    """A socket that is bound to a port of the loopback interface; 0 for any that is free.
-
-    Raises OSError: when the port is in use.
-    """
+    """A socket on a port of the loopback interface; 0 for any. Raises OSError: it is in use."""
     try:
         return loopback.bound(port)
     except OSError as error:
@@ -135,8 +123,7 @@ def listening_socket(port: int) -> socket.socket:
 def _authenticated(inner: ASGIApp, token: str) -> ASGIApp:
     """The application behind a check of the bearer token; as it is where there is none.
 
-    The token may also be the first part of the path. kubectl sends no credentials over plain
-    HTTP, but it keeps to the path of the server that its kubeconfig names.
+    The token may also be the first part of the path: kubectl sends no credentials over plain HTTP.
     """
     if not token:
         return inner

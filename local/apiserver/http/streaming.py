@@ -10,11 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 
 class Stream(Response):
-    """A response that sends each piece as soon as there is one.
-
-    It notices that the client has disconnected even while there is nothing to send, as in a watch
-    without events.
-    """
+    """Sends each piece as soon as there is one; notices at any time that the client disconnects."""
 
     def __init__(self, pieces: AsyncIterator[bytes], content_type: str) -> None:
         super().__init__(media_type=content_type)

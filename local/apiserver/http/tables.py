@@ -26,10 +26,7 @@ def table(
     list_metadata: Object,
     include: str = "Metadata",
 ) -> Object:
-    """Objects as a Table.
-
-    `include`: how much of each object each row carries: `None`, `Metadata` or `Object`.
-    """
+    """Objects as a Table; `include` in each row: `None`, `Metadata` or the whole `Object`."""
     columns = _columns(resource)
     rows = []
     for obj in found:

@@ -20,13 +20,9 @@ _INITIAL_END = "k8s.io/initial-events-end"
 
 @dataclass(frozen=True)
 class Options:
-    """What a watch was asked for.
+    """What a watch was asked for."""
 
-    Attributes:
-        since: The resourceVersion to go on from; None begins with the objects that are there.
-    """
-
-    since: int | None = None
+    since: int | None = None  # the resourceVersion to resume from; None begins with what exists
     timeout_s: float | None = None  # seconds after which the watch ends; None for 30 to 60 minutes
     bookmarks: bool = False  # whether the client takes bookmarks
     bookmark_every_s: float = 60.0  # seconds between two bookmarks
@@ -45,11 +41,7 @@ async def lines(
     options: Options,
     shown: Callable[[Change], str] | None = None,
 ) -> AsyncIterator[bytes]:
-    """The lines of one watch, until its time is over.
-
-    `match`: whether an object is selected. `shown`: makes the JSON of an event's object; by default
-    the object itself.
-    """
+    """The lines of one watch, until its time is over; `shown` makes an event's JSON."""
     kind = target.resource.kind
     loop = asyncio.get_running_loop()
     # At random, so that clients do not watch again all at once.

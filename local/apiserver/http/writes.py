@@ -43,16 +43,12 @@ class Sent:
 
 @dataclass(frozen=True)
 class Done:
-    """An answer.
-
-    Attributes:
-        is_status: Whether the object is of another type than the request's, such as a Status.
-    """
+    """An answer."""
 
     object: Object  # the object, or a Status
     status: int = 200  # the HTTP status
     warnings: list[str] = field(default_factory=list)  # the warnings for the client
-    is_status: bool = False
+    is_status: bool = False  # whether the object is not of the request's type
 
 
 def handle(api: Api, target: Target, method: str, sent: Sent) -> Done:

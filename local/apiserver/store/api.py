@@ -7,13 +7,7 @@ from datetime import timedelta
 
 from kfp_pytorch.launcher.constants import POD, Kind
 from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.errors import (
-    ApiError,
-    Object,
-    already_exists,
-    conflict,
-    not_found,
-)
+from kfp_pytorch.local.apiserver.errors import ApiError, Object, already_exists, conflict, not_found
 from kfp_pytorch.local.apiserver.registry import NAMESPACE, Registry, Resource
 from kfp_pytorch.local.apiserver.store.changes import (
     ADDED,
@@ -39,10 +33,7 @@ class Api:
 
     Every method runs to its end on the event loop's thread, so writes are atomic. Arguments and
     results are copies. Every method raises `ApiError` where a real server answers with an error,
-    with the same message.
-
-    `registry`: the resource types; by default those that this project uses. `history`: how many
-    changes of each kind are kept for watches that resume.
+    with the same message. `history`: the changes of each kind that are kept for resumed watches.
     """
 
     def __init__(
@@ -70,10 +61,7 @@ class Api:
         self._sinks.append(sink)
 
     def add_webhook(self, kind: Kind, hook: Callable[[Object], None]) -> None:
-        """Calls `hook` with every object of a kind before it is stored.
-
-        `hook`: raises `ApiError` to refuse the object; see `errors.denied`.
-        """
+        """Calls `hook` with every object before it is stored; it may raise `errors.denied`."""
         self._webhooks.setdefault(kind, []).append(hook)
 
     def add_mutating_webhook(self, kind: Kind, hook: Callable[[Object], None]) -> None:
@@ -99,11 +87,7 @@ class Api:
     def list(
         self, kind: Kind, namespace: str | None = None, labels: dict[str, str] | None = None
     ) -> ObjectList:
-        """The objects of a kind, by namespace and name.
-
-        `namespace`: the namespace; None for all. `labels`: labels that each object has, with these
-        values.
-        """
+        """The objects of a kind that have these labels, by namespace (None for all) and name."""
         wanted = (labels or {}).items()
         return [
             objects.copy(obj)
@@ -118,11 +102,9 @@ class Api:
     def subscribe(
         self, kind: Kind, namespace: str | None = None, since: int | None = None
     ) -> Subscription:
-        """The changes of a kind, not copied.
+        """The changes of a kind, not copied, after the resourceVersion `since`.
 
-        `namespace`: the namespace; None for all. `since`: only changes after this resourceVersion;
-        None begins with ADDED for each object. Raises ApiError: 410 when changes since then are no
-        longer known.
+        None begins with ADDED for each object. Raises ApiError: 410, they are forgotten.
         """
         table = self._table(kind)
         if since is None:
@@ -143,10 +125,7 @@ class Api:
     # Writing
 
     def create(self, kind: Kind, obj: Object, *, dry_run: bool = False) -> Object:
-        """Creates an object in the namespace of its metadata.
-
-        Raises ApiError: 400, 403, 404, 409 AlreadyExists or 422.
-        """
+        """Creates an object in the namespace of its metadata."""
         resource = self.registry.of(kind)
         made = admission.new_object(resource, obj, self.clock())
         self._check_namespace(resource, made)
@@ -164,11 +143,9 @@ class Api:
     def update(
         self, kind: Kind, obj: Object, subresource: str = "", *, dry_run: bool = False
     ) -> Object:
-        """Writes an object that was read before.
+        """Writes an object that was read before; a resourceVersion must be the current one.
 
-        `obj`: the whole object. Its resourceVersion, where it has one, must be the current one.
         `subresource`: `status` writes the status and nothing else; empty writes all but it.
-        `dry_run`: only check. Raises ApiError: 400, 404, 409 Conflict or 422.
         """
         resource = self.registry.of(kind)
         old = self._existing(kind, objects.namespace(obj), objects.name(obj))
@@ -192,10 +169,7 @@ class Api:
         fn: Callable[[Object], Object | None],
         subresource: str = "",
     ) -> Object:
-        """Reads an object, lets `fn` change it (in place, or by returning another), writes it.
-
-        Raises ApiError: 404 or 422.
-        """
+        """Reads an object, lets `fn` change it (in place, or by returning another), writes it."""
         obj = self.get(kind, namespace, name)
         changed = fn(obj)
         return self.update(kind, obj if changed is None else changed, subresource)
@@ -215,13 +189,8 @@ class Api:
         """Deletes an object, or marks it while finalizers or a pod's grace period remain.
 
         A pod that is bound to a node and has not ended is marked with a deletionTimestamp, as in
-        a real cluster. The kubelet stops its containers and then deletes it with `grace=0`.
-
-        `namespace`: the namespace; empty for a cluster-wide object. `uid`: delete only the object
-        of this uid. `grace`: seconds that a pod is given to stop; None takes its own.
-        `resource_version`: delete only this version. `dry_run`: only check. Returns the object as
-        it was last, or as it is marked for deletion. Raises ApiError: 404, or 409 Conflict when a
-        precondition does not hold.
+        a real cluster. The kubelet stops its containers and then deletes it with `grace=0`. `uid`
+        and `resource_version` are preconditions. Returns the object as it was last, or is marked.
         """
         resource = self.registry.of(kind)
         old = self._existing(kind, namespace, name)

@@ -36,10 +36,7 @@ class Change:
 
 
 class Subscription:
-    """A queue of the changes of one kind, in one namespace or in all.
-
-    It ends when nothing refers to it.
-    """
+    """A queue of the changes of one kind; it ends when nothing refers to it."""
 
     def __init__(self, namespace: str | None, initial: list[Change]) -> None:
         self._namespace = namespace
@@ -92,10 +89,7 @@ class Table:
             watcher.put(change)
 
     def since(self, revision: int) -> list[Change]:
-        """The changes after a revision, oldest first.
-
-        Raises ApiError: 410 when the history does not reach so far back.
-        """
+        """The changes after a revision, oldest first. Raises ApiError: 410, they are forgotten."""
         if revision < self.forgotten:
             raise expired(f"too old resource version: {revision} ({self.forgotten})")
         newer = 0

@@ -22,10 +22,7 @@ _Key = tuple[Kind, str, str]
 
 
 class Collector:
-    """Deletes objects that have lost their owners, and those of terminating namespaces.
-
-    `namespace_delay_s`: seconds between a namespace's deletion and that of what is in it.
-    """
+    """Deletes objects that have lost their owners, and those of terminating namespaces."""
 
     def __init__(self, api: Api, *, namespace_delay_s: float = _NAMESPACE_DELAY_S) -> None:
         self._api = api

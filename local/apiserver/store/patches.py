@@ -47,10 +47,7 @@ def unknown_format(known: list[str]) -> ApiError:
 
 
 def patched(resource: Resource, obj: Object, content_type: str, patch: Any, text: str) -> Object:
-    """An object with a patch applied.
-
-    `obj`: the object; left as it is. Raises ApiError: 422 when it cannot be applied.
-    """
+    """A copy of an object with a patch applied. Raises ApiError: 422 when it cannot be applied."""
     if content_type == JSON:
         result: Object = json_patched(obj, patch)
         return result
@@ -138,10 +135,7 @@ def _merged_list(entries: list[Any], patch: list[Any], key: str) -> list[Any]:
 
 
 def json_patched(obj: Object, patch: Any) -> Any:
-    """An object with a JSON patch applied (RFC 6902).
-
-    Raises ApiError: 422 when an operation does not fit or a test fails.
-    """
+    """An object with a JSON patch applied (RFC 6902). Raises ApiError: 422."""
     # Imported late: few requests are JSON patches.
     import jsonpatch
 

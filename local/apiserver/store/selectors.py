@@ -49,11 +49,9 @@ def _compared(value: str | None, operator: str, limit: str) -> bool:
 
 
 def selector(resource: Resource, labels: str, fields: str) -> Match:
-    """A function that returns whether an object is selected.
+    """A function that returns whether a label and a field selector select an object; empty for any.
 
-    `resource`: the type, which decides what fields may be selected by; `labels`: a label selector,
-    or an empty string; `fields`: a field selector, or an empty string. Raises ApiError: 400 when a
-    selector cannot be read.
+    Raises ApiError: 400 when a selector cannot be read.
     """
     requirements = list(_label_requirements(labels))
     wanted = list(_field_requirements(resource, fields))

@@ -34,11 +34,7 @@ _DEFAULT_GRACE_S = 30
 
 
 def new_object(resource: Resource, obj: Object, time: datetime) -> Object:
-    """The object as a creation would store it, not yet checked.
-
-    `obj`: what was sent; left as it is. Raises ApiError: 400 when it cannot be read, or names
-    another version or namespace.
-    """
+    """A copy of the object as a creation would store it, not yet checked. Raises ApiError: 400."""
     made = _readable(resource, obj)
     meta = made["metadata"]
     for field in (*_SERVER_METADATA, "resourceVersion", "managedFields"):
@@ -77,11 +73,7 @@ def check_new(resource: Resource, obj: Object) -> None:
 
 
 def changed_object(resource: Resource, old: Object, sent: Object, subresource: str) -> Object:
-    """The object as an update would store it.
-
-    `sent`: what was sent; left as it is. `subresource`: `status`, or empty for all but the status.
-    Raises ApiError: 400, 409 Conflict or 422.
-    """
+    """The object as an update would store it. Raises ApiError: 400, 409 Conflict or 422."""
     new = _readable(resource, sent)
     _check_versions(resource.kind, old, new)
     if subresource == "status":
@@ -107,10 +99,7 @@ def unknown_fields(resource: Resource, obj: Object) -> list[str]:
 
 
 def pod_grace(pod: Object, asked: int | None) -> int:
-    """The seconds that a deleted pod is given to stop.
-
-    It is 0 for a pod that is not scheduled or has ended.
-    """
+    """The seconds that a deleted pod has to stop: 0 if it is not scheduled or has ended."""
     if asked == 0:
         return 0
     spec = pod.get("spec") or {}

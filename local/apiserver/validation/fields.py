@@ -48,10 +48,7 @@ def unsupported(field: str, value: Any, supported: list[str]) -> Cause:
 
 
 def check_types(resource: Resource, obj: Object) -> None:
-    """Refuses metadata that cannot be read at all.
-
-    Raises ApiError: 400, as for JSON that does not fit the type.
-    """
+    """Refuses metadata that does not fit its JSON types. Raises ApiError: 400."""
     meta = obj.get("metadata")
     if meta is None:
         obj["metadata"] = {}

@@ -21,11 +21,7 @@ _IMPORT = re.compile(r"^from kubernetes\.client\.models\.(\w+) import (\w+)$", r
 
 @lru_cache(maxsize=512)
 def fields(model: str) -> dict[str, str]:
-    """The JSON names of a model's fields, and the type of each.
-
-    `model`: the name of a model's class, such as `V1PodSpec`. Raises KeyError: the client has no
-    such model.
-    """
+    """The JSON names of the fields of a model such as `V1PodSpec`, and the type of each."""
     text = (_folder() / f"{_modules()[model]}.py").read_text()
     types, names = _table(text, "openapi_types"), _table(text, "attribute_map")
     found = {names[attribute]: kind for attribute, kind in types.items()}

@@ -36,10 +36,7 @@ class _MisfitError(Exception):
 
 
 def prune(resource: Resource, obj: Object) -> tuple[Object, list[str]]:
-    """The object without nulls and unknown fields, and the paths of the unknown fields.
-
-    Raises ApiError: 400 when a value has another type than its field.
-    """
+    """The object without nulls and unknown fields, and their paths. Raises ApiError: 400."""
     dropped: list[str] = []
     model = _OWN_MODEL.get(resource.kind.kind, f"V1{resource.kind.kind}")
     body = {key: value for key, value in obj.items() if key not in ("metadata", "kind")}

@@ -20,8 +20,7 @@ _GROUPS = ("initContainers", "containers")
 _RESTART_POLICIES = ["Always", "Never", "OnFailure"]
 _PULL_POLICIES = ["Always", "IfNotPresent", "Never"]
 _QUANTITY = re.compile(
-    r"[+-]?(\d+(\.\d*)?|\.\d+)(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?\d+))?",
-    re.ASCII,
+    r"[+-]?(\d+(\.\d*)?|\.\d+)(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?\d+))?", re.ASCII
 )
 _QUANTITY_WORDS = (
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
@@ -108,11 +107,7 @@ def _qos_class(spec: Object) -> str:
 
 
 def check_spec(spec: Object, path: str) -> Iterator[Cause]:
-    """What is wrong with a pod spec.
-
-    `spec`: the spec, with its defaults; `path`: its path in the object, such as
-    `spec.template.spec`.
-    """
+    """What is wrong with a pod spec that has its defaults; `path` is its own in the object."""
     yield from _check_names(spec.get("volumes") or [], f"{path}.volumes")
     for index, volume in enumerate(spec.get("volumes") or []):
         yield from pod_fields.check_volume(volume, f"{path}.volumes[{index}]")

@@ -95,10 +95,7 @@ class InferenceServiceController:
                 self._queue.add(service)
 
     def reconcile(self, key: Key) -> None:
-        """Bring one InferenceService closer to its spec.
-
-        Raises ApiError: the API refused something; the reconciliation is to be retried.
-        """
+        """Bring one InferenceService closer to its spec. Raises ApiError: it is to be retried."""
         service = self._api.find(INFERENCE_SERVICE, *key)
         if service is None:
             return

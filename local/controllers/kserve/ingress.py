@@ -20,12 +20,7 @@ _UNAVAILABLE = (
 
 
 class Ingress:
-    """Listens on one port of 127.0.0.1.
-
-    Attributes:
-        port: The port.
-        backends: The ports of the pods that are ready.
-    """
+    """Listens on one port of 127.0.0.1 for the ports of the pods that are ready."""
 
     def __init__(self) -> None:
         self._socket = loopback.bound(0)
@@ -82,10 +77,7 @@ class Ingresses:
         self._ingresses: dict[Hashable, Ingress] = {}
 
     def route(self, key: Hashable, backends: Sequence[int]) -> str:
-        """Pass connections on to these ports from now on.
-
-        Returns the URL, which stays the same until `close`.
-        """
+        """Pass connections on to these ports from now on; returns the URL, which stays."""
         if key not in self._ingresses:
             self._ingresses[key] = Ingress()
         self._ingresses[key].backends = backends

@@ -57,11 +57,9 @@ def predictor_name(service: Object) -> str:
 
 
 def predictor_deployment(service: Object, runtime: Object, storage: list[Object]) -> Object:
-    """The Deployment of an InferenceService.
+    """The Deployment of an InferenceService, without replicas: those the autoscaler sets.
 
-    `storage`: the variables with the credentials of its storage. Returns the Deployment, without
-    its number of replicas: that is the autoscaler's to set. Raises Refusal: the runtime has no
-    container that serves.
+    `storage`: the variables with the credentials of its storage. Raises Refusal.
     """
     predictor, name = service["spec"]["predictor"], predictor_name(service)
     labels = {

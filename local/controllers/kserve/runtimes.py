@@ -10,13 +10,7 @@ from kfp_pytorch.local.apiserver.errors import Object
 
 
 class Refusal(Exception):
-    """KServe cannot serve the spec.
-
-    Attributes:
-        reason: The `reason` of its failure info, such as `NoSupportingRuntime`.
-        message: The `message` of its failure info.
-        event: The message of the event about it.
-    """
+    """KServe cannot serve the spec: the reason and message of its failure info, its event."""
 
     def __init__(self, reason: str, message: str, event: str = "") -> None:
         super().__init__(message)
@@ -26,11 +20,7 @@ class Refusal(Exception):
 
 
 def select_runtime(service: Object, runtimes: list[Object]) -> Object:
-    """Choose the runtime that serves a model.
-
-    `runtimes`: the ServingRuntimes of its namespace, then the cluster's. Raises Refusal: there is
-    none.
-    """
+    """Choose the runtime that serves a model, the first of several. Raises Refusal."""
     model = service["spec"]["predictor"].get("model")
     if not model:
         raise Refusal(

@@ -21,14 +21,10 @@ _CONDITIONS = ("IngressReady", "PredictorReady", "Ready")
 
 @dataclass(frozen=True)
 class Observed:
-    """What belongs to one InferenceService.
-
-    Attributes:
-        pods: Its pods, those that are being deleted included, the newest first.
-    """
+    """What belongs to one InferenceService."""
 
     deployment: Object  # its Deployment; empty if there is none
-    pods: tuple[Object, ...] = ()
+    pods: tuple[Object, ...] = ()  # the newest first; terminating ones are included
     url: str = ""  # where it is reached
     runtime: str = ""  # the name of its runtime
     error: str = ""  # what the API refused to KServe, or an empty string

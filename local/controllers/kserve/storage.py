@@ -27,11 +27,7 @@ _S3_VARIABLES = {
 
 
 def add_model(spec: Object, container: str, uri: str, variables: list[Object]) -> None:
-    """Mount the model's claim, or download the model before the server starts.
-
-    `spec`: the spec of the predictor's pods, which is changed; `variables`: what
-    `storage_variables` returned.
-    """
+    """Mount the model's claim, or download the model before the server starts; changes `spec`."""
     parts = urlsplit(uri)
     mount: Object = {"name": _DOWNLOAD_VOLUME, "mountPath": MODEL_MOUNT}
     volume: Object = {"name": _DOWNLOAD_VOLUME, "emptyDir": {}}
@@ -59,11 +55,7 @@ def add_model(spec: Object, container: str, uri: str, variables: list[Object]) -
 def storage_variables(
     service: Object, account: Object | None, secret: Callable[[str], Object | None]
 ) -> list[Object]:
-    """The variables with the credentials of an InferenceService's storage.
-
-    `account`: its service account, or None; `secret`: gives a Secret of its namespace by name, or
-    None. Returns variables that refer to Secrets; none where there are no credentials.
-    """
+    """The variables with the credentials of an InferenceService's storage, from Secrets."""
     key = (service["spec"]["predictor"]["model"].get("storage") or {}).get("key")
     if key:
         reference = {"name": _STORAGE_CONFIG, "key": key}

@@ -24,10 +24,7 @@ class DownloadError(Exception):
 
 
 def download(uri: str, folder: Path) -> int:
-    """Fetch all files under a URI.
-
-    Raises DownloadError: the scheme is unknown, or the URI has no files.
-    """
+    """Fetch all files under a URI. Raises DownloadError: unknown scheme, or no files."""
     scheme, _, path = uri.partition("://")
     if scheme not in SCHEMES:
         raise DownloadError(

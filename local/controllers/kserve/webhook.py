@@ -28,10 +28,7 @@ def fill_in(service: Object) -> None:
 
 
 def check(service: Object) -> None:
-    """Refuse an InferenceService that KServe's webhook would refuse.
-
-    Raises ApiError: 403, with what is wrong.
-    """
+    """Refuse what KServe's webhook would refuse. Raises ApiError: 403, with what is wrong."""
     name, predictor = objects.name(service), service["spec"].get("predictor") or {}
     if not _NAME.fullmatch(name):
         why = f'the InferenceService "{name}" is invalid: a InferenceService name must consist of'

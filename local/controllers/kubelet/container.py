@@ -29,11 +29,7 @@ _RETRY_S = 1.0
 class Container:
     """A container while its pod lives. `changed`: is called whenever `state` has changed.
 
-    Attributes:
-        place: Where it runs.
-        state: Its state, as the pod's status reports it.
-        memory_limit: Bytes of memory that it may use; None for any.
-        up: Is set once it has started, its startup probe included.
+    `up` is set once it has started, its startup probe included.
     """
 
     def __init__(
@@ -79,10 +75,7 @@ class Container:
             await self._wait_before(restarts, ended)
 
     def stop(self, grace: float) -> None:
-        """Terminate it.
-
-        `grace`: seconds until it is killed, at most the grace period of its pod.
-        """
+        """Terminate it, and kill it after `grace` seconds, or after the grace period of its pod."""
         self._stopping.set()
         process = self._process
         if process is None:

@@ -60,17 +60,13 @@ class Node:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a pod's processes run.
-
-    Attributes:
-        gpus: The numbers of the GPUs that are the pod's; None where this machine has none.
-    """
+    """Where a pod's processes run."""
 
     node: Node  # what the pod shares with others
     pod: Object  # the pod's object
     folder: Path  # the pod's own folder
     volumes: Mapping[str, Path]  # volume name → folder
-    gpus: Sequence[int] | None = None
+    gpus: Sequence[int] | None = None  # the numbers of its GPUs; None where there are none
 
     def find(self, kind: Kind, name: str) -> Object | None:
         """An object of the pod's namespace, or None."""
@@ -97,11 +93,7 @@ def check_image(image: str) -> None:
 
 
 def process_spec(place: Place, container: Object, restarts: int) -> ProcessSpec:
-    """The process to start for a container.
-
-    Raises environment.ConfigError: something that it refers to is missing. Raises CreateError:
-    there is no command. Raises OSError: the pod's folder cannot be written.
-    """
+    """The process of a container. Raises ConfigError, CreateError or OSError."""
     declared = environment.variables(place.pod, container, place.find)
     command = environment.command(container, declared)
     if not command:
@@ -159,10 +151,7 @@ def _base_environment(place: Place) -> dict[str, str]:
 
 
 def _temporary_folder(place: Place) -> Path:
-    """The pod's folder for temporary files.
-
-    It lies outside of the pod's own, which only points to it: see `temporary`.
-    """
+    """The pod's folder for temporary files, to which its own points: see `temporary`."""
     pointer = place.folder / "tmp"
     if not pointer.is_symlink():
         short = temporary.short_folder(place.node.root / "tmp")

@@ -48,11 +48,9 @@ def command(container: Object, variables: Mapping[str, str]) -> list[str]:
 
 
 def variables(pod: Object, container: Object, find: Find) -> dict[str, str]:
-    """The variables that a container declares, later ones over earlier ones.
+    """The variables that a container declares, later ones over earlier ones, references replaced.
 
-    `pod`: the pod, for `fieldRef`. Returns name → value, with references to variables that come
-    before replaced. Raises ConfigError: a ConfigMap, a Secret or a key in one does not exist and is
-    not optional.
+    Raises ConfigError: a ConfigMap, a Secret or a key in one is missing and not optional.
     """
     found: dict[str, str] = {}
     for source in container.get("envFrom") or []:

@@ -26,10 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Kubelet:
-    """Runs the pods of one cluster.
-
-    Pods that are bound to another node than `local` are left alone.
-    """
+    """Runs the pods of one cluster that are bound to the node `local`."""
 
     def __init__(
         self,
@@ -58,10 +55,7 @@ class Kubelet:
             watching.cancel()
 
     async def stop(self, longest: float) -> None:
-        """Stop every pod and wait until no process of any is left.
-
-        `longest`: seconds after which processes are killed.
-        """
+        """Stop every pod, killing after `longest` seconds; wait until no process is left."""
         running = list(self._workers.values())
         for worker, _ in running:
             worker.stop(longest)

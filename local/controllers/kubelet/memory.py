@@ -12,13 +12,10 @@ _SHARED_FAIRLY = re.compile(rb"^Pss_(?:Anon|Shmem):\s+(\d+) kB", re.MULTILINE)
 
 
 def used(pids: list[int], limit: float) -> int:
-    """The memory that processes use together.
+    """The bytes of anonymous and shared memory that processes use together.
 
     Pages that a fork shares with its parent are first counted for both, which is quick. Only where
     that exceeds the limit are they counted once, which takes milliseconds.
-
-    `pids`: the processes; those that have ended are left out. `limit`: the limit that the memory is
-    compared with, in bytes. Returns bytes of anonymous and shared memory.
     """
     total = _sum(pids, "status", _RESIDENT)
     return _sum(pids, "smaps_rollup", _SHARED_FAIRLY) or total if total > limit else total

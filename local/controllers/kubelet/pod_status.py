@@ -20,17 +20,12 @@ _MESSAGES_LIMIT = 12 * 1024
 
 @dataclass
 class ContainerState:
-    """The state of one container.
-
-    Attributes:
-        state: `waiting`, `running` or `terminated` with its details.
-        last_state: The `terminated` of the process before this one, or nothing.
-    """
+    """The state of one container."""
 
     name: str  # its name
     image: str  # its image
-    state: Object = field(default_factory=dict)
-    last_state: Object = field(default_factory=dict)
+    state: Object = field(default_factory=dict)  # `waiting`, `running` or `terminated`
+    last_state: Object = field(default_factory=dict)  # how the process before it was `terminated`
     restarts: int = 0  # how often it was restarted
     ready: bool = False  # whether its readiness probe, if it has one, has succeeded
     started: bool = False  # whether its startup probe, if it has one, has succeeded
@@ -96,9 +91,8 @@ def pod_status(
 ) -> Object:
     """The whole status of a pod that is bound to this machine.
 
-    `now`: the time, in UTC. `ended`: whether the kubelet is done with the pod. Until then its phase
-    is not terminal, even where all of its containers have terminated. `evicted`: the `reason` and
-    `message` for which the kubelet ends the pod, if it does; they are reported when it has ended.
+    `ended`: whether the kubelet is done with the pod. Until then its phase is not terminal, even
+    where all containers have terminated. `evicted`: why the kubelet ends the pod, if it does.
     """
     spec, old = pod["spec"], pod.get("status") or {}
     next_phase = phase(initial, main, spec.get("restartPolicy", "Always"), ended=ended)

@@ -31,10 +31,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class PodWorker:
-    """Runs one pod.
-
-    `gpus`: the numbers of the GPUs that are its own; None where this machine has none.
-    """
+    """Runs one pod. `gpus`: the numbers of its own; None where this machine has none."""
 
     def __init__(self, node: Node, pod: Object, gpus: Sequence[int] | None) -> None:
         self._node = node
@@ -124,10 +121,7 @@ class PodWorker:
         await asyncio.gather(*self._beside)
 
     def stop(self, grace: float) -> None:
-        """Terminate the pod's containers; after the grace period, in seconds, they are killed.
-
-        Sidecars are terminated after the others, unless none of these runs.
-        """
+        """Terminate the pod's containers and kill them after `grace` seconds; sidecars last."""
         if self._stopping.is_set() and grace >= self._grace:
             return  # one SIGTERM is enough
         self._grace = grace

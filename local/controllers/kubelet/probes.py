@@ -16,11 +16,7 @@ _OK = range(200, 400)
 
 
 def check(pod: Object, probe: Object, ports: Ports) -> Check | None:
-    """How to probe once.
-
-    Returns the check, or None for a kind of probe that is not implemented (`exec`, `grpc`): it is
-    assumed to succeed.
-    """
+    """How to probe once; None for `exec` and `grpc`, which are assumed to succeed."""
     action = probe.get("httpGet") or probe.get("tcpSocket")
     if action is None:
         return None
@@ -55,11 +51,7 @@ async def _connect(port: int) -> str:
 async def _get(action: Object, port: int) -> str:
     reader, writer = await asyncio.open_connection(loopback.ADDRESS, port)
     headers = {each["name"]: each["value"] for each in action.get("httpHeaders") or []}
-    headers = {
-        "Host": f"{loopback.HOST}:{port}",
-        "User-Agent": "kube-probe/1.32",
-        **headers,
-    }
+    headers = {"Host": f"{loopback.HOST}:{port}", "User-Agent": "kube-probe/1.32", **headers}
     lines = [f"GET {action.get('path') or '/'} HTTP/1.1", "Connection: close"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     try:
@@ -72,10 +64,7 @@ async def _get(action: Object, port: int) -> str:
 
 
 async def results(probe: Object, once: Check, failed: Callable[[str], None]) -> AsyncIterator[bool]:
-    """Probe again and again; yields whether it succeeds, whenever that changes.
-
-    `once`: what `check` returned; `failed`: is called with the error, each time that it fails.
-    """
+    """Probe again and again; yields whether it succeeds, whenever that changes."""
     await asyncio.sleep(probe.get("initialDelaySeconds", 0))
     thresholds = {True: probe.get("successThreshold", 1), False: probe.get("failureThreshold", 3)}
     reported, last, streak = None, None, 0

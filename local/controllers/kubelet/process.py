@@ -36,11 +36,7 @@ class StartError(Exception):
 
 
 class Process:
-    """A running command with all of its descendants.
-
-    Attributes:
-        pid: The process id of its guard; the command is below it.
-    """
+    """A running command with all of its descendants; `pid` is its guard's."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, report: asyncio.StreamReader, log: LogFile
@@ -53,10 +49,7 @@ class Process:
 
     @classmethod
     async def start(cls, spec: ProcessSpec) -> Process:
-        """Start a command.
-
-        Raises StartError: it could not be executed. Raises OSError: its log cannot be written.
-        """
+        """Start a command. Raises StartError. Raises OSError: its log cannot be written."""
         log = LogFile(spec.log)
         reader, writer = os.pipe()
         report = await _stream(reader)
@@ -138,10 +131,7 @@ class LogFile:
     """A container's log: each line with its time, its stream and whether it is whole.
 
     Both streams come through one pipe, so that their lines keep their order; all are `stdout`.
-
     What the disk has no room for is dropped: no program stops for its log.
-
-    `path`: the file; it is made anew.
     """
 
     error: OSError | None = None  # why a part of it is lost; None if none is

@@ -7,17 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Timing:
-    """Delays of the kubelet, in seconds.
+    """Delays of the kubelet, in seconds, as measured on Kubernetes 1.34.
 
-    The back-off is that of a kubelet with ReduceDefaultCrashLoopBackOffDecay. The others are as
-    measured on Kubernetes 1.34.
-
-    Attributes:
-        crash_loop: From a container's end until CrashLoopBackOff is reported, if it still waits.
+    The back-off is that of a kubelet with ReduceDefaultCrashLoopBackOffDecay.
     """
 
     sync: float = 1.0  # from a container's end until the pod's phase changes, or its first restart
-    crash_loop: float = 10.0
+    crash_loop: float = 10.0  # from an end until CrashLoopBackOff is reported, if it still waits
     first_backoff: float = 1.0  # before the second restart; it doubles with each one
     longest_backoff: float = 60.0  # the longest back-off; after a run twice as long it is reset
 

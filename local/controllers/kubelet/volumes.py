@@ -22,11 +22,7 @@ class VolumeError(Exception):
 
 
 def prepare(pod: Object, folder: Path, root: Path, find: Find) -> dict[str, Path]:
-    """Make the folders of a pod's volumes.
-
-    `find`: finds ConfigMaps and Secrets of the pod's namespace. Returns volume name → folder.
-    Raises VolumeError: a Secret or ConfigMap does not exist, or the kind of volume is unknown.
-    """
+    """Make the folders of a pod's volumes; returns them by name. Raises VolumeError."""
     return {
         volume["name"]: _volume(volume, pod, folder / "volumes" / volume["name"], root, find)
         for volume in pod["spec"].get("volumes") or []
@@ -87,11 +83,7 @@ def _write(folder: Path, volume: Object, source: Object, wanted: Object) -> None
 def mounts(
     container: Object, volumes: Mapping[str, Path], variables: Mapping[str, str]
 ) -> dict[str, str]:
-    """The folder or file of each mount path of a container.
-
-    `volumes`: what `prepare` returned; `variables`: the container's variables, for `subPathExpr`.
-    Returns mount path → folder, or the file that a `subPath` names.
-    """
+    """The folder of each mount path of a container, or the file that a `subPath` names."""
     found = {}
     for mount in container.get("volumeMounts") or []:
         sub_path = mount.get("subPath") or expand(mount.get("subPathExpr") or "", variables)

@@ -21,10 +21,7 @@ SYNC_PERIOD_S = 15.0
 
 
 class AutoscalerController:
-    """Runs the HorizontalPodAutoscalers of one cluster.
-
-    `sync_period`: seconds from a change of an autoscaler to its reconciliation.
-    """
+    """Runs the HorizontalPodAutoscalers of one cluster, `sync_period` seconds after each change."""
 
     def __init__(self, api: Api, sync_period: float = SYNC_PERIOD_S) -> None:
         self._api = api
@@ -42,10 +39,7 @@ class AutoscalerController:
             self._queue.add_at(key, self._api.clock() + self._period)
 
     def reconcile(self, key: Key) -> None:
-        """Bring one Deployment's replicas within the bounds of its autoscaler.
-
-        Raises ApiError: the API refused something; the reconciliation is to be retried.
-        """
+        """Bring a Deployment's replicas within bounds. Raises ApiError: it is to be retried."""
         autoscaler = self._api.find(AUTOSCALER, *key)
         if autoscaler is None:
             return

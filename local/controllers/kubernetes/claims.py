@@ -29,19 +29,13 @@ def ensure(api: Api, namespace: str, name: str) -> None:
     if api.find(NAMESPACE, "", namespace) is None:
         api.create(NAMESPACE, {"metadata": {"name": namespace}})
     if api.find(CLAIM, namespace, name) is None:
-        spec = {
-            "accessModes": ["ReadWriteMany"],
-            "resources": {"requests": {"storage": _SIZE}},
-        }
+        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": _SIZE}}}
         meta = {"name": name, "namespace": namespace}
         api.create(CLAIM, {"metadata": meta, "spec": spec})
 
 
 async def run(api: Api, root: Path) -> None:
-    """Give every claim its folder, until cancelled.
-
-    A claim's files stay when the claim is deleted, as under a reclaim policy of Retain.
-    """
+    """Give every claim its folder, until cancelled; the files stay when the claim is deleted."""
     async for change, claim in api.watch(CLAIM):
         if change != DELETED and (claim.get("status") or {}).get("phase") != "Bound":
             _bind(api, root, claim)

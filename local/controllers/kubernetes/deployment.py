@@ -29,16 +29,12 @@ _QUARTER = 4
 
 @dataclass
 class Plan:
-    """What a reconciliation does.
-
-    Attributes:
-        requeue_at: When to reconcile again though nothing has changed, or None.
-    """
+    """What a reconciliation does."""
 
     create: list[Object] = field(default_factory=list)  # pods to create
     delete: list[str] = field(default_factory=list)  # names of pods to delete
     status: Object = field(default_factory=dict)  # the Deployment's status
-    requeue_at: datetime | None = None
+    requeue_at: datetime | None = None  # when to reconcile again though nothing has changed
 
 
 def template_hash(deployment: Object) -> str:
@@ -48,11 +44,7 @@ def template_hash(deployment: Object) -> str:
 
 
 def reconcile(deployment: Object, pods: list[Object], now: datetime) -> Plan:
-    """Decide what to do about a Deployment.
-
-    `now`: the time, in UTC. Returns the plan. The first one for a new template only records its
-    ReplicaSet in the status.
-    """
+    """Decide what to do about a Deployment; first only to record its new ReplicaSet."""
     return _Reconciliation(deployment, pods, now).run()
 
 
@@ -188,10 +180,7 @@ def _has_progressed(before: Object, counts: dict[str, int]) -> bool:
 
 
 def set_condition(status_: Object, new: Object, now: datetime) -> None:
-    """Put a condition last, unless its status and reason are what they were.
-
-    `now`: the time, in UTC.
-    """
+    """Put a condition last, unless its status and reason are what they were."""
     known = status.condition({"status": status_}, new["type"])
     if all(known.get(key) == new[key] for key in ("status", "reason")):
         return
@@ -219,10 +208,7 @@ class DeploymentController:
         await queue.run(queue.watch(DEPLOYMENT), queue.watch_owned(POD, DEPLOYMENT))
 
     def reconcile(self, key: Key) -> None:
-        """Bring one Deployment closer to its spec.
-
-        Raises ApiError: the API refused something; the reconciliation is to be retried.
-        """
+        """Bring one Deployment closer to its spec. Raises ApiError: it is to be retried."""
         deployment = self._api.find(DEPLOYMENT, *key)
         if deployment is None or objects.is_terminating(deployment):
             return

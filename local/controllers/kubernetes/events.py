@@ -16,10 +16,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Records events as one component of a cluster, such as `kubelet`.
-
-    `host`: the node that the component runs on, for a kubelet.
-    """
+    """Records events as one component, such as `kubelet`; a kubelet has a host."""
 
     def __init__(self, api: Api, component: str, host: str = "") -> None:
         self._api = api
@@ -32,11 +29,7 @@ class Recorder:
     ) -> None:
         """Record an event, or count it once more if the same was recorded before.
 
-        An event that the API refuses, as in a terminating namespace, is dropped: no controller
-        fails for one.
-
-        `type_`: `Normal` or `Warning`; `reason`: such as `FailedScheduling`; `field_path`: the part
-        of the object, such as `spec.containers{pytorch}`.
+        One that the API refuses, as in a terminating namespace, is dropped.
         """
         key = (objects.metadata(about)["uid"], type_, reason, message, field_path)
         namespace = objects.namespace(about) or "default"
@@ -71,10 +64,7 @@ class Recorder:
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {
-                "name": f"{meta['name']}.{secrets.token_hex(8)}",
-                "namespace": namespace,
-            },
+            "metadata": {"name": f"{meta['name']}.{secrets.token_hex(8)}", "namespace": namespace},
             "involvedObject": {key: value for key, value in involved.items() if value},
             "type": type_,
             "reason": reason,

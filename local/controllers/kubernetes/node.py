@@ -80,8 +80,6 @@ def total(pod: Object, group: str) -> dict[str, float]:
     """The resources of a pod: the sum of its containers, or more if an init container needs more.
 
     Init containers that are sidecars run beside those that come later, and beside the containers.
-
-    `group`: `requests` or `limits`.
     """
     beside: dict[str, float] = {}
     peak: dict[str, float] = {}

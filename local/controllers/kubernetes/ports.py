@@ -19,8 +19,7 @@ _RANGE = range(20_000, 32_000)
 class Ports:
     """The free port of each port of each pod, the same for as long as the pod's owner exists.
 
-    A pod that its controller recreates under the same name listens where the old one did: its
-    peers' variables have that port.
+    A recreated pod listens where the old one did: that port is in its peers' variables.
     """
 
     def __init__(self, api: Api) -> None:
@@ -29,11 +28,7 @@ class Ports:
         api.on_change(self._forget)
 
     def of(self, pod: Object, port: int) -> int:
-        """The port on the loopback address where a pod's port is reached.
-
-        `pod`: the pod, or the headless service of its name that the same owner has. Raises OSError:
-        no port is free.
-        """
+        """The port of this machine for a port of a pod, or its headless service. Raises OSError."""
         key = (_owner_uid(pod), objects.name(pod), port)
         if key not in self._given:
             self._given[key] = self._free()
@@ -42,9 +37,8 @@ class Ports:
     def endpoint(self, namespace: str, host: str, port: int | None) -> int | None:
         """The port where a service is reached; see `rewriting.Endpoint`.
 
-        The bare name of a service counts for headless ones alone, as those of PyTorchJobs are:
-        programs connect to them by name and port apart. Elsewhere a word that happens to be a
-        service's name is more likely something else, such as the name of a model.
+        The bare name of a service counts for headless ones alone, such as those of PyTorchJobs.
+        Elsewhere such a word is more likely something else, such as the name of a model.
         """
         name = _service_name(host, namespace)
         service = self._api.find(SERVICE, namespace, name) if name else None

@@ -26,11 +26,7 @@ _GATED = {
 
 
 def misfit(pod: Object, node: Object, others: Iterable[Object], claims: Iterable[str]) -> str:
-    """Why a pod cannot run on the one node.
-
-    `others`: the pods that are bound to it and have not ended. Returns the scheduler's message, or
-    an empty string for a pod that fits.
-    """
+    """The scheduler's message on why a pod does not fit beside `others`; empty if it does."""
     missing = [claim for claim in _claims(pod) if claim not in set(claims)]
     if missing:
         return _message(f'persistentvolumeclaim "{missing[0]}" not found', _NOT_HELPFUL)
@@ -126,10 +122,7 @@ class Scheduler:
             self._queue.add_key(key)
 
     def schedule(self, key: Key) -> None:
-        """Bind one pod, or report why it does not fit.
-
-        Raises ApiError: the API refused it; it is to be retried.
-        """
+        """Bind one pod, or report why it does not fit. Raises ApiError: it is to be retried."""
         self._unschedulable.pop(key, None)
         pod = self._api.find(POD, *key)
         if pod is None or pod["spec"].get("nodeName") or objects.is_terminating(pod):

@@ -29,19 +29,13 @@ def condition(obj: Object, type_: str) -> Object:
 
 
 def dated(new: Object, old: Object, now: datetime) -> Object:
-    """A condition with its lastTransitionTime, which stays while its status does.
-
-    `old`: the condition of that type until now; empty if there was none. `now`: the time, in UTC.
-    """
+    """A condition with its lastTransitionTime, which is the old one's while the status is."""
     since = old.get("lastTransitionTime") if old.get("status") == new["status"] else None
     return {**new, "lastTransitionTime": since or objects.timestamp(now)}
 
 
 def write(api: Api, kind: Kind, obj: Object, status: Object) -> Object:
-    """Write an object's status if it differs from the one that it has; returns the object.
-
-    Raises ApiError: the object was changed or deleted meanwhile.
-    """
+    """Write an object's status if it differs; returns the object. Raises ApiError: 404 or 409."""
     if status == (obj.get("status") or {}):
         return obj
     changed = {**objects.copy(obj), "status": objects.copy(status)}

@@ -23,10 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class WorkQueue:
-    """Calls one function for each object that was added, once however often it was added.
-
-    A call that raises `ApiError` is retried with exponential backoff.
-    """
+    """Calls one function for each object that was added; retries after an `ApiError`."""
 
     def __init__(self, api: Api, reconcile: Callable[[Key], None]) -> None:
         self._api = api
@@ -66,11 +63,7 @@ class WorkQueue:
             self.add(obj)
 
     async def watch_owned(self, kind: Kind, owner: Kind) -> None:
-        """Add the controller of every object of a kind that is there or changes.
-
-        `kind`: what is watched, such as pods. `owner`: the kind of controller that is added; those
-        of other kinds are left alone.
-        """
+        """Add the controller, if it is of this kind, of every object that is there or changes."""
         async for _, obj in self._api.watch(kind):
             for reference in objects.owners(obj):
                 if reference.get("controller") and reference["kind"] == owner.kind:

@@ -32,10 +32,7 @@ class PyTorchJobController:
         )
 
     def reconcile(self, key: Key) -> None:
-        """Bring one job closer to its spec.
-
-        Raises ApiError: the API refused something; the reconciliation is to be retried.
-        """
+        """Bring one job closer to its spec. Raises ApiError: it is to be retried."""
         job = self._api.find(PYTORCHJOB, *key)
         if job is None:
             return

@@ -37,11 +37,7 @@ _RESTARTED_BY_KUBELET = ("OnFailure", "Always")
 
 @dataclass
 class Plan:
-    """What a reconciliation does, in this order.
-
-    Attributes:
-        requeue_at: When to reconcile again though nothing has changed, or None.
-    """
+    """What a reconciliation does, in this order."""
 
     status: Object  # the job's status afterwards
     delete_pods: list[str] = field(default_factory=list)  # names of pods to delete
@@ -49,15 +45,11 @@ class Plan:
     delete_job: bool = False  # whether the job itself has outlived its TTL
     create: list[Object] = field(default_factory=list)  # pods and services to create, in order
     events: list[JobEvent] = field(default_factory=list)  # events to record
-    requeue_at: datetime | None = None
+    requeue_at: datetime | None = None  # when to reconcile again though nothing has changed
 
 
 def reconcile(job: Object, pods: list[Object], services: list[Object], now: datetime) -> Plan:
-    """Decide what to do about a PyTorchJob.
-
-    `now`: the time, in UTC. Returns the plan; an empty one for a job that is being deleted or that
-    another manager runs.
-    """
+    """Decide what to do about a PyTorchJob: nothing if it is terminating or another manager's."""
     if objects.is_terminating(job) or _has_other_manager(job):
         return Plan(job.get("status") or {})
     return _Reconciliation(defaulted(job), pods, services, now).run()
