@@ -22,7 +22,8 @@ _WAIT_IF_NOT = 0.3
 _ASK = RetryPolicy(unavailability_budget=0.0, first_contact=0.0, connect=1.0, read=1.0)
 # Long, as a job that runs must cost the API server little.
 _LIFETIME = 4 * 3600.0
-_FIRST_PAUSE = 1.0
+# After an outage the launchers of a cluster read their jobs first.
+_FIRST_PAUSE = 6.0
 _LONGEST_PAUSE = 600.0
 _HEALTHY_AFTER = 60.0
 
@@ -90,7 +91,7 @@ class OwnPod:
                 self._watched = False
             healthy = time.monotonic() - opened > _HEALTHY_AFTER
             pause = _FIRST_PAUSE if healthy else min(4 * pause, _LONGEST_PAUSE)
-            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
+            time.sleep(pause * random.uniform(0.3, 1.0))  # noqa: S311
 
     def _follow(self) -> None:
         stream = self._kube.watch(
