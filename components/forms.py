@@ -14,6 +14,7 @@ from typing import Any
 
 from google.protobuf import json_format
 from kfp.dsl import component_factory
+from packaging.requirements import InvalidRequirement, Requirement
 
 from kfp_pytorch import __version__
 from kfp_pytorch.components import bundle
@@ -104,10 +105,17 @@ def package_form(spec: Object, requirement: str) -> Object:
     `kfp`, so its command is extended here. Raises ValueError: the requirement, which may be a
     wheel's URL, cannot be put between quotation marks.
     """
-    if _NO_REQUIREMENT.search(requirement):
+    try:
+        # What pip would refuse in each step, its own parser refuses here. It wants a URL named.
+        url = re.match(r"/|\w+://", requirement)
+        Requirement(f"wheel @ {requirement}" if url else requirement)
+        unusable = bool(_NO_REQUIREMENT.search(requirement))
+    except InvalidRequirement:
+        unusable = True
+    if unusable:
         raise ValueError(
-            f"The package is {requirement!r}; write it without quotation marks, backslashes, $ and "
-            "a dash at its beginning, as in kfp-pytorch-launcher==1.0 or a wheel's URL."
+            f"The package is {requirement!r}, which pip does not take; write a requirement without "
+            "quotation marks, backslashes and $, as in kfp-pytorch-launcher==1.0, or a wheel's URL."
         )
     shell, option, script = _installing()
     first = component_factory.make_pip_install_command([requirement], "")

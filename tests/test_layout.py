@@ -14,7 +14,7 @@ STDLIB = sys.stdlib_module_names | {"__future__"}
 MAY_IMPORT = {
     # urllib3 and yaml come with the kubernetes client, protobuf, in the package google, with kfp.
     "launcher": {"kubernetes", "urllib3", "yaml"},
-    "components": {"kfp", "google", "urllib3", "yaml"},
+    "components": {"kfp", "google", "packaging", "urllib3", "yaml"},
     "pipelines": {"kfp"},
     "local": {
         *(

@@ -130,7 +130,28 @@ def test_another_word_is_refused_with_those_that_there_are(spec, launcher):
         forms.with_launcher(spec, launcher)
 
 
-@pytest.mark.parametrize("requirement", ["x'; reboot", "-r x", 'x "y"', "$(x)", "a\nb"])
-def test_a_requirement_that_a_shell_would_take_apart_is_refused(spec, requirement):
+@pytest.mark.parametrize(
+    "requirement",
+    [
+        *("x'; reboot", "-r x", 'x "y"', "$(x)", "a\nb"),
+        *("a;b", "a && touch z", "x @ http://h/x y", "https://h/x.whl y", "a==", "é"),
+    ],
+)
+def test_a_requirement_that_a_shell_would_take_apart_or_pip_refuse_is_refused(spec, requirement):
     with pytest.raises(ValueError, match="without quotation marks"):
         forms.package_form(spec, requirement)
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    [
+        "mine",
+        "mine>=2,<3",
+        "mine[x]==1.0",
+        "x @ https://a/b.whl",
+        "https://a/b.whl#sha256=0",
+        "/wheels/b.whl",
+    ],
+)
+def test_what_pip_takes_is_taken(spec, requirement):
+    assert requirement in str(forms.package_form(spec, requirement))
