@@ -151,10 +151,7 @@ _HINTS = (
         "older one is taken, or use another folder (key, resume_from). To start from the beginning "
         "pass --resume never, which deletes the folder's checkpoints.",
     ),
-    (
-        r"SignalException|got signal: 15|^KeyboardInterrupt",
-        STOPPED,
-    ),
+    (r"SignalException|got signal: 15|^KeyboardInterrupt", STOPPED),
 )
 
 

@@ -59,10 +59,7 @@ _EACH = (
         r"node affinity|selector",
         "Compare node_selector and affinity with kubectl get nodes --show-labels.",
     ),
-    (
-        r"Too many pods",
-        "Nodes have reached their limit of pods: wait with a longer start_timeout.",
-    ),
+    (r"Too many pods", "Nodes have reached their limit of pods: wait with a longer start_timeout."),
     (
         r"were unschedulable",
         "Nodes are cordoned: an administrator makes them schedulable with `kubectl uncordon`.",

@@ -91,14 +91,8 @@ _KNOWN = (
         "The node's GPUs do not work: an administrator checks its driver and container toolkit. "
         "To avoid it until then, use node_selector or affinity.",
     ),
-    (
-        r"OOM-killed|memory limit too low",
-        "No program starts with so little memory: raise memory.",
-    ),
-    (
-        r"no command specified",
-        "The image names no program of its own: set command.",
-    ),
+    (r"OOM-killed|memory limit too low", "No program starts with so little memory: raise memory."),
+    (r"no command specified", "The image names no program of its own: set command."),
     (
         r"error mounting|[Ff]ailed to (?:create|prepare) sub[Pp]ath",
         "What is mounted there does not fit the image or the volume: check the task's mounts and "

@@ -77,8 +77,7 @@ _REFUSALS = (
     ),
     Refusal("is being terminated", "The namespace is being deleted: use another one."),
     Refusal(
-        "entity too large",
-        "Pass large values as an artifact, in the image, or in a ConfigMap.",
+        "entity too large", "Pass large values as an artifact, in the image, or in a ConfigMap."
     ),
     Refusal(
         " is invalid: ",

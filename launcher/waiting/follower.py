@@ -16,12 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kfp_pytorch.launcher.errors import CannotObserve, StepError
-from kfp_pytorch.launcher.kubernetes.api_errors import (
-    ApiError,
-    Expired,
-    Forbidden,
-    StreamIdle,
-)
+from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Expired, Forbidden, StreamIdle
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.streams import WatchStream

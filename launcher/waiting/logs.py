@@ -93,11 +93,7 @@ class LogFollower(threading.Thread):
     """
 
     def __init__(
-        self,
-        kube: Kube,
-        kind: JobKind,
-        limits: Limits,
-        ended: Callable[[], None],
+        self, kube: Kube, kind: JobKind, limits: Limits, ended: Callable[[], None]
     ) -> None:
         super().__init__(daemon=True, name=type(self).__name__)
         self._kube = kube

@@ -20,12 +20,7 @@ from kfp_pytorch.launcher.runtime.printing import Progress, log
 from kfp_pytorch.launcher.waiting import refusals
 from kfp_pytorch.launcher.waiting.clocks import RUNNING_PHASES
 from kfp_pytorch.launcher.waiting.ensure import Ensured
-from kfp_pytorch.launcher.waiting.follower import (
-    Change,
-    Observation,
-    ObservationFailed,
-    Snapshot,
-)
+from kfp_pytorch.launcher.waiting.follower import Change, Observation, ObservationFailed, Snapshot
 from kfp_pytorch.launcher.waiting.gather import Gatherer
 from kfp_pytorch.launcher.waiting.judge import Judge
 from kfp_pytorch.launcher.waiting.limits import Limits

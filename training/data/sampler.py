@@ -41,13 +41,7 @@ class DistributedBatchSampler:
     """
 
     def __init__(
-        self,
-        samples: int,
-        rank: int,
-        world_size: int,
-        batch_size: int,
-        seed: int,
-        block: int = 1,
+        self, samples: int, rank: int, world_size: int, batch_size: int, seed: int, block: int = 1
     ) -> None:
         """Sets the sampler to epoch 0; `block` neighbours stay together in any order."""
         self.samples = samples

@@ -29,9 +29,7 @@ from kfp_pytorch.training.faults.stopping import StopAgreement
 from kfp_pytorch.training.image import models
 from kfp_pytorch.training.image.export import write_export
 from kfp_pytorch.training.learning_rate import learning_rate, peak_rate
-from kfp_pytorch.training.lifecycle import (
-    Job as BaseJob,
-)
+from kfp_pytorch.training.lifecycle import Job as BaseJob
 from kfp_pytorch.training.lifecycle import (
     Start,
     check_finite,
@@ -96,12 +94,7 @@ class Job(BaseJob):
 def train(start: Start) -> dict[str, Any]:
     """Trains, evaluates and exports a model. Returns the result, on all ranks."""
     job = set_up(start)
-    with (
-        job.telemetry,
-        closing(job.loader),
-        closing(job.checkpoints),
-        closing(job.measurements),
-    ):
+    with job.telemetry, closing(job.loader), closing(job.checkpoints), closing(job.measurements):
         _report_arguments(job)
         evaluation: dict[str, float] = {}
         while not job.is_over:

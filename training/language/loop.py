@@ -25,9 +25,7 @@ from kfp_pytorch.training.language.text import ByteText, TextBatches, files_in, 
 from kfp_pytorch.training.language.trainable import StepOptions, Trainable, build
 from kfp_pytorch.training.language.transformer import TransformerConfig, preset
 from kfp_pytorch.training.learning_rate import learning_rate, peak_rate
-from kfp_pytorch.training.lifecycle import (
-    Job as BaseJob,
-)
+from kfp_pytorch.training.lifecycle import Job as BaseJob
 from kfp_pytorch.training.lifecycle import (
     Start,
     close_epoch,
