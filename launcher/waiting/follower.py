@@ -200,13 +200,13 @@ class Follower(threading.Thread, ABC):
         """Reads again before a watch with only bookmarks has been believed for too long.
 
         `gap`: the seconds between the last two bookmarks; the next may take as long. Returns
-        whether the watch had missed nothing.
+        whether the watch had missed nothing, and is to go on.
         """
         if self._last_event_at + gap < self._confirmed_at + self.confirmed_for:
             return True
         before = self._observed
         self._read_snapshot()
-        return self._observed == before
+        return self._observed == before and not self._wake.is_set()
 
     def _open_interruptibly(self, version: str) -> WatchStream | None:
         """Opens a watch; None where `read_now` came first, as the headers may never come."""
