@@ -198,7 +198,9 @@ def test_a_termination_waits_for_pods_that_end_in_order(root: Path, tmp_path: Pa
     code = (
         "import pathlib, signal, sys, time\n"
         "def save(*_): time.sleep(0.3); pathlib.Path(sys.argv[1]).touch(); sys.exit()\n"
-        "signal.signal(15, save); print('up', flush=True); time.sleep(600)"
+        # A signal just before a sleep does not end it.
+        "signal.signal(15, save); print('up', flush=True)\n"
+        "while True: time.sleep(0.1)"
     )
     start_pod(started, command=["python", "-I", "-S", "-c", code, str(mark)])
     api = pods_api(started)
