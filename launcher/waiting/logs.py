@@ -36,7 +36,7 @@ class NewLines:
 
     def __init__(self) -> None:
         self.last: Timestamp | None = None
-        self._at_last = 0
+        self._at_last, self._last_text = 0, ""
 
     @property
     def since(self) -> str:
@@ -50,7 +50,7 @@ class NewLines:
 
         `lines`: the lines of one stream, each with its time and a blank before its text.
         """
-        resumed, repeats = self.last, self._at_last
+        resumed, repeats, shown = self.last, self._at_last, self._last_text
         for line in lines:
             stamp, _, text = line.partition(" ")
             time = read_timestamp(stamp)
@@ -59,16 +59,21 @@ class NewLines:
                 continue
             if resumed is not None and time <= resumed:
                 repeats -= time == resumed
+                if time == resumed and not repeats and text.startswith(shown) and text != shown:
+                    # The stream ended within this line.
+                    self._last_text = text
+                    yield text[len(shown) :]
+                    continue
                 if time < resumed or repeats >= 0:
                     continue
-            self._note(time)
+            self._note(time, text)
             yield text
 
-    def _note(self, time: Timestamp) -> None:
+    def _note(self, time: Timestamp, text: str) -> None:
         if self.last is None or time > self.last:
-            self.last, self._at_last = time, 1
+            self.last, self._at_last, self._last_text = time, 1, text
         elif time == self.last:
-            self._at_last += 1
+            self._at_last, self._last_text = self._at_last + 1, text
 
 
 def read_timestamp(stamp: str) -> Timestamp | None:

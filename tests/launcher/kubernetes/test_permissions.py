@@ -103,6 +103,18 @@ def test_a_stream_that_is_denied_once_is_not_a_missing_permission(
         shipped.watch(POD)
 
 
+@pytest.mark.slow
+def test_a_missing_permission_is_known_in_half_a_minute_where_readyz_may_not_be_read(
+    shipped: Kube, hands: Any
+) -> None:
+    hands.fault(Forbidden(), "list", "*/pods", times=None)
+    hands.fault(Answer(403), "get", "/readyz", times=None)
+    started = time.monotonic()
+    with pytest.raises(Denied, match="may not list pods"):
+        shipped.list(POD)
+    assert 30 <= time.monotonic() - started < 50
+
+
 def test_where_readyz_may_not_be_read_a_403_is_believed_after_30_s() -> None:
     known = Permissions()
     for at in (0.0, 10.0, 29.0):

@@ -41,3 +41,10 @@ def test_times_compare_by_moment_and_to_the_nanosecond() -> None:
 
 def test_a_line_keeps_its_blanks_and_may_be_empty() -> None:
     assert list(NewLines().filter([f"{A}   indented", f"{B} ", C])) == ["  indented", "", ""]
+
+
+def test_the_rest_of_a_line_within_which_a_stream_ended_is_shown() -> None:
+    new_lines = NewLines()
+    assert list(new_lines.filter([f"{A} one", f"{B} tw"])) == ["one", "tw"]
+    assert list(new_lines.filter([f"{B} two", f"{B} three"])) == ["o", "three"]
+    assert list(new_lines.filter([f"{B} two", f"{B} three"])) == []
