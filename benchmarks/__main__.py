@@ -36,10 +36,10 @@ def main() -> None:
 def _gpus() -> int:
     if not shutil.which("nvidia-smi"):
         return 0
-    told = subprocess.run(
+    listed = subprocess.run(
         ["nvidia-smi", "--list-gpus"], stdout=subprocess.PIPE, text=True, check=False
     )
-    return sum(line.startswith("GPU ") for line in told.stdout.splitlines())
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
 
 
 if __name__ == "__main__":

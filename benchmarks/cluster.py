@@ -148,10 +148,10 @@ class Cluster:
             await self._end(job, pods, fails=play.fails())
 
     async def _running(self, pod: Object, namespace: str, play: Play) -> None:
-        seconds, told = play.runs(), self._endings[namespace].wait()
+        seconds, ending = play.runs(), self._endings[namespace].wait()
         writer = asyncio.create_task(self._write_log(pod, play.line_every))
         try:
-            await asyncio.wait_for(told, None if seconds == FOREVER else seconds)
+            await asyncio.wait_for(ending, None if seconds == FOREVER else seconds)
         except TimeoutError:
             return
         finally:

@@ -37,9 +37,9 @@ def training_rates(arguments: Sequence[str], gpus: Sequence[int], reports: int) 
     """The first rates that a training reports, in samples a second of all ranks together."""
     with (
         tempfile.TemporaryDirectory(prefix="kfp-pytorch-bench-") as folder,
-        closing(training_reports(arguments, gpus, Path(folder))) as told,
+        closing(training_reports(arguments, gpus, Path(folder))) as found,
     ):
-        rates = [report.rate for report in islice(told, reports)]
+        rates = [report.rate for report in islice(found, reports)]
     if len(rates) < reports:
         raise RuntimeError(f"training ended after {len(rates)} reports, of {reports}")
     return rates

@@ -113,9 +113,11 @@ class Bench:
         wanted += [f"--profile-steps={steps // 2 + 1}:{steps // 2 + 5}"]
         wanted += [f"--checkpoint-every-steps={steps // 3}"]
         with scraped(f"http://127.0.0.1:{port}/metrics") as pages:
-            told = self.pace(steps, wanted)
-        against = f"{told:.0f} of {without:.0f} images/s over {steps} steps, {len(pages)} scrapes"
-        show("telemetry_ratio", told / without, "ratio", f">= 0.98; {against}; {self._card}")
+            measured = self.pace(steps, wanted)
+        against = (
+            f"{measured:.0f} of {without:.0f} images/s over {steps} steps, {len(pages)} scrapes"
+        )
+        show("telemetry_ratio", measured / without, "ratio", f">= 0.98; {against}; {self._card}")
 
     def pace(self, steps: int, arguments: Sequence[str]) -> float:
         """Images a second of ResNet-50 by the clock, whatever it does between its steps."""
@@ -123,10 +125,10 @@ class Bench:
         first = 2 * self.every
         with (
             tempfile.TemporaryDirectory(prefix="kfp-pytorch-bench-") as folder,
-            closing(training_reports(options, [0], Path(folder))) as told,
+            closing(training_reports(options, [0], Path(folder))) as found,
         ):
-            start = next(report for report in told if report.step >= first)
-            end = next(report for report in told if report.step >= first + steps)
+            start = next(report for report in found if report.step >= first)
+            end = next(report for report in found if report.step >= first + steps)
             for made in ("profile", "checkpoints") if arguments else ():
                 until(lambda made=made: any(Path(folder, made).glob("*")), WRITTEN_WITHIN)
         images = (end.step - start.step) * self.batch(RESNET)

@@ -122,8 +122,8 @@ def _show_cost(taken: dict[str, Hours]) -> None:
 def _imports() -> float:
     words = [sys.executable, str(HERE / "imports.py")]
     environ = os.environ | {"_KFP_RUNTIME": "true"}
-    told = subprocess.run(words, env=environ, stdout=subprocess.PIPE, text=True, check=True)
-    return float(told.stdout)
+    ended = subprocess.run(words, env=environ, stdout=subprocess.PIPE, text=True, check=True)
+    return float(ended.stdout)
 
 
 def _follows_log(cluster: Cluster, namespace: str) -> bool:

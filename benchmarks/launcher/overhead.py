@@ -59,11 +59,11 @@ def _run(cluster: Cluster, folder: Path, pipeline: Any) -> tuple[float, float, f
     wanted = run_folder.new_run(package.pipeline_name, {})
     began, cpu = time.monotonic(), _children_cpu()
     progress = _Work()
-    told = session.run(package, wanted, target, progress)
+    summary = session.run(package, wanted, target, progress)
     took = time.monotonic() - began
-    if told["status"] != "succeeded":
-        raise RuntimeError(told["error"])
-    if len(progress.seconds) != len(told["steps"]):
+    if summary["status"] != "succeeded":
+        raise RuntimeError(summary["error"])
+    if len(progress.seconds) != len(summary["steps"]):
         raise RuntimeError(f"{len(progress.seconds)} steps worked")
     return took, sum(progress.seconds), _children_cpu() - cpu
 

@@ -43,25 +43,25 @@ def size(cluster: Cluster, folder: Path) -> None:
         kubeconfig = str(cluster.kubeconfig(name))
         inputs = {"num_nodes": WORKERS + 1}
         order = Order(name, kubeconfig, str(folder / name), [name], inputs=inputs)
-        told = worker.finish(worker.start(order, __name__))
-        if bool(told["error"]) != fails:
-            raise RuntimeError(told["error"])
-        _show(cluster, told, "failed" if fails else "succeeded")
+        result = worker.finish(worker.start(order, __name__))
+        if bool(result["error"]) != fails:
+            raise RuntimeError(result["error"])
+        _show(cluster, result, "failed" if fails else "succeeded")
 
 
-def _show(cluster: Cluster, told: dict[str, Any], how: str) -> None:
-    spans, job = told["spans"], told["job"]
+def _show(cluster: Cluster, result: dict[str, Any], how: str) -> None:
+    spans, job = result["spans"], result["job"]
     parts = {part: round(seconds, 3) for part, seconds in spans.items()}
     slowest = max(parts, key=lambda part: parts[part])
     words = (
-        f"{WORKERS} workers, {how}; first state {told['first_state']:.2f} s after the create; "
-        f"{told['cpu']:.2f} s of CPU while waiting, in which each pod changed 4 times; "
+        f"{WORKERS} workers, {how}; first state {result['first_state']:.2f} s after the create; "
+        f"{result['cpu']:.2f} s of CPU while waiting, in which each pod changed 4 times; "
         f"seconds of each part: {json.dumps(parts)}; the slowest: {slowest}"
     )
-    if told["error"]:
-        lines = told["error"].count("\n") + 1
-        words += f"; the message has {lines} lines, {len(told['error'])} characters"
-    after = told["at"] - cluster.ended[job]
+    if result["error"]:
+        lines = result["error"].count("\n") + 1
+        words += f"; the message has {lines} lines, {len(result['error'])} characters"
+    after = result["at"] - cluster.ended[job]
     against = f"from the job's end to the return; {words}; {machine()}"
     show(f"large_job_{how}_s", after, "s", against)
 

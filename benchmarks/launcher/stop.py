@@ -1,4 +1,4 @@
-"""How soon a launcher that is told to end has its job's DELETE on the wire."""
+"""How soon after SIGTERM a launcher sends the DELETE of its job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AT_ONCE = 2
 # In seconds from the moment that the create has arrived: its answer, the start, and running come
 # after it.
 LONGEST_LIFE = 2.5
-# This part of them is told at once, while the create is in flight.
+# This part of them gets SIGTERM at once, while the create is in flight.
 EARLY = 0.2
 
 # How soon the API server answers, in seconds, and how many are stopped at each speed.
@@ -77,8 +77,8 @@ def _stopped(cluster: Cluster, folder: Path, namespace: str, least: float = 0.0)
         created = until(lambda: _created(cluster, step), 60.0)
         life = random.uniform(least, LONGEST_LIFE) if least or random.random() > EARLY else 0.0
         time.sleep(max(0.0, created + life - time.monotonic()))
-        told = step.terminate()
-        return until(lambda: _deleted(cluster, step, namespace, told), 30.0) - told
+        signalled = step.terminate()
+        return until(lambda: _deleted(cluster, step, namespace, signalled), 30.0) - signalled
     finally:
         step.stop()
 

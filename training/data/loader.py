@@ -219,7 +219,7 @@ def _shorten_socket_paths() -> None:
         before = tempfile.tempdir
         tempfile.tempdir = "/tmp"  # noqa: S108 (a folder of its own is made there)
         try:
-            util.get_temp_dir()  # it is made once, and workers are told of it
+            util.get_temp_dir()  # it is made once, and workers inherit its name
         finally:
             tempfile.tempdir = before
 
