@@ -32,10 +32,12 @@ def cut(text: str, most: int) -> str:
 def wrapped(message: str, width: int = 70) -> str:
     """Wrap a message for a log viewer that cuts long lines off.
 
-    `width`: the columns of a line. Commands, URIs and other long words are not broken apart.
+    `message`: lines; the first, which is the cause, stays as it is. `width`: the columns of a line.
+    Commands, URIs and other long words are not broken apart.
     """
-    lines: list[str] = []
-    for line in message.split("\n"):
+    first, *rest = message.split("\n")
+    lines = [first]
+    for line in rest:
         indent = line[: len(line) - len(line.lstrip())]
         more = indent + ("  " if indent or line.startswith("- ") else "")
         kept = _COMMAND.sub(lambda match: match[0].replace(" ", _KEPT_SPACE), line.strip())

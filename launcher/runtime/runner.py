@@ -9,7 +9,7 @@ from typing import Any
 from kfp_pytorch.launcher import text
 from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.runtime import stopping
-from kfp_pytorch.launcher.runtime.printing import print_error, printable, write_termination_message
+from kfp_pytorch.launcher.runtime.printing import print_error, write_termination_message
 
 
 def run_step(name: str, /, **inputs: Any) -> Any:
@@ -49,4 +49,4 @@ def run_step(name: str, /, **inputs: Any) -> Any:
 def report_failure(name: str, error: StepError) -> None:
     """Writes an error to stderr, and in short to the step's own termination log."""
     write_termination_message(f"{name}: {error.short}")
-    print_error(f"\n{name} failed.\n{text.wrapped(printable(error.message))}")
+    print_error(f"\n{name} failed.\n{text.wrapped(error.message)}")

@@ -160,7 +160,7 @@ def test_what_the_run_finds_out_is_told_at_the_end_of_the_step_and_in_short(
     ended = Try(drive(package, "pytorch-job", where, basic | given), where).wait()
     assert ended.code == 1
     # The last that the step says is one message, which begins here.
-    message = " ".join(ended.log.rpartition("pytorch_job failed.")[2].split())
+    message = ended.log.rpartition("pytorch_job failed.")[2]
     assert all(word in message for word in words), message
     assert words[0] in ended.message
     assert len(ended.message.encode()) <= 4096
@@ -212,7 +212,7 @@ def test_a_missing_permission_is_named_with_the_account_and_what_to_apply(
     where = ["--kubeconfig", str(api_server.kubeconfig), "--root", str(tmp_path / "root")]
     ran = subprocess.run([*COMMAND, *where, "--json"], capture_output=True, text=True)
     assert ran.returncode == 1
-    error = " ".join(json.loads(ran.stdout)["error"].split())
+    error = json.loads(ran.stdout)["error"]
     for words in (f"{account} may not {verb} pytorchjobs", "kubeflow.org", "manifests/rbac.yaml"):
         assert words in error
     assert "Traceback" not in ran.stderr
