@@ -10,8 +10,13 @@ from kfp_pytorch.launcher.constants import Kind
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs.state import JobState
 from kfp_pytorch.launcher.kubernetes import admission
-from kfp_pytorch.launcher.kubernetes.objects import Object, name
-from kfp_pytorch.launcher.kubernetes.pod_status import ContainerEnd, belongs_to, container_ends
+from kfp_pytorch.launcher.kubernetes.objects import Object, name, parse_time
+from kfp_pytorch.launcher.kubernetes.pod_status import (
+    ContainerEnd,
+    belongs_to,
+    container_ends,
+    deletion_requested,
+)
 
 
 class JobInputs:
@@ -164,11 +169,13 @@ class JobKind:
         return end.container in (self.container, "")
 
     def has_trained(self, pod: Object) -> bool:
-        """Return whether the container that trains has succeeded."""
-        return any(
-            end.container == self.container and end.exit_code == 0 and end.current
-            for end in container_ends(pod)
-        )
+        """Return whether training succeeded in a pod before anybody deleted the pod."""
+        ends = [end for end in container_ends(pod) if end.container == self.container]
+        finished = [
+            parse_time(end.finished_at) for end in ends if end.current and not end.exit_code
+        ]
+        deleted = deletion_requested(pod)
+        return any(deleted is None or (at is not None and at <= deleted) for at in finished)
 
     def refusal_advice(self, words: str) -> str:
         """Return what to do about the refusal of a pod, in the server's words."""

@@ -36,6 +36,11 @@ class JobState:
     deleting: bool = False  # whether it is terminating
     warning: str = ""  # what a person must know of a success, or empty
 
+    @property
+    def past_deadline(self) -> bool:
+        """Whether the operator ended the job by a deadline."""
+        return self.phase is Phase.FAILED and "deadline" in f"{self.reason} {self.message}".lower()
+
 
 def true_conditions(conditions: list[Object], terminal: tuple[str, ...]) -> dict[str, Object]:
     """Find the conditions whose status is "True", by type; their place in the list means nothing.

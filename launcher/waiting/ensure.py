@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION, MANAGED_BY_LABEL, RUN_ID_LABEL
+from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION, MANAGED_BY_LABEL, POD, RUN_ID_LABEL
 from kfp_pytorch.launcher.errors import CannotObserve, InputError, JobFailed, NotOurs, StepError
 from kfp_pytorch.launcher.jobs.kind import JobKind
-from kfp_pytorch.launcher.jobs.state import Phase
+from kfp_pytorch.launcher.jobs.state import JobState, Phase
 from kfp_pytorch.launcher.kubernetes.api_errors import (
     AlreadyExists,
     ApiError,
@@ -23,7 +23,7 @@ from kfp_pytorch.launcher.kubernetes.api_errors import (
     Unauthorized,
 )
 from kfp_pytorch.launcher.kubernetes.client import Kube
-from kfp_pytorch.launcher.kubernetes.objects import Object
+from kfp_pytorch.launcher.kubernetes.objects import Object, name
 from kfp_pytorch.launcher.runtime.printing import log
 from kfp_pytorch.launcher.runtime.stopping import Stopper, Target, delete_by_uid
 from kfp_pytorch.launcher.text import some
@@ -100,9 +100,10 @@ class _Ensurer:
                 self.stopper.clear_target()
                 raise NotOurs(self._not_ours(found))
             target.uid = found["metadata"]["uid"]
-            phase = self.kind.read_state(found).phase
-            deleting = bool(found["metadata"].get("deletionTimestamp"))
-            if not deleting and phase is not Phase.FAILED:
+            state = self.kind.read_state(found)
+            phase, deleting = state.phase, bool(found["metadata"].get("deletionTimestamp"))
+            failed = phase is Phase.FAILED and not self._trained_before_deadline(found, state)
+            if not (deleting or failed):
                 how = "finished" if phase is Phase.SUCCEEDED else "adopted"
                 return Ensured(found, how, attempt_of(found))
             attempt = attempt_of(found) + 1
@@ -141,6 +142,15 @@ class _Ensurer:
             self.target.creating = False
             self.stopper.check()
 
+    def _trained_before_deadline(self, job: Object, state: JobState) -> bool:
+        """Whether a job that the operator's deadline ended counts as succeeded."""
+        if not state.past_deadline:
+            return False
+        listed = self.kube.list(POD, labels=self.kind.pod_selector(self.target.name))
+        pods = [pod for pod in listed if self.kind.owns_pod(pod, job)]
+        first = self.kind.first_pod(job, pods)
+        return any(name(pod) == first and self.kind.has_trained(pod) for pod in pods)
+
     def _is_created(self) -> bool:
         try:
             return self.target.owns(self.kube.get(self.kind.resource, self.target.name))
@@ -170,14 +180,13 @@ class _Ensurer:
         time.sleep(min(1.0, self.limits.kind_absent / 4))
 
     def _delete(self, job: Object, *, deleting: bool) -> None:
-        name, uid = job["metadata"]["name"], job["metadata"]["uid"]
         if deleting:
-            log(f"an old job {name} is being deleted; waiting for its end")
+            log(f"an old job {name(job)} is being deleted; waiting for its end")
             return
         state = self.kind.read_state(job)
         words = state.message or state.reason or "the operator gave no reason"
-        log(f"replacing job {name}, which failed in attempt {attempt_of(job)}: {words}")
-        delete_by_uid(self.kube, self.kind.resource, name, uid)
+        log(f"replacing job {name(job)}, which failed in attempt {attempt_of(job)}: {words}")
+        delete_by_uid(self.kube, self.kind.resource, name(job), job["metadata"]["uid"])
 
     def _await_absence(self, job: Object) -> None:
         started, pause = time.monotonic(), 0.1
@@ -192,10 +201,10 @@ class _Ensurer:
 
     def _check_time(self, started: float, words: str) -> None:
         if time.monotonic() - started > self.limits.deletion:
-            name = self.target.name
+            job = self.target.name
             raise JobFailed(
-                f"Job {name} {words} after {self.limits.deletion:.0f} s, so no new one can be "
-                f"created. Look at it with `kubectl get {self.kind.kubectl_name} {name} -o yaml`."
+                f"Job {job} {words} after {self.limits.deletion:.0f} s, so no new one can be "
+                f"created. Look at it with `kubectl get {self.kind.kubectl_name} {job} -o yaml`."
             )
 
     def _with_unknown_fields(self, error: ApiError) -> StepError:

@@ -177,14 +177,8 @@ class Gatherer:
         return [objects.name(pod) for pod in self._kind.in_order(final)]
 
     def first_pod_succeeded(self) -> bool:
-        """Whether training succeeded in the first pod before anybody deleted the pod."""
-        pod, main = self.evidence.pods.get(self.first_pod, {}), self._kind.container
-        ends = [end for end in pod_status.container_ends(pod) if end.container == main]
-        finished = [
-            objects.parse_time(e.finished_at) for e in ends if e.current and not e.exit_code
-        ]
-        deleted = pod_status.deletion_requested(pod)
-        return any(deleted is None or (at is not None and at <= deleted) for at in finished)
+        """Whether training succeeded in the job's first pod."""
+        return self._kind.has_trained(self.evidence.pods.get(self.first_pod, {}))
 
     def read_result(self, kube: Kube) -> None:
         """Reads the pods of a job that succeeded: their messages are the result.

@@ -168,7 +168,7 @@ class Wait:
 
     def _succeeded_before_deadline(self, state: JobState) -> bool:
         """Whether the first pod had succeeded when the operator applied the deadline."""
-        if "deadline" not in f"{state.reason} {state.message}".lower():
+        if not state.past_deadline:
             return False
         if not self._gatherer.first_pod_succeeded():
             # The operator deletes the pods: their last events may not have come yet.

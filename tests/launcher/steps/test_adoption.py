@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -138,3 +139,32 @@ def test_the_time_before_an_adoption_counts_for_the_active_deadline(
     second = step({"active": 3500.0})
     assert "(active_deadline)" in second.failed(JobFailed).splitlines()[0]
     first.failed(JobFailed)
+
+
+def test_a_job_that_trained_before_the_operators_deadline_is_not_replaced(
+    step: Any, hands: Any, told: list[str]
+) -> None:
+    first = step(cleanup="never")
+    hands.running(first.job)
+    result = {"version": 1, "status": "succeeded", "metrics": {"loss": 0.25}}
+    hands.ended(first.job, 0, json.dumps(result))
+    hands.set_conditions(first.job, "Failed: DeadlineExceeded: it was active too long")
+    first.succeeded()
+    uid = hands.job(first.job)["metadata"]["uid"]
+    second = step(cleanup="never")
+    second.succeeded()
+    assert second.outputs.metrics.metadata == {"loss": 0.25}
+    assert hands.job(first.job)["metadata"]["uid"] == uid
+
+
+def test_a_job_that_the_operators_deadline_ended_is_replaced(step: Any, hands: Any) -> None:
+    first = step(cleanup="never")
+    hands.running(first.job)
+    hands.ended(first.job, 143)
+    hands.set_conditions(first.job, "Failed: DeadlineExceeded: it was active too long")
+    first.failed(JobFailed)
+    uid = hands.job(first.job)["metadata"]["uid"]
+    second = step(cleanup="never")
+    hands.until(lambda: hands.job(first.job)["metadata"]["uid"] != uid)
+    hands.success(first.job)
+    second.succeeded()
