@@ -60,12 +60,13 @@ def reference() -> Reference:
 
 
 def sources() -> dict[str, Path]:
-    """Returns the files that a step imports of this project, by their place in an archive."""
+    """Returns the files that a step needs of this project, by their place in an archive."""
     package = Path(kfp_pytorch.__file__).parent
     components = package / "components"
     found = [
         package / "__init__.py",
         *(package / "launcher").resolve().rglob("*.py"),
+        package / "launcher" / "advice.toml",
         *(components / f"{name}.py" for name in ("__init__", "decorator", "task_settings")),
         *components.resolve().glob("*/*.py"),
     ]
@@ -89,7 +90,8 @@ def archive() -> bytes:
             # A ZipInfo has a fixed time; its system would be this one's.
             info = zipfile.ZipInfo(name)
             info.create_system = 3
-            target.writestr(info, without_docstrings(path.read_text(encoding="utf-8")))
+            text = path.read_text(encoding="utf-8")
+            target.writestr(info, without_docstrings(text) if path.suffix == ".py" else text)
     return bz2.compress(buffer.getvalue(), compresslevel=9)
 
 

@@ -1,29 +1,37 @@
-"""Finds what to do about words that are known, in a table of patterns. No I/O."""
+"""Finds what to do about words that are known, in the tables of `advice.toml`."""
 
 from __future__ import annotations
 
+import functools
+import pkgutil
 import re
-from collections.abc import Iterable
-
-Known = tuple[str, str]
-"""A regular expression, and what to do where it is found."""
+import tomllib
+from collections.abc import Iterator
 
 
-def first(table: Iterable[Known], words: str) -> tuple[re.Match[str] | None, str]:
-    """Return where the first pattern that fits does so, and its advice.
+@functools.cache
+def tables() -> dict[str, list[tuple[re.Pattern[str], str]]]:
+    """Return each table's patterns with their advice, the narrower before the wider."""
+    # A step's launcher may be in a zip file.
+    content = pkgutil.get_data("kfp_pytorch.launcher", "advice.toml") or b""
+    return {
+        name: [(re.compile("|".join(entry["words"])), entry["advice"]) for entry in entries]
+        for name, entries in tomllib.loads(content.decode()).items()
+    }
 
-    `table`: patterns with their advice, the narrower before the wider. Returns none and an empty
-    string where no pattern fits.
-    """
-    for pattern, text in table:
-        if match := re.search(pattern, words):
-            return match, text
-    return None, ""
+
+def every(table: str, words: str) -> Iterator[tuple[re.Match[str], str]]:
+    """Yield where each pattern of a table that fits does so, and its advice."""
+    for pattern, text in tables()[table]:
+        if match := pattern.search(words):
+            yield match, text
 
 
-def advice(table: Iterable[Known], words: str) -> str:
-    """Return the advice of the first pattern that fits, or an empty string.
+def first(table: str, words: str) -> tuple[re.Match[str] | None, str]:
+    """Return where the first pattern that fits does so, and its advice; or none and no text."""
+    return next(every(table, words), (None, ""))
 
-    `table`: patterns with their advice, the narrower before the wider.
-    """
+
+def advice(table: str, words: str) -> str:
+    """Return the advice of the first pattern that fits, or an empty string."""
     return first(table, words)[1]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from kfp_pytorch.launcher import patterns
 from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts
-from kfp_pytorch.launcher.diagnosis.scheduling_causes import GANG, GANG_ADVICE
 from kfp_pytorch.launcher.jobs.kind import JobKind
 from kfp_pytorch.launcher.jobs.state import Phase
 from kfp_pytorch.launcher.kubernetes import objects, pending
@@ -40,8 +40,8 @@ def _refusal(facts: Facts, words: str, reason: str) -> Cause | None:
         headline = "The namespace's quota is used up"
     elif "violates PodSecurity" in words:
         headline = "The namespace does not allow such pods"
-    elif not facts.pods and re.search(GANG, words):
-        return Cause(f"The job's pods are not let in ({reason}): {words}", GANG_ADVICE)
+    elif not facts.pods and (advice := patterns.advice("gang", words)):
+        return Cause(f"The job's pods are not let in ({reason}): {words}", advice)
     elif re.search(r"denied the request|is forbidden|FailedCreate", f"{words} {reason}"):
         headline = f"The operator cannot create the pods ({reason})"
     else:

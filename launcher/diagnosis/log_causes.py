@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from kfp_pytorch.launcher.diagnosis import known_errors
+from kfp_pytorch.launcher import patterns
 from kfp_pytorch.launcher.diagnosis.collective_causes import peers_lost
 from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts
-from kfp_pytorch.launcher.diagnosis.pod_causes import EXIT_CODE_ADVICE
 from kfp_pytorch.launcher.diagnosis.program_errors import KILLED_BY, KilledRank, killed_rank
 from kfp_pytorch.launcher.kubernetes import pod_status
 
 _FIX_PROGRAM = "Correct the program or its arguments and run again."
 _TRACEBACK_BELOW = "Correct the program or its arguments and run again; the traceback is below."
+_LONGEST_LINE = 300  # characters of a line of a log
 
 
 def exception(facts: Facts) -> Cause | None:
@@ -20,7 +20,7 @@ def exception(facts: Facts) -> Cause | None:
     first = facts.errors[0]
     words = f"{first.type}: {first.message}" if first.message else first.type
     who = f"Rank {first.rank} ({first.pod})" if first.rank is not None else first.pod
-    known = known_errors.advice(f"{words}\n{first.traceback}")
+    known = patterns.advice("program", f"{words}\n{first.traceback}")
     return Cause(
         f"{who} raised {words}", known or (_TRACEBACK_BELOW if first.traceback else _FIX_PROGRAM)
     )
@@ -28,10 +28,14 @@ def exception(facts: Facts) -> Cause | None:
 
 def known_line(facts: Facts) -> Cause | None:
     """A log has a line that is known, where no error and no lost peer was found."""
-    line, advice = known_errors.known(facts.words)
-    if not line or facts.errors or peers_lost(facts):
+    text = facts.words
+    match, advice = patterns.first("program", text)
+    if match is None or facts.errors or peers_lost(facts):
         return None
-    return Cause(f"The log says: {line}", advice)
+    start = text.rfind("\n", 0, match.start()) + 1
+    end = text.find("\n", match.end())
+    line = text[start : end if end >= 0 else len(text)].strip()
+    return Cause(f"The log says: {line[:_LONGEST_LINE]}", advice)
 
 
 def rank_killed(facts: Facts) -> Cause | None:
@@ -49,5 +53,5 @@ def rank_ended_by_signal(facts: Facts) -> Cause | None:
 def _rank_ended(rank: KilledRank) -> Cause:
     return Cause(
         f"Rank {rank.rank} ({rank.pod}) was ended by {pod_status.signal_name(rank.code)}",
-        EXIT_CODE_ADVICE.get(rank.code, _FIX_PROGRAM),
+        patterns.advice("exit_code", str(rank.code)) or _FIX_PROGRAM,
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from kfp_pytorch.launcher import patterns
 from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts
-from kfp_pytorch.launcher.diagnosis.known_errors import STOPPED
 from kfp_pytorch.launcher.diagnosis.program_errors import KILLED_BY
 from kfp_pytorch.launcher.diagnosis.start_causes import START_ERRORS
 from kfp_pytorch.launcher.jobs.termination_messages import is_ours
@@ -33,17 +33,6 @@ _INIT_LOG_ADVICE = (
 )
 # Characters of a program's last line that are shown where nothing else explains its end.
 _LAST_LINE = 200
-EXIT_CODE_ADVICE = {
-    137: "Something outside killed it: its node ran out of memory, or its pod was deleted. "
-    "Set memory to what training needs; a retry continues from the last checkpoint.",
-    143: STOPPED,
-    139: "It crashed in native code: check that torch, CUDA and extensions fit together.",
-    135: "A bus error often is a full /dev/shm: set shm_size.",
-    134: "It aborted itself, as NCCL does after a timeout and native code on a failed check: its "
-    "last lines say why.",
-    127: "Check command: the image does not have that program.",
-    126: "Check command: that file may not be executed.",
-}
 _NO_VOLUME = ("FailedMount", "FailedAttachVolume", "ProvisioningFailed", "FailedMapVolume")
 _DISRUPTIONS = re.compile(
     r"Evicted|Preempt|NodeLost|NodeShutdown|Shutdown|Terminated|UnexpectedAdmissionError|OutOf"
@@ -99,10 +88,11 @@ def disrupted(facts: Facts) -> Cause | None:
         if target.get("status") == "True" and not _DISRUPTIONS.match(reason):
             reason, words = str(target.get("reason") or ""), str(target.get("message") or "")
         if _DISRUPTIONS.match(reason):
+            prevention = patterns.advice("disruption", f"{reason} {words}")
             return Cause(
                 f"{objects.name(pod)} was taken off {_node(pod)} ({reason}): "
                 f"{words or 'no words with it'}",
-                f"{_NOT_THE_PROGRAM}{_prevention(f'{reason} {words}')}",
+                f"{_NOT_THE_PROGRAM} {prevention}".rstrip(),
             )
     lost = next(filter(pod_status.node_lost, facts.all_pods), None)
     return _lost(objects.name(lost), f"{_node(lost)} is not ready any more") if lost else None
@@ -122,15 +112,6 @@ def _lost(pod: str, words: str) -> Cause:
 
 def _node(pod: Object) -> str:
     return str(objects.dig(pod, "spec", "nodeName") or "its node")
-
-
-def _prevention(words: str) -> str:
-    """What keeps a pod from being taken off a node again, where something does."""
-    if "Preempt" in words:
-        return " If it recurs, give it a priority class through pod_template_patch."
-    if "Evicted" in words or "low on resource" in words:
-        return " If it recurs, set memory to what it needs, and mind what it writes to local disk."
-    return ""
 
 
 def volume_or_sandbox(facts: Facts) -> Cause | None:
@@ -243,7 +224,7 @@ def _ended(facts: Facts, end: ContainerEnd) -> Cause | None:
     also = f"; {counted(others, 'more pod')} failed too" if others else ""
     return Cause(
         f"{end.pod} ended with {pod_status.describe_exit_code(end.exit_code)}{again}{also}",
-        EXIT_CODE_ADVICE.get(end.exit_code) or _last_log_line(facts, end),
+        patterns.advice("exit_code", str(end.exit_code)) or _last_log_line(facts, end),
     )
 
 

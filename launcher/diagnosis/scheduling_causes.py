@@ -12,59 +12,6 @@ from kfp_pytorch.launcher.text import some
 
 _PREEMPTION = re.compile(r"(?:\. [^.]*| )\bpreemption: ?")
 _CLAIM = re.compile(r"persistentvolumeclaim|unbound|volume", re.IGNORECASE)
-GANG = r"(?i)in gang|pod ?group"
-GANG_ADVICE = (
-    "The gang scheduler starts all pods together or none: ask for less, use fewer nodes, or wait "
-    "with a longer start_timeout until the cluster has room for all of them at once."
-)
-# The first of these that fits explains all of it.
-_ALONE = (
-    (GANG, GANG_ADVICE),
-    (
-        r"scheduling gates",
-        "Whoever put the gates on the pods has not taken them away, such as a queue (Kueue) that "
-        "has not let them in: kubectl get pod -o yaml shows them in spec.schedulingGates.",
-    ),
-    (
-        r"persistentvolumeclaim .* not found",
-        "Create the claim in the job's namespace, or correct output_uri.",
-    ),
-    (
-        r"persistentvolumeclaim .* is being deleted",
-        "The claim is deleted as soon as nothing uses it any more: create another, and name it in "
-        "output_uri.",
-    ),
-    (
-        r"ReadWriteOncePod",
-        "The claim can be used by one pod only, and another has it: give it the access mode "
-        "ReadWriteMany, or wait until that pod ends.",
-    ),
-    (
-        r"unbound|volume",
-        "The claim is not bound, or is in another zone: see `kubectl describe pvc`.",
-    ),
-)
-# Each of these that fits is about some of the nodes.
-_EACH = (
-    (
-        r"Insufficient ([\w./-]*\w)",
-        "Ask for less {}, use fewer nodes, or wait with a longer start_timeout until the cluster "
-        "has room.",
-    ),
-    (
-        r"untolerated taint|had taint",
-        "Name the taint in tolerations, if the job may run on those nodes.",
-    ),
-    (
-        r"node affinity|selector",
-        "Compare node_selector and affinity with kubectl get nodes --show-labels.",
-    ),
-    (r"Too many pods", "Nodes have reached their limit of pods: wait with a longer start_timeout."),
-    (
-        r"were unschedulable",
-        "Nodes are cordoned: an administrator makes them schedulable with `kubectl uncordon`.",
-    ),
-)
 _OTHER = (
     "Compare node_selector, tolerations and affinity with the cluster's nodes "
     "(kubectl get nodes --show-labels; kubectl describe nodes shows taints)."
@@ -114,12 +61,8 @@ def _without_preemption(words: str) -> str:
 
 def advice(words: str) -> str:
     """Return what to do about what the scheduler says."""
-    whole = patterns.advice(_ALONE, words)
+    whole = patterns.advice("gang", words) or patterns.advice("unschedulable", words)
     if whole:
         return whole
-    parts = [
-        text.format(*match.groups())
-        for pattern, text in _EACH
-        if (match := re.search(pattern, words))
-    ]
+    parts = [text.format(*match.groups()) for match, text in patterns.every("node", words)]
     return " ".join(parts) or _OTHER

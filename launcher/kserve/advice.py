@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from kfp_pytorch.launcher import patterns
 from kfp_pytorch.launcher.kserve.evidence import Snapshot
 from kfp_pytorch.launcher.kserve.rollout import Rollout, stopped
 from kfp_pytorch.launcher.kubernetes import admission, objects, pod_status
@@ -13,16 +14,6 @@ from kfp_pytorch.launcher.kubernetes.pod_status import container_statuses
 
 INITIALIZER = "storage-initializer"
 _LONGER = "If it only takes longer, raise timeout."
-_PULLS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
-_WAITING = {
-    **dict.fromkeys(
-        _PULLS,
-        "The image comes from the runtime: correct it there. A private registry's Secret belongs "
-        "to the imagePullSecrets of service_account.",
-    ),
-    "CreateContainerConfigError": "Create the Secret or ConfigMap that is named, or correct its "
-    "name in env or in the runtime.",
-}
 _NO_NODE = (
     "Ask for less cpu, memory or gpus, or compare node_selector and tolerations with the cluster's "
     "nodes; where the cluster is only full for a while, raise timeout."
@@ -40,13 +31,6 @@ _RUNTIME_SECURITY = (
     "Give the containers of the ServingRuntime the securityContext that is named (`kubectl get "
     "servingruntimes,clusterservingruntimes`), or deploy to a namespace that allows them."
 )
-# What events say of a pod whose containers only say that they are being created.
-_VOLUMES = {
-    "Multi-Attach": "The claim can be attached to one node only, and another pod holds it: give it "
-    "the access mode ReadWriteMany, or wait until that pod ends.",
-    "FailedAttachVolume": _NO_CLAIM,
-    "FailedMount": "Create the claim, Secret or ConfigMap that is named, or correct its name.",
-}
 
 
 def what_to_do(state: Rollout, seen: Snapshot, reason: str = "") -> str:
@@ -63,8 +47,7 @@ def what_to_do(state: Rollout, seen: Snapshot, reason: str = "") -> str:
             "manifests/serving-runtime.yaml."
         )
     advice = next((text for pod in seen.pods for text in _of_pod(pod)), "")
-    advice = advice or next((text for words, text in _VOLUMES.items() if words in reason), "")
-    if advice:
+    if advice := advice or patterns.advice("predictor_volume", reason):
         return advice
     if seen.workload is None:
         return (
@@ -95,8 +78,8 @@ def _of_pod(pod: Object) -> Iterator[str]:
         claim = re.search(r"persistentvolumeclaim|volume", str(scheduled.get("message")))
         yield _NO_CLAIM if claim else _NO_NODE
     for _, reason, _ in pod_status.waiting_containers(pod):
-        if reason in _WAITING:
-            yield _WAITING[reason]
+        if text := patterns.advice("predictor", reason):
+            yield text
     for status in container_statuses(pod):
         yield from _of_container(pod, status)
 

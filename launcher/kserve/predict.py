@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,46 +25,6 @@ BATCH = 32
 TOLERANCE = 1e-4
 SHOWN_WRONG = 5
 SHOWN_BYTES = 300
-_UNREACHABLE = r"NameResolutionError|NewConnectionError|ConnectTimeoutError"
-_ADVICE = (
-    (
-        r"^(?:401|403|302|303)\b|^\s*<",
-        "The server, or a gateway before it, wants a login. From within the cluster use the URL of "
-        "the service itself (kserve_deploy's output `cluster_url`).",
-    ),
-    (
-        r"^(?:301|307|308)\b",
-        "Something before the server sends requests elsewhere, mostly from http to https: give "
-        "that address as url.",
-    ),
-    (
-        r"^404\b",
-        "Something answers there, but knows no such model: the model's name in the URL must be the "
-        "service's, and the protocol v1. At a gateway of several hosts, set the header Host.",
-    ),
-    (
-        r"^5\d\d\b",
-        "See the predictor's log (kubectl logs -l serving.kserve.io/inferenceservice=NAME).",
-    ),
-    (
-        r"CERTIFICATE_VERIFY_FAILED",
-        "This step does not trust the server's certificate, as of a gateway with a CA of its own: "
-        "from within the cluster use kserve_deploy's output `cluster_url`.",
-    ),
-    (
-        r"WRONG_VERSION_NUMBER|record layer failure",
-        "The server there has no TLS: begin url with http://.",
-    ),
-    (
-        _UNREACHABLE,
-        "It cannot be reached from this step's pod: from within the cluster use kserve_deploy's "
-        "output `cluster_url`.",
-    ),
-    (
-        r"ReadTimeoutError",
-        "The answer takes longer than request_timeout: raise it, or give the predictor more cpu.",
-    ),
-)
 # Between two tries, in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0
 
@@ -124,10 +83,11 @@ def _post(http: urllib3.PoolManager, server: PredictInputs, body: Any) -> bytes:
 def _advice(said: str, url: str = "") -> str:
     parts = urlsplit(url)
     service, _, rest = (parts.hostname or "").partition(".")
-    if re.search(_UNREACHABLE, said) and ".svc" in f".{rest}":
+    unreachable = patterns.advice("unreachable", said)
+    if unreachable and ".svc" in f".{rest}":
         predictor = f"{service.removesuffix('-predictor')}-predictor"
         return f"\n{port_forward_advice(predictor, rest.partition('.')[0], parts.path)}"
-    advice = patterns.advice(_ADVICE, said)
+    advice = patterns.advice("prediction", said) or unreachable
     return f"\n{advice}" if advice else ""
 
 
