@@ -44,7 +44,8 @@ def run_alone(folder: Path, program: str) -> subprocess.CompletedProcess:
     """Runs Python with the archive, KFP and the standard library, and nothing else."""
     path = os.pathsep.join([str(folder / "launcher.zip"), str(folder / "site")])
     environ = {"PATH": os.environ["PATH"], "_KFP_RUNTIME": "true", "PYTHONPATH": path}
-    command = [sys.executable, "-S", "-c", program]
+    # Without the folder that Python runs in, which may be the checkout.
+    command = [sys.executable, "-P", "-S", "-c", program]
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
 
 
