@@ -75,6 +75,10 @@ def find(what: str) -> list[Package]:
             )
         names = [function] if function else sorted(found)
         return [compile_pipeline(name, found[name]) for name in names]
+    if what not in shipped() and Path(path).is_file():
+        raise click.ClickException(
+            f"{path} is neither a compiled pipeline, NAME.yaml, nor a FILE.py, by its name."
+        )
     if what not in shipped():
         raise click.ClickException(
             f"There is no pipeline {what!r}. Those that come with kfp-pytorch: "
@@ -153,10 +157,7 @@ def _parsed(text: str, path: Path) -> tuple[Package, str]:
     documents = _documents(text, path)
     spec, platform = [*documents, None, None][:2]
     if not isinstance(spec, dict) or not spec.keys() & {"pipelineInfo", "root"}:
-        raise click.ClickException(
-            f"{path} is not a compiled pipeline: it has no pipelineInfo and root. "
-            "Compile one with `kfp-pytorch compile FILE.py`."
-        )
+        raise _no_package(path, "it has no pipelineInfo and root")
     platform = {} if platform is None else platform
     problem = _problem(spec, platform)
     if len(documents) > len(_DOCUMENTS):
@@ -169,7 +170,18 @@ def _documents(text: str, path: Path) -> list[Any]:
         return list(yaml.safe_load_all(text))
     # What PyYAML makes values of raises much else, such as ValueError over the date 2025-13-01.
     except Exception as error:
-        raise _damaged(path, f"it cannot be read as YAML: {error}") from None
+        raise _damaged(path, f"it cannot be read as YAML: {_yaml_words(error)}") from None
+
+
+def _yaml_words(error: Exception) -> str:
+    """Says on one line what PyYAML says on several, with the lines of the file."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
+    at = getattr(error, "problem_mark", None)
+    if isinstance(error, yaml.MarkedYAMLError) and at:
+        words = ": ".join(filter(None, (error.context, error.problem)))
+        return f"{words} (line {at.line + 1}, column {at.column + 1})"
+    return str(error).partition("\n")[0]
 
 
 def _problem(spec: dict[str, Any], platform: Any) -> str:
@@ -180,6 +192,12 @@ def _problem(spec: dict[str, Any], platform: Any) -> str:
     if missing:
         return f"it has no {missing[0]}"
     return messages.problem(spec, platform) or references.problem(spec)
+
+
+def _no_package(path: Path, why: str) -> click.ClickException:
+    return click.ClickException(
+        f"{path} is not a compiled pipeline: {why}. Compile one with `kfp-pytorch compile FILE.py`."
+    )
 
 
 def _damaged(path: Path, problem: str) -> click.ClickException:
@@ -212,8 +230,13 @@ def _lost_item(problem: str) -> str:
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"Cannot read {path}: {error}") from None
+    except OSError as error:
+        raise click.ClickException(
+            f"Cannot read {path}: {error.strerror or error}. Name a compiled pipeline; "
+            "`kfp-pytorch compile PIPELINE --output FILE.yaml` writes one."
+        ) from None
+    except UnicodeDecodeError:
+        raise _no_package(path, "it is no text in UTF-8") from None
 
 
 def _of_file(path: Path) -> dict[str, Any]:

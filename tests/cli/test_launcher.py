@@ -101,3 +101,39 @@ def test_the_servers_refusal_is_what_a_person_reads(install):
     assert result.exit_code == 1
     assert "nowhere" in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("missing.yaml", None, ": No such file or directory. Name a compiled pipeline; "),
+        ("binary.yaml", b"\x87\xff\x00", " is not a compiled pipeline: it is no text in UTF-8. "),
+        ("zeros.yaml", b"\x00" * 9, " is damaged: it cannot be read as YAML: unacceptable char"),
+        ("cut.yaml", b"root:\n  dag: [a,", "found '<stream end>' (line 2, column 11).\nCompile"),
+        ("deep.yaml", b"[" * 9000, "be read as YAML: it is nested too deep.\nCompile it"),
+        ("other.yaml", b"kind: Pod", " is not a compiled pipeline: it has no pipelineInfo and"),
+        ("edited.yaml", b"pipelineInfo: 3\nroot: 4", " is damaged: pipelineInfo is 3, where a map"),
+        ("package.txt", b"root: {}", " is neither a compiled pipeline, NAME.yaml, nor a FILE.py"),
+    ],
+)
+@pytest.mark.parametrize("command", [("launcher", "install", "-n", "x"), ("compile",)])
+def test_a_file_that_is_no_package_is_named_with_what_is_wrong(
+    cli, tmp_path, command, name, content, words
+):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    result = cli(*command, path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert isinstance(result.exception, SystemExit)
+    assert str(path) in result.stderr
+    assert words in result.stderr
+    assert "unicode string" not in result.stderr
+
+
+def test_a_kubeconfig_that_is_none_is_named(cli, tmp_path):
+    path = tmp_path / "kubeconfig"
+    path.write_text("[" * 9000)
+    result = cli("launcher", "install", "-n", "x", "--kubeconfig", path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"The kubeconfig {path} cannot be read: " in result.stderr
