@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import click
 import urllib3
 
 from kfp_pytorch.launcher.kubernetes import credentials
@@ -27,8 +28,13 @@ def forwarding(kubeconfig: Path) -> Iterator[str]:
     """Forwards requests on a loopback port to the services of a cluster, within this block.
 
     Yields a URL. What is asked for at URL/NAMESPACE/SERVICE/PORT/PATH is asked of the service.
+    Raises click.ClickException: the kubeconfig cannot be used.
     """
     environ = {"KUBECONFIG": str(kubeconfig)}
+    try:
+        credentials.load(environ)
+    except credentials.NoCluster as error:
+        raise click.ClickException(error.message) from None
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -162,8 +162,10 @@ def _content(file: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        content = yaml.safe_load(file.read_text()) or {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        # From a stream: then what YAML says of a mistake names the file.
+        with file.open(encoding="utf-8") as stream:
+            content = yaml.safe_load(stream) or {}
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise NoCluster(f"The kubeconfig {file} cannot be read: {error}") from error
     parts = [content.get(part) or [] for part in _PARTS] if isinstance(content, dict) else [None]
     for part in parts:

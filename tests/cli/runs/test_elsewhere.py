@@ -133,3 +133,15 @@ main(["run", "{PIPELINES}:greeting", "--kubeconfig", "{kubeconfig}", "--root", "
     command = [sys.executable, "-c", program]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_a_kubeconfig_that_cannot_be_used_ends_the_run_before_its_first_step(cli, tmp_path):
+    broken = tmp_path / "broken"
+    broken.write_text("clusters: [")
+    arguments = ("--kubeconfig", broken, "--root", tmp_path / "root", "--json")
+    result = cli("run", f"{PIPELINES}:telling", "-p", "name=x", *arguments)
+    assert result.exit_code == 1
+    answer = json.loads(result.stdout)
+    assert answer["steps"] == []
+    assert f"The kubeconfig {broken} cannot be read: while parsing" in answer["error"]
+    assert "Error: The kubeconfig" in result.stderr
