@@ -177,8 +177,9 @@ def read_definitions(folder: Path) -> list[Object]:
         try:
             definition = json.loads(path.read_text())
             list(_custom(definition))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is no CustomResourceDefinition as JSON: {error}") from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            words = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"{path} is no CustomResourceDefinition as JSON: {words}") from None
         found.append(definition)
     return found
 

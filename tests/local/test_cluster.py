@@ -18,6 +18,7 @@ import pytest
 from kubernetes import client, config
 
 from kfp_pytorch.local import lifecycle
+from kfp_pytorch.local.apiserver.registry import read_definitions
 from kfp_pytorch.local.lifecycle import ClusterError, ClusterHandle
 from kfp_pytorch.local.processes import guard
 
@@ -120,6 +121,23 @@ def test_a_port_in_use_is_said_so_with_the_way_out(root: Path) -> None:
 def test_a_folder_of_crds_that_is_not_there_is_said_so(root: Path, tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"no folder .*nowhere"):
         lifecycle.start_detached(root, crds=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[", "Expecting value"),
+        ("{}", "kind is None"),
+        ('{"kind": "CustomResourceDefinition", "spec": {"versions": []}}', "it has no 'names'"),
+    ],
+)
+def test_a_file_that_is_no_crd_is_named_with_what_is_wrong(
+    tmp_path: Path, content: str, words: str
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=f"{path} is no CustomResourceDefinition as JSON.*{words}"):
+        read_definitions(tmp_path)
 
 
 def test_objects_are_checked_by_the_crds_that_are_given(root: Path, tmp_path: Path) -> None:
