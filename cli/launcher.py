@@ -78,11 +78,13 @@ def _installed(own: Reference, namespace: str) -> str:
     from kfp_pytorch.launcher.errors import StepError
     from kfp_pytorch.launcher.kubernetes import client
     from kfp_pytorch.launcher.kubernetes.api_errors import AlreadyExists
+    from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 
     manifest: dict[str, Any] = yaml.safe_load(bundle.manifest_path().read_text(encoding="utf-8"))
     place = f"ConfigMap {namespace}/{own.name}"
     try:
-        kube = client.connect(namespace)
+        policy = RetryPolicy(unavailability_budget=60.0)
+        kube = client.connect(namespace, policy=policy, notify=lambda w: click.echo(w, err=True))
         try:
             kube.create(CONFIG_MAP, manifest)
         except AlreadyExists:
