@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from kfp_pytorch.launcher import constants
-from kfp_pytorch.launcher.constants import CONFIG_MAP, Kind
+from kfp_pytorch.launcher.constants import Kind
 from kfp_pytorch.local.apiserver.errors import Object, no_such_resource
 
 NAMESPACE = Kind("", "v1", "Namespace", "namespaces")
@@ -25,11 +25,6 @@ EXPERIMENT = Kind("kubeflow.org", "v1beta1", "Experiment", "experiments")
 CLUSTER_SERVING_RUNTIME = Kind(
     "serving.kserve.io", "v1alpha1", "ClusterServingRuntime", "clusterservingruntimes"
 )
-# For `kubectl apply -k manifests`: they are stored, and nothing is authorized by them.
-RBAC = tuple(
-    Kind("rbac.authorization.k8s.io", "v1", name, f"{name.lower()}s")
-    for name in ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
-)
 CLUSTER_TRAINING_RUNTIME = Kind(
     "trainer.kubeflow.org", "v1alpha1", "ClusterTrainingRuntime", "clustertrainingruntimes"
 )
@@ -40,9 +35,10 @@ class Column:
     """One column of what `kubectl get` prints."""
 
     name: str  # the heading
-    path: str  # the JSONPath of the value
+    path: str  # the JSONPath of the value; of native types any cell of `native.yaml`
     type: str = "string"  # `string`, `integer`, `boolean` or `date` (printed as an age)
     priority: int = 0  # above 0, only `-o wide` prints it
+    default: str | int = ""  # of native types: what stands where nothing is found
 
 
 @dataclass(frozen=True)
@@ -58,9 +54,10 @@ class Resource:
     custom: bool = False
     status: bool = False  # whether the status is a subresource
     generation: bool = False  # whether metadata.generation counts the changes of the spec
-    short_names: tuple[str, ...] = ()  # other names for the plural that kubectl takes
-    categories: tuple[str, ...] = ()  # the groups of kubectl that it belongs to, such as `all`
-    columns: tuple[Column, ...] = ()  # of custom resources alone
+    short_names: Sequence[str] = ()  # other names for the plural that kubectl takes
+    categories: Sequence[str] = ()  # the groups of kubectl that it belongs to, such as `all`
+    selectable: Sequence[str] = ()  # the fields of field selectors, besides name and namespace
+    columns: Sequence[Column] = ()  # of custom resources besides the name; empty for the age
     schema: Object | None = None  # OpenAPI v3; None where nothing is checked
 
     @property
@@ -69,48 +66,40 @@ class Resource:
         return f"{self.kind.kind}List"
 
 
-AGE = Column("Age", ".metadata.creationTimestamp", "date")
+def _read(name: str) -> Any:
+    """What a YAML file beside this module says."""
+    # Imported late: what asks for a kind alone starts without it.
+    import yaml
+
+    # libyaml's loader, where it is there, takes a tenth of the time.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(Path(__file__).with_name(name).read_text(), loader)  # noqa: S506 (safe loaders)
 
 
 @cache
 def _own_definitions() -> list[Object]:
     """The CustomResourceDefinitions of a server that is given none."""
-    # Imported late: what asks for a kind alone starts without it.
-    import yaml
-
-    text = Path(__file__).with_name("definitions.yaml").read_text()
-    # libyaml's loader, where it is there, takes a tenth of the time.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    items: list[Object] = yaml.load(text, loader)["items"]  # noqa: S506 (a safe loader)
+    items: list[Object] = _read("definitions.yaml")["items"]
     return items
 
 
-def _native() -> Iterator[Resource]:
-    everything = ("all",)
-    yield Resource(NAMESPACE, namespaced=False, status=True, short_names=("ns",))
-    yield Resource(NODE, namespaced=False, status=True, short_names=("no",))
-    yield Resource(
-        constants.POD, status=True, generation=True, short_names=("po",), categories=everything
-    )
-    yield Resource(constants.SERVICE, status=True, short_names=("svc",), categories=everything)
-    yield Resource(constants.CLAIM, status=True, short_names=("pvc",))
-    yield Resource(constants.EVENT, short_names=("ev",))
-    yield Resource(CONFIG_MAP, short_names=("cm",))
-    yield Resource(SECRET)
-    yield Resource(SERVICE_ACCOUNT, short_names=("sa",))
-    yield Resource(RESOURCE_QUOTA, status=True, short_names=("quota",))
-    yield Resource(PRIORITY_CLASS, namespaced=False, short_names=("pc",))
-    yield Resource(RUNTIME_CLASS, namespaced=False)
-    for kind in RBAC:
-        yield Resource(kind, namespaced=not kind.kind.startswith("Cluster"))
-    yield Resource(AUTOSCALER, status=True, short_names=("hpa",), categories=everything)
-    yield Resource(
-        constants.DEPLOYMENT,
-        status=True,
-        generation=True,
-        short_names=("deploy",),
-        categories=everything,
-    )
+@cache
+def _native() -> list[Resource]:
+    """The types that no CustomResourceDefinition makes."""
+    return [
+        Resource(
+            Kind(*given.pop("kind")),
+            columns=[_native_column(*each) for each in given.pop("columns", {}).items()],
+            **given,
+        )
+        for given in _read("native.yaml")
+    ]
+
+
+def _native_column(heading: str, cell: str | list[Any]) -> Column:
+    path, default = cell if isinstance(cell, list) else (cell, "")
+    wide = heading.startswith("+")
+    return Column(heading.lstrip("+"), path, priority=int(wide), default=default)
 
 
 class Registry:
@@ -160,9 +149,9 @@ def _custom(definition: Object) -> Iterator[Resource]:
             custom=True,
             status="status" in (version.get("subresources") or {}),
             generation=True,
-            short_names=tuple(names.get("shortNames") or ()),
-            categories=tuple(names.get("categories") or ()),
-            columns=tuple(_columns(version)) or (AGE,),
+            short_names=names.get("shortNames") or (),
+            categories=names.get("categories") or (),
+            columns=list(_columns(version)),
             schema=(version.get("schema") or {}).get("openAPIV3Schema"),
         )
 

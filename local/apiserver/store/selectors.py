@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher.constants import EVENT, POD
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object, bad_request
-from kfp_pytorch.local.apiserver.registry import NAMESPACE, NODE, SECRET, Resource
+from kfp_pytorch.local.apiserver.registry import Resource
 
 Match = Callable[[Object], bool]
 
@@ -98,35 +97,7 @@ def _requirement(found: re.Match[str]) -> _Requirement:
     return _Requirement(found["key"], found["operator"], (value,))
 
 
-_EVERYWHERE = {"metadata.name", "metadata.namespace"}
-_SELECTABLE = {
-    POD: {
-        "spec.nodeName",
-        "spec.restartPolicy",
-        "spec.schedulerName",
-        "spec.serviceAccountName",
-        "spec.hostNetwork",
-        "status.phase",
-        "status.podIP",
-        "status.nominatedNodeName",
-    },
-    EVENT: {
-        "involvedObject.kind",
-        "involvedObject.namespace",
-        "involvedObject.name",
-        "involvedObject.uid",
-        "involvedObject.apiVersion",
-        "involvedObject.resourceVersion",
-        "involvedObject.fieldPath",
-        "reason",
-        "reportingComponent",
-        "source",
-        "type",
-    },
-    SECRET: {"type"},
-    NAMESPACE: {"status.phase"},
-    NODE: {"spec.unschedulable"},
-}
+_EVERYWHERE = ("metadata.name", "metadata.namespace")
 
 
 def _field_requirements(resource: Resource, text: str) -> Iterator[tuple[str, bool, str]]:
@@ -135,7 +106,7 @@ def _field_requirements(resource: Resource, text: str) -> Iterator[tuple[str, bo
         if found is None:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
         path, operator, value = found.groups()
-        if path not in _EVERYWHERE | _SELECTABLE.get(resource.kind, set()):
+        if path not in (*_EVERYWHERE, *resource.selectable):
             raise bad_request(f"field label not supported: {path}")
         yield path, operator != "!=", value
 

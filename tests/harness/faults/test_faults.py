@@ -37,7 +37,7 @@ from harness.faults.watches import (
 )
 from harness.held import Clock
 
-from kfp_pytorch.local.apiserver.registry import CONFIG_MAP
+from kfp_pytorch.launcher.constants import CONFIG_MAP
 
 # No test of this file takes so many seconds.
 SLOW = 60.0

@@ -14,8 +14,7 @@ from kubernetes import client as kubernetes
 from kubernetes import config, watch
 from kubernetes.client.exceptions import ApiException
 
-from kfp_pytorch.launcher.constants import POD
-from kfp_pytorch.local.apiserver.registry import CONFIG_MAP
+from kfp_pytorch.launcher.constants import CONFIG_MAP, POD
 
 JOBS = ("kubeflow.org", "v1", "default", "pytorchjobs")
 

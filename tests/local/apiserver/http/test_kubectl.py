@@ -15,6 +15,7 @@ import pytest
 from harness.api_server import ThreadedServer, start_in_thread
 
 from kfp_pytorch.launcher.constants import (
+    CONFIG_MAP,
     DEPLOYMENT,
     EVENT,
     INFERENCE_SERVICE,
@@ -22,7 +23,7 @@ from kfp_pytorch.launcher.constants import (
     PYTORCHJOB,
     SERVICE,
 )
-from kfp_pytorch.local.apiserver.registry import CONFIG_MAP, NAMESPACE
+from kfp_pytorch.local.apiserver.registry import NAMESPACE
 
 KUBECTL = shutil.which("kubectl")
 LIMIT_S = 120

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from kfp_pytorch.launcher.constants import (
     CLAIM,
+    CONFIG_MAP,
     DEPLOYMENT,
     EVENT,
     INFERENCE_SERVICE,
@@ -26,7 +27,7 @@ from kfp_pytorch.launcher.constants import (
     Kind,
 )
 from kfp_pytorch.local.apiserver.http import app
-from kfp_pytorch.local.apiserver.registry import CONFIG_MAP, NAMESPACE, SECRET
+from kfp_pytorch.local.apiserver.registry import NAMESPACE, SECRET
 from kfp_pytorch.local.apiserver.store import patches
 from kfp_pytorch.local.apiserver.store.api import Api, ApiError
 from kfp_pytorch.local.apiserver.store.selectors import selector

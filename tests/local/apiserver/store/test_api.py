@@ -11,6 +11,7 @@ import pytest
 
 from kfp_pytorch.launcher.constants import (
     CLAIM,
+    CONFIG_MAP,
     DEPLOYMENT,
     EVENT,
     INFERENCE_SERVICE,
@@ -20,7 +21,7 @@ from kfp_pytorch.launcher.constants import (
     Kind,
 )
 from kfp_pytorch.local.apiserver.errors import denied
-from kfp_pytorch.local.apiserver.registry import CONFIG_MAP, NAMESPACE, SECRET
+from kfp_pytorch.local.apiserver.registry import NAMESPACE, SECRET
 from kfp_pytorch.local.apiserver.store.api import ADDED, DELETED, MODIFIED, Api, ApiError
 
 Object = dict[str, Any]

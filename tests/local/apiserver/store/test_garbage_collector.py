@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kfp_pytorch.launcher.constants import EVENT, POD, PYTORCHJOB, WORKFLOW
-from kfp_pytorch.local.apiserver.registry import CONFIG_MAP, NAMESPACE
+from kfp_pytorch.launcher.constants import CONFIG_MAP, EVENT, POD, PYTORCHJOB, WORKFLOW
+from kfp_pytorch.local.apiserver.registry import NAMESPACE
 from kfp_pytorch.local.apiserver.store import garbage_collector
 from kfp_pytorch.local.apiserver.store.api import DELETED, Api, ApiError
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kfp_pytorch.launcher.constants import Kind
-from kfp_pytorch.local.apiserver.registry import CONFIG_MAP, SECRET
+from kfp_pytorch.launcher.constants import CONFIG_MAP, Kind
+from kfp_pytorch.local.apiserver.registry import SECRET
 from kfp_pytorch.local.controllers.kubelet.environment import (
     ConfigError,
     command,

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from kfp_pytorch.launcher.constants import CLAIM, POD
-from kfp_pytorch.local.apiserver.registry import CONFIG_MAP, SECRET
+from kfp_pytorch.launcher.constants import CLAIM, CONFIG_MAP, POD
+from kfp_pytorch.local.apiserver.registry import SECRET
 
 Object = dict[str, Any]
 Run = Callable[..., None]
