@@ -41,7 +41,8 @@ class Column:
     default: str | int = ""  # of native types: what stands where nothing is found
 
 
-@dataclass(frozen=True)
+# Compared and hashed by identity: what is made of a schema is kept for the type.
+@dataclass(frozen=True, eq=False)
 class Resource:
     """A resource type and how the server treats it.
 
@@ -77,16 +78,9 @@ def _read(name: str) -> Any:
 
 
 @cache
-def _own_definitions() -> list[Object]:
-    """The CustomResourceDefinitions of a server that is given none."""
-    items: list[Object] = _read("definitions.yaml")["items"]
-    return items
-
-
-@cache
-def _native() -> list[Resource]:
-    """The types that no CustomResourceDefinition makes."""
-    return [
+def _own() -> list[Resource]:
+    """The types of a server that is given no CustomResourceDefinitions."""
+    native = [
         Resource(
             Kind(*given.pop("kind")),
             columns=[_native_column(*each) for each in given.pop("columns", {}).items()],
@@ -94,6 +88,8 @@ def _native() -> list[Resource]:
         )
         for given in _read("native.yaml")
     ]
+    definitions = _read("definitions.yaml")["items"]
+    return [*native, *itertools.chain.from_iterable(map(_custom, definitions))]
 
 
 def _native_column(heading: str, cell: str | list[Any]) -> Column:
@@ -106,11 +102,8 @@ class Registry:
     """The resource types of one server; each definition adds a type or takes the place of one."""
 
     def __init__(self, definitions: Iterable[Object] = ()) -> None:
-        custom = (_custom(each) for each in (*_own_definitions(), *definitions))
-        self._resources = {
-            resource.kind: resource
-            for resource in (*_native(), *itertools.chain.from_iterable(custom))
-        }
+        given = itertools.chain.from_iterable(map(_custom, definitions))
+        self._resources = {resource.kind: resource for resource in (*_own(), *given)}
         self._paths = {
             (kind.group, kind.version, kind.plural): resource
             for kind, resource in self._resources.items()

@@ -180,7 +180,6 @@ def _watch(
 
 def _log(api: Api, settings: Settings, found: Target, request: Request) -> Response:
     query = request.query_params
-
     options = logs.Options(
         container=query.get("container", ""),
         follow=reads.yes(query, "follow"),
@@ -190,10 +189,7 @@ def _log(api: Api, settings: Settings, found: Target, request: Request) -> Respo
         tail=reads.number(query, "tailLines"),
         limit=reads.number(query, "limitBytes"),
     )
-    pod = api.find(POD, found.namespace or "", found.name)
-    if pod is None:
-        pod = api.get(POD, found.namespace or "", found.name)
-    log = logs.source(settings.log_root, pod, options)
+    log = logs.source(settings.log_root, api.existing(*found.key), options)
     if log is None:
         return Response(status_code=204)
     return Stream(logs.read(api, log, options), "text/plain")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kfp_pytorch.launcher.constants import Kind
 from kfp_pytorch.local.apiserver.registry import NAMESPACE, Registry, Resource
 
 
@@ -15,6 +16,11 @@ class Target:
     namespace: str | None = None  # the namespace; None for all, or for a type that lives in none
     name: str = ""  # the object's name; empty for the whole collection
     subresource: str = ""  # such as `status` or `log`, or empty
+
+    @property
+    def key(self) -> tuple[Kind, str, str]:
+        """The kind, namespace and name of the object, as `Api` takes them."""
+        return self.resource.kind, self.namespace or "", self.name
 
 
 def target(registry: Registry, path: str) -> Target | None:

@@ -69,11 +69,7 @@ def yes(query: Mapping[str, str], name: str) -> bool:
 
 def one(api: Api, target: Target, form: Shape) -> Object:
     """One object, in the form that is asked for."""
-    kind = target.resource.kind
-    obj = api.find(kind, target.namespace or "", target.name)
-    if obj is None:
-        return api.get(kind, target.namespace or "", target.name)
-    return shaped(api, target, obj, form)
+    return shaped(api, target, api.existing(*target.key), form)
 
 
 def shaped(api: Api, target: Target, obj: Object, form: Shape) -> Object:

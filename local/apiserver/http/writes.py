@@ -183,7 +183,7 @@ def _bind(api: Api, target: Target, sent: Sent) -> Done:
     def bind(pod: Object) -> None:
         pod["spec"]["nodeName"] = node
 
-    api.mutate(POD, target.namespace or "", target.name, bind)
+    api.mutate(*target.key, bind)
     return Done(_success(target, None), 201, is_status=True)
 
 
@@ -197,7 +197,7 @@ def _update(api: Api, target: Target, sent: Sent) -> Done:
     subresource = _subresource(target)
     obj = _object(target, sent)
     _check_name(target, obj)
-    api.get(target.resource.kind, target.namespace or "", target.name)
+    api.existing(*target.key)
     if target.resource.custom and not objects.metadata(obj).get("resourceVersion"):
         why = "Invalid value: 0x0: must be specified for an update"
         cause = Cause("FieldValueInvalid", "metadata.resourceVersion", why)
@@ -217,9 +217,9 @@ def _patch(api: Api, target: Target, sent: Sent) -> Done:
         if not sent.query.get("fieldManager"):
             cause = required("fieldManager", "is required for apply patch")
             raise invalid("PatchOptions", "meta.k8s.io", "", [cause])
-        if api.find(kind, target.namespace or "", target.name) is None:
+        if api.find(*target.key) is None:
             return _create(api, target, sent)
-    old = api.get(kind, target.namespace or "", target.name)
+    old = api.get(*target.key)
     text = sent.body.decode("utf-8", errors="replace")
     new = patches.patched(target.resource, old, sent.content_type, patch, text)
     if not isinstance(new, dict):
@@ -259,11 +259,10 @@ def _delete_options(sent: Sent) -> dict[str, Any]:
 
 def _delete(api: Api, target: Target, sent: Sent) -> Done:
     options = _delete_options(sent)
-    kind, namespace = target.resource.kind, target.namespace or ""
-    last = api.delete(kind, namespace, target.name, **options)
-    if api.find(kind, namespace, target.name) is not None and not options["dry_run"]:
+    last = api.delete(*target.key, **options)
+    if api.find(*target.key) is not None and not options["dry_run"]:
         return Done(last)
-    if kind.kind in _RETURN_DELETED and not target.resource.custom:
+    if target.resource.kind.kind in _RETURN_DELETED and not target.resource.custom:
         return Done(last)
     return Done(_success(target, last), is_status=True)
 

@@ -54,7 +54,7 @@ class Api:
         self._webhooks: dict[Kind, list[Callable[[Object], None]]] = {}
         self._mutating_webhooks: dict[Kind, list[Callable[[Object], None]]] = {}
         for name in _NAMESPACES:
-            self._write(NAMESPACE, ADDED, admission.namespace(name, clock()), None)
+            self.create(NAMESPACE, {"metadata": {"name": name}})
 
     def on_change(self, sink: Callable[[Kind, Change], None]) -> None:
         """Calls `sink` at every write, of whatever kind, before the write returns."""
@@ -74,9 +74,16 @@ class Api:
         """The store's own object, not to be changed, or None."""
         return self._table(kind).objects.get(self._key(kind, namespace, name))
 
+    def existing(self, kind: Kind, namespace: str, name: str) -> Object:
+        """The store's own object, not to be changed. Raises ApiError: 404 when it is not there."""
+        found = self.find(kind, namespace, name)
+        if found is None:
+            raise not_found(kind, name)
+        return found
+
     def get(self, kind: Kind, namespace: str, name: str) -> Object:
         """One object. Raises ApiError: 404 when it is not there."""
-        return objects.copy(self._existing(kind, namespace, name))
+        return objects.copy(self.existing(kind, namespace, name))
 
     def snapshot(self, kind: Kind, namespace: str | None = None) -> ObjectList:
         """The store's own objects, not to be changed, by namespace and name."""
@@ -148,7 +155,7 @@ class Api:
         `subresource`: `status` writes the status and nothing else; empty writes all but it.
         """
         resource = self.registry.of(kind)
-        old = self._existing(kind, objects.namespace(obj), objects.name(obj))
+        old = self.existing(kind, objects.namespace(obj), objects.name(obj))
         new = admission.changed_object(resource, old, obj, subresource)
         if new == old:
             return objects.copy(old)
@@ -193,7 +200,7 @@ class Api:
         and `resource_version` are preconditions. Returns the object as it was last, or is marked.
         """
         resource = self.registry.of(kind)
-        old = self._existing(kind, namespace, name)
+        old = self.existing(kind, namespace, name)
         _check_preconditions(kind, old, uid, resource_version)
         seconds = admission.pod_grace(old, grace) if kind == POD else 0
         new = self._marked(resource, old, propagation, seconds)
@@ -238,17 +245,11 @@ class Api:
     def _key(self, kind: Kind, namespace: str, name: str) -> Key:
         return (namespace if self.registry.of(kind).namespaced else "", name)
 
-    def _existing(self, kind: Kind, namespace: str, name: str) -> Object:
-        found = self.find(kind, namespace, name)
-        if found is None:
-            raise not_found(kind, name)
-        return found
-
     def _check_namespace(self, resource: Resource, obj: Object) -> None:
         if not resource.namespaced:
             return
         name = objects.namespace(obj)
-        found = self._existing(NAMESPACE, "", name)
+        found = self.existing(NAMESPACE, "", name)
         if objects.is_terminating(found):
             raise admission.terminating(resource.kind, objects.name(obj), name)
 

@@ -7,17 +7,9 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from kfp_pytorch.launcher.constants import POD, Kind
-from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.errors import (
-    ApiError,
-    Cause,
-    Object,
-    bad_request,
-    conflict,
-    forbidden,
-    invalid,
-)
-from kfp_pytorch.local.apiserver.registry import NAMESPACE, Resource
+from kfp_pytorch.local.apiserver import errors, objects
+from kfp_pytorch.local.apiserver.errors import ApiError, Cause, Object
+from kfp_pytorch.local.apiserver.registry import Resource
 from kfp_pytorch.local.apiserver.validation import fields, native, schemas
 
 # Only the server writes these.
@@ -50,21 +42,6 @@ def new_object(resource: Resource, obj: Object, time: datetime) -> Object:
     if resource.status:
         made.pop("status", None)
     return made if resource.custom else native.defaulted(resource, made)
-
-
-def namespace(name: str, time: datetime) -> Object:
-    """A namespace that exists from the start."""
-    return {
-        "kind": NAMESPACE.kind,
-        "apiVersion": NAMESPACE.api_version,
-        "metadata": {
-            "name": name,
-            "uid": str(uuid.uuid4()),
-            "creationTimestamp": objects.timestamp(time),
-        },
-        "spec": {"finalizers": ["kubernetes"]},
-        "status": {"phase": "Active"},
-    }
 
 
 def check_new(resource: Resource, obj: Object) -> None:
@@ -116,7 +93,7 @@ def terminating(kind: Kind, name: str, namespace: str) -> ApiError:
     why = f"unable to create new content in namespace {namespace} because it is being terminated"
     message = f"namespace {namespace} is being terminated"
     cause = Cause("NamespaceTerminating", "metadata.namespace", message)
-    return forbidden(kind, name, why, [cause])
+    return errors.forbidden(kind, name, why, [cause])
 
 
 def _readable(resource: Resource, sent: Object) -> Object:
@@ -127,7 +104,7 @@ def _readable(resource: Resource, sent: Object) -> Object:
     version = obj.setdefault("apiVersion", kind.api_version)
     obj.setdefault("kind", kind.kind)
     if version != kind.api_version:
-        raise bad_request(
+        raise errors.bad_request(
             f"the API version in the data ({version}) does not match the expected API version "
             f"({kind.api_version})"
         )
@@ -162,7 +139,7 @@ def _refuse(resource: Resource, obj: Object, causes: Iterable[Cause]) -> None:
     found = list(causes)
     if found:
         kind = str(obj.get("kind") or resource.kind.kind)
-        raise invalid(kind, resource.kind.group, objects.name(obj), found)
+        raise errors.invalid(kind, resource.kind.group, objects.name(obj), found)
 
 
 def _check_versions(kind: Kind, old: Object, new: Object) -> None:
@@ -172,9 +149,9 @@ def _check_versions(kind: Kind, old: Object, new: Object) -> None:
             f"Precondition failed: UID in precondition: {meta['uid']}, "
             f"UID in object meta: {stored['uid']}"
         )
-        raise conflict(kind, stored["name"], why)
+        raise errors.conflict(kind, stored["name"], why)
     if meta.get("resourceVersion") not in (None, "", stored["resourceVersion"]):
-        raise conflict(kind, stored["name"])
+        raise errors.conflict(kind, stored["name"])
 
 
 def _with_status(old: Object, new: Object) -> Object:

@@ -72,7 +72,7 @@ def check(resource: Resource, obj: Object) -> Iterator[Cause]:
     if resource.schema is None:
         return
     body = {key: value for key, value in obj.items() if key != "metadata"}
-    errors = list(_validator(_ById(resource.schema)).iter_errors(body))
+    errors = list(_validator(resource).iter_errors(body))
     # A real server names wrong values first, then what is missing.
     yield from (_cause(error) for error in errors if error.kind.name != "required")
     yield from (_cause(error) for error in errors if error.kind.name == "required")
@@ -86,24 +86,11 @@ def forbidden_changes(resource: Resource, old: Object, new: Object) -> Iterator[
 
 
 @lru_cache(maxsize=64)
-def _validator(schema: _ById) -> Draft7Validator:
+def _validator(resource: Resource) -> Draft7Validator:
     # Imported late: a server with nothing to check starts without it.
     from jsonschema_rs import Draft7Validator
 
-    return Draft7Validator(_plain(schema.schema), validate_formats=False)
-
-
-class _ById:
-    """A schema as a key of a cache, by its identity."""
-
-    def __init__(self, schema: Object) -> None:
-        self.schema = schema
-
-    def __hash__(self) -> int:
-        return id(self.schema)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ById) and other.schema is self.schema
+    return Draft7Validator(_plain(resource.schema), validate_formats=False)
 
 
 def _plain(schema: Any) -> Any:
@@ -113,9 +100,8 @@ def _plain(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     plain = {key: value for key, value in schema.items() if not key.startswith("x-kubernetes")}
-    for key in ("properties",):
-        if key in plain:
-            plain[key] = {name: _plain(value) for name, value in plain[key].items()}
+    if "properties" in plain:
+        plain["properties"] = {name: _plain(part) for name, part in plain["properties"].items()}
     for key in ("items", "additionalProperties", "not", "anyOf", "allOf", "oneOf"):
         if key in plain:
             plain[key] = _plain(plain[key])
