@@ -70,15 +70,21 @@ def owners(obj: Object) -> list[Object]:
     return list(metadata(obj).get("ownerReferences") or [])
 
 
-def owner_reference(owner: Object, kind: Kind) -> Object:
-    """The reference to an object that controls another; `kind` is the owner's."""
-    return {
-        "apiVersion": kind.api_version,
-        "kind": kind.kind,
+def controlled(kind: Kind, meta: Object, spec: Object, owner: Object, owner_kind: Kind) -> Object:
+    """An object that `owner` controls, in its namespace; `meta` is the rest of its metadata."""
+    reference = {
+        "apiVersion": owner_kind.api_version,
+        "kind": owner_kind.kind,
         "name": name(owner),
         "uid": metadata(owner)["uid"],
         "controller": True,
         "blockOwnerDeletion": True,
+    }
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": {**meta, "namespace": namespace(owner), "ownerReferences": [reference]},
+        "spec": spec,
     }
 
 

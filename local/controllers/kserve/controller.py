@@ -6,33 +6,13 @@ reconciliation is as measured on v0.19.
 
 from __future__ import annotations
 
-from kfp_pytorch.launcher.constants import (
-    DEPLOYMENT,
-    INFERENCE_SERVICE,
-    POD,
-    SERVICE,
-    SERVING_RUNTIME,
-    Kind,
-)
-from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.launcher import constants
+from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, POD, SERVING_RUNTIME, Kind
+from kfp_pytorch.local.apiserver import objects, registry
 from kfp_pytorch.local.apiserver.errors import Object
-from kfp_pytorch.local.apiserver.registry import (
-    AUTOSCALER,
-    CLUSTER_SERVING_RUNTIME,
-    SECRET,
-    SERVICE_ACCOUNT,
-)
 from kfp_pytorch.local.apiserver.store.api import DELETED, Api, ApiError
-from kfp_pytorch.local.controllers.kserve import webhook
+from kfp_pytorch.local.controllers.kserve import predictor, webhook
 from kfp_pytorch.local.controllers.kserve.ingress import Ingresses
-from kfp_pytorch.local.controllers.kserve.predictor import (
-    DEFAULT_PORT,
-    POD_LABEL,
-    predictor_autoscaler,
-    predictor_deployment,
-    predictor_name,
-    predictor_service,
-)
 from kfp_pytorch.local.controllers.kserve.runtimes import Refusal, select_runtime
 from kfp_pytorch.local.controllers.kserve.status import Observed, refused, status
 from kfp_pytorch.local.controllers.kserve.storage import storage_variables
@@ -67,7 +47,7 @@ class InferenceServiceController:
                 queue.watch_owned(DEPLOYMENT, INFERENCE_SERVICE),
                 self._watch_pods(),
                 self._watch_runtimes(SERVING_RUNTIME),
-                self._watch_runtimes(CLUSTER_SERVING_RUNTIME),
+                self._watch_runtimes(registry.CLUSTER_SERVING_RUNTIME),
             )
         finally:
             self._ingresses.close_all()
@@ -75,7 +55,7 @@ class InferenceServiceController:
     async def _watch_pods(self) -> None:
         """Route requests by every change of a pod; reconcile by init containers' changes alone."""
         async for change, pod in self._api.watch(POD):
-            name = objects.labels(pod).get(POD_LABEL)
+            name = objects.labels(pod).get(predictor.POD_LABEL)
             if not name:
                 continue
             key, uid = (objects.namespace(pod), name), objects.metadata(pod)["uid"]
@@ -141,20 +121,20 @@ class InferenceServiceController:
         """Create or change what belongs to the service; returns the runtime's name."""
         namespace = objects.namespace(service)
         runtimes = list(self._api.snapshot(SERVING_RUNTIME, namespace))
-        runtimes += self._api.snapshot(CLUSTER_SERVING_RUNTIME)
+        runtimes += self._api.snapshot(registry.CLUSTER_SERVING_RUNTIME)
         runtime = select_runtime(service, runtimes)
         account = service["spec"]["predictor"].get("serviceAccountName", "default")
         variables = storage_variables(
             service,
-            self._api.find(SERVICE_ACCOUNT, namespace, account),
-            lambda name: self._api.find(SECRET, namespace, name),
+            self._api.find(registry.SERVICE_ACCOUNT, namespace, account),
+            lambda name: self._api.find(registry.SECRET, namespace, name),
         )
-        deployment = predictor_deployment(service, runtime, variables)
+        deployment = predictor.make_deployment(service, runtime, variables)
         self._write(DEPLOYMENT, deployment)
-        self._write(AUTOSCALER, predictor_autoscaler(service))
-        service_object = predictor_service(service, deployment)
-        if self._api.find(SERVICE, namespace, objects.name(service_object)) is None:
-            self._api.create(SERVICE, service_object)
+        self._write(registry.AUTOSCALER, predictor.make_autoscaler(service))
+        service_object = predictor.make_service(service, deployment)
+        if self._api.find(constants.SERVICE, namespace, objects.name(service_object)) is None:
+            self._api.create(constants.SERVICE, service_object)
         return objects.name(runtime)
 
     def _write(self, kind: Kind, wanted: Object) -> None:
@@ -167,25 +147,20 @@ class InferenceServiceController:
         changed = {**objects.copy(existing), "spec": {**kept, **objects.copy(wanted["spec"])}}
         self._api.update(kind, changed)
 
-    def _deployment(self, service: Object) -> Object:
-        name = predictor_name(service)
-        return self._api.find(DEPLOYMENT, objects.namespace(service), name) or {}
-
     def _observe(self, service: Object, runtime: str = "", error: str = "") -> Observed:
-        url = self._route(service)
-        return Observed(self._deployment(service), self._pods(service), url, runtime, error)
+        where = objects.namespace(service), predictor.name_of(service)
+        deployment = self._api.find(DEPLOYMENT, *where) or {}
+        return Observed(deployment, self._pods(service), self._route(service), runtime, error)
 
     def _pods(self, service: Object) -> tuple[Object, ...]:
-        found = self._api.snapshot(POD, objects.namespace(service))
-        own = (pod for pod in found if objects.labels(pod).get(POD_LABEL) == objects.name(service))
+        found, name = self._api.snapshot(POD, objects.namespace(service)), objects.name(service)
+        own = (pod for pod in found if objects.labels(pod).get(predictor.POD_LABEL) == name)
         return tuple(sorted(own, key=_age, reverse=True))
 
     def _route(self, service: Object) -> str:
         """Pass requests to the pods that are ready; returns the URL, which stays the same."""
-        backends = []
-        for pod in filter(is_ready, self._pods(service)):
-            ports = pod["spec"]["containers"][0].get("ports") or [{"containerPort": DEFAULT_PORT}]
-            backends.append(self._ports.of(pod, int(ports[0]["containerPort"])))
+        ready = filter(is_ready, self._pods(service))
+        backends = [self._ports.of(pod, predictor.port_of(pod["spec"])) for pod in ready]
         return self._ingresses.route(objects.metadata(service)["uid"], backends)
 
 

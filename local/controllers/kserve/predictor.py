@@ -7,14 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 
-from kfp_pytorch.launcher.constants import (
-    DEPLOYMENT,
-    INFERENCE_SERVICE,
-    SERVICE,
-    SERVING_HOST_ENV,
-    Kind,
-)
+from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, SERVICE, SERVING_HOST_ENV
 from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
@@ -47,21 +42,28 @@ _RUNTIME_FIELDS = (
     *("labels", "disabled", "replicas", "builtInAdapter", "grpcEndpoint", "grpcDataEndpoint"),
     *("httpDataEndpoint", "storageHelper", "workerSpec"),
 )
+_owned = partial(objects.controlled, owner_kind=INFERENCE_SERVICE)
 # Of Go's templates: a field of the service, or a raw string.
 _PLACEHOLDER = re.compile(r"\{\{\s*(?:\.(Name|Namespace)|`([^`]*)`)\s*\}\}")
 
 
-def predictor_name(service: Object) -> str:
+def name_of(service: Object) -> str:
     """The name of the predictor's Deployment and Service."""
     return f"{objects.name(service)}-predictor"
 
 
-def predictor_deployment(service: Object, runtime: Object, storage: list[Object]) -> Object:
+def port_of(pod_spec: Object) -> int:
+    """The port at which a predictor's pod takes requests."""
+    ports = pod_spec["containers"][0].get("ports") or [{"containerPort": DEFAULT_PORT}]
+    return int(ports[0]["containerPort"])
+
+
+def make_deployment(service: Object, runtime: Object, storage: list[Object]) -> Object:
     """The Deployment of an InferenceService, without replicas: those the autoscaler sets.
 
     `storage`: the variables with the credentials of its storage. Raises Refusal.
     """
-    predictor, name = service["spec"]["predictor"], predictor_name(service)
+    predictor, name = service["spec"]["predictor"], name_of(service)
     labels = {
         **(runtime["spec"].get("labels") or {}),
         **objects.labels(service),
@@ -83,22 +85,22 @@ def predictor_deployment(service: Object, runtime: Object, storage: list[Object]
     }
     if predictor.get("deploymentStrategy"):
         spec["strategy"] = predictor["deploymentStrategy"]
-    return _owned(service, {**metadata, "name": name}, DEPLOYMENT, spec)
+    # A copy: else its metadata would be that of its template, too.
+    return _owned(DEPLOYMENT, objects.copy({**metadata, "name": name}), spec, service)
 
 
-def predictor_service(service: Object, made: Object) -> Object:
-    """The Service before the pods of a Deployment that `predictor_deployment` made."""
-    container = made["spec"]["template"]["spec"]["containers"][0]
-    ports = container.get("ports") or [{"containerPort": DEFAULT_PORT}]
-    port = {"port": SERVICE_PORT, "targetPort": ports[0]["containerPort"], "protocol": "TCP"}
-    metadata = {"name": predictor_name(service), "labels": made["metadata"]["labels"]}
+def make_service(service: Object, made: Object) -> Object:
+    """The Service before the pods of a Deployment that `make_deployment` made."""
+    target = port_of(made["spec"]["template"]["spec"])
+    port = {"port": SERVICE_PORT, "targetPort": target, "protocol": "TCP"}
+    metadata = {"name": name_of(service), "labels": made["metadata"]["labels"]}
     selector = made["spec"]["selector"]["matchLabels"]
-    return _owned(service, metadata, SERVICE, {"selector": selector, "ports": [port]})
+    return _owned(SERVICE, metadata, {"selector": selector, "ports": [port]}, service)
 
 
-def predictor_autoscaler(service: Object) -> Object:
+def make_autoscaler(service: Object) -> Object:
     """The autoscaler that keeps the Deployment's replicas within the predictor's bounds."""
-    predictor, name = service["spec"]["predictor"], predictor_name(service)
+    predictor, name = service["spec"]["predictor"], name_of(service)
     least = max(1, predictor.get("minReplicas", 1))
     target = {"apiVersion": DEPLOYMENT.api_version, "kind": DEPLOYMENT.kind, "name": name}
     cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}
@@ -108,18 +110,7 @@ def predictor_autoscaler(service: Object) -> Object:
         "maxReplicas": max(least, predictor.get("maxReplicas", 0)),
         "metrics": [{"type": "Resource", "resource": cpu}],
     }
-    return _owned(service, {"name": name}, AUTOSCALER, spec)
-
-
-def _owned(service: Object, metadata: Object, kind: Kind, spec: Object) -> Object:
-    owner = objects.owner_reference(service, INFERENCE_SERVICE)
-    namespace = objects.namespace(service)
-    return {
-        "apiVersion": kind.api_version,
-        "kind": kind.kind,
-        "metadata": {**metadata, "namespace": namespace, "ownerReferences": [owner]},
-        "spec": objects.copy(spec),
-    }
+    return _owned(AUTOSCALER, {"name": name}, spec, service)
 
 
 def _pod_spec(service: Object, runtime: Object, storage: list[Object]) -> Object:

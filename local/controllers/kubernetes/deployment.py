@@ -98,17 +98,13 @@ class _Reconciliation:
 
     def _pod(self) -> Object:
         template = objects.copy(self.deployment["spec"]["template"])
-        metadata = template.get("metadata") or {}
-        return {
-            "metadata": {
-                "generateName": f"{objects.name(self.deployment)}-{self.digest}-",
-                "namespace": objects.namespace(self.deployment),
-                "labels": {**(metadata.get("labels") or {}), HASH_LABEL: self.digest},
-                "annotations": metadata.get("annotations") or {},
-                "ownerReferences": [objects.owner_reference(self.deployment, DEPLOYMENT)],
-            },
-            "spec": template["spec"],
+        given = template.get("metadata") or {}
+        metadata = {
+            "generateName": f"{objects.name(self.deployment)}-{self.digest}-",
+            "labels": {**(given.get("labels") or {}), HASH_LABEL: self.digest},
+            "annotations": given.get("annotations") or {},
         }
+        return objects.controlled(POD, metadata, template["spec"], self.deployment, DEPLOYMENT)
 
     # The status.
 

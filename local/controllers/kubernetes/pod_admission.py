@@ -12,14 +12,8 @@ from functools import partial
 from typing import Any
 
 from kfp_pytorch.launcher.constants import POD
-from kfp_pytorch.local.apiserver import objects
+from kfp_pytorch.local.apiserver import objects, registry
 from kfp_pytorch.local.apiserver.errors import Object, forbidden
-from kfp_pytorch.local.apiserver.registry import (
-    PRIORITY_CLASS,
-    RESOURCE_QUOTA,
-    RUNTIME_CLASS,
-    SERVICE_ACCOUNT,
-)
 from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.controllers.kubernetes.node import total
 from kfp_pytorch.local.controllers.kubernetes.status import ENDED_PHASES, phase
@@ -74,24 +68,24 @@ def _check(api: Api, pod: Object) -> None:
 
 def _no_account(api: Api, pod: Object) -> str:
     namespace, name = objects.namespace(pod), pod["spec"].get("serviceAccountName") or _ACCOUNT
-    if name == _ACCOUNT or api.find(SERVICE_ACCOUNT, namespace, name):
+    if name == _ACCOUNT or api.find(registry.SERVICE_ACCOUNT, namespace, name):
         return ""
     return f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
 
 
 def _no_class(api: Api, pod: Object) -> str:
     name = pod["spec"].get("priorityClassName") or _CLASSES[0]
-    if name not in _CLASSES and not api.find(PRIORITY_CLASS, "", name):
+    if name not in _CLASSES and not api.find(registry.PRIORITY_CLASS, "", name):
         return f"no PriorityClass with name {name} was found"
     runtime = pod["spec"].get("runtimeClassName")
-    if runtime and not api.find(RUNTIME_CLASS, "", runtime):
+    if runtime and not api.find(registry.RUNTIME_CLASS, "", runtime):
         return f'pod rejected: RuntimeClass "{runtime}" not found'
     return ""
 
 
 def _over_quota(api: Api, pod: Object) -> str:
     namespace = objects.namespace(pod)
-    for quota in api.snapshot(RESOURCE_QUOTA, namespace):
+    for quota in api.snapshot(registry.RESOURCE_QUOTA, namespace):
         hard = (quota.get("spec") or {}).get("hard") or {}
         unstated = list(_unstated(pod, hard))
         if unstated:

@@ -6,6 +6,7 @@ Source: kubeflow/trainer v1.9.3, `pkg/controller.v1/pytorch/{envvar,master,elast
 
 from __future__ import annotations
 
+from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.constants import INIT_CONTAINER, PYTORCH_CONTAINER, PYTORCHJOB
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
@@ -112,14 +113,12 @@ def pod(job: Object, replica_type: str, index: int) -> Object:
     spec["restartPolicy"] = "Never" if policy == "ExitCode" else policy
     metadata: Object = {
         "name": replica_name(job, replica_type, index),
-        "namespace": objects.namespace(job),
         "labels": {**(meta.get("labels") or {}), **named},
-        "ownerReferences": [objects.owner_reference(job, PYTORCHJOB)],
     }
     for field in ("annotations", "finalizers"):
         if meta.get(field):
             metadata[field] = meta[field]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    return objects.controlled(constants.POD, metadata, spec, job, PYTORCHJOB)
 
 
 def service(job: Object, replica_type: str, index: int) -> Object:
@@ -130,17 +129,9 @@ def service(job: Object, replica_type: str, index: int) -> Object:
         {"name": port.get("name", ""), "port": port["containerPort"]}
         for port in _pytorch_container(replica)["ports"]
     ]
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {
-            "name": replica_name(job, replica_type, index),
-            "namespace": objects.namespace(job),
-            "labels": named,
-            "ownerReferences": [objects.owner_reference(job, PYTORCHJOB)],
-        },
-        "spec": {"clusterIP": "None", "selector": named, "ports": ports},
-    }
+    metadata = {"name": replica_name(job, replica_type, index), "labels": named}
+    spec = {"clusterIP": "None", "selector": named, "ports": ports}
+    return objects.controlled(constants.SERVICE, metadata, spec, job, PYTORCHJOB)
 
 
 def _env(job: Object, replica_type: str, index: int) -> list[Object]:

@@ -17,7 +17,7 @@ from kfp_pytorch.launcher.kserve.manifest import (
     manifest,
     parse_inputs,
 )
-from kfp_pytorch.local.controllers.kserve.predictor import predictor_deployment
+from kfp_pytorch.local.controllers.kserve.predictor import make_deployment
 
 URI = "minio://mlpipeline/v2/artifacts/train/run-1/model"
 TRAINED = {"storage_uri": "pvc://kfp-pytorch/run-1/job/export", "format": MODEL_FORMAT}
@@ -119,7 +119,7 @@ def test_a_variable_that_looks_like_a_template_reaches_the_server_byte_for_byte(
     predictor = {"model": model}
     service = {"metadata": {"name": "a", "namespace": "b", "uid": "c"}}
     runtime = {"spec": {"containers": [{"name": "kserve-container", "args": ["{{.Name}}"]}]}}
-    made = predictor_deployment(service | {"spec": {"predictor": predictor}}, runtime, [])
+    made = make_deployment(service | {"spec": {"predictor": predictor}}, runtime, [])
     container = made["spec"]["template"]["spec"]["containers"][0]
     env = {v["name"]: v.get("value") for v in container["env"]}
     assert values.items() <= env.items()

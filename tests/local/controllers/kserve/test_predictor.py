@@ -11,10 +11,7 @@ import pytest
 import yaml
 
 from kfp_pytorch.launcher import constants
-from kfp_pytorch.local.controllers.kserve.predictor import (
-    predictor_autoscaler,
-    predictor_deployment,
-)
+from kfp_pytorch.local.controllers.kserve.predictor import make_autoscaler, make_deployment
 from kfp_pytorch.local.controllers.kserve.runtimes import Refusal, select_runtime
 from kfp_pytorch.local.controllers.kserve.storage import storage_variables
 
@@ -115,7 +112,7 @@ def test_the_models_container_is_the_runtimes_overridden_by_the_model() -> None:
         "env": [{"name": "A", "value": "1"}],
         "resources": {"limits": {"cpu": "4"}},
     }
-    made = predictor_deployment(
+    made = make_deployment(
         service(model=model, minReplicas=2, annotations={"a": "b"}), runtime(), []
     )
     container = made["spec"]["template"]["spec"]["containers"][0]
@@ -141,13 +138,13 @@ def test_the_replicas_are_the_autoscalers(
     least: int | None, most: int | None, bounds: tuple[int, int]
 ) -> None:
     given = {"minReplicas": least, "maxReplicas": most}
-    made = predictor_autoscaler(service(**{k: v for k, v in given.items() if v is not None}))
+    made = make_autoscaler(service(**{k: v for k, v in given.items() if v is not None}))
     assert made["metadata"]["name"] == "digits-predictor"
     assert (made["spec"]["minReplicas"], made["spec"]["maxReplicas"]) == bounds
 
 
 def test_a_model_on_a_claim_is_mounted_and_one_in_a_bucket_downloaded() -> None:
-    spec = predictor_deployment(service(), runtime(), [])["spec"]["template"]["spec"]
+    spec = make_deployment(service(), runtime(), [])["spec"]["template"]["spec"]
     assert spec["volumes"][0]["persistentVolumeClaim"] == {"claimName": "models"}
     assert spec["containers"][0]["volumeMounts"] == [
         {
@@ -159,7 +156,7 @@ def test_a_model_on_a_claim_is_mounted_and_one_in_a_bucket_downloaded() -> None:
     ]
     assert "initContainers" not in spec
     bucket = service("s3://models/digits")
-    spec = predictor_deployment(bucket, runtime(), [])["spec"]["template"]["spec"]
+    spec = make_deployment(bucket, runtime(), [])["spec"]["template"]["spec"]
     assert spec["initContainers"][0]["args"] == ["s3://models/digits", "/mnt/models"]
     assert spec["initContainers"][0]["name"] == "storage-initializer"
 
@@ -184,6 +181,6 @@ def test_the_credentials_of_a_bucket_come_from_the_service_accounts_secret() -> 
 
 
 def test_the_predictor_listens_on_the_address_of_the_local_cluster() -> None:
-    made = predictor_deployment(service(), runtime(), [])
+    made = make_deployment(service(), runtime(), [])
     variables = made["spec"]["template"]["spec"]["containers"][0]["env"]
     assert {"name": constants.SERVING_HOST_ENV, "value": "127.0.0.1"} in variables
