@@ -111,10 +111,7 @@ def start_owned(
 ) -> ClusterHandle:
     """Start a cluster that ends with this process, also when that is killed.
 
-    `port`: the port of its API server; 0 for a free one. `crds`: a folder with
-    CustomResourceDefinitions to validate by; None for those it comes with. `owner`: what may detach
-    it later; None if nothing will. Returns the cluster, ready for requests. Raises ClusterError: it
-    cannot start, as when the port or the root is in use.
+    `owner`: what may detach it later; None if nothing will. See `start_detached` for the rest.
     """
     line, fds = guarded.command(_command(root, port, crds), grace=_GRACE, owner=owner)
     return _start(root, line, fds)

@@ -46,15 +46,12 @@ class Run:
     """A local run's identity, which a resumed run keeps.
 
     The URIs of its artifacts depend on `name`, and the names of jobs depend on these URIs.
-
-    Attributes:
-        arguments: The arguments that were given, by parameter.
     """
 
     name: str  # the name of the run's folder below the folder of all runs
     id: str  # the run's id, the value of `dsl.PIPELINE_JOB_ID_PLACEHOLDER`
     pipeline: str  # the pipeline's name
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)  # those that were given, by parameter
 
 
 def local_form(spec: dict[str, Any], name: str) -> dict[str, Any]:

@@ -121,8 +121,7 @@ class PodObject:
 
     def ended(self, exit_code: int, message: str, when: datetime) -> None:
         """Record how the program ended."""
-        phase = "Succeeded" if exit_code == 0 else "Failed"
-        reason = "Completed" if exit_code == 0 else "Error"
+        phase, reason = ("Failed", "Error") if exit_code else ("Succeeded", "Completed")
         state = {
             "exitCode": exit_code,
             "reason": reason,

@@ -78,10 +78,9 @@ def popen(
     `grace` or `guard.ORPHAN_GRACE` seconds, whichever is shorter. `terminate()` on the result ends
     them earlier.
 
-    `grace`: seconds from SIGTERM to SIGKILL. `to_all`: whether SIGTERM is sent to every descendant,
-    not to the command alone. `pass_fds`: as for `subprocess.Popen`; the guard has them open, too.
-    `options`: others of `subprocess.Popen`, such as `env`; without `stdin` there is none. Returns
-    the guard's process; its exit status is the command's, or 128 + N after signal N.
+    `grace`, `to_all`: as for `command`. `pass_fds`: as for `subprocess.Popen`; the guard has them
+    open, too. `options`: others of `subprocess.Popen`, such as `env`; without `stdin` there is
+    none. Returns the guard's process; its exit status is the command's, or 128 + N after signal N.
     """
     line, fds = command(argv, grace=grace, to_all=to_all)
     options = {"stdin": subprocess.DEVNULL, **options}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from kfp_pytorch.local.controllers.kubelet.container_config import CreateError, 
 from kfp_pytorch.local.controllers.kubelet.environment import ConfigError
 from kfp_pytorch.local.controllers.kubelet.pod_status import ContainerState
 from kfp_pytorch.local.controllers.kubelet.process import Process, ProcessSpec, StartError, tail
+from kfp_pytorch.local.controllers.kubelet.timing import sleep
 from kfp_pytorch.local.quantities import quantity
 
 _KILLED = 137
@@ -133,7 +133,7 @@ class Container:
                 reason = _REASONS.get(type(error), "CreateContainerError")
                 self._wait(reason, str(error))
                 self._event("Warning", "Failed", f"Error: {error}")
-                await self._sleep(_RETRY_S)
+                await sleep(_RETRY_S, self._stopping)
             else:
                 message = f'Container image "{self._spec["image"]}" already present on machine'
                 self._event("Normal", "Pulled", message)
@@ -207,11 +207,11 @@ class Container:
             self._changed()
         delay = self._timing.before(restart)
         reported_after = min(delay, self._timing.crash_loop)
-        await self._sleep(reported_after)
+        await sleep(reported_after, self._stopping)
         self.state.last_state = {"terminated": ended}
         if restart > 1 and not self._stopping.is_set():
             self._report_crash_loop(delay)
-            await self._sleep(delay - reported_after)
+            await sleep(delay - reported_after, self._stopping)
         if not self._stopping.is_set():
             self.state.restarts += 1
             # As a kubelet, it keeps the log of the run before, and none that is older.
@@ -224,11 +224,6 @@ class Container:
         self._wait("CrashLoopBackOff", f"back-off {delay:g}s {message}")
         message = f"Back-off restarting failed container {self._name} in pod {pod}"
         self._event("Warning", "BackOff", message)
-
-    async def _sleep(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
 
     def _wait(self, reason: str, message: str) -> None:
         waiting = {"waiting": {"reason": reason, "message": message}}

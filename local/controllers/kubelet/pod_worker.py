@@ -18,6 +18,7 @@ from kfp_pytorch.local.apiserver.store.api import ApiError
 from kfp_pytorch.local.controllers.kubelet import pod_status, volumes
 from kfp_pytorch.local.controllers.kubelet.container import Container
 from kfp_pytorch.local.controllers.kubelet.container_config import Node, Place
+from kfp_pytorch.local.controllers.kubelet.timing import sleep
 from kfp_pytorch.local.controllers.kubelet.volumes import VolumeError
 
 _MOUNT_RETRY_S = 1.0
@@ -95,7 +96,7 @@ class PodWorker:
                 container.mark_unknown()
         await self._stop_sidecars()
         self.write_status()
-        await self._sleep(self._node.timing.sync)
+        await sleep(self._node.timing.sync, self._stopping)
         self._ended = True
         self.write_status()
         self._confirm_deletion()
@@ -180,16 +181,9 @@ class PodWorker:
             try:
                 return volumes.prepare(place.pod, place.folder, place.node.root, place.find)
             except (VolumeError, OSError) as error:
-                event = (place.pod, "Warning", "FailedMount", str(error))
-                self._node.recorder.event(*event)
-            await self._sleep(_MOUNT_RETRY_S)
+                self._node.recorder.event(place.pod, "Warning", "FailedMount", str(error))
+            await sleep(_MOUNT_RETRY_S, self._stopping)
         return {}
-
-    async def _sleep(self, seconds: float) -> None:
-        """Sleep until the pod is stopped, at most so long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
 
     def _confirm_deletion(self) -> None:
         """Remove a deleted pod from the API, now that no process of it runs."""

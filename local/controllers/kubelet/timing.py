@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from dataclasses import dataclass
 
 
@@ -22,3 +24,10 @@ class Timing:
         if restart <= 1:
             return self.sync
         return float(min(self.first_backoff * 2 ** (restart - 2), self.longest_backoff))
+
+
+async def sleep(seconds: float, stopping: asyncio.Event) -> None:
+    """Sleep until `stopping` is set, at most so long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stopping.wait()

@@ -36,12 +36,11 @@ def _volume(volume: Object, pod: Object, own: Path, root: Path, find: Find) -> P
     elif "hostPath" in volume:
         own = Path(volume["hostPath"]["path"])
     elif "secret" in volume:
-        name = volume["secret"].get("secretName", "")
-        _write(own, volume, _source(SECRET, name, volume, "secret", find), volume["secret"])
+        wanted = volume["secret"]
+        _write(own, volume, SECRET, wanted.get("secretName", ""), wanted, find)
     elif "configMap" in volume:
-        name = volume["configMap"].get("name", "")
-        source = _source(CONFIG_MAP, name, volume, "configMap", find)
-        _write(own, volume, source, volume["configMap"])
+        wanted = volume["configMap"]
+        _write(own, volume, CONFIG_MAP, wanted.get("name", ""), wanted, find)
     elif not any(kind in volume for kind in _EMPTY):
         kind = next((key for key in volume if key != "name"), "none")
         raise VolumeError(
@@ -52,18 +51,15 @@ def _volume(volume: Object, pod: Object, own: Path, root: Path, find: Find) -> P
     return own
 
 
-def _source(kind: Kind, name: str, volume: Object, field: str, find: Find) -> Object:
+def _write(folder: Path, volume: Object, kind: Kind, name: str, wanted: Object, find: Find) -> None:
+    """Write the files of a Secret or a ConfigMap."""
     found = find(kind, name)
-    if found is None and not volume[field].get("optional"):
+    if found is None and not wanted.get("optional"):
         raise VolumeError(
             f'MountVolume.SetUp failed for volume "{volume["name"]}" : '
             f'{kind.kind.lower()} "{name}" not found'
         )
-    return found or {}
-
-
-def _write(folder: Path, volume: Object, source: Object, wanted: Object) -> None:
-    contents = files(source)
+    contents = files(found or {})
     items = wanted.get("items") or [{"key": key, "path": key} for key in contents]
     mode = wanted.get("defaultMode", 0o644)
     for item in items:
