@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,113 +23,19 @@ LANGUAGE_PREFIX = "lm-"
 LANGUAGE_MODELS = ("tiny", "10m", "125m", "1.4b", "7b")
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
-# The defaults of language models, where they differ.
-LANGUAGE_DEFAULTS: dict[str, Any] = {
-    "dataset": TEXT,
-    "optimizer": "adamw",
-    "epochs": 1,
-    "batch_size": 16,
-    "lr": 1e-3,
-    "lr_scaling": "none",
-    "warmup_epochs": 0.05,
-    "weight_decay": 0.1,
-    "label_smoothing": 0.0,
-}
 DEFAULT_OUTPUT = "kfp-pytorch-output"
-_FROM_ONE = (
-    *("epochs", "batch_size", "log_every", "checkpoint_every", "keep"),
-    *("shuffle_block", "prefetch", "accumulate"),
+# See the head of that file.
+_ARGUMENTS: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("arguments.toml").read_text(encoding="utf-8")
 )
-_FROM_ZERO = (
-    *("max_train_samples", "seed", "warmup_epochs", "weight_decay"),
-    *("skip_corrupt", "rank_timeout", "checkpoint_every_steps"),
-    *("max_steps", "clip_norm"),
-)
-# Ignored, arguments of the other kind of model would seem to have an effect.
-_LANGUAGE_ONLY = ("max_steps", "text_files", "seq_len", "recompute", "clip_norm")
-_IMAGES_ONLY = ("data_dir", "download", "image_size", "max_train_samples", "skip_corrupt")
 _PATHS = ("output", "resume_from", "data_dir")
 # The largest number of 32 bits, and more than any argument can mean: beyond it torch overflows.
 _MOST = 2**32 - 1
-# Each has a place on the device.
-_MOST_SKIPPED = 1_000_000
-# Each is a process.
-_MOST_WORKERS = 1024
-# An image of that side takes most of a gigabyte.
-_MOST_SIDE = 8192
 
 
 @dataclass(frozen=True)
 class Config:
-    """The arguments of a training run. Each entry below is the text of `--help`.
-
-    Attributes:
-        dataset: `digits`, `fashion-mnist`, `imagefolder`, `shards` or `synthetic`; `text` for a
-            language model.
-        model: `small_cnn`, the name of a classification model of torchvision, or a language model:
-            `lm-tiny`, `lm-10m`, `lm-125m`, `lm-1.4b` or `lm-7b`.
-        epochs: Passes through the data.
-        max_steps: For language models: steps after which training ends, if the epochs have not
-            ended before; 0 for no limit.
-        batch_size: Samples in a batch of one process; the global batch is this times the
-            number of processes.
-        lr: The learning rate of one process.
-        lr_scaling: `linear` multiplies `lr` by the number of processes, `none` does not.
-        warmup_epochs: Epochs over which the rate goes from `lr` to the scaled rate.
-        optimizer: `sgd` or `adamw`; a language model takes adamw.
-        momentum: SGD's momentum.
-        weight_decay: The optimizer's weight decay.
-        label_smoothing: Label smoothing of the training loss, from 0 to below 1.
-        image_size: Height and width to which images are resized; 0 leaves those in memory as they
-            are, and takes 224 for those in files.
-        text_files: Files and folders with text for a language model; by default the sources of
-            Python's standard library.
-        seq_len: Bytes that a language model reads at once; 0 takes the model's own.
-        parallelism: How ranks share a language model: ways out of ddp, fsdp2, tp and pp with their
-            sizes, such as `fsdp2=2,tp=2`; one may go without a size. Image models take ddp.
-        recompute: What backward of a language model computes again instead of keeping it: `none`,
-            `selective` or `full`.
-        clip_norm: The largest global norm of a language model's gradients; 0 for no limit.
-        data_dir: The folder of a data set that is not part of a package; for imagefolder and
-            shards a path or an fsspec URI.
-        download: Whether to download a data set that is not in `data_dir`.
-        max_train_samples: Train on this many samples only; 0 means all.
-        seed: Seed of the weights, of dropout, of the order of samples and of random crops.
-        shuffle_block: Neighbours in a shard that are shuffled and read together; 1 shuffles each
-            sample by itself.
-        workers: Processes of each rank that read and decode files; -1 means one less than the CPU
-            cores of the rank, 0 means none.
-        prefetch: Batches that workers prepare ahead.
-        decode: Where JPEGs are decoded: `cpu`, `gpu` or `auto`.
-        skip_corrupt: Images that cannot be decoded and are left out by each process, at most.
-        accumulate: Parts in which a process computes its batch, one after the other: their
-            gradients add up, and memory is needed for one part only.
-        precision: What matrices are multiplied in: `bf16`, `fp32` or `auto`, which is bf16 on GPUs
-            that have it.
-        tf32: Whether a GPU multiplies float32 matrices with the precision of TF32.
-        channels_last: Whether the channels of an image are neighbours in a GPU's memory.
-        compile: Whether the model is compiled: `on`, `off` or `auto`, which is on for GPUs where
-            there is a compiler.
-        cudnn_benchmark: Whether a GPU benchmarks its convolutions and uses the fastest ones.
-        fused_optimizer: Whether a GPU updates all weights in one kernel.
-        static_graph: Whether ranks may rely on the same weights being used in every step.
-        log_every: Steps between two reports of the training loss.
-        skip_bad_steps: How many steps whose loss or gradients are not finite are skipped before
-            training stops; 0 stops at the first.
-        rank_timeout: Seconds without progress after which a rank counts as hanging; 0 means never.
-        metrics_port: The port at which each node serves metrics for Prometheus; 0 for none.
-        profile_steps: Steps to trace as FIRST:LAST, counted from 1; empty for none.
-        profile_ranks: The ranks to trace with commas between them, or `all`.
-        checkpoint_every: Epochs between two checkpoints.
-        checkpoint_every_steps: Steps between two checkpoints, beside those after epochs; 0 for
-            none.
-        keep: How many of the newest checkpoints to keep, beside the one with the lowest loss on
-            held-out samples.
-        resume: `auto` resumes from the newest checkpoint, `never` deletes all checkpoints.
-        collective_timeout: Seconds that a rank waits for the others in one exchange.
-        output: The job's folder, a path or an fsspec URI.
-        resume_from: Another job's folder to start from; empty for none.
-    """
+    """The arguments of a training run; `arguments.toml` says what each means, and its limits."""
 
     dataset: str = "digits"
     model: str = "small_cnn"
@@ -180,26 +87,18 @@ class Config:
     resume_from: str = ""
 
     def __post_init__(self) -> None:
-        _one_of("lr-scaling", self.lr_scaling, ("linear", "none"))
-        _one_of("resume", self.resume, ("auto", "never"))
-        _one_of("optimizer", self.optimizer, ("sgd", "adamw"))
-        _one_of("decode", self.decode, ("auto", "cpu", "gpu"))
-        _one_of("precision", self.precision, ("auto", "bf16", "fp32"))
-        _one_of("compile", self.compile, ("auto", "on", "off"))
-        for name in _FROM_ONE:
-            _between(name, getattr(self, name), 1)
-        for name in _FROM_ZERO:
-            _between(name, getattr(self, name), 0)
+        for name, about in _ARGUMENTS.items():
+            if "choices" in about:
+                _one_of(name, getattr(self, name), about["choices"])
+        for name, about in _ARGUMENTS.items():
+            if "least" in about:
+                _between(name, getattr(self, name), about["least"], about.get("most", _MOST))
         self._check_model()
-        _between("image_size", self.image_size, 0, _MOST_SIDE)
-        _between("workers", self.workers, -1, _MOST_WORKERS)
-        _between("skip_bad_steps", self.skip_bad_steps, 0, _MOST_SKIPPED)
         if self.accumulate > 1 and self.batch_size < 2 * self.accumulate:
             raise ConfigError(
                 f"--accumulate is {self.accumulate}, and --batch-size {self.batch_size} leaves "
                 "less than 2 samples to a part; give fewer parts or a larger batch"
             )
-        _between("collective_timeout", self.collective_timeout, 1)
         if self.rank_timeout:
             _between("rank_timeout", self.rank_timeout, 1)
         if not 0 <= self.metrics_port < 65536:
@@ -238,7 +137,7 @@ class Config:
             _one_of("model", self.model, [LANGUAGE_PREFIX + name for name in LANGUAGE_MODELS])
             _one_of(f"dataset of {self.model}", self.dataset, (TEXT,))
             _one_of(f"optimizer of {self.model}", self.optimizer, ("adamw",))
-            self._refuse(_IMAGES_ONLY, "an image model")
+            self._refuse_those_of("an image model")
             if self.seq_len:
                 _between("seq_len", self.seq_len, 2)
             if self.batch_size % self.accumulate:
@@ -253,13 +152,13 @@ class Config:
                 f"--parallelism is {self.parallelism!r}; image models take ddp alone, and language "
                 f"models such as --model {LANGUAGE_PREFIX}tiny all ways"
             )
-        self._refuse(_LANGUAGE_ONLY, "a language model")
+        self._refuse_those_of("a language model")
 
-    def _refuse(self, names: Sequence[str], other: str) -> None:
-        """Refuses arguments of another kind of model."""
+    def _refuse_those_of(self, other: str) -> None:
+        """Refuses arguments of another kind of model: they would seem to have an effect."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name in names and value != field.default:
+            if _ARGUMENTS[field.name].get("only") == other and value != field.default:
                 raise ConfigError(
                     f"{_flag(field.name)} is {value!r}, and {self.model} has no use for it; "
                     f"leave it out, or train {other}"
@@ -272,7 +171,8 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     parser = _parser(output, environ.get(RESUME_FROM_ENV, "").strip())
     parsed = parser.parse_args(arguments)
     if parsed.model.startswith(LANGUAGE_PREFIX):
-        parser.set_defaults(**LANGUAGE_DEFAULTS)
+        defaults = {name: about.get("language") for name, about in _ARGUMENTS.items()}
+        parser.set_defaults(**{k: value for k, value in defaults.items() if value is not None})
         parsed = parser.parse_args(arguments)
     # With a blank before it a path would be a relative one.
     trimmed = {name: getattr(parsed, name).strip() for name in _PATHS}
@@ -294,12 +194,12 @@ def _parser(output: str, resume_from: str) -> argparse.ArgumentParser:
         description="Trains an image classifier or a language model on all processes of the job.",
         allow_abbrev=False,
     )
-    helps = _attribute_helps()
     defaults = {"output": output, "resume_from": resume_from}
     for field in dataclasses.fields(Config):
         flag = _flag(field.name)
         default = defaults.get(field.name, field.default)
-        text = f"{helps[field.name]} (default: {default!r})".replace("%", "%%")
+        words = " ".join(_ARGUMENTS[field.name]["help"].split())
+        text = f"{words} (default: {default!r})".replace("%", "%%")
         if isinstance(field.default, tuple):
             parser.add_argument(flag, dest=field.name, default=default, help=text, nargs="*")
         elif isinstance(field.default, bool):
@@ -309,21 +209,6 @@ def _parser(output: str, resume_from: str) -> argparse.ArgumentParser:
             kind = type(field.default)
             parser.add_argument(flag, dest=field.name, default=default, help=text, type=kind)
     return parser
-
-
-def _attribute_helps() -> dict[str, str]:
-    """Each argument's help, which is its entry in the docstring of `Config`."""
-    helps: dict[str, str] = {}
-    name = ""
-    for line in (Config.__doc__ or "").partition("Attributes:")[2].splitlines():
-        words = line.strip()
-        head, colon, rest = words.partition(":")
-        if colon and head in Config.__dataclass_fields__:
-            name, words = head, rest.strip()
-            helps[name] = ""
-        if name and words:
-            helps[name] = f"{helps[name]} {words}".strip()
-    return helps
 
 
 def _canonical(uri: str) -> str:
