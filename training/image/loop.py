@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from kfp_pytorch.training import lifecycle
 from kfp_pytorch.training.arguments.config import Config
 from kfp_pytorch.training.checkpoint import job_state
 from kfp_pytorch.training.checkpoint.checkpoints import Checkpoints
@@ -29,18 +30,6 @@ from kfp_pytorch.training.faults.stopping import StopAgreement
 from kfp_pytorch.training.image import models
 from kfp_pytorch.training.image.export import write_export
 from kfp_pytorch.training.learning_rate import learning_rate, peak_rate
-from kfp_pytorch.training.lifecycle import Job as BaseJob
-from kfp_pytorch.training.lifecycle import (
-    Start,
-    check_finite,
-    close_epoch,
-    conclude,
-    diverged,
-    open_output,
-    report_training,
-    save_and_stop,
-    save_if_due,
-)
 from kfp_pytorch.training.parallel import compute_options
 from kfp_pytorch.training.parallel.compute_options import ComputeOptions
 from kfp_pytorch.training.parallel.process_group import share_buffers
@@ -59,7 +48,7 @@ _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job(BaseJob):
+class Job(lifecycle.Job):
     """What this loop works with."""
 
     data: ImageData  # the data set
@@ -91,7 +80,7 @@ class Job(BaseJob):
         )
 
 
-def train(start: Start) -> dict[str, Any]:
+def train(start: lifecycle.Start) -> dict[str, Any]:
     """Trains, evaluates and exports a model. Returns the result, on all ranks."""
     job = set_up(start)
     with job.telemetry, closing(job.loader), closing(job.checkpoints), closing(job.measurements):
@@ -104,10 +93,10 @@ def train(start: Start) -> dict[str, Any]:
         return finish(job, evaluation or evaluate(job))
 
 
-def set_up(start: Start) -> Job:
+def set_up(start: lifecycle.Start) -> Job:
     """Loads data, model and the newest checkpoint."""
     config, world = start.config, start.world
-    folder = open_output(config, world)
+    folder = lifecycle.open_output(config, world)
     images = datasets.load(config, world)
     compute = compute_options.choose(config, world.device)
     # Equal weights on all ranks, then different dropout on each.
@@ -221,17 +210,17 @@ def _train_epoch(job: Job) -> None:
     job.measurements.start(progress.step + 1)
     for batch, samples in job.loader.train(progress.epoch, job.sampler):
         if job.stop.reached():
-            save_and_stop(job)
+            lifecycle.save_and_stop(job)
         job.measurements.before_step(progress.step + 1)
         rate = train_step(job, batch, samples)
         job.measurements.after_step(progress.step)
         seen += batch.global_size
         if progress.step % job.config.log_every == 0:
             seconds, clock = time.perf_counter() - clock, time.perf_counter()
-            report_training(job, {"lr": rate, "samples_per_second": seen / seconds})
+            lifecycle.report_training(job, {"lr": rate, "samples_per_second": seen / seconds})
             seen = 0
-        save_if_due(job)
-    check_finite(job)
+        lifecycle.save_if_due(job)
+    lifecycle.check_finite(job)
     job.measurements.idle()
 
 
@@ -297,7 +286,7 @@ def evaluate(job: Job) -> dict[str, float]:
     shards = evaluation_shards(samples, world.rank, world.size, job.config.batch_size)
     for number, (images, labels) in enumerate(job.loader.held_out(shards), 1):
         if job.stop.reached():
-            save_and_stop(job)
+            lifecycle.save_and_stop(job)
         if len(labels):
             with job.compute.autocast():
                 logits = model(images)
@@ -306,7 +295,7 @@ def evaluate(job: Job) -> dict[str, float]:
     result = evaluation.result()
     job.measurements.idle()
     if not all(map(math.isfinite, result.values())):
-        raise diverged(
+        raise lifecycle.diverged(
             job,
             f"the loss on held-out samples is {result['loss']} after step "
             f"{progress.step}; try a lower --lr than {job.config.lr}",
@@ -319,9 +308,9 @@ def _finish_epoch(job: Job, evaluation: dict[str, float]) -> None:
     """Reports the epoch, saves where a checkpoint is due, and stops if requested."""
     progress = job.state.progress
     if progress.epoch + 1 == job.config.epochs:
-        report_training(job, {})
+        lifecycle.report_training(job, {})
     progress.epoch, progress.samples = progress.epoch + 1, 0
-    close_epoch(job, evaluation)
+    lifecycle.close_epoch(job, evaluation)
 
 
 def finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
@@ -329,7 +318,7 @@ def finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
     job.stop.settle()
     job.checkpoints.wait()
     model = job.state.model.eval().to("cpu").to(memory_format=torch.contiguous_format)
-    return conclude(
+    return lifecycle.conclude(
         *(job, evaluation, CURVES),
         lambda: write_export(job.folder, model, job.data.spec, job.data.held_out),
     )

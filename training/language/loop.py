@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kfp_pytorch.training import lifecycle
 from kfp_pytorch.training.arguments.config import LANGUAGE_PREFIX, Config
 from kfp_pytorch.training.checkpoint import job_state
 from kfp_pytorch.training.checkpoint.checkpoints import Checkpoints
@@ -25,18 +26,6 @@ from kfp_pytorch.training.language.text import ByteText, TextBatches, files_in, 
 from kfp_pytorch.training.language.trainable import StepOptions, Trainable, build
 from kfp_pytorch.training.language.transformer import TransformerConfig, preset
 from kfp_pytorch.training.learning_rate import learning_rate, peak_rate
-from kfp_pytorch.training.lifecycle import Job as BaseJob
-from kfp_pytorch.training.lifecycle import (
-    Start,
-    close_epoch,
-    conclude,
-    diverged,
-    open_output,
-    report_training,
-    save,
-    save_and_stop,
-    save_if_due,
-)
 from kfp_pytorch.training.parallel import compute_options
 from kfp_pytorch.training.parallel.plan import ParallelPlan
 from kfp_pytorch.training.parallel.process_group import World
@@ -52,7 +41,7 @@ _MOST_EVALUATED = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job(BaseJob):
+class Job(lifecycle.Job):
     """What this loop works with."""
 
     shape: TransformerConfig  # the model's shape
@@ -94,7 +83,7 @@ class Job(BaseJob):
         )
 
 
-def train(start: Start) -> dict[str, Any]:
+def train(start: lifecycle.Start) -> dict[str, Any]:
     """Trains, evaluates and exports a language model. Returns the result, on all ranks."""
     job = set_up(start)
     with job.telemetry, closing(job.checkpoints), closing(job.measurements):
@@ -107,10 +96,10 @@ def train(start: Start) -> dict[str, Any]:
         return _finish(job, evaluation or _evaluate(job))
 
 
-def set_up(start: Start) -> Job:
+def set_up(start: lifecycle.Start) -> Job:
     """Reads the text, builds the model, and resumes from the newest checkpoint."""
     config, world = start.config, start.world
-    folder = open_output(config, world)
+    folder = lifecycle.open_output(config, world)
     shape, plan = _shape_and_plan(config, world)
     text, held_out = _read_text(config, shape.seq_len)
     batches = TextBatches(
@@ -231,15 +220,15 @@ def _train_epoch(job: Job) -> None:
     job.measurements.start(progress.step + 1)
     while not job.epoch_is_over:
         if job.stop.reached():
-            save_and_stop(job)
+            lifecycle.save_and_stop(job)
         rate = train_step(job)
         job.measurements.after_step(progress.step)
         seen += job.global_batch
         if progress.step % job.config.log_every == 0:
             seconds, clock = time.perf_counter() - clock, time.perf_counter()
-            report_training(job, {"lr": rate, "samples_per_second": seen / seconds})
+            lifecycle.report_training(job, {"lr": rate, "samples_per_second": seen / seconds})
             seen = 0
-        save_if_due(job)
+        lifecycle.save_if_due(job)
     job.measurements.idle()
 
 
@@ -278,7 +267,7 @@ def _evaluate(job: Job) -> dict[str, float]:
     meter = LossMeter(job.world)
     for number in range(1, min(max(whole, 1), _MOST_EVALUATED) + 1):
         if job.stop.reached():
-            save_and_stop(job)
+            lifecycle.save_and_stop(job)
         loss = job.trainable.evaluate(next(batches).to(job.world.device))
         meter.add(loss, job.windows())
         job.measurements.evaluating(job.state.progress.step, number)
@@ -286,7 +275,7 @@ def _evaluate(job: Job) -> dict[str, float]:
     (totals,) = fetch(job.world.device, meter.take())
     result = mean_loss(totals)
     if result is None or not result < float("inf"):
-        raise diverged(
+        raise lifecycle.diverged(
             job,
             f"the loss on held-out text is not a finite number after step "
             f"{job.state.progress.step}; try a lower --lr than {config.lr}",
@@ -298,18 +287,18 @@ def _finish_epoch(job: Job, evaluation: dict[str, float]) -> None:
     """Reports the epoch, saves where a checkpoint is due, and stops if requested."""
     progress = job.state.progress
     # The rest of the training loss belongs to the epoch that ends.
-    report_training(job, {})
+    lifecycle.report_training(job, {})
     if job.batches.epoch >= progress.epoch + 1:
         progress.epoch, progress.samples = progress.epoch + 1, 0
-    close_epoch(job, evaluation)
+    lifecycle.close_epoch(job, evaluation)
 
 
 def _finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
     """Writes metrics and the export, and returns the result."""
     job.stop.settle()
-    save(job)
+    lifecycle.save(job)
     job.checkpoints.wait()
-    return conclude(
+    return lifecycle.conclude(
         *(job, evaluation, CURVES),
         lambda: export.write_export(job.folder, job.shape, job.checkpoints.newest(), job.held_out),
     )

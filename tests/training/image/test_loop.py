@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer import event_file_writer
 from torch.distributed.checkpoint.staging import DefaultStager
 
+from kfp_pytorch.training import lifecycle
 from kfp_pytorch.training.arguments.config import Config
 from kfp_pytorch.training.checkpoint import tensor_files
 from kfp_pytorch.training.checkpoint.checkpoints import Checkpoints
@@ -112,9 +113,9 @@ def test_a_checkpoint_has_no_report_of_a_later_step_though_it_is_written_later(
         if arguments[0].state.progress.step > 1:
             reported.set()
 
-    told = loop.report_training
+    told = lifecycle.report_training
     monkeypatch.setattr(tensor_files, "write", write_late)
-    monkeypatch.setattr(loop, "report_training", report)
+    monkeypatch.setattr(lifecycle, "report_training", report)
     with pytest.raises(Stopped):
         run(tmp_path, StopAt(2), log_every=1, checkpoint_every_steps=1, keep=9)
     first = json.loads((tmp_path / "checkpoints/step-00000001/meta.json").read_text())
