@@ -35,7 +35,7 @@ _HELPS = {
 }
 
 
-class Exporter:
+class Exporter(Collector):
     """Serves the metrics until the process ends."""
 
     def __init__(self, port: int, position: Callable[[], tuple[int, int]], starts: int) -> None:
@@ -46,7 +46,7 @@ class Exporter:
         self._values: dict[str, float] = {}
         self._saved = time.time()
         registry = CollectorRegistry()
-        registry.register(_Gauges(self._gauges))
+        registry.register(self)
         try:
             # All addresses, also of IPv6: Prometheus connects from another pod.
             address = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104
@@ -69,7 +69,8 @@ class Exporter:
         """A checkpoint is complete."""
         self._saved = time.time()
 
-    def _gauges(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The metrics, at each request."""
         epoch, step = self._position()
         yield _gauge("epoch", "Epochs that are done", epoch)
         yield _gauge("step", "Steps that are done since the job's first", step)
@@ -86,14 +87,6 @@ class Exporter:
             elif name in _HELPS and math.isfinite(value):
                 yield _gauge(name, _HELPS[name], value)
         yield phases
-
-
-class _Gauges(Collector):
-    def __init__(self, gauges: Callable[[], Iterator[GaugeMetricFamily]]) -> None:
-        self._gauges = gauges
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        return self._gauges()
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
