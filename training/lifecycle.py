@@ -29,18 +29,13 @@ LOG = logging.getLogger("kfp_pytorch.training")
 
 @dataclass(frozen=True)
 class Start:
-    """What a run begins with.
-
-    Attributes:
-        heartbeat: The progress of this rank, for the watchdog.
-        emergency: Saves the last step when another rank is lost.
-    """
+    """What a run begins with."""
 
     config: Config  # the arguments
     world: World  # this rank
     request: StopRequest  # whether this process was asked to stop
-    heartbeat: Heartbeat = field(default_factory=Heartbeat)
-    emergency: EmergencySave = field(default_factory=EmergencySave)
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)  # its progress, for the watchdog
+    emergency: EmergencySave = field(default_factory=EmergencySave)  # see `Job.emergency`
 
 
 @dataclass(frozen=True, kw_only=True)

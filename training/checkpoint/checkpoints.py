@@ -41,13 +41,7 @@ _VISIBLE_AFTER = 90.0
 
 
 class Checkpoints:
-    """Writes a job's checkpoints, one at a time, and finds the one to resume from.
-
-    Attributes:
-        stalled: Seconds for which training waited for the last `save`. The first one also allocates
-            the memory that the state is copied to, if `prepare` has not.
-        wrote: Seconds that its thread took to write the last complete one.
-    """
+    """Writes a job's checkpoints, one at a time, and finds the one to resume from."""
 
     def __init__(
         self,
@@ -79,16 +73,13 @@ class Checkpoints:
         self._pending: Future[None] | None = None
         self._newest_step: int | None = None
         self._prepared = False
-        self.stalled = 0.0
-        self.wrote = 0.0
+        # Seconds for which training waited for the last `save`, and its thread took to write it.
+        self.stalled = self.wrote = 0.0
 
     def resume(self) -> bool:
-        """Resumes from the job's newest checkpoint, or from that of the job to start from.
+        """Resumes from the job's newest checkpoint, or that of the job to start from, on all ranks.
 
-        All ranks call this together.
-
-        Returns whether there was a checkpoint. Raises CheckpointError: on all ranks, if the
-        checkpoint cannot be used.
+        Returns whether there was one. Raises CheckpointError: on all ranks, if it cannot be used.
         """
         # Ranks that torchrun starts again resume, whatever the arguments say.
         restarted = any(gather(self._world, rank_records.was_started_before()))
@@ -210,18 +201,12 @@ class Checkpoints:
             return True
 
     def check(self) -> None:
-        """Raises the error of the last checkpoint, without waiting for it.
-
-        Raises StorageError: if it could not be written.
-        """
+        """Raises StorageError if the last checkpoint could not be written; does not wait for it."""
         if self._pending is not None and self._pending.done():
             self.wait()
 
     def wait(self) -> None:
-        """Waits until the last checkpoint is complete.
-
-        Raises StorageError: if it could not be written.
-        """
+        """Waits until the last checkpoint is complete, or StorageError."""
         if self._pending is not None:
             self._pending.result()
             # Not before, and not if it failed: `save_alone` in its thread has to know of it.

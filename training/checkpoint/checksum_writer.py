@@ -14,17 +14,14 @@ CHUNK_BYTES = 4 * 2**20
 
 
 class MeasuredFile(io.RawIOBase):
-    """A file that is written, with its size and sha256.
-
-    Attributes:
-        failed: The first error that the file raised; each later call raises it again.
-    """
+    """A file that is written, with its size and sha256."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        """Writes to a file from its start. `file`: the file, which is not closed."""
+        """Writes to a file from its start; it is not closed."""
         self._file = file
         self._digest = hashlib.sha256()
         self._bytes = 0
+        # The first error that the file raised; each later call raises it again.
         self.failed: Exception | None = None
 
     def write(self, data: Any) -> int:

@@ -163,11 +163,7 @@ def _first_error() -> Iterator[None]:
 
 
 class _Files:
-    """The file system of a writer or reader of torch.distributed.checkpoint, for one folder.
-
-    Attributes:
-        written: The files that were written.
-    """
+    """The file system of a writer or reader of torch.distributed.checkpoint, for one folder."""
 
     def __init__(self, inner: Any, folder: Folder, path: str) -> None:
         self._inner = inner

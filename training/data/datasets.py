@@ -32,18 +32,14 @@ _LONGEST_NAMES = 500
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """The properties of the images of a data set.
-
-    Attributes:
-        any_size: Whether images to predict can have any size, and are cropped and resized.
-    """
+    """The properties of the images of a data set."""
 
     shape: tuple[int, int, int]  # channels, height and width
     classes: tuple[str, ...]  # the name of each class
     mean: tuple[float, ...]  # the mean of each channel, in the data set's own values
     std: tuple[float, ...]  # the standard deviation of each channel, in the same values
     values: tuple[float, float]  # the smallest and the largest value that occurs
-    any_size: bool = False
+    any_size: bool = False  # whether images to predict have any size, and are cropped and resized
 
 
 class Samples(Protocol):
@@ -84,16 +80,12 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageData:
-    """A data set.
-
-    Attributes:
-        block: How many neighbours are cheaper to read together; see `DistributedBatchSampler`.
-    """
+    """A data set."""
 
     spec: ImageSpec  # the properties of its images
     train: Samples  # the samples to train on
     held_out: Samples  # the samples to evaluate on; never trained on
-    block: int = 1
+    block: int = 1  # how many neighbours are read together; see `DistributedBatchSampler`
 
 
 def names_in_short(classes: Sequence[str]) -> str:

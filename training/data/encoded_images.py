@@ -27,15 +27,11 @@ DEFAULT_SIZE = 224
 
 @dataclass(frozen=True)
 class Labelled:
-    """The images and labels that were found at a location.
-
-    Attributes:
-        held_out: Whether each is held out; None to hold out a fixed share of each class.
-    """
+    """The images and labels that were found at a location."""
 
     source: Source  # its images
     labels: Tensor  # the class of each
-    held_out: Tensor | None
+    held_out: Tensor | None  # whether each is held out; None to hold out a share of each class
     classes: tuple[str, ...]  # the name of each class
     block: int = 1  # how many neighbours are read together; see `sampler.DistributedBatchSampler`
 

@@ -19,26 +19,16 @@ _LEAST_FOR_BATCH_NORM = 8
 
 @dataclass(frozen=True)
 class Batch:
-    """One rank's part of a global batch.
-
-    Attributes:
-        count: How many of them, from the first, count in the loss: mostly all. The others are only
-            there for batch norm.
-    """
+    """One rank's part of a global batch."""
 
     indices: Tensor  # the samples of this rank
-    count: int
+    count: int  # how many of them, from the first, count in the loss; others are for batch norm
     global_size: int  # the samples of all ranks together
     start: int  # how many samples of the epoch came before this global batch
 
 
 class DistributedBatchSampler:
-    """The batches of one rank, epoch by epoch.
-
-    Attributes:
-        epoch: The epoch whose order is used; see `set_epoch`.
-        start: How many samples of that epoch are done.
-    """
+    """The batches of one rank, epoch by epoch; see `set_epoch`."""
 
     def __init__(
         self, samples: int, rank: int, world_size: int, batch_size: int, seed: int, block: int = 1

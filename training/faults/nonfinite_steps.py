@@ -23,11 +23,7 @@ class Guard:
     """Takes the optimizer's steps, and records the bad ones.
 
     A bad step is kept as one number on the device: the step's number times the ranks, plus the
-    rank.
-
-    Attributes:
-        allowed: How many bad steps there may be.
-        count: How many were found so far.
+    rank. `allowed`: how many there may be; `count`: how many were found so far.
     """
 
     def __init__(self, world: World, allowed: int) -> None:

@@ -61,13 +61,10 @@ class _Status(NamedTuple):
 
 
 class Heartbeat:
-    """How far this rank is, written by the training loop and read by the watchdog.
-
-    Attributes:
-        position: Where it is; None while it does what may take any time, such as compiling.
-    """
+    """How far this rank is, written by the training loop and read by the watchdog."""
 
     def __init__(self) -> None:
+        # None while it does what may take any time, such as compiling.
         self.position: Position | None = None
         self._warm = False
 

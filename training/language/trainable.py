@@ -41,24 +41,17 @@ _ATTENTION = [
 
 @dataclass(frozen=True)
 class StepOptions:
-    """How a step computes.
+    """How a step computes."""
 
-    Attributes:
-        learning_rate: AdamW's learning rate. Schedulers change it in `Trainable.optimizer`.
-        microbatches: Parts of a rank's batch: gradients are accumulated over them, and a pipeline
-            overlaps them.
-        recompute: What backward computes again instead of keeping it: `none`, `selective`, `full`.
-    """
-
-    learning_rate: float = 3e-4
+    learning_rate: float = 3e-4  # AdamW's; schedulers change it in `Trainable.optimizer`
     weight_decay: float = 0.1  # the weight decay of matrices; norms have none
     clip_norm: float = 1.0  # the largest global norm of the gradients; 0 for no limit
-    microbatches: int = 1
+    microbatches: int = 1  # the parts of a rank's batch, which a pipeline overlaps
     bf16: bool = True  # whether to compute in bf16, keeping weights and sums in float32
     compile: bool = False  # whether to compile the blocks and the loss
     fused: bool = True  # whether a GPU updates all weights in one kernel
     static_graph: bool = True  # whether DDP may assume that every step uses the same weights
-    recompute: Recompute = "none"
+    recompute: Recompute = "none"  # what backward computes again instead of keeping it
     seed: int = 0  # the seed of the weights
 
     def __post_init__(self) -> None:
@@ -100,14 +93,7 @@ class _Accumulator:
 
 
 class Trainable:
-    """A model with its optimizer, trained step by step. Made by `build`.
-
-    Attributes:
-        model: This rank's part of the model, wrapped.
-        optimizer: The optimizer of this rank's parameters.
-        plan: How ranks share the model.
-        options: How a step computes.
-    """
+    """This rank's part of a model, wrapped, with its optimizer. Made by `build`."""
 
     def __init__(
         self,

@@ -30,14 +30,10 @@ _SMALLEST_BUCKET_MB = 25.0
 
 @dataclass(frozen=True)
 class ComputeOptions:
-    """How the steps of a run compute.
-
-    Attributes:
-        dtype: The type in which matrices are multiplied, or None for the type of the weights.
-    """
+    """How the steps of a run compute."""
 
     device: torch.device  # the device of this rank
-    dtype: torch.dtype | None
+    dtype: torch.dtype | None  # in which matrices are multiplied; None for that of the weights
     channels_last: bool  # whether an image's channels are neighbours in memory
     compile: bool  # whether the model is compiled
     fused: bool  # whether the optimizer updates all weights in one kernel

@@ -15,18 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ParallelPlan:
-    """How many ranks each way of training in parallel spans; their product is the world size.
-
-    Attributes:
-        fsdp2: Ranks that a model's parameters, gradients and optimizer state are sharded over.
-        sharded: Whether FSDP wraps the model, also over one rank. FSDP also replicates, where `ddp`
-            is combined with another way.
-    """
+    """How many ranks each way of training in parallel spans; their product is the world size."""
 
     pp: int = 1  # stages of the pipeline
     ddp: int = 1  # replicas of the model. With FSDP, replicas of the group that shards it
-    fsdp2: int = 1
+    fsdp2: int = 1  # ranks that parameters, gradients and optimizer state are sharded over
     tp: int = 1  # ranks that each matrix, and between matrices each sequence, is split over
+    # Whether FSDP wraps the model, also over one rank. It also replicates, where `ddp` is combined
+    # with another way.
     sharded: bool = False
 
     @classmethod

@@ -53,18 +53,14 @@ MOST_WHOLE_BYTES = 2**28
 class Folder(ABC):
     """A folder that training reads and writes. Names are relative and use `/`.
 
-    Errors of the file system become errors that say what to do.
+    Where the file system refuses, every method raises StorageError, which says what to do.
     """
 
     uri: str  # its path or URI
     _hint = _FOLDER_HINT
 
     def read(self, name: str) -> bytes:
-        """The content of a file of at most `MOST_WHOLE_BYTES`.
-
-        Raises FileNotFoundError: if there is none of that name. Raises StorageError: if it cannot
-        be read, or is larger.
-        """
+        """The content of a file of at most `MOST_WHOLE_BYTES`. Raises FileNotFoundError."""
         with self.explained("read", name):
             size = self._size(name)
             if size > MOST_WHOLE_BYTES:
@@ -76,43 +72,28 @@ class Folder(ABC):
             return self._read(name)
 
     def names(self, name: str = "") -> list[str]:
-        """The names in a subfolder, sorted; empty if it does not exist.
-
-        Raises StorageError: if it cannot be listed.
-        """
+        """The names in a subfolder, sorted; empty if it does not exist."""
         with self.explained("list", name):
             return sorted(self._names(name))
 
     def sizes(self, name: str) -> dict[str, int]:
-        """The size in bytes of each file in a subfolder.
-
-        Raises StorageError: if they cannot be listed.
-        """
+        """The size in bytes of each file in a subfolder."""
         with self.explained("list", name):
             return self._sizes(name)
 
     def make(self, name: str) -> None:
-        """Makes a subfolder, where the store has folders.
-
-        Raises StorageError: if it cannot be made.
-        """
+        """Makes a subfolder, where the store has folders."""
         with self.explained("write", name):
             self._make(name)
 
     @contextmanager
     def writer(self, name: str) -> Iterator[IO[bytes]]:
-        """A context with a binary file, whose content appears under `name` at the end.
-
-        Raises StorageError: if it cannot be written. An older file stays as it was.
-        """
+        """A context with a binary file, whose content takes the place of `name` at the end."""
         with self.explained("write", name), self._writer(name) as file:
             yield file
 
     def remove(self, name: str) -> None:
-        """Deletes a file, or a folder with all its content, if it exists.
-
-        Raises StorageError: if it cannot be deleted.
-        """
+        """Deletes a file, or a folder with all its content, if it exists."""
         with self.explained("remove", name):
             self._remove(name)
 
@@ -319,10 +300,7 @@ def write(folder: Folder, name: str, content: bytes) -> None:
 
 
 def check_writable(folder: Folder) -> None:
-    """Checks at the start, not after an epoch, that a folder can be written to.
-
-    Raises StorageError: if it cannot.
-    """
+    """Checks at the start, not after an epoch, that a folder can be written to; or StorageError."""
     probe = f".writable-{os.getpid()}"
     write(folder, probe, b"")
     folder.remove(probe)

@@ -41,11 +41,7 @@ _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Config)}
 
 
 class Telemetry:
-    """Where reports go; see the module.
-
-    Attributes:
-        history: The curves since the job's first step; the same object is kept in checkpoints.
-    """
+    """Where reports go; see the module. `history`: the curves, which checkpoints keep, too."""
 
     def __init__(
         self, config: Config, world: World, folder: Folder, history: History, progress: Progress
