@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
     from kfp_pytorch.local.lifecycle import ClusterHandle
 
-ROOT_HELP = "Where claims, logs and runs are kept; KFP_PYTORCH_HOME, or ~/.kfp-pytorch."
+root_option = click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where claims, logs and runs are kept; KFP_PYTORCH_HOME, or ~/.kfp-pytorch.",
+)
 
 
-def root_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--root`, the local cluster's folder, to a command."""
-    return click.option(
-        "--root", type=click.Path(path_type=Path, file_okay=False), default=None, help=ROOT_HELP
-    )(command)
+@contextlib.contextmanager
+def failures_told() -> Iterator[None]:
+    """Ends the command with what the local cluster's own functions say when they fail."""
+    from kfp_pytorch.local import lifecycle
+
+    try:
+        yield
+    except (lifecycle.ClusterError, OSError) as error:
+        raise click.ClickException(str(error)) from None
 
 
 def root_or_default(root: Path | None) -> Path:
     """Returns the folder that was given, or the default one, absolute.
 
-    Raises:
-        click.ClickException: It is relative to a folder that was deleted, or this user has no home.
+    Raises click.ClickException: it is relative to a folder that was deleted, or this user has no
+    home.
     """
     from kfp_pytorch.local import lifecycle
 
@@ -57,11 +66,8 @@ def up(root: Path | None, port: int, crds: Path | None) -> None:
     from kfp_pytorch.local import lifecycle
 
     folder = root_or_default(root)
-    try:
-        handle = lifecycle.start_detached(folder, port=port, crds=crds and crds.absolute())
-    except (lifecycle.ClusterError, OSError) as error:
-        raise click.ClickException(str(error)) from None
-    _print(handle)
+    with failures_told():
+        _print(lifecycle.start_detached(folder, port=port, crds=crds and crds.absolute()))
 
 
 @local.command("status")
@@ -85,10 +91,8 @@ def down(root: Path | None) -> None:
     from kfp_pytorch.local import lifecycle
 
     folder = root_or_default(root)
-    try:
+    with failures_told():
         stopped = lifecycle.stop(folder)
-    except lifecycle.ClusterError as error:
-        raise click.ClickException(str(error)) from None
     click.echo("The cluster is down." if stopped else f"No cluster was up on {folder}.")
 
 

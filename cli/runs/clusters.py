@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from kfp_pytorch.cli.local import failures_told
 from kfp_pytorch.cli.runs.forward import forwarding
 from kfp_pytorch.cli.runs.session import Target
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KFP_RUN_ID_LABEL, POD
@@ -39,11 +40,13 @@ def cluster(root: Path, kubeconfig: Path | None, run_id: str, *, keep: bool) -> 
     block ends it too. In one that was up before, the endpoints that the run's steps made are
     deleted, unless they are kept.
 
-    `root`: the local cluster's folder; a run's folder is below it in any case. `kubeconfig`:
-    another cluster's file; None for the local cluster. `keep`: whether cluster and endpoints stay
-    up. Raises click.ClickException: when no cluster can be used or started.
+    A run's folder is below `root` in any case. Raises click.ClickException: no cluster can be used
+    or started.
     """
-    _make(root, local=not kubeconfig)
+    with failures_told():
+        if not kubeconfig:
+            lifecycle.check_installed()
+        lifecycle.make_root(root)
     if kubeconfig:
         with forwarding(kubeconfig) as services:
             yield Target(kubeconfig, root, services=services)
@@ -88,15 +91,6 @@ def _ending_with_it(root: Path) -> Iterator[None]:
         over.set()
 
 
-def _make(root: Path, *, local: bool) -> None:
-    try:
-        if local:
-            lifecycle.check_installed()
-        lifecycle.make_root(root)
-    except lifecycle.ClusterError as error:
-        raise click.ClickException(str(error)) from None
-
-
 def _owned(root: Path) -> click.ClickException:
     return click.ClickException(
         f"Another run has the cluster on {root}, which ends with it. Wait for that run, start "
@@ -117,7 +111,8 @@ def _kept(root: Path) -> Iterator[lifecycle.ClusterHandle]:
     try:
         yield handle
     except BaseException:
-        _stop(root)
+        with failures_told():
+            lifecycle.stop(root)
         raise
     owner.detach()
 
@@ -129,21 +124,13 @@ def _ending(root: Path) -> Iterator[lifecycle.ClusterHandle]:
         # Before the cluster is there: of two runs that begin at the same instant, one starts it.
         if not locks.take(lock):
             raise _owned(root)
-        try:
+        with failures_told():
             handle = lifecycle.start_owned(root)
-        except (lifecycle.ClusterError, OSError) as error:
-            raise click.ClickException(str(error)) from None
         try:
             yield handle
         finally:
-            _stop(root)
-
-
-def _stop(root: Path) -> None:
-    try:
-        lifecycle.stop(root)
-    except lifecycle.ClusterError as error:
-        raise click.ClickException(str(error)) from None
+            with failures_told():
+                lifecycle.stop(root)
 
 
 def _is_owned(root: Path) -> bool:
