@@ -14,13 +14,24 @@ import click
 
 from kfp_pytorch.cli.packages.find import Package
 from kfp_pytorch.cli.packages.known_tasks import IMPORTER, KnownTask, known_tasks, left_literal
+from kfp_pytorch.launcher.constants import POD
+from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs.environment import SIZE_LIMIT
+from kfp_pytorch.launcher.jobs.pytorchjob import inputs as job_inputs
+from kfp_pytorch.launcher.jobs.pytorchjob import manifest as job_manifest
+from kfp_pytorch.launcher.kserve import manifest as service_manifest
+from kfp_pytorch.launcher.kserve.predict_inputs import parse_predict_inputs
+from kfp_pytorch.launcher.runtime import identity
+from kfp_pytorch.launcher.steps import metric_gate, tensorboard
+from kfp_pytorch.local.apiserver.errors import ApiError
+from kfp_pytorch.local.apiserver.registry import Registry
+from kfp_pytorch.local.apiserver.validation import admission
 
 
 def check(package: Package, arguments: dict[str, Any] | None = None) -> None:
     """Checks the constants, defaults and arguments that reach this project's components.
 
-    `arguments`: the arguments of the run that is to start; None when there is none. Raises
-    click.ClickException: when an input cannot work; each one is named with its task.
+    Raises click.ClickException: inputs cannot work; each one is named with its task.
     """
     found = [
         f"task {task.name}: {problem}"
@@ -42,16 +53,12 @@ def _problems(task: KnownTask) -> list[str]:
     ]
     checker = _CHECKERS.get(task.function)
     if checker and not problems:
-        from kfp_pytorch.launcher.errors import InputError
-
         try:
             checker(task)
         except InputError as error:
             problems.append(error.message)
     if checker and not problems:
-        problems += [
-            _literal(name, placeholder) for name, placeholder in left_literal(task.inputs).items()
-        ]
+        problems = [_literal(*found) for found in left_literal(task.inputs).items()]
         problems += _too_large(task)
     return problems
 
@@ -70,8 +77,6 @@ def _literal(name: str, placeholder: str) -> str:
 
 def _too_large(task: KnownTask) -> list[str]:
     """Names inputs that are too large: a step with them does not start."""
-    from kfp_pytorch.launcher.inputs.environment import SIZE_LIMIT
-
     sizes = {
         name: len(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
         for name, value in task.inputs.items()
@@ -98,13 +103,9 @@ _KFP_SCHEMES = ("gs", "s3", "minio", "mem", "oci")
 
 
 def _pytorch_job(task: KnownTask) -> None:
-    from kfp_pytorch.launcher.jobs.pytorchjob import manifest
-    from kfp_pytorch.launcher.jobs.pytorchjob.inputs import parse_inputs
-    from kfp_pytorch.launcher.runtime import identity
-
-    inputs = parse_inputs(**{"image": _ANY_NAME, **task.inputs})
-    name = identity.job_name(inputs.name, _UNKNOWN_URI, manifest.longest_suffix(inputs))
-    job = manifest.manifest(inputs, job_name=name, labels={}, annotations={}, owner=None)
+    inputs = job_inputs.parse_inputs(**{"image": _ANY_NAME, **task.inputs})
+    name = identity.job_name(inputs.name, _UNKNOWN_URI, job_manifest.longest_suffix(inputs))
+    job = job_manifest.manifest(inputs, job_name=name, labels={}, annotations={}, owner=None)
     _check_pod(job["spec"]["pytorchReplicaSpecs"]["Master"]["template"], task.name)
 
 
@@ -114,12 +115,6 @@ def _check_pod(template: dict[str, Any], task: str) -> None:
     Raises InputError: when it would refuse them. A field that it does not know is only a warning:
     the cluster may be newer.
     """
-    from kfp_pytorch.launcher.constants import POD
-    from kfp_pytorch.launcher.errors import InputError
-    from kfp_pytorch.local.apiserver.errors import ApiError
-    from kfp_pytorch.local.apiserver.registry import Registry
-    from kfp_pytorch.local.apiserver.validation import admission
-
     kind = Registry([]).of(POD)
     metadata = {**template["metadata"], "name": _ANY_NAME, "namespace": _ANY_NAME}
     pod = {"kind": POD.kind, **template, "metadata": metadata}
@@ -140,11 +135,10 @@ def _check_pod(template: dict[str, Any], task: str) -> None:
 
 
 def _kserve_deploy(task: KnownTask) -> None:
-    from kfp_pytorch.launcher.kserve.manifest import check_host, parse_inputs
-
     uri, metadata = _imported(task)
-    inputs = parse_inputs(uri, metadata, **{"service_name": _ANY_NAME, **task.inputs})
-    check_host(inputs.name, inputs.namespace or _ANY_NAME)
+    given = {"service_name": _ANY_NAME, **task.inputs}
+    inputs = service_manifest.parse_inputs(uri, metadata, **given)
+    service_manifest.check_host(inputs.name, inputs.namespace or _ANY_NAME)
     if uri.partition("://")[0] not in _KFP_SCHEMES:
         click.echo(
             f"Warning: task {task.name}: its model is imported from {uri!r}, where KFP on a "
@@ -162,24 +156,15 @@ def _imported(task: KnownTask) -> tuple[str, dict[str, Any]]:
     return str(source.inputs["uri"]), source.inputs["metadata"]
 
 
-def _kserve_predict(task: KnownTask) -> None:
-    from kfp_pytorch.launcher.kserve.predict_inputs import parse_predict_inputs
-
-    parse_predict_inputs(**{"url": _UNKNOWN_URL, **task.inputs})
-
-
 def _metric_gate(task: KnownTask) -> None:
-    from kfp_pytorch.launcher.errors import InputError
-    from kfp_pytorch.launcher.steps.metric_gate import NO_MAXIMUM, parse_inputs
-
     # A threshold that only the run knows is one that leaves something to pass and to refuse.
     unknown = {name: 0.0 for name in ("minimum", "maximum") if name in task.unknown}
-    inputs = parse_inputs(**task.inputs, **unknown)
+    inputs = metric_gate.parse_inputs(**task.inputs, **unknown)
     if not _is_share(task):
         return
     for name in {"minimum", "maximum"} - task.unknown:
         value = getattr(inputs, name)
-        if not (0 <= value <= 1 or abs(value) >= NO_MAXIMUM):
+        if not (0 <= value <= 1 or abs(value) >= metric_gate.NO_MAXIMUM):
             raise InputError(
                 f"{name} is {value:g}, but accuracy is a share, from 0 to 1; 97 % is 0.97."
             )
@@ -192,16 +177,10 @@ def _is_share(task: KnownTask) -> bool:
     return task.inputs.get("metric") == "accuracy" and _TRAINING in (command or [])
 
 
-def _tensorboard(task: KnownTask) -> None:
-    from kfp_pytorch.launcher.steps.tensorboard import parse_inputs
-
-    parse_inputs(**task.inputs)
-
-
-_CHECKERS: dict[str, Callable[[KnownTask], None]] = {
+_CHECKERS: dict[str, Callable[[KnownTask], object]] = {
     "kserve_deploy": _kserve_deploy,
-    "kserve_predict": _kserve_predict,
+    "kserve_predict": lambda task: parse_predict_inputs(**{"url": _UNKNOWN_URL, **task.inputs}),
     "metric_gate": _metric_gate,
     "pytorch_job": _pytorch_job,
-    "tensorboard": _tensorboard,
+    "tensorboard": lambda task: tensorboard.parse_inputs(**task.inputs),
 }

@@ -10,6 +10,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import kfp
+from google.protobuf import json_format
+from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
+from kfp.pipeline_spec import pipeline_spec_pb2 as messages
+
 _MAPPING = "a mapping"
 # KFP keeps it as a message without fields of its own, though it has them.
 _DEPLOYMENT = "ml_pipelines.PipelineSpec.deployment_spec"
@@ -19,18 +24,14 @@ _SHOWN = 60
 
 
 def problem(spec: Any, platform: Any) -> str:
-    """Says what of a package has another shape than KFP reads.
+    """Says what of a package has another shape than KFP reads, and where; nothing when it is whole.
 
-    `platform`: the second, the platform's part; empty when there is none. Returns what is wrong,
-    with its place; nothing when KFP reads all of it.
+    `platform`: the platform's part; empty when there is none.
     """
-    from kfp.pipeline_spec import pipeline_spec_pb2 as messages
-
-    pipeline, part = messages.PipelineSpec, messages.PlatformSpec
     try:
         found = [
-            *_misfits(spec, pipeline.DESCRIPTOR, ""),
-            *_misfits(platform, part.DESCRIPTOR, _PLATFORM),
+            *_misfits(spec, messages.PipelineSpec.DESCRIPTOR, ""),
+            *_misfits(platform, messages.PlatformSpec.DESCRIPTOR, _PLATFORM),
         ] or list(_of_kubernetes(platform))
     except RecursionError:
         return "a part of it is within itself, or nested too deep"
@@ -46,8 +47,6 @@ def kubernetes_settings(platform: dict[str, Any]) -> dict[str, Any]:
 
 def _of_kubernetes(platform: dict[str, Any]) -> Iterator[str]:
     """Yields what does not fit of these settings; those of another platform may be anything."""
-    from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
-
     for label, settings in kubernetes_settings(platform).items():
         where = f"{_PLATFORM}.platforms.kubernetes.deploymentSpec.executors.{label}"
         yield from _misfits(settings, KubernetesExecutorConfig.DESCRIPTOR, where)
@@ -55,9 +54,6 @@ def _of_kubernetes(platform: dict[str, Any]) -> Iterator[str]:
 
 def _unread(spec: dict[str, Any], platform: dict[str, Any]) -> str:
     """Says what KFP's reader refuses though its shape is right, such as two values for one."""
-    from google.protobuf import json_format
-    from kfp.pipeline_spec import pipeline_spec_pb2 as messages
-
     parts = (
         (spec, messages.PipelineSpec()),
         (spec.get("deploymentSpec", {}), messages.PipelineDeploymentConfig()),
@@ -87,13 +83,8 @@ def _misfits(value: Any, descriptor: Any, where: str) -> Iterator[str]:
         if key in fields:
             yield from _field_misfits(item, fields[key], _below(where, key))
         else:
-            yield f"{where or 'the pipeline'} has {key!r}, which KFP {_version()} does not know"
-
-
-def _version() -> str:
-    import kfp
-
-    return str(kfp.__version__)
+            place = where or "the pipeline"
+            yield f"{place} has {key!r}, which KFP {kfp.__version__} does not know"
 
 
 def _field_misfits(value: Any, field: Any, where: str) -> Iterator[str]:
@@ -119,9 +110,7 @@ def _field_misfits(value: Any, field: Any, where: str) -> Iterator[str]:
 def _item_misfits(value: Any, field: Any, where: str) -> Iterator[str]:
     message = field.message_type
     if field.full_name == _DEPLOYMENT:
-        from kfp.pipeline_spec import pipeline_spec_pb2
-
-        message = pipeline_spec_pb2.PipelineDeploymentConfig.DESCRIPTOR
+        message = messages.PipelineDeploymentConfig.DESCRIPTOR
     if message:
         yield from _misfits(value, message, where)
     elif field.enum_type:
