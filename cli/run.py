@@ -20,10 +20,11 @@ from kfp_pytorch.cli.runs.signals import Interrupted, interruptible
 class Request:
     """What was asked for on the command line."""
 
-    pipeline: str
-    given: tuple[str, ...]
-    kubeconfig: Path | None
     root: Path
+    pipeline: str
+    locally: bool
+    kubeconfig: Path | None
+    given: tuple[str, ...]
     keep: bool
     as_json: bool
     resume: bool
@@ -53,25 +54,15 @@ class Request:
     "--resume", is_flag=True, help="Resume the pipeline's last run, from its checkpoints."
 )
 @root_option
-def run(
-    pipeline: str,
-    locally: bool,
-    kubeconfig: Path | None,
-    given: tuple[str, ...],
-    keep: bool,
-    as_json: bool,
-    resume: bool,
-    root: Path | None,
-) -> None:
+def run(root: Path | None, **options: Any) -> None:
     """Run PIPELINE: a name that comes with kfp-pytorch, a compiled YAML, or FILE.py:FUNCTION.
 
     With --json, everything but the summary goes to stderr, and the summary is the last line of
     stdout.
     """
-    folder = root_or_default(root)
-    request = Request(pipeline, given, kubeconfig, folder, keep, as_json, resume)
+    request = Request(root_or_default(root), **options)
     with _ended_as_json(request), interruptible():
-        if locally == bool(kubeconfig):
+        if request.locally == bool(request.kubeconfig):
             raise click.UsageError(
                 "Say where: --local for this machine, or --kubeconfig FILE. To run the whole "
                 "pipeline on a Kubeflow cluster, compile it and upload the YAML."
