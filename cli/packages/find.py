@@ -23,8 +23,6 @@ import yaml
 from kfp_pytorch.cli import signatures
 
 SHIPPED = "kfp_pytorch.pipelines"
-# A package's YAML documents.
-_DOCUMENTS = ("the pipeline", "the platform's part")
 # What YAML takes for the end of a line, or refuses.
 _BREAKING = re.compile("[\\x00-\\x08\\n-\\x1f\\x7f-\\x9f\\u2028\\u2029]")
 # How KFP's compiler, or the check of what it wrote, says that it lost the item of a loop.
@@ -58,11 +56,9 @@ def shipped() -> list[str]:
 
 
 def find(what: str) -> list[Package]:
-    """Finds the pipelines that one argument names.
+    """Finds the pipelines, at least one, that one argument names.
 
-    `what`: a shipped name, a compiled YAML, `FILE.py:FUNCTION`, or `FILE.py` for all in it. Returns
-    the packages, at least one. Raises click.ClickException: when there is no such pipeline; the
-    message lists what there is.
+    `FILE.py` stands for all in it. Raises click.ClickException: there is no such pipeline.
     """
     path, _, function = what.partition(":")
     if path.endswith((".yaml", ".yml")):
@@ -88,9 +84,9 @@ def find(what: str) -> list[Package]:
 
 
 def find_one(what: str) -> Package:
-    """Finds the one pipeline that an argument names.
+    """Finds the one pipeline that an argument names, as `find` does.
 
-    `what`: as for `find`. Raises click.ClickException: when there is none, or more than one.
+    Raises click.ClickException: there is none, or more than one.
     """
     packages = find(what)
     if len(packages) > 1:
@@ -100,11 +96,10 @@ def find_one(what: str) -> Package:
 
 
 def compile_pipeline(name: str, pipeline: Any) -> Package:
-    """Compiles a pipeline with KFP's own compiler.
+    """Compiles a pipeline that `dsl.pipeline` made with KFP's own compiler.
 
-    `pipeline`: what `dsl.pipeline` made. Returns the package, in the form that its components have.
-    Raises click.ClickException: when a default would break the YAML that KFP writes, KFP cannot
-    write a constant, such as one that is no finite number, or what it writes cannot run.
+    Raises click.ClickException: a default would break the YAML that KFP writes, KFP cannot write a
+    constant, such as one that is no finite number, or what it writes cannot run.
     """
     from kfp import compiler
 
@@ -138,10 +133,9 @@ def _check_header(pipeline: Any) -> None:
 
 
 def parse(text: str, path: Path) -> Package:
-    """Reads a compiled package.
+    """Reads a compiled package; `path`, the file that it came from, gives its name.
 
-    `path`: the file that it came from: it gives the name, and stands in messages. Raises
-    click.ClickException: when it is not a compiled pipeline, or a damaged one: one that KFP could
+    Raises click.ClickException: it is not a compiled pipeline, or a damaged one: one that KFP could
     not read, or in which something is missing.
     """
     package, problem = _parsed(text, path)
@@ -160,7 +154,7 @@ def _parsed(text: str, path: Path) -> tuple[Package, str]:
         raise _no_package(path, "it has no pipelineInfo and root")
     platform = {} if platform is None else platform
     problem = _problem(spec, platform)
-    if len(documents) > len(_DOCUMENTS):
+    if len(documents) > 2:
         problem = f"it has {len(documents)} YAML documents, where one or two belong"
     return Package(path.stem, "".join(lines[:length]), spec, platform), problem
 

@@ -52,10 +52,9 @@ class KnownTask:
 
 
 def known_tasks(package: Package, arguments: dict[str, Any]) -> Iterator[KnownTask]:
-    """Walks a package's tasks, nested ones included.
+    """Yields the tasks, nested ones included, that run a container or import an artifact.
 
-    `arguments`: the arguments of the run that is to start; empty when there is none. Yields each
-    task that runs a container or imports an artifact.
+    `arguments`: those of the run that is to start; empty when there is none.
     """
     spec = task_settings.with_task_configs(package.spec)
     root = spec["root"]
@@ -209,9 +208,8 @@ def _unsafe(task: dict[str, Any], inputs: dict[str, Any]) -> dict[str, str]:
     inside = set(_REFERENCE.findall(json.dumps(parameters)))
     found = {}
     for name in inside & inputs.keys():
-        value = inputs[name]
         # A list or dict inside JSON text has quotes of its own.
-        text = value if isinstance(value, str) else _text(value)
+        text = _text(inputs[name])
         if json.dumps(text, ensure_ascii=False) != f'"{text}"':
             found[parameters[name].get("componentInputParameter", name)] = text
     return found

@@ -18,10 +18,10 @@ _OF_PODS_ALONE = {"imagePullPolicy", "imagePullSecret", "podMetadata", "security
 
 
 def check(package: Package) -> None:
-    """Refuses steps that kfp.local cannot run, and warns of settings that it ignores.
+    """Refuses what kfp.local cannot run, and warns of settings that it ignores.
 
-    Raises click.ClickException: when there is a container component or one that is in its image, or
-    an optional artifact that is not given is passed on.
+    Raises click.ClickException: there is a container component or one that is in its image, or an
+    optional artifact that is not given is passed on.
     """
     executors = package.spec.get("deploymentSpec", {}).get("executors", {})
     refused = [_step(label) for label, executor in executors.items() if not _runs(executor)]

@@ -33,10 +33,9 @@ def parameters(package: Package) -> dict[str, dict[str, Any]]:
 
 
 def typed(package: Package, given: Sequence[str]) -> dict[str, Any]:
-    """Turns `name=value` texts into typed arguments.
+    """Turns `name=value` texts, a list or dict in JSON, into typed arguments.
 
-    `given`: the texts. A list or dict is written as JSON. Raises click.ClickException: when a name
-    is unknown or a value has the wrong type; the message lists the parameters that there are.
+    Raises click.ClickException: a name is unknown or a value has the wrong type.
     """
     known = parameters(package)
     result: dict[str, Any] = {}
@@ -55,7 +54,7 @@ def typed(package: Package, given: Sequence[str]) -> dict[str, Any]:
 def require(package: Package, arguments: dict[str, Any]) -> None:
     """Checks that every parameter without a default that a step takes has an argument.
 
-    Raises click.ClickException: when one is missing, or the pipeline takes an artifact.
+    Raises click.ClickException: one is missing, or the pipeline takes an artifact.
     """
     artifacts = package.spec["root"].get("inputDefinitions", {}).get("artifacts", {})
     wanted = [name for name, spec in artifacts.items() if not spec.get("isOptional")]

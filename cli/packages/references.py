@@ -51,10 +51,9 @@ class _Dag:
 
 
 def problem(spec: dict[str, Any]) -> str:
-    """Says what is missing in a package of the right shape.
+    """Says what is missing in a package, and where; nothing when it is whole.
 
-    `spec`: the pipeline's specification, in which `messages.problem` finds nothing. Returns what is
-    missing, with its place; nothing when it is whole.
+    `spec`: the pipeline's specification, in which `messages.problem` finds nothing.
     """
     return next(_problems(spec), "")
 
@@ -119,7 +118,9 @@ def _of_dag(dag: _Dag) -> Iterator[str]:
         if reference not in dag.components:
             yield f"{dag.place(name)} has the component {reference!r}, which is missing"
             continue
-        yield from _lacking(f"{dag.place(name)}.dependentTasks", task, dag)
+        for other in task.get("dependentTasks", []):
+            if other not in dag.tasks:
+                yield f"{dag.place(name)}.dependentTasks names the task {other!r}, which is missing"
         yield from _of_inputs(dag, name)
         yield from _of_iterator(dag, name)
     outputs = dag.component["dag"].get("outputs", {})
@@ -129,12 +130,6 @@ def _of_dag(dag: _Dag) -> Iterator[str]:
         yield from _of_output(dag, f"{dag.where}.dag.outputs", task, key)
     after = {name: task.get("dependentTasks", []) for name, task in dag.tasks.items()}
     yield from _cycle(f"{dag.where}.dag.tasks", after)
-
-
-def _lacking(where: str, task: dict[str, Any], dag: _Dag) -> Iterator[str]:
-    for other in task.get("dependentTasks", []):
-        if other not in dag.tasks:
-            yield f"{where} names the task {other!r}, which is missing"
 
 
 def _of_inputs(dag: _Dag, task: str) -> Iterator[str]:

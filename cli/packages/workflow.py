@@ -70,8 +70,7 @@ class Estimate:
 def check(package: Package, *, verbose: bool = False) -> None:
     """Refuses a package whose Workflow would not fit, and warns of one that nearly does not.
 
-    `verbose`: whether to print the estimate of one that fits, too. Raises click.ClickException: the
-    Workflow would be too large.
+    `verbose`: whether to print the estimate of one that fits, too.
     """
     found = estimate(package.spec, package.platform)
     name = package.pipeline_name
@@ -97,10 +96,7 @@ def check(package: Package, *, verbose: bool = False) -> None:
 
 
 def estimate(spec: Object, platform: Object) -> Estimate:
-    """Computes what the Workflow of a package comes to.
-
-    `platform`: the platform's part of the package; empty when there is none.
-    """
+    """Computes what the Workflow of a package comes to."""
     found = Estimate()
     settings = messages.kubernetes_settings(platform)
     _add_group(found, "root", spec["root"], {})

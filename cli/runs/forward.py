@@ -38,29 +38,24 @@ def forwarding(kubeconfig: Path) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._forward("GET")
-
-        def do_POST(self) -> None:
-            self._forward("POST")
-
-        def _forward(self, method: str) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             headers = {name: self.headers[name] for name in _FORWARDED if name in self.headers}
-            status, kind, content = _answer(
-                credentials.load(environ), method, self.path, headers, body
-            )
+            who = credentials.load(environ)
+            status, kind, content = _answer(who, self.command, self.path, headers, body)
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
 
+        def do_POST(self) -> None:
+            self.do_GET()
+
         def log_message(self, *_: Any) -> None:
             """Writes no log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
     finally:

@@ -28,17 +28,16 @@ _LOCK_WITHIN_S = guard.ORPHAN_GRACE + 3
 
 
 def new_run(pipeline: str, arguments: dict[str, Any]) -> Run:
-    """Makes the identity of a new run. Returns the run, under a name that sorts by time."""
+    """Makes the identity of a new run, whose name sorts by time."""
     now = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     name = f"{pipeline}-{now}-{secrets.token_hex(2)}"
     return Run(name=name, id=str(uuid.uuid4()), pipeline=pipeline, arguments=arguments)
 
 
 def run_to_resume(runs: Path, pipeline: str, arguments: dict[str, Any]) -> Run:
-    """Finds the newest run of a pipeline, which must not have succeeded.
+    """Finds the newest run of a pipeline, with the identity that it had.
 
-    Returns the run, with the identity that it had. Raises click.ClickException: when there is no
-    such run, or it succeeded.
+    Raises click.ClickException: there is no such run, or it succeeded.
     """
     found = [run for run in _recorded(runs) if run.pipeline == pipeline]
     if not found:
@@ -69,11 +68,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def log(folder: Path) -> Iterator[FileIO]:
-    """Opens a run's log, which is locked as long as a process of the run lives.
+    """Opens a run's log, empty; it is locked as long as a process that inherits it lives.
 
-    `folder`: the run's folder; made if it is not there. Yields the log, empty. A process that
-    inherits it holds the lock. Raises click.ClickException: when the run is still running, or the
-    folder cannot be written.
+    Makes the run's folder. Raises click.ClickException: the run is still running, or the folder
+    cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,11 +100,7 @@ def _yaml(spec: dict[str, Any]) -> str:
 
 
 def write(folder: Path, run: Run, spec: dict[str, Any]) -> None:
-    """Writes what the runner reads.
-
-    `folder`: the run's folder; made if it is not there. Raises click.ClickException: when the
-    folder cannot be written.
-    """
+    """Writes what the runner reads. Raises click.ClickException: the folder cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / PIPELINE_FILE).write_text(_yaml(spec), encoding="utf-8")

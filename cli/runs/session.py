@@ -55,11 +55,10 @@ class Target:
         return self.root / "claims" / self.namespace if self.server else None
 
     def request(self, method: str, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Asks the local cluster's API server.
+        """Asks the local cluster's API server. A PATCH is a merge patch.
 
-        `method`: the HTTP method. A PATCH is a merge patch. `url`: the path, and the query if there
-        is one. Raises RequestRefused: when the server answers with an error. Raises
-        click.ClickException: when it does not answer.
+        Raises RequestRefused: the server answers with an error. Raises click.ClickException: it
+        does not answer.
         """
         try:
             return client.request(self.server, method, url, body, token=self.token)
@@ -76,22 +75,13 @@ def run(
 ) -> dict[str, Any]:
     """Runs a pipeline's steps on this machine, against a cluster, to the end.
 
-    Returns the summary. It is written into the run's folder too. Raises Interrupted: when a signal
-    ended this process's waiting, once every step has ended; it has the summary.
+    Returns the summary. It is written into the run's folder too. Raises Interrupted: a signal ended
+    this process's waiting, once every step has ended; it has the summary.
     """
-    folder = target.root / "runs" / wanted.name
-    spec = image_form(package.spec, THIS_PYTHON)
-    with run_folder.log(folder) as log:
-        run_folder.write(folder, wanted, runner.local_form(spec, wanted.name))
-        return _run(package, wanted, target, progress, log)
-
-
-def _run(
-    package: Package, wanted: Run, target: Target, progress: TerminalProgress, log: FileIO
-) -> dict[str, Any]:
     folder = target.root / "runs" / wanted.name
     place = summary.Place(folder, target.claims)
     follower = Follower(progress)
+    spec = image_form(package.spec, THIS_PYTHON)
 
     def ended(status: str) -> dict[str, Any]:
         _record(wanted, target, _PHASES[status])
@@ -102,18 +92,20 @@ def _run(
             click.echo(str(lifecycle.HomeError(folder / run_folder.SUMMARY_FILE, error)), err=True)
         return result
 
-    try:
-        code = _follow(wanted, target, follower, log)
-    except Interrupted as interrupted:
-        interrupted.summary = ended("terminated")
-        raise
-    return ended("succeeded" if code == 0 else "failed")
+    with run_folder.log(folder) as log:
+        run_folder.write(folder, wanted, runner.local_form(spec, wanted.name))
+        try:
+            code = _follow(folder, _setting(wanted, target, folder), target, follower, log)
+        except Interrupted as interrupted:
+            interrupted.summary = ended("terminated")
+            raise
+        return ended("succeeded" if code == 0 else "failed")
 
 
-def _follow(wanted: Run, target: Target, follower: Follower, log: FileIO) -> int:
+def _follow(
+    folder: Path, setting: step.Setting, target: Target, follower: Follower, log: FileIO
+) -> int:
     """Runs kfp.local under a guard to its end; returns its exit code."""
-    folder = target.root / "runs" / wanted.name
-    setting = _setting(wanted, target, folder)
     environment = {
         **os.environ,
         "KUBECONFIG": str(target.kubeconfig),
@@ -149,16 +141,16 @@ def _keep(log: FileIO, line: str) -> None:
 
 def _setting(wanted: Run, target: Target, folder: Path) -> step.Setting:
     """Returns what the steps need; makes the run's Workflow object where they have pods."""
-    if not target.server:
-        return step.Setting(run_id=wanted.id, folder=str(folder), services=target.services)
+    uid = _workflow(wanted, target)["metadata"]["uid"] if target.server else ""
     return step.Setting(
         run_id=wanted.id,
         folder=str(folder),
         namespace=target.namespace,
-        workflow=wanted.name,
-        workflow_uid=_workflow(wanted, target)["metadata"]["uid"],
+        workflow=wanted.name if uid else "",
+        workflow_uid=uid,
         server=target.server,
         token=target.token,
+        services=target.services,
     )
 
 
@@ -166,15 +158,10 @@ def _workflow(wanted: Run, target: Target) -> dict[str, Any]:
     kind = constants.WORKFLOW
     metadata = {"name": wanted.name, "labels": {constants.KFP_RUN_ID_LABEL: wanted.id}}
     status = {"phase": "Running"}
-    body = {
-        "apiVersion": kind.api_version,
-        "kind": kind.kind,
-        "metadata": metadata,
-        "status": status,
-    }
+    body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
     url = client.path(kind, target.namespace)
     try:
-        return target.request("POST", url, body)
+        return target.request("POST", url, body | {"status": status})
     except client.RequestRefused as error:
         if error.status != http.HTTPStatus.CONFLICT:
             raise

@@ -48,9 +48,9 @@ class Place:
 def summarise(package: Package, followed: Followed, place: Place, status: str) -> dict[str, Any]:
     """Makes the summary, the object that `--json` prints.
 
-    `status`: `succeeded`, `failed` or `terminated`. Returns the summary, fit for JSON.
+    `status`: `succeeded`, `failed` or `terminated`.
     """
-    parameters = _last_parameters(followed.steps)
+    parameters = {name: value for s in followed.steps for name, value in s.parameters.items()}
     steps = [*followed.steps, *_skipped(package, followed.steps)]
     error = error_of(followed) if status == "failed" else ""
     return empty(package.pipeline_name, status, error) | {
@@ -65,10 +65,7 @@ def summarise(package: Package, followed: Followed, place: Place, status: str) -
 
 
 def empty(pipeline: str, status: str, error: str) -> dict[str, Any]:
-    """Makes the summary of a run that ended before its first step.
-
-    `status`: `failed` or `terminated`. Returns the summary, in the shape that `summarise` gives it.
-    """
+    """Makes the summary of a run that ended before its first step: `failed` or `terminated`."""
     return {
         "status": status,
         "pipeline": pipeline,
@@ -94,10 +91,10 @@ def error_of(followed: Followed) -> str:
 
 
 def headline(error: str) -> str:
-    """Shortens an error whose whole text the step has written already.
+    """Shortens what `error_of` returned, whose whole text the step has written already.
 
-    `error`: what `error_of` returned. Returns the first paragraph of a message, or the last lines
-    of a traceback; as it is when it is short, or when no step said it.
+    Returns the first paragraph of a message, or the last lines of a traceback; as it is when it is
+    short, or when no step said it.
     """
     step, _, words = error.partition("\n")
     if not _STEP_FAILED.fullmatch(step):
@@ -134,11 +131,7 @@ def _without_kfp(stderr: str) -> str:
 
 
 def text(summary: dict[str, Any], seconds: float, *, kept: bool) -> str:
-    """Writes a summary for a person.
-
-    `summary`: what `summarise` returned; `kept`: whether the endpoint stays up. Returns lines
-    without one at the end.
-    """
+    """Writes what `summarise` returned for a person; `kept`: whether the endpoint stays up."""
     lines = [f"{summary['pipeline']} {summary['status']} in {seconds:.1f} s", ""]
     width = max((len(s["name"]) for s in summary["steps"]), default=0)
     for step in summary["steps"]:
@@ -167,13 +160,6 @@ def _details(summary: dict[str, Any], kept: bool) -> list[tuple[str, str]]:
     if summary["prediction"]:
         details.append(("prediction", json.dumps(summary["prediction"])))
     return details
-
-
-def _last_parameters(steps: list[StepResult]) -> dict[str, Any]:
-    merged: dict[str, Any] = {}
-    for step in steps:
-        merged |= step.parameters
-    return merged
 
 
 def _prediction(text: Any) -> Any:
