@@ -32,9 +32,7 @@ STOPS_A_SPEED = 24
 def stops(cluster: Cluster, folder: Path) -> None:
     """Measures launcher processes, as KFP starts them, that get SIGTERM at random moments."""
     cluster.stage(NAMESPACE, Play(lambda: FOREVER, line_every=0.02))
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        delays = list(pool.map(lambda _: _stopped(cluster, folder, NAMESPACE), range(STOPS)))
-    milliseconds = [1000 * delay for delay in delays]
+    milliseconds = _delays_ms(cluster, folder, NAMESPACE, STOPS)
     against = (
         f"limit 50; {STOPS} processes, SIGTERM within {LONGEST_LIFE} s of the create's arrival; "
         f"median {percentile(milliseconds, 0.5):.1f}, most {max(milliseconds):.1f}; {machine()}"
@@ -54,12 +52,8 @@ def _stops_at(cluster: Cluster, folder: Path, speed: float, limit: int, *, watch
         cluster.server.faults.add(Fault(Forbidden(), "watch", pods, times=None))
     path = f"*/namespaces/{namespace}/*"
     cluster.server.faults.add(Fault(Delay(speed), path=path, times=None))
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        delays = list(
-            pool.map(lambda _: _stopped(cluster, folder, namespace, 1.0), range(STOPS_A_SPEED))
-        )
+    milliseconds = _delays_ms(cluster, folder, namespace, STOPS_A_SPEED, 1.0)
     cluster.server.faults.clear()
-    milliseconds = [1000 * delay for delay in delays]
     what = "known" if watched else "asked"
     against = (
         f"limit {limit}; {STOPS_A_SPEED} processes, the state of the own pod is {what}; "
@@ -69,7 +63,15 @@ def _stops_at(cluster: Cluster, folder: Path, speed: float, limit: int, *, watch
     show(figure, percentile(milliseconds, 0.99), "ms", against)
 
 
-def _stopped(cluster: Cluster, folder: Path, namespace: str, least: float = 0.0) -> float:
+def _delays_ms(
+    cluster: Cluster, folder: Path, namespace: str, stops: int, least: float = 0.0
+) -> list[float]:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        delays = pool.map(lambda _: _stopped(cluster, folder, namespace, least), range(stops))
+        return [1000 * delay for delay in delays]
+
+
+def _stopped(cluster: Cluster, folder: Path, namespace: str, least: float) -> float:
     """Starts a step and ends it at a random moment; the seconds from its signal to its DELETE."""
     step = Step(cluster, namespace, folder)
     try:
