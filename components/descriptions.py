@@ -17,14 +17,7 @@ _ENTRY = re.compile(r"^(    \w+: .{10,}?)(?:[.;] .*|\.)$")
 
 
 def unwrapped(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Joins the wrapped lines in the docstring of a function that KFP reads.
-
-    Args:
-        func: The function. Each paragraph, argument and result of its docstring becomes one line.
-
-    Returns:
-        The same function.
-    """
+    """Makes each paragraph, argument and result of a docstring that KFP reads one line."""
     lines: list[str] = []
     for line in (inspect.getdoc(func) or "").splitlines():
         if lines and _continues(line, lines[-1]):

@@ -86,15 +86,7 @@ def pipeline_with_launcher(pipeline: Any, launcher: str) -> Any:
 
 
 def image_form(spec: Object, image: str) -> Object:
-    """Has each step run in an image that has the launcher, and install nothing.
-
-    Args:
-        spec: The pipeline's specification.
-        image: The image, such as `constants.LAUNCHER_IMAGE`.
-
-    Returns:
-        A new specification.
-    """
+    """Has each step run in an image that has the launcher, and install nothing."""
     return _changed(spec, image, [], _import)
 
 
@@ -134,14 +126,7 @@ def configmap_command(command: list[str], module: str, function: str) -> list[st
 
 
 def wanted_configmaps(spec: Object) -> set[bundle.Reference]:
-    """Returns the ConfigMaps that the steps of a package read.
-
-    Args:
-        spec: The pipeline's specification.
-
-    Returns:
-        One for each version of this project that has steps in it.
-    """
+    """Returns the ConfigMaps that the steps read, one for each version that has steps in it."""
     found = (_REFERENCE.search(container["command"][-1]) for container, *_ in _steps(spec))
     return {bundle.Reference(version=match[2], sha256=match[1]) for match in found if match}
 

@@ -18,14 +18,7 @@ _SIGNAL_PYTHON = (
 
 
 def long_running(task: dsl.PipelineTask) -> dsl.PipelineTask:
-    """Sets up a step that waits for something long: it is not moved meanwhile.
-
-    Args:
-        task: The step's task.
-
-    Returns:
-        The same task.
-    """
+    """Sets up a step that waits for something long: it is not moved meanwhile."""
     kubernetes.add_pod_annotation(task, SAFE_TO_EVICT, "false")
     kill = json.dumps(["sh", "-c", _SIGNAL_PYTHON])
     return kubernetes.add_pod_annotation(task, KILL_COMMAND, kill)

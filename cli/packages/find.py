@@ -146,25 +146,27 @@ def parse(text: str, path: Path) -> Package:
 
 def _parsed(text: str, path: Path) -> tuple[Package, str]:
     """Reads a package, and says what is wrong with it; nothing when it is whole."""
+    from kfp_pytorch.cli.packages import messages, references
+
     lines = text.splitlines(keepends=True)
     length = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    documents = _documents(text, path)
+    try:
+        documents = list(yaml.safe_load_all(text))
+    # What PyYAML makes values of raises much else, such as ValueError over the date 2025-13-01.
+    except Exception as error:
+        raise _damaged(path, f"it cannot be read as YAML: {_yaml_words(error)}") from None
     spec, platform = [*documents, None, None][:2]
     if not isinstance(spec, dict) or not spec.keys() & {"pipelineInfo", "root"}:
         raise _no_package(path, "it has no pipelineInfo and root")
     platform = {} if platform is None else platform
-    problem = _problem(spec, platform)
+    missing = [part for part in ("pipelineInfo", "root") if part not in spec]
     if len(documents) > 2:
         problem = f"it has {len(documents)} YAML documents, where one or two belong"
+    elif missing:
+        problem = f"it has no {missing[0]}"
+    else:
+        problem = messages.problem(spec, platform) or references.problem(spec)
     return Package(path.stem, "".join(lines[:length]), spec, platform), problem
-
-
-def _documents(text: str, path: Path) -> list[Any]:
-    try:
-        return list(yaml.safe_load_all(text))
-    # What PyYAML makes values of raises much else, such as ValueError over the date 2025-13-01.
-    except Exception as error:
-        raise _damaged(path, f"it cannot be read as YAML: {_yaml_words(error)}") from None
 
 
 def _yaml_words(error: Exception) -> str:
@@ -176,16 +178,6 @@ def _yaml_words(error: Exception) -> str:
         words = ": ".join(filter(None, (error.context, error.problem)))
         return f"{words} (line {at.line + 1}, column {at.column + 1})"
     return str(error).partition("\n")[0]
-
-
-def _problem(spec: dict[str, Any], platform: Any) -> str:
-    """Says what is wrong with a package; nothing when it is whole."""
-    from kfp_pytorch.cli.packages import messages, references
-
-    missing = [part for part in ("pipelineInfo", "root") if part not in spec]
-    if missing:
-        return f"it has no {missing[0]}"
-    return messages.problem(spec, platform) or references.problem(spec)
 
 
 def _no_package(path: Path, why: str) -> click.ClickException:

@@ -124,19 +124,15 @@ def _follow(
     try:
         for line in process.stdout or ():
             follower.take(line)
-            _keep(log, line)
+            # A disk that is full ends no run.
+            with contextlib.suppress(OSError):
+                log.write(line.encode())
         return process.wait()
     except BaseException:
         process.terminate()
         # Read on, or a runner that still writes never ends.
         process.communicate()
         raise
-
-
-def _keep(log: FileIO, line: str) -> None:
-    """Writes a line into the run's log; a disk that is full ends no run."""
-    with contextlib.suppress(OSError):
-        log.write(line.encode())
 
 
 def _setting(wanted: Run, target: Target, folder: Path) -> step.Setting:
