@@ -189,12 +189,12 @@ def _forbidden_changes(resource: Resource, old: Object, new: Object) -> Iterable
         added = [item for item in objects.finalizers(new) if item not in known]
         if added:
             shown = ", ".join(f'"{item}"' for item in added)
-            message = (
-                "Forbidden: no new finalizers can be added if the object is being deleted, found "
-                f"new finalizers []string{{{shown}}}"
+            why = (
+                "no new finalizers can be added if the object is being deleted, found new "
+                f"finalizers []string{{{shown}}}"
             )
             # A real server reports it twice: once for the metadata, once for the resource.
-            yield from [Cause("FieldValueForbidden", "metadata.finalizers", message)] * 2
+            yield from [fields.forbidden("metadata.finalizers", why)] * 2
     if resource.custom:
         yield from schemas.forbidden_changes(resource, old, new)
     elif resource.kind == POD:

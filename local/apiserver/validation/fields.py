@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import ApiError, Cause, Object, bad_request
-from kfp_pytorch.local.apiserver.registry import NAMESPACE, Resource
+from kfp_pytorch.local.apiserver.registry import Resource
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _LABEL_1035 = r"[a-z]([-a-z0-9]*[a-z0-9])?"
 _VALUE = r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?"
 _QUALIFIED = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+# The rules of names that are no subdomains, and how long these may be.
+_NAME_RULES = {"Namespace": (_LABEL, 63), "Service": (_LABEL_1035, 63)}
 _ANNOTATIONS_LIMIT = 256 * 1024
 
 _JSON_NAMES = {bool: "bool", int: "number", float: "number", str: "string", list: "array"}
@@ -34,12 +36,17 @@ def required(field: str, why: str = "") -> Cause:
     return Cause("FieldValueRequired", field, "Required value" + (f": {why}" if why else ""))
 
 
+def forbidden(field: str, why: str) -> Cause:
+    """A cause: the value is not allowed here."""
+    return Cause("FieldValueForbidden", field, f"Forbidden: {why}")
+
+
 def duplicate(field: str, shown: str) -> Cause:
     """A cause: an entry of a list is a duplicate."""
     return Cause("FieldValueDuplicate", field, f"Duplicate value: {shown}")
 
 
-def unsupported(field: str, value: Any, supported: list[str]) -> Cause:
+def unsupported(field: str, value: Any, supported: Iterable[str]) -> Cause:
     """A cause: the field takes only some values."""
     shown = f'"{value}"' if isinstance(value, str) else str(value)
     values = ", ".join(f'"{item}"' for item in supported)
@@ -100,24 +107,15 @@ def check_metadata(resource: Resource, obj: Object) -> Iterator[Cause]:
     if not objects.name(obj):
         yield required("metadata.name", "name or generateName is required")
     else:
-        yield from check_name(resource, objects.name(obj))
+        rule, limit = _NAME_RULES.get(resource.kind.kind, (_SUBDOMAIN, 253))
+        yield from check_dns(objects.name(obj), "metadata.name", rule, limit)
     for key, value in objects.labels(obj).items():
         yield from check_label(key, value, "metadata.labels")
     yield from _check_annotations(objects.metadata(obj).get("annotations") or {})
     yield from _check_owners(objects.owners(obj))
 
 
-def check_name(resource: Resource, name: str) -> Iterator[Cause]:
-    """What is wrong with an object's name, by the rule of its type."""
-    if resource.kind == NAMESPACE:
-        yield from check_dns(name, "metadata.name", _LABEL, 63)
-    elif resource.kind.kind == "Service":
-        yield from check_dns(name, "metadata.name", _LABEL_1035, 63)
-    else:
-        yield from check_dns(name, "metadata.name", _SUBDOMAIN, 253)
-
-
-_DNS_RULES = {
+_RULES = {
     _LABEL: (
         "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', "
         "and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc'"
@@ -131,37 +129,34 @@ _DNS_RULES = {
         "an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or "
         "'abc-123'"
     ),
+    _VALUE: (
+        "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or "
+        "'.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or "
+        "'my_value',  or '12345'"
+    ),
 }
 
 
 def check_dns(value: str, field: str, rule: str = _LABEL, limit: int = 63) -> Iterator[Cause]:
-    """What is wrong with a DNS name: its length, then its characters."""
+    """What is wrong with a name, or a label's value: its length, then its characters."""
     if len(value) > limit:
         yield invalid_value(field, value, f"must be no more than {limit} characters")
     if not re.fullmatch(rule, value):
-        why = f"{_DNS_RULES[rule]}, regex used for validation is '{rule}')"
+        why = f"{_RULES[rule]}, regex used for validation is '{rule}')"
         yield invalid_value(field, value, why)
 
 
 def check_label(key: str, value: str, field: str) -> Iterator[Cause]:
     """What is wrong with one label."""
     yield from check_key(key, field)
-    if len(value or "") > 63:
-        yield invalid_value(field, value, "must be no more than 63 characters")
-    if not re.fullmatch(_VALUE, value or ""):
-        why = (
-            "a valid label must be an empty string or consist of alphanumeric characters, '-', "
-            "'_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue', "
-            f" or 'my_value',  or '12345', regex used for validation is '{_VALUE}')"
-        )
-        yield invalid_value(field, value, why)
+    yield from check_dns(value or "", field, _VALUE)
 
 
 def check_key(key: str, field: str) -> Iterator[Cause]:
     """What is wrong with the key of a label, an annotation or a taint."""
     prefix, slash, name = key.rpartition("/")
     if slash and (len(prefix) > 253 or not re.fullmatch(_SUBDOMAIN, prefix)):
-        why = f"prefix part {_DNS_RULES[_SUBDOMAIN]}, regex used for validation is '{_SUBDOMAIN}')"
+        why = f"prefix part {_RULES[_SUBDOMAIN]}, regex used for validation is '{_SUBDOMAIN}')"
         yield invalid_value(field, key, why)
     if len(name) > 63:
         yield invalid_value(field, key, "name part must be no more than 63 characters")

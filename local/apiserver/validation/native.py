@@ -12,7 +12,7 @@ from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Cause, Object
 from kfp_pytorch.local.apiserver.registry import Resource
 from kfp_pytorch.local.apiserver.validation import defaults, models, pods
-from kfp_pytorch.local.apiserver.validation.fields import unreadable
+from kfp_pytorch.local.apiserver.validation.fields import forbidden, unreadable
 
 # Maps of quantities: a number is taken for its text, as the API does.
 _QUANTITIES = {"limits", "requests", "capacity", "allocatable", "overhead", "sizeLimit", "divisor"}
@@ -145,13 +145,13 @@ def forbidden_pod_changes(old: Object, new: Object) -> Iterator[Cause]:
     """Changes of a pod's spec other than of the few fields that may change."""
     if _fixed(old, old) != _fixed(new, old):
         message = (
-            "Forbidden: pod updates may not change fields other than "
+            "pod updates may not change fields other than "
             "`spec.containers[*].image`,`spec.initContainers[*].image`,"
             "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing "
             "tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it "
             "was previously negative)"
         )
-        yield Cause("FieldValueForbidden", "spec", message)
+        yield forbidden("spec", message)
 
 
 def _fixed(pod: Object, old: Object) -> Object:

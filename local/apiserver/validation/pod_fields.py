@@ -12,6 +12,7 @@ from kfp_pytorch.local.apiserver.errors import Cause, Object
 from kfp_pytorch.local.apiserver.validation.fields import (
     check_key,
     check_label,
+    forbidden,
     invalid_value,
     required,
     unsupported,
@@ -87,7 +88,7 @@ def _check_expressions(term: Object, path: str) -> Iterator[Cause]:
             yield required(f"{at}.values", "must be specified when `operator` is 'In' or 'NotIn'")
         elif operator in ("Exists", "DoesNotExist") and count:
             why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-            yield Cause("FieldValueForbidden", f"{at}.values", f"Forbidden: {why}")
+            yield forbidden(f"{at}.values", why)
         elif operator in ("Gt", "Lt") and count != 1:
             why = "must be specified single value when `operator` is 'Lt' or 'Gt'"
             yield required(f"{at}.values", why)
@@ -136,8 +137,7 @@ def check_volume(volume: Object, path: str) -> Iterator[Cause]:
     """What is wrong with where a volume's content comes from."""
     kinds = sorted(key for key, source in volume.items() if key != "name" and source is not None)
     for kind in kinds[1:]:
-        why = "Forbidden: may not specify more than 1 volume type"
-        yield Cause("FieldValueForbidden", f"{path}.{kind}", why)
+        yield forbidden(f"{path}.{kind}", "may not specify more than 1 volume type")
 
 
 def check_source(source: Object, path: str) -> Iterator[Cause]:

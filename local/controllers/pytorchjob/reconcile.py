@@ -15,19 +15,9 @@ from datetime import datetime, timedelta
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.controllers.kubernetes.status import phase
-from kfp_pytorch.local.controllers.pytorchjob import pod_state
+from kfp_pytorch.local.controllers.pytorchjob import pod_state, pods
 from kfp_pytorch.local.controllers.pytorchjob.pod_state import JobEvent
-from kfp_pytorch.local.controllers.pytorchjob.pods import (
-    MASTER,
-    REPLICA_TYPE_LABEL,
-    REPLICA_TYPES,
-    WORKER,
-    defaulted,
-    labels,
-    pod,
-    replicas,
-    service,
-)
+from kfp_pytorch.local.controllers.pytorchjob.pods import MASTER, WORKER
 from kfp_pytorch.local.controllers.pytorchjob.status import Status
 
 _MANAGER = "kubeflow.org/training-operator"
@@ -48,11 +38,11 @@ class Plan:
     requeue_at: datetime | None = None  # when to reconcile again though nothing has changed
 
 
-def reconcile(job: Object, pods: list[Object], services: list[Object], now: datetime) -> Plan:
+def reconcile(job: Object, job_pods: list[Object], services: list[Object], now: datetime) -> Plan:
     """Decide what to do about a PyTorchJob: nothing if it is terminating or another manager's."""
     if objects.is_terminating(job) or _has_other_manager(job):
         return Plan(job.get("status") or {})
-    return _Reconciliation(defaulted(job), pods, services, now).run()
+    return _Reconciliation(pods.defaulted(job), job_pods, services, now).run()
 
 
 def _has_other_manager(job: Object) -> bool:
@@ -64,13 +54,13 @@ class _Reconciliation:
     """The state of one pass over one job."""
 
     def __init__(
-        self, job: Object, pods: list[Object], services: list[Object], now: datetime
+        self, job: Object, job_pods: list[Object], services: list[Object], now: datetime
     ) -> None:
         self.job = job
         self.name = objects.name(job)
         self.policy: Object = job["spec"]["runPolicy"]
         self.specs: Object = job["spec"]["pytorchReplicaSpecs"]
-        self.pods = pods
+        self.pods = job_pods
         self.services = services
         self.now = now
         self.status = Status(job.get("status") or {}, now)
@@ -137,7 +127,7 @@ class _Reconciliation:
         self._update_conditions()
 
     def _types(self) -> list[str]:
-        return [each for each in REPLICA_TYPES if each in self.specs]
+        return [each for each in pods.REPLICA_TYPES if each in self.specs]
 
     # Limits.
 
@@ -158,7 +148,7 @@ class _Reconciliation:
         failed = sum(phase(p) == "Failed" for p in self.pods)
         known = sum(each.get("failed", 0) for each in self.status.replicas())
         active = sum(map(pod_state.is_active, self.pods))
-        total = sum(replicas(self.job, each) for each in self._types())
+        total = sum(pods.replicas(self.job, each) for each in self._types())
         # The operator's count of its own retries is always 0, so this is for a limit of 0 alone.
         return failed > known and active != total and limit < 1
 
@@ -194,8 +184,8 @@ class _Reconciliation:
 
     # Pods and services.
 
-    def _delete(self, pods: Iterable[Object]) -> None:
-        for each in pods:
+    def _delete(self, found: Iterable[Object]) -> None:
+        for each in found:
             self.plan.delete_services.append(objects.name(each))
             self._delete_pod(each)
 
@@ -206,7 +196,7 @@ class _Reconciliation:
     def _reconcile_pods(self, replica_type: str) -> None:
         counts: Object = {}
         self.status.object["replicaStatuses"][replica_type] = counts
-        wanted = replicas(self.job, replica_type)
+        wanted = pods.replicas(self.job, replica_type)
         by_index = pod_state.by_index(_of_type(replica_type, self.pods))
         for index in range(max([wanted, *(each + 1 for each in by_index)])):
             if index not in by_index:
@@ -219,7 +209,7 @@ class _Reconciliation:
             pod_state.count(counts, each)
 
     def _create_pod(self, replica_type: str, index: int) -> None:
-        self.plan.create.append(pod(self.job, replica_type, index))
+        self.plan.create.append(pods.pod(self.job, replica_type, index))
         if self.specs[replica_type]["template"]["spec"].get("restartPolicy"):
             self._event(
                 "Warning",
@@ -247,11 +237,11 @@ class _Reconciliation:
             self._enter("Failed", message, "Warning")
 
     def _reconcile_services(self, replica_type: str) -> None:
-        wanted = replicas(self.job, replica_type)
+        wanted = pods.replicas(self.job, replica_type)
         by_index = pod_state.by_index(_of_type(replica_type, self.services))
         for index in range(wanted):
             if index not in by_index:
-                self.plan.create.append(service(self.job, replica_type, index))
+                self.plan.create.append(pods.service(self.job, replica_type, index))
         for index, each in by_index.items():
             if index >= wanted:
                 self.plan.delete_services.append(objects.name(each))
@@ -267,10 +257,10 @@ class _Reconciliation:
     def _update_from_replicas(self, replica_type: str) -> bool:
         """Derive conditions from the pods of one type; returns whether the master succeeded."""
         counts = self.status.object["replicaStatuses"][replica_type]
-        selector = labels(self.job, replica_type)
+        selector = pods.labels(self.job, replica_type)
         counts["selector"] = ",".join(f"{key}={selector[key]}" for key in sorted(selector))
         succeeded, running = counts.get("succeeded", 0), counts.get("active", 0)
-        failed, wanted = counts.get("failed", 0), replicas(self.job, replica_type)
+        failed, wanted = counts.get("failed", 0), pods.replicas(self.job, replica_type)
         if replica_type == MASTER:
             if running:
                 self._running(self.name)
@@ -308,7 +298,7 @@ class _Reconciliation:
 
 def _of_type(replica_type: str, found: list[Object]) -> list[Object]:
     label = replica_type.lower()
-    return [each for each in found if objects.labels(each).get(REPLICA_TYPE_LABEL) == label]
+    return [each for each in found if objects.labels(each).get(pods.REPLICA_TYPE_LABEL) == label]
 
 
 def _after(time: str, seconds: int) -> datetime:
