@@ -50,7 +50,8 @@ def qualified(kind: Kind) -> str:
     return f"{kind.plural}.{kind.group}" if kind.group else kind.plural
 
 
-def _details(kind: Kind, name: str) -> Object:
+def details_of(kind: Kind, name: str) -> Object:
+    """The details of a Status about an object."""
     group = {"group": kind.group} if kind.group else {}
     return {"name": name, **group, "kind": kind.plural}
 
@@ -58,7 +59,7 @@ def _details(kind: Kind, name: str) -> Object:
 def not_found(kind: Kind, name: str) -> ApiError:
     """404: there is no such object."""
     message = f'{qualified(kind)} "{name}" not found'
-    return ApiError(404, "NotFound", message, _details(kind, name))
+    return ApiError(404, "NotFound", message, details_of(kind, name))
 
 
 def no_such_resource() -> ApiError:
@@ -70,7 +71,7 @@ def no_such_resource() -> ApiError:
 def already_exists(kind: Kind, name: str) -> ApiError:
     """409: an object of this name is there."""
     message = f'{qualified(kind)} "{name}" already exists'
-    return ApiError(409, "AlreadyExists", message, _details(kind, name))
+    return ApiError(409, "AlreadyExists", message, details_of(kind, name))
 
 
 STALE = (
@@ -81,7 +82,7 @@ STALE = (
 def conflict(kind: Kind, name: str, why: str = STALE) -> ApiError:
     """409: the write was made from an older state, or a precondition does not hold."""
     message = f'Operation cannot be fulfilled on {qualified(kind)} "{name}": {why}'
-    return ApiError(409, "Conflict", message, _details(kind, name))
+    return ApiError(409, "Conflict", message, details_of(kind, name))
 
 
 def bad_request(message: str) -> ApiError:
@@ -96,7 +97,7 @@ def unauthorized() -> ApiError:
 
 def forbidden(kind: Kind, name: str, why: str, causes: Iterable[Cause] = ()) -> ApiError:
     """403: the request is understood and refused."""
-    details = _details(kind, name)
+    details = details_of(kind, name)
     found = [_cause_object(cause) for cause in causes]
     if found:
         details["causes"] = found

@@ -144,7 +144,10 @@ def _custom(definition: Object) -> Iterator[Resource]:
             generation=True,
             short_names=names.get("shortNames") or (),
             categories=names.get("categories") or (),
-            columns=list(_columns(version)),
+            columns=[
+                Column(c["name"], c["jsonPath"], c.get("type", "string"), int(c.get("priority", 0)))
+                for c in version.get("additionalPrinterColumns") or []
+            ],
             schema=(version.get("schema") or {}).get("openAPIV3Schema"),
         )
 
@@ -164,13 +167,3 @@ def read_definitions(folder: Path) -> list[Object]:
             raise ValueError(f"{path} is no CustomResourceDefinition as JSON: {words}") from None
         found.append(definition)
     return found
-
-
-def _columns(version: Object) -> Iterator[Column]:
-    for column in version.get("additionalPrinterColumns") or []:
-        yield Column(
-            column["name"],
-            column["jsonPath"],
-            column.get("type", "string"),
-            int(column.get("priority", 0)),
-        )

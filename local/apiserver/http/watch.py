@@ -77,11 +77,7 @@ async def lines(
 def _event_type(change: Change, match: Match) -> str:
     """The type of the event for a watch of selected objects; empty where there is no event."""
     before = change.previous is not None and match(change.previous)
-    if change.type == DELETED:
-        return DELETED if before else ""
-    after = match(change.object)
-    if change.previous is None:
-        return ADDED if after else ""
+    after = change.type != DELETED and match(change.object)
     if after:
         return MODIFIED if before else ADDED
     return DELETED if before else ""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfp_pytorch.launcher.constants import POD
-from kfp_pytorch.local.apiserver import objects
-from kfp_pytorch.local.apiserver.errors import ApiError, Cause, Object, bad_request, invalid
+from kfp_pytorch.local.apiserver import errors, objects
+from kfp_pytorch.local.apiserver.errors import ApiError, Cause, Object
 from kfp_pytorch.local.apiserver.http import discovery
 from kfp_pytorch.local.apiserver.http.paths import Target
 from kfp_pytorch.local.apiserver.store import patches
@@ -88,7 +88,7 @@ def _decoded(sent: Sent, kind: str) -> Any:
         )
     except ValueError as error:
         why = str(error) if text else "unexpected end of JSON input"
-        raise bad_request(
+        raise errors.bad_request(
             f"the object provided is unrecognized (must be of type {kind}): couldn't get "
             f"version/kind; json parse error: {why} ({text or '<empty>'})"
         ) from None
@@ -114,7 +114,7 @@ def _object(target: Target, sent: Sent) -> Object:
     kind = target.resource.kind.kind
     obj = _decoded(sent, kind)
     if not isinstance(obj, dict):
-        raise bad_request(
+        raise errors.bad_request(
             f"the object provided is unrecognized (must be of type {kind}): couldn't get "
             f"version/kind; json parse error: not a JSON object"
         )
@@ -125,7 +125,9 @@ def _object(target: Target, sent: Sent) -> Object:
     for word in ("kind", "apiVersion"):
         if not obj.get(word):
             shown = json.dumps(obj, separators=(",", ":"))
-            raise bad_request(f"Object '{word[0].upper()}{word[1:]}' is missing in '{shown}'")
+            raise errors.bad_request(
+                f"Object '{word[0].upper()}{word[1:]}' is missing in '{shown}'"
+            )
     _place(target, obj)
     return obj
 
@@ -138,7 +140,7 @@ def _place(target: Target, obj: Object) -> None:
             return
     namespace = meta.setdefault("namespace", target.namespace)
     if namespace not in (target.namespace, "", None):
-        raise bad_request(
+        raise errors.bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
     meta["namespace"] = target.namespace
@@ -147,7 +149,7 @@ def _place(target: Target, obj: Object) -> None:
 def _check_name(target: Target, obj: Object) -> None:
     found = objects.name(obj)
     if found != target.name:
-        raise bad_request(
+        raise errors.bad_request(
             f"the name of the object ({found}) does not match the name on the URL ({target.name})"
         )
 
@@ -160,7 +162,7 @@ def _unknown_fields(target: Target, sent: Sent, obj: Object) -> list[str]:
     found = [f'unknown field "{path}"' for path in admission.unknown_fields(target.resource, obj)]
     if found and how == "Strict":
         kind = target.resource.kind
-        raise bad_request(
+        raise errors.bad_request(
             f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: strict '
             f"decoding error: {', '.join(found)}"
         )
@@ -189,7 +191,7 @@ def _bind(api: Api, target: Target, sent: Sent) -> Done:
 
 def _subresource(target: Target) -> str:
     if target.subresource == "status" and not target.resource.status:
-        raise ApiError(404, "NotFound", "the server could not find the requested resource")
+        raise errors.no_such_resource()
     return "status" if target.subresource == "status" else ""
 
 
@@ -202,7 +204,7 @@ def _update(api: Api, target: Target, sent: Sent) -> Done:
         why = "Invalid value: 0x0: must be specified for an update"
         cause = Cause("FieldValueInvalid", "metadata.resourceVersion", why)
         kind = target.resource.kind
-        raise invalid(kind.kind, kind.group, target.name, [cause])
+        raise errors.invalid(kind.kind, kind.group, target.name, [cause])
     warnings = _unknown_fields(target, sent, obj)
     done = api.update(target.resource.kind, obj, subresource, dry_run=sent.dry_run)
     return Done(done, 200, warnings)
@@ -216,14 +218,14 @@ def _patch(api: Api, target: Target, sent: Sent) -> Done:
     if sent.content_type == patches.APPLY:
         if not sent.query.get("fieldManager"):
             cause = required("fieldManager", "is required for apply patch")
-            raise invalid("PatchOptions", "meta.k8s.io", "", [cause])
+            raise errors.invalid("PatchOptions", "meta.k8s.io", "", [cause])
         if api.find(*target.key) is None:
             return _create(api, target, sent)
     old = api.get(*target.key)
     text = sent.body.decode("utf-8", errors="replace")
     new = patches.patched(target.resource, old, sent.content_type, patch, text)
     if not isinstance(new, dict):
-        raise bad_request(f"the patch leaves no object but {json.dumps(new)}")
+        raise errors.bad_request(f"the patch leaves no object but {json.dumps(new)}")
     _check_name(target, new)
     _place(target, new)
     warnings = _unknown_fields(target, sent, new)
@@ -236,7 +238,7 @@ def _delete_options(sent: Sent) -> dict[str, Any]:
     body: Object = (_decoded(sent, "DeleteOptions") if sent.body.strip() else None) or {}
     preconditions = body.get("preconditions") or {} if isinstance(body, dict) else None
     if not isinstance(preconditions, dict):
-        raise bad_request(f"the body is no DeleteOptions: {sent.body[:200]!r}")
+        raise errors.bad_request(f"the body is no DeleteOptions: {sent.body[:200]!r}")
     query = sent.query
     propagation = body.get("propagationPolicy") or query.get("propagationPolicy")
     orphans = body.get("orphanDependents", query.get("orphanDependents"))
@@ -244,10 +246,10 @@ def _delete_options(sent: Sent) -> dict[str, Any]:
         propagation = "Orphan" if orphans in (True, "true") else "Background"
     if propagation not in (None, *_PROPAGATIONS):
         cause = unsupported("propagationPolicy", propagation, [*_PROPAGATIONS, "nil"])
-        raise invalid("DeleteOptions", "meta.k8s.io", "", [cause])
+        raise errors.invalid("DeleteOptions", "meta.k8s.io", "", [cause])
     grace = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
     if not re.fullmatch(r"-?\d*", str(grace or "")):
-        raise bad_request(f"gracePeriodSeconds: {grace!r} is no number of seconds")
+        raise errors.bad_request(f"gracePeriodSeconds: {grace!r} is no number of seconds")
     return {
         "propagation": propagation or "Background",
         "uid": preconditions.get("uid") or "",
@@ -268,9 +270,7 @@ def _delete(api: Api, target: Target, sent: Sent) -> Done:
 
 
 def _success(target: Target, obj: Object | None) -> Object:
-    kind = target.resource.kind
-    details = {"name": target.name, **({"group": kind.group} if kind.group else {})}
-    details["kind"] = kind.plural
+    details = errors.details_of(target.resource.kind, target.name)
     if obj is not None:
         details["uid"] = objects.metadata(obj)["uid"]
     return {

@@ -9,16 +9,8 @@ from kfp_pytorch.launcher.constants import POD, Kind
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import ApiError, Object, already_exists, conflict, not_found
 from kfp_pytorch.local.apiserver.registry import NAMESPACE, Registry, Resource
-from kfp_pytorch.local.apiserver.store.changes import (
-    ADDED,
-    DELETED,
-    MODIFIED,
-    Change,
-    Key,
-    Subscription,
-    Table,
-    Watch,
-)
+from kfp_pytorch.local.apiserver.store import changes
+from kfp_pytorch.local.apiserver.store.changes import ADDED, DELETED, MODIFIED, Change, Subscription
 from kfp_pytorch.local.apiserver.validation import admission
 
 ObjectList = list[Object]
@@ -49,7 +41,7 @@ class Api:
         self.revision = first_revision
         self._first_revision = first_revision
         self._history = history
-        self._tables: dict[Kind, Table] = {}
+        self._tables: dict[Kind, changes.Table] = {}
         self._sinks: list[Callable[[Kind, Change], None]] = []
         self._webhooks: dict[Kind, list[Callable[[Object], None]]] = {}
         self._mutating_webhooks: dict[Kind, list[Callable[[Object], None]]] = {}
@@ -102,9 +94,9 @@ class Api:
             if wanted <= objects.labels(obj).items()
         ]
 
-    def watch(self, kind: Kind, namespace: str | None = None) -> Watch:
+    def watch(self, kind: Kind, namespace: str | None = None) -> changes.Watch:
         """ADDED for each object that exists, then every change, without end."""
-        return Watch(self.subscribe(kind, namespace))
+        return changes.Watch(self.subscribe(kind, namespace))
 
     def subscribe(
         self, kind: Kind, namespace: str | None = None, since: int | None = None
@@ -236,13 +228,13 @@ class Api:
 
     # The store
 
-    def _table(self, kind: Kind) -> Table:
+    def _table(self, kind: Kind) -> changes.Table:
         if kind not in self._tables:
             self.registry.of(kind)
-            self._tables[kind] = Table(self._first_revision, self._history)
+            self._tables[kind] = changes.Table(self._first_revision, self._history)
         return self._tables[kind]
 
-    def _key(self, kind: Kind, namespace: str, name: str) -> Key:
+    def _key(self, kind: Kind, namespace: str, name: str) -> changes.Key:
         return (namespace if self.registry.of(kind).namespaced else "", name)
 
     def _check_namespace(self, resource: Resource, obj: Object) -> None:
@@ -294,4 +286,4 @@ def _check_preconditions(kind: Kind, obj: Object, uid: str, resource_version: st
         raise conflict(kind, meta["name"], why)
 
 
-__all__ = ["ADDED", "DELETED", "MODIFIED", "Api", "ApiError", "Change", "Subscription", "Watch"]
+__all__ = ["ADDED", "DELETED", "MODIFIED", "Api", "ApiError", "Change", "Subscription"]

@@ -137,9 +137,9 @@ class Collector:
             self._empty_namespace(key, obj)
         elif ORPHAN in held:
             self._orphan(objects.metadata(obj)["uid"])
-            self._release(key, held, ORPHAN)
+            self._set(key, "finalizers", [item for item in held if item != ORPHAN])
         elif FOREGROUND in held and not self._delete_dependents(objects.metadata(obj)["uid"]):
-            self._release(key, held, FOREGROUND)
+            self._set(key, "finalizers", [item for item in held if item != FOREGROUND])
 
     def _delete_dependents(self, uid: str) -> bool:
         """Deletes the dependents of an owner; returns whether any blocks its deletion."""
@@ -174,9 +174,6 @@ class Collector:
                     left += 1
         if not left:
             self._api.mutate(*key, lambda found: found["spec"].update(finalizers=[]))
-
-    def _release(self, key: _Key, held: list[str], finalizer: str) -> None:
-        self._set(key, "finalizers", [item for item in held if item != finalizer])
 
     def _set(self, key: _Key, field: str, value: Sequence[object]) -> None:
         self._api.mutate(*key, lambda found: found["metadata"].update({field: list(value)}))

@@ -78,11 +78,10 @@ def merged_patch(value: Any, patch: Any) -> Any:
 
 def strategic_merged(value: Any, patch: Any) -> Any:
     """A JSON value with a strategic merge patch applied: some lists are merged by a key."""
-    if not isinstance(patch, dict) or patch.get("$patch") == "replace":
-        kept = patch if not isinstance(patch, dict) else {**patch}
-        if isinstance(kept, dict):
-            kept.pop("$patch")
-        return objects.copy(kept)
+    if not isinstance(patch, dict):
+        return objects.copy(patch)
+    if patch.get("$patch") == "replace":
+        return objects.copy({key: item for key, item in patch.items() if key != "$patch"})
     result = dict(value) if isinstance(value, dict) else {}
     for key, item in patch.items():
         if key.startswith("$") and key != "$patch" and not isinstance(item, list):

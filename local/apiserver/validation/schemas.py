@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from json import dumps
 from typing import TYPE_CHECKING, Any
@@ -72,10 +72,9 @@ def check(resource: Resource, obj: Object) -> Iterator[Cause]:
     if resource.schema is None:
         return
     body = {key: value for key, value in obj.items() if key != "metadata"}
-    errors = list(_validator(resource).iter_errors(body))
+    errors = _validator(resource).iter_errors(body)
     # A real server names wrong values first, then what is missing.
-    yield from (_cause(error) for error in errors if error.kind.name != "required")
-    yield from (_cause(error) for error in errors if error.kind.name == "required")
+    yield from map(_cause, sorted(errors, key=lambda error: error.kind.name == "required"))
     yield from _duplicates(body, resource.schema, "")
 
 
@@ -123,8 +122,7 @@ def _cause(error: ValidationError) -> Cause:
         return required(f"{path}.{kind.property}" if path else kind.property)
     if kind.name == "enum":
         return unsupported(path, error.instance, list(kind.options))
-    describe = _MESSAGES.get(kind.name)
-    shown, why = describe(error, path) if describe else (_shown(error.instance), error.message)
+    shown, why = _described(error, path)
     return Cause("FieldValueInvalid", path, f"Invalid value: {shown}: {why}")
 
 
@@ -132,45 +130,37 @@ def _shown(value: Any) -> str:
     return dumps(value, ensure_ascii=False)
 
 
-def _wrong_type(error: ValidationError, path: str) -> tuple[str, str]:
-    found = f'"{_JSON_TYPES.get(type(error.instance), "object")}"'
-    kind: Any = error.kind
-    wanted = ",".join(name for name in kind.types if name != "null")
-    return found, f"{path} in body must be of type {wanted}: {found}"
-
-
-def _limit(message: str, count: bool = False) -> Callable[[ValidationError, str], tuple[str, str]]:
-    def describe(error: ValidationError, path: str) -> tuple[str, str]:
-        instance: Any = error.instance
-        shown = str(len(instance)) if count else _shown(error.instance)
-        return shown, f"{path} in body {message.format(error.kind.value)}"
-
-    return describe
-
-
-def _combined(what: str) -> Callable[[ValidationError, str], tuple[str, str]]:
-    def describe(error: ValidationError, path: str) -> tuple[str, str]:
-        return _shown(error.instance), f'"{path}" must validate {what}'
-
-    return describe
-
-
-_MESSAGES: dict[str, Callable[[ValidationError, str], tuple[str, str]]] = {
-    "type": _wrong_type,
-    "minimum": _limit("should be greater than or equal to {}"),
-    "maximum": _limit("should be less than or equal to {}"),
-    "exclusiveMinimum": _limit("should be greater than {}"),
-    "exclusiveMaximum": _limit("should be less than {}"),
-    "minLength": _limit("should be at least {} chars long"),
-    "maxLength": _limit("should be at most {} chars long"),
-    "pattern": _limit("should match '{}'"),
-    "minItems": _limit("should have at least {} items", count=True),
-    "maxItems": _limit("should have at most {} items", count=True),
-    "minProperties": _limit("should have at least {} properties", count=True),
-    "maxProperties": _limit("should have at most {} properties", count=True),
-    "anyOf": _combined("at least one schema (anyOf)"),
-    "oneOf": _combined("one and only one schema (oneOf)"),
+_LIMITS = {
+    "minimum": "should be greater than or equal to {}",
+    "maximum": "should be less than or equal to {}",
+    "exclusiveMinimum": "should be greater than {}",
+    "exclusiveMaximum": "should be less than {}",
+    "minLength": "should be at least {} chars long",
+    "maxLength": "should be at most {} chars long",
+    "pattern": "should match '{}'",
+    "minItems": "should have at least {} items",
+    "maxItems": "should have at most {} items",
+    "minProperties": "should have at least {} properties",
+    "maxProperties": "should have at most {} properties",
 }
+_COMBINED = {"anyOf": "at least one schema (anyOf)", "oneOf": "one and only one schema (oneOf)"}
+
+
+def _described(error: ValidationError, path: str) -> tuple[str, str]:
+    """The value as its message shows it, and what is wrong with it."""
+    kind: Any = error.kind
+    value: Any = error.instance
+    if kind.name == "type":
+        found = f'"{_JSON_TYPES.get(type(value), "object")}"'
+        wanted = ",".join(name for name in kind.types if name != "null")
+        return found, f"{path} in body must be of type {wanted}: {found}"
+    if kind.name in _LIMITS:
+        counted = kind.name.endswith(("Items", "Properties"))
+        limit = _LIMITS[kind.name].format(kind.value)
+        return str(len(value)) if counted else _shown(value), f"{path} in body {limit}"
+    if kind.name in _COMBINED:
+        return _shown(value), f'"{path}" must validate {_COMBINED[kind.name]}'
+    return _shown(value), error.message
 
 
 def _children(value: Any, schema: Object, path: str) -> Iterator[tuple[Any, Object, str]]:
