@@ -30,12 +30,10 @@ def path(kind: Kind, namespace: str, name: str = "", *, subresource: str = "") -
 def request(
     server: str, method: str, url: str, body: dict[str, Any] | None = None, *, token: str = ""
 ) -> dict[str, Any]:
-    """Sends one request.
+    """Sends one request to `server`, `http://HOST:PORT`; a PATCH is a merge patch.
 
-    `server`: the server's address, `http://HOST:PORT`. `method`: the HTTP method. A PATCH is a
-    merge patch. `url`: the path, and the query if there is one. `token`: a bearer token, or an
-    empty string. Raises RequestRefused: when the server answers with an error. Raises OSError: when
-    the server cannot be reached within 10 seconds.
+    `url`: the path, and the query if there is one. Raises RequestRefused: when the server answers
+    with an error. Raises OSError: when it cannot be reached within 10 seconds.
     """
     headers = {"Content-Type": MERGE_PATCH if method == "PATCH" else "application/json"}
     if token:

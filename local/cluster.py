@@ -44,7 +44,6 @@ from kfp_pytorch.local.controllers.pytorchjob.controller import PyTorchJobContro
 
 Object = dict[str, Any]
 
-NAMESPACES = ("default", "kubeflow", "kube-system")
 # In a wheel `manifests` is a folder of the package; in an editable install, a link to it.
 _RUNTIMES = Path(kfp_pytorch.__file__).parent / "manifests" / "serving-runtime.yaml"
 
@@ -65,9 +64,7 @@ class Cluster:
 
     def fill(self) -> None:
         """Create what every cluster has: namespaces, the node, claims, the serving runtime."""
-        for name in NAMESPACES:
-            if self.api.find(NAMESPACE, "", name) is None:
-                self.api.create(NAMESPACE, {"metadata": {"name": name}})
+        self.api.create(NAMESPACE, {"metadata": {"name": "kubeflow"}})
         node.create(self.api, self._gpu_count)
         claims.restore(self.api, self._root)
         claims.ensure(self.api, "default", DEFAULT_OUTPUT_URI.removeprefix("pvc://"))

@@ -95,10 +95,8 @@ def make_root(root: Path) -> None:
 def start_detached(root: Path, *, port: int = 0, crds: Path | None = None) -> ClusterHandle:
     """Start a cluster that outlives this process.
 
-    `port`: the port of its API server; 0 for a free one. `crds`: a folder with
-    CustomResourceDefinitions to validate by; None for those it comes with. Returns the cluster,
-    ready for requests. Raises ClusterError: it cannot start, as when the port or the root is in
-    use.
+    `port`: 0 for a free one. `crds`: a folder with CustomResourceDefinitions to validate by; None
+    for those it comes with. Returns the cluster, ready for requests. Raises ClusterError.
     """
     owner = guarded.Owner()
     handle = start_owned(root, port=port, crds=crds, owner=owner)
@@ -113,8 +111,32 @@ def start_owned(
 
     `owner`: what may detach it later; None if nothing will. See `start_detached` for the rest.
     """
-    line, fds = guarded.command(_command(root, port, crds), grace=_GRACE, owner=owner)
-    return _start(root, line, fds)
+    command = [sys.executable, "-m", "kfp_pytorch.local.cluster"]
+    command += ["--root", str(root), "--port", str(port)]
+    command += ["--crds", str(crds)] if crds else []
+    line, fds = guarded.command(command, grace=_GRACE, owner=owner)
+    check_installed()
+    make_root(root)
+    lock = _lock(root)
+    try:
+        # The guard and the cluster inherit the lock, and hold it until both have ended.
+        with lock, (root / LOG_FILE).open("a") as log:
+            # A cluster that was killed has not removed it.
+            (root / STATE_FILE).unlink(missing_ok=True)
+            process = subprocess.Popen(
+                line,
+                pass_fds=(*fds, lock.fileno()),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                text=True,
+            )
+        return _ready(process, root)
+    except BaseException:
+        # Also after a Ctrl-C within Popen.
+        stop(root)
+        raise
 
 
 def status(root: Path) -> ClusterHandle | None:
@@ -158,37 +180,6 @@ def stop(root: Path, *, timeout: float = _GRACE + 5) -> bool:
 def is_locked(root: Path) -> bool:
     """Whether a process of a cluster of this root still runs."""
     return locks.is_held(root / _LOCK_FILE)
-
-
-def _command(root: Path, port: int, crds: Path | None) -> list[str]:
-    line = [sys.executable, "-m", "kfp_pytorch.local.cluster"]
-    line += ["--root", str(root), "--port", str(port)]
-    return line + (["--crds", str(crds)] if crds else [])
-
-
-def _start(root: Path, line: list[str], fds: tuple[int, ...]) -> ClusterHandle:
-    check_installed()
-    make_root(root)
-    lock = _lock(root)
-    try:
-        # The guard and the cluster inherit the lock, and hold it until both have ended.
-        with lock, (root / LOG_FILE).open("a") as log:
-            # A cluster that was killed has not removed it.
-            (root / STATE_FILE).unlink(missing_ok=True)
-            process = subprocess.Popen(
-                line,
-                pass_fds=(*fds, lock.fileno()),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-                text=True,
-            )
-        return _ready(process, root)
-    except BaseException:
-        # Also after a Ctrl-C within Popen.
-        stop(root)
-        raise
 
 
 def _ready(process: subprocess.Popen[str], root: Path) -> ClusterHandle:

@@ -232,10 +232,10 @@ def main(arguments: list[str]) -> int:
     ) as scratch:
         program = Program(command, environment(pod, log) | {"TMPDIR": scratch}, events)
         signal.signal(signal.SIGTERM, program.terminate)
-        pod.started(_now())
+        pod.started(datetime.now(UTC))
         code = _outcome(program, command)
     message = log.read_bytes()[-MESSAGE_BYTES:].decode("utf-8", "replace")
-    pod.ended(code, message, _now())
+    pod.ended(code, message, datetime.now(UTC))
     events.send(
         "ended",
         exit=code,
@@ -348,10 +348,6 @@ def _outputs(command: list[str]) -> dict[str, Any]:
     for name, entry in written.get("artifacts", {}).items():
         artifacts[name] = artifacts.get(name, {}) | entry["artifacts"][0]
     return {"parameters": written.get("parameterValues", {}), "artifacts": artifacts}
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 def _rfc3339(when: datetime) -> str:

@@ -15,9 +15,8 @@ _MOMENT_S = 1.0
 def take(file: IO[Any], *, within: float = _MOMENT_S) -> bool:
     """Locks a file for this process and for those that inherit it.
 
-    `file`: the open file; the lock ends when it is closed everywhere. `within`: seconds to wait for
-    another process that releases it. Returns whether the lock was taken; False when another process
-    holds it.
+    The lock ends when the file is closed everywhere. `within`: seconds to wait for another process
+    that releases it. Returns whether the lock was taken.
     """
     deadline = time.monotonic() + within
     while True:

@@ -6,7 +6,7 @@ Source: kserve v0.20, `pkg/webhook/admission/pod/storage_initializer_injector` a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from kfp_pytorch.launcher.constants import MODEL_MOUNT
@@ -78,11 +78,7 @@ def _s3_variables(secret: Object) -> list[Object]:
         for key, variable in _S3_VARIABLES.items()
         if _ANNOTATION + key in annotations
     ]
-    endpoint = _endpoint_url(annotations)
-    return variables + ([{"name": "AWS_ENDPOINT_URL", "value": endpoint}] if endpoint else [])
-
-
-def _endpoint_url(annotations: Mapping[str, str]) -> str:
     endpoint = annotations.get(f"{_ANNOTATION}endpoint", "")
     scheme = "http" if annotations.get(f"{_ANNOTATION}usehttps") == "0" else "https"
-    return f"{scheme}://{endpoint}" if endpoint else ""
+    url = {"name": "AWS_ENDPOINT_URL", "value": f"{scheme}://{endpoint}"}
+    return [*variables, url] if endpoint else variables

@@ -23,7 +23,6 @@ Find = Callable[[Kind, str], Object | None]
 
 _REFERENCE = re.compile(r"\$(\$|\(([^)]*)\))")
 _KEYED_FIELD = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
-_WORDS = {SECRET: "Secret", CONFIG_MAP: "ConfigMap"}
 
 
 class ConfigError(Exception):
@@ -110,7 +109,7 @@ def _key(pod: Object, kind: Kind, reference: Object, find: Find) -> str | None:
     values = contents(_found(kind, reference, find))
     key, name = reference["key"], reference.get("name", "")
     if key not in values and not reference.get("optional"):
-        where = f"{_WORDS[kind]} {objects.namespace(pod)}/{name}"
+        where = f"{kind.kind} {objects.namespace(pod)}/{name}"
         raise ConfigError(f"couldn't find key {key} in {where}")
     return values.get(key)
 

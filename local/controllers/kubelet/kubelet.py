@@ -77,20 +77,19 @@ class Kubelet:
                 worker.stop(0)
             else:
                 self._clean_up(seen)
-        elif worker is None:
-            if (pod.get("status") or {}).get("phase") in (None, "Pending"):
-                self._start(pod)
-        elif objects.is_terminating(pod):
+            return
+        if worker is None and (pod.get("status") or {}).get("phase") in (None, "Pending"):
+            worker = self._start(pod)
+        if worker and objects.is_terminating(pod):
             worker.stop(objects.metadata(pod).get("deletionGracePeriodSeconds", 0))
 
-    def _start(self, pod: Object) -> None:
+    def _start(self, pod: Object) -> PodWorker:
         uid: str = objects.metadata(pod)["uid"]
         worker = PodWorker(self._node, pod, self._gpus_for(pod))
         task = asyncio.create_task(worker.run())
         self._workers[uid] = (worker, task)
         task.add_done_callback(lambda done: self._forget(worker, pod, done))
-        if objects.is_terminating(pod):
-            worker.stop(objects.metadata(pod).get("deletionGracePeriodSeconds", 0))
+        return worker
 
     def _forget(self, worker: PodWorker, pod: Object, task: asyncio.Task[None]) -> None:
         self._workers.pop(worker.uid, None)

@@ -135,18 +135,14 @@ class _Reconciliation:
     def _update_progress(
         self, before: Object, counts: dict[str, int], replica_set: str
     ) -> datetime | None:
-        if (
-            counts["replicas"]
-            == counts["updatedReplicas"]
-            == self.wanted
-            <= counts["readyReplicas"]
-        ):
+        only_new = counts["replicas"] == counts["updatedReplicas"]
+        if only_new and counts["replicas"] == self.wanted <= counts["readyReplicas"]:
             message = f"{replica_set} has successfully progressed."
             self._set("Progressing", "True", "NewReplicaSetAvailable", message)
             return None
         known = status.condition({"status": self.status}, "Progressing")
         complete = known["reason"] == "NewReplicaSetAvailable"
-        if complete and counts["replicas"] == counts["updatedReplicas"]:
+        if complete and only_new:
             return None  # a pod that is not ready any more starts no rollout
         if _has_progressed(before, counts):
             known["reason"] = ""  # so that it is written again, with a new lastUpdateTime

@@ -81,16 +81,13 @@ def _selected(pod: Object, labels: Mapping[str, str]) -> bool:
 
 def _matches(expression: Object, labels: Mapping[str, str]) -> bool:
     value, wanted = labels.get(expression["key"]), expression.get("values") or []
-    match expression["operator"]:
-        case "In":
-            return value in wanted
-        case "NotIn":
-            return value not in wanted
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-    return False
+    held = {
+        "In": value in wanted,
+        "NotIn": value not in wanted,
+        "Exists": value is not None,
+        "DoesNotExist": value is None,
+    }
+    return held.get(expression["operator"], False)
 
 
 class Scheduler:
