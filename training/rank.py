@@ -15,22 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
-from kfp_pytorch.training.entry.rank_records import (
-    EXIT_RETRYABLE,
-    EXIT_USAGE,
-    Failure,
-    exit_now,
-    failure_record,
-    write_result,
-)
-from kfp_pytorch.training.errors import (
-    ConfigError,
-    PeerLostError,
-    RankHungError,
-    Stopped,
-    TrainingError,
-    UnavailableError,
-)
+from kfp_pytorch.training import errors
+from kfp_pytorch.training.entry import rank_records
+from kfp_pytorch.training.errors import PeerLostError, RankHungError, Stopped, TrainingError
 from kfp_pytorch.training.faults.emergency_checkpoint import EmergencySave
 from kfp_pytorch.training.faults.stopping import StopRequest
 
@@ -93,9 +80,9 @@ def _stop_with_agent() -> None:
 
 
 def _exit_code(error: TrainingError) -> int:
-    if isinstance(error, ConfigError):
-        return EXIT_USAGE
-    return EXIT_RETRYABLE if isinstance(error, UnavailableError) else 1
+    if isinstance(error, errors.ConfigError):
+        return rank_records.EXIT_USAGE
+    return rank_records.EXIT_RETRYABLE if isinstance(error, errors.UnavailableError) else 1
 
 
 def _train(arguments: list[str], request: StopRequest, emergency: EmergencySave) -> None:
@@ -124,7 +111,7 @@ def _train(arguments: list[str], request: StopRequest, emergency: EmergencySave)
         # Every node's entry point writes the message: rank 0's pod may be gone when it is read.
         result = process_group.broadcast_from_main(world, result)
         if world.local_rank == 0:
-            write_result(result)
+            rank_records.write_result(result)
 
 
 def _lost(emergency: EmergencySave, heartbeat: Heartbeat, rank: int) -> None:
@@ -143,9 +130,9 @@ def _end_without_peer(error: Exception, emergency: EmergencySave) -> int:
     lost = PeerLostError("another rank has gone; its own error is the one to look for")
     lost.__cause__ = error
     # The exit code of the first pod to fail decides whether the job is started again.
-    _record(lost, EXIT_RETRYABLE)
+    _record(lost, rank_records.EXIT_RETRYABLE)
     LOG.error("%s", lost, exc_info=lost)
-    return EXIT_RETRYABLE
+    return rank_records.EXIT_RETRYABLE
 
 
 def _hung(error: RankHungError) -> None:
@@ -155,9 +142,9 @@ def _hung(error: RankHungError) -> None:
 
 def _end_with(error: TrainingError) -> NoReturn:
     """Ends this process from another thread, with an exit code that the operator retries."""
-    _record(error, EXIT_RETRYABLE)
+    _record(error, rank_records.EXIT_RETRYABLE)
     LOG.error("%s", error, exc_info=error if error.__traceback__ else None)
-    exit_now(EXIT_RETRYABLE)
+    rank_records.exit_now(rank_records.EXIT_RETRYABLE)
 
 
 def _is_lost_connection(error: Exception) -> bool:
@@ -177,7 +164,7 @@ def _record(error: BaseException, exit_code: int = 1) -> None:
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return
-    failure = Failure(
+    failure = rank_records.Failure(
         rank=int(os.environ.get("RANK", "0")),
         time=time.time(),
         type=type(error).__name__,
@@ -186,10 +173,10 @@ def _record(error: BaseException, exit_code: int = 1) -> None:
         exit_code=exit_code,
     )
     try:
-        Path(path).write_text(failure_record(failure), encoding="utf-8")
+        Path(path).write_text(rank_records.failure_record(failure), encoding="utf-8")
     except OSError as failed:
         LOG.warning("the error that ended this rank is in this log alone: %s", failed)
 
 
 if __name__ == "__main__":
-    exit_now(main(sys.argv[1:]))
+    rank_records.exit_now(main(sys.argv[1:]))

@@ -15,11 +15,7 @@ import torch
 from torch import Tensor
 
 from kfp_pytorch.training.arguments.config import DATASETS, Config
-from kfp_pytorch.training.data.location import (
-    data_location,
-    fashion_mnist_root,
-    unreadable_fashion_mnist,
-)
+from kfp_pytorch.training.data import location
 from kfp_pytorch.training.errors import DataError
 from kfp_pytorch.training.parallel.process_group import World, once_per_node
 
@@ -157,7 +153,7 @@ def _imagefolder(config: Config, world: World) -> ImageData:
     from kfp_pytorch.training.data import encoded_images, image_folder
 
     return encoded_images.as_data(
-        image_folder.find(data_location(config), world), config.image_size
+        image_folder.find(location.data_location(config), world), config.image_size
     )
 
 
@@ -165,7 +161,7 @@ def _shards(config: Config, world: World) -> ImageData:
     """Tar files in the WebDataset layout; see `input_shards`."""
     from kfp_pytorch.training.data import encoded_images, webdataset
 
-    found = webdataset.find(data_location(config), world, config.shuffle_block)
+    found = webdataset.find(location.data_location(config), world, config.shuffle_block)
     return encoded_images.as_data(found, config.image_size)
 
 
@@ -213,14 +209,15 @@ def _find_fashion_mnist(config: Config) -> None:
             _read_fashion_mnist(config, train=train, download=config.download)
     except Exception as error:
         # For damaged files torchvision raises any kind of error.
-        raise unreadable_fashion_mnist(config, f"{type(error).__name__} {error}") from error
+        reason = f"{type(error).__name__} {error}"
+        raise location.unreadable_fashion_mnist(config, reason) from error
 
 
 def _read_fashion_mnist(config: Config, train: bool, download: bool = False):  # type: ignore[no-untyped-def]
     # torchvision takes seconds to import, and digits do not need it.
     from torchvision.datasets import FashionMNIST
 
-    return FashionMNIST(str(fashion_mnist_root(config)), train=train, download=download)
+    return FashionMNIST(str(location.fashion_mnist_root(config)), train=train, download=download)
 
 
 def _described(train: Split, held_out: Split, classes: tuple[str, ...]) -> ImageData:

@@ -11,18 +11,10 @@ import torch
 from torch import Tensor
 
 from kfp_pytorch.training.arguments.config import Config
-from kfp_pytorch.training.data import decode
+from kfp_pytorch.training.data import decode, loader
 from kfp_pytorch.training.data.datasets import ImageData, Samples, Split
 from kfp_pytorch.training.data.encoded_images import EncodedSplit
-from kfp_pytorch.training.data.loader import (
-    PIECE,
-    Piece,
-    Pieces,
-    Request,
-    Workers,
-    view_of,
-    worker_count,
-)
+from kfp_pytorch.training.data.loader import PIECE, Piece, Request
 from kfp_pytorch.training.data.sampler import Batch
 from kfp_pytorch.training.errors import ConfigError, DataError
 from kfp_pytorch.training.parallel.process_group import World
@@ -70,9 +62,9 @@ class FileLoader:
         self._by_gpu = _decodes_on_gpu(config, world.device)
         cuda = world.device.type == "cuda"
         self._copies = torch.cuda.Stream(world.device) if cuda else None  # type: ignore[no-untyped-call]
-        pieces = Pieces(train, held_out, config.seed, raw=self._by_gpu)
+        pieces = loader.Pieces(train, held_out, config.seed, raw=self._by_gpu)
         # The GPU's decoder reads files from the CPU, pinned or not.
-        self._workers = Workers(pieces, config, pin=cuda and not self._by_gpu)
+        self._workers = loader.Workers(pieces, config, pin=cuda and not self._by_gpu)
 
     def train(self, epoch: int, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Split]]:
         """See `MemoryLoader.train`."""
@@ -127,7 +119,7 @@ class FileLoader:
         size = self._splits[request.train].size
         if self._by_gpu:
             files = [file for part in parts for file in torch.split(part.content, part.sizes)]
-            return decode.on_gpu(files, view_of(request, self._seed), size, self._device)
+            return decode.on_gpu(files, loader.view_of(request, self._seed), size, self._device)
         failures = [
             (number * PIECE + place, reason)
             for number, part in enumerate(parts)
@@ -180,7 +172,7 @@ def _decodes_on_gpu(config: Config, device: torch.device) -> bool:
                 "use --decode auto or cpu"
             )
         return True
-    workers = worker_count(config)
+    workers = loader.worker_count(config)
     chosen = able and workers < _CPU_IS_ENOUGH
     where = "the GPU decodes" if chosen else "worker processes decode"
     LOG.info("%s: there are %s a GPU, and %s are enough", where, workers, _CPU_IS_ENOUGH)

@@ -8,15 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kfp_pytorch.training.data import decode
+from kfp_pytorch.training.data import datasets, decode
 from kfp_pytorch.training.data.augment import View, centre_view
-from kfp_pytorch.training.data.datasets import (
-    HELD_OUT_SHARE,
-    ImageData,
-    ImageSpec,
-    Split,
-    held_out_mask,
-)
+from kfp_pytorch.training.data.datasets import ImageData, ImageSpec, Split
 from kfp_pytorch.training.data.sources import Source
 
 # Of ImageNet's training set, in values from 0 to 255, as torchvision's own weights expect them.
@@ -74,7 +68,7 @@ def as_data(found: Labelled, image_size: int) -> ImageData:
     size = image_size or DEFAULT_SIZE
     held_out = found.held_out
     if held_out is None:
-        held_out = held_out_mask(found.labels, HELD_OUT_SHARE)
+        held_out = datasets.held_out_mask(found.labels, datasets.HELD_OUT_SHARE)
 
     def part(mask: Tensor) -> EncodedSplit:
         rows = mask.nonzero().flatten()

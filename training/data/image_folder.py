@@ -11,14 +11,9 @@ from pathlib import Path
 
 import torch
 
+from kfp_pytorch.training.data import sources
 from kfp_pytorch.training.data.encoded_images import Labelled
-from kfp_pytorch.training.data.sources import (
-    IMAGE_SUFFIXES,
-    MOST_IMAGE_BYTES,
-    Files,
-    NameTable,
-    is_data,
-)
+from kfp_pytorch.training.data.sources import IMAGE_SUFFIXES, Files
 from kfp_pytorch.training.entry.termination_message import printable
 from kfp_pytorch.training.errors import DataError
 from kfp_pytorch.training.parallel.process_group import World, on_main, once_per_node
@@ -39,7 +34,7 @@ class FolderSource:
 
     def __init__(self, files: Files, names: Sequence[str]) -> None:
         self._files = files
-        self._names = NameTable(names)
+        self._names = sources.NameTable(names)
 
     def read(self, indices: Sequence[int]) -> list[bytes]:
         """See `Source.read`."""
@@ -74,10 +69,10 @@ def _listed(files: Files) -> list[str]:
 def _check_sizes(files: Files, sizes: dict[str, int]) -> None:
     """Refuses a file that is too large to be an image, before memory is taken for it."""
     name = max(sizes, key=lambda each: sizes[each])
-    if sizes[name] > MOST_IMAGE_BYTES:
+    if sizes[name] > sources.MOST_IMAGE_BYTES:
         raise DataError(
-            f"{files.at(name)} has {sizes[name]} bytes, and an image can have {MOST_IMAGE_BYTES}; "
-            "replace or delete it"
+            f"{files.at(name)} has {sizes[name]} bytes, and an image can have "
+            f"{sources.MOST_IMAGE_BYTES}; replace or delete it"
         )
 
 
@@ -122,7 +117,7 @@ def _check_no_class_is_empty(files: Files, names: Iterable[str]) -> None:
     """Refuses a class whose folder is empty; object stores have no empty folders."""
     below = Path(files.uri) / TRAIN
     full = {name.split("/")[1] for name in names if name.startswith(f"{TRAIN}/")}
-    there = {path.name for path in below.iterdir() if path.is_dir() and is_data(path.name)}
+    there = {path.name for path in below.iterdir() if path.is_dir() and sources.is_data(path.name)}
     if there - full:
         raise DataError(
             f"{below / min(there - full)} is empty, and its class has no images to train on; put "

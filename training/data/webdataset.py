@@ -13,16 +13,10 @@ from typing import NamedTuple
 
 import torch
 
+from kfp_pytorch.training.data import tar_index
 from kfp_pytorch.training.data.encoded_images import Labelled
 from kfp_pytorch.training.data.sources import Files, NameTable
-from kfp_pytorch.training.data.tar_index import (
-    HELD_OUT_WORDS,
-    Shard,
-    index_shards,
-    read_index,
-    shard_names,
-    words_of,
-)
+from kfp_pytorch.training.data.tar_index import Shard
 from kfp_pytorch.training.errors import DataError, TrainingError
 from kfp_pytorch.training.parallel.process_group import World, gather, on_main
 
@@ -76,7 +70,7 @@ def find(uri: str, world: World, block: int) -> Labelled:
     DataError: on all ranks, if there are no shards or one cannot be used.
     """
     files = Files(uri)
-    shards = on_main(world, lambda: read_index(files)) or _index_together(files, world)
+    shards = on_main(world, lambda: tar_index.read_index(files)) or _index_together(files, world)
     named = on_main(world, lambda: _class_names(files))
     labels = torch.tensor([label for shard in shards for label in shard.labels])
     if not len(labels):
@@ -99,11 +93,11 @@ def find(uri: str, world: World, block: int) -> Labelled:
 
 
 def _index_together(files: Files, world: World) -> list[Shard]:
-    sizes = on_main(world, lambda: shard_names(files))
+    sizes = on_main(world, lambda: tar_index.shard_names(files))
     own = dict(list(sizes.items())[world.rank :: world.size])
     found: list[Shard] | TrainingError
     try:
-        found = index_shards(files, own)
+        found = tar_index.index_shards(files, own)
     except TrainingError as error:
         found = error
     parts = gather(world, found)
@@ -133,7 +127,7 @@ def _class_names(files: Files) -> tuple[str, ...]:
 
 
 def _is_held_out(name: str) -> bool:
-    return not HELD_OUT_WORDS.isdisjoint(words_of(name))
+    return not tar_index.HELD_OUT_WORDS.isdisjoint(tar_index.words_of(name))
 
 
 def _merged(wanted: Sequence[_Range]) -> list[_Range]:

@@ -13,12 +13,9 @@ import traceback
 from pathlib import Path
 
 from torch.distributed import run
+from torch.distributed.elastic.multiprocessing import errors
 from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import (
-    ChildFailedError,
-    ProcessFailure,
-    error_handler,
-)
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
 from kfp_pytorch.training.entry.rank_records import Failure, exit_now, write_agent_failure
@@ -27,7 +24,7 @@ from kfp_pytorch.training.entry.rank_records import Failure, exit_now, write_age
 def main(arguments: list[str]) -> int:
     """Runs the agent until its ranks have ended. Returns 0 if all ended well, 1 otherwise."""
     # It logs at each failure that no variable is set to copy the records of the ranks.
-    logging.getLogger(error_handler.__name__).setLevel(logging.CRITICAL)
+    logging.getLogger(errors.error_handler.__name__).setLevel(logging.CRITICAL)
     try:
         run.main(arguments)
     except ChildFailedError as error:

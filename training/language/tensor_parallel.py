@@ -10,15 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    PrepareModuleInput,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, parallel
+from torch.distributed.tensor.parallel import ParallelStyle
 
 from kfp_pytorch.training.language.transformer import Head, Transformer
 
@@ -28,33 +21,33 @@ _SEQUENCE = Shard(1)
 def apply(model: Transformer, mesh: DeviceMesh) -> None:
     """Split a model's matrices over the ranks of a 1-D mesh, which divides its dimensions."""
     ends: dict[str, ParallelStyle] = {
-        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=_SEQUENCE),
-        "norm": SequenceParallel(),
+        "embedding": parallel.RowwiseParallel(input_layouts=Replicate(), output_layouts=_SEQUENCE),
+        "norm": parallel.SequenceParallel(),
         "head": _VocabularyParallel(),
     }
     here = {name: style for name, style in ends.items() if getattr(model, name) is not None}
-    parallelize_module(model, mesh, here)
+    parallel.parallelize_module(model, mesh, here)
     if model.embedding is not None:
         model.embedding.register_forward_hook(_wait_for_exchange)
     for block in model.blocks.values():
-        parallelize_module(block, mesh, _block_styles())
+        parallel.parallelize_module(block, mesh, _block_styles())
 
 
 def _block_styles() -> dict[str, ParallelStyle]:
     return {
-        "attention_norm": SequenceParallel(),
-        "attention": PrepareModuleInput(
+        "attention_norm": parallel.SequenceParallel(),
+        "attention": parallel.PrepareModuleInput(
             input_layouts=(_SEQUENCE, None, None), desired_input_layouts=(Replicate(), None, None)
         ),
-        "attention.qkv": ColwiseParallel(),
-        "attention.out": RowwiseParallel(output_layouts=_SEQUENCE),
-        "feed_forward_norm": SequenceParallel(),
-        "feed_forward": PrepareModuleInput(
+        "attention.qkv": parallel.ColwiseParallel(),
+        "attention.out": parallel.RowwiseParallel(output_layouts=_SEQUENCE),
+        "feed_forward_norm": parallel.SequenceParallel(),
+        "feed_forward": parallel.PrepareModuleInput(
             input_layouts=(_SEQUENCE,), desired_input_layouts=(Replicate(),)
         ),
-        "feed_forward.gate": ColwiseParallel(),
-        "feed_forward.up": ColwiseParallel(),
-        "feed_forward.down": RowwiseParallel(output_layouts=_SEQUENCE),
+        "feed_forward.gate": parallel.ColwiseParallel(),
+        "feed_forward.up": parallel.ColwiseParallel(),
+        "feed_forward.down": parallel.RowwiseParallel(output_layouts=_SEQUENCE),
     }
 
 

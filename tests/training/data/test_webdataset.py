@@ -95,7 +95,7 @@ def test_an_index_beside_the_shards_is_used_instead_of_reading_them(tmp_path, mo
     shards = tar_index.index_shards(files, tar_index.shard_names(files))
     (tmp_path / tar_index.INDEX).write_text(json.dumps(tar_index.as_json(shards)))
     (tmp_path / "classes.txt").write_text("even\nodd\n")
-    monkeypatch.setattr(webdataset, "index_shards", None)
+    monkeypatch.setattr(tar_index, "index_shards", None)
     found = webdataset.find(str(tmp_path), ALONE, 1)
     assert found.classes == ("even", "odd")
     assert found.labels.tolist() == [number % 2 for number in range(47)]
