@@ -11,19 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kfp_pytorch.local.kfp.task_settings import tasks
+
 
 def fill_in(spec: dict[str, Any]) -> None:
     """Writes defaults where kfp.local would not find them; None where there is no other."""
-    components = spec.get("components", {})
     for name, default in _defaults(spec["root"]).items():
         spec["root"]["inputDefinitions"]["parameters"][name]["defaultValue"] = default
-    for dag in (spec["root"], *components.values()):
-        for task in dag.get("dag", {}).get("tasks", {}).values():
-            component = components[task["componentRef"]["name"]]
-            defaults = _defaults(component) if "dag" in component else {}
-            for name, default in defaults.items():
-                given = task.setdefault("inputs", {}).setdefault("parameters", {})
-                given.setdefault(name, {"runtimeValue": {"constant": default}})
+    for task, component in tasks(spec):
+        for name, default in (_defaults(component) if "dag" in component else {}).items():
+            given = task.setdefault("inputs", {}).setdefault("parameters", {})
+            given.setdefault(name, {"runtimeValue": {"constant": default}})
 
 
 def _defaults(component: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from kfp_pytorch.local.kfp.task_settings import tasks
+
 RESOURCE_NAME = "{{$.pipeline_job_resource_name}}"
 CREATED = "{{$.pipeline_job_create_time_utc}}"
 SCHEDULED = "{{$.pipeline_job_schedule_time_utc}}"
@@ -14,12 +16,11 @@ def fill_in(spec: dict[str, Any], name: str, created: datetime) -> None:
     """Replaces the placeholders of the run's name and times (scheduled when created)."""
     time = created.strftime("%Y-%m-%dT%H:%M:%SZ")
     known = {RESOURCE_NAME: name, CREATED: time, SCHEDULED: time}
-    for component in (spec["root"], *spec.get("components", {}).values()):
-        for task in component.get("dag", {}).get("tasks", {}).values():
-            for source in task.get("inputs", {}).get("parameters", {}).values():
-                if "constant" in source.get("runtimeValue", {}):
-                    value = source["runtimeValue"]["constant"]
-                    source["runtimeValue"]["constant"] = _filled(value, known)
+    for task, _ in tasks(spec):
+        for source in task.get("inputs", {}).get("parameters", {}).values():
+            if "constant" in source.get("runtimeValue", {}):
+                value = source["runtimeValue"]["constant"]
+                source["runtimeValue"]["constant"] = _filled(value, known)
 
 
 def _filled(value: Any, known: dict[str, str]) -> Any:

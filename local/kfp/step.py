@@ -312,9 +312,7 @@ def _with_reachable_url(command: list[str], services: str) -> list[str]:
 def _written(outputs: dict[str, Any]) -> dict[str, Any]:
     """Reads the program's output file; empty if it wrote none."""
     path = Path(outputs.get("outputFile", ""))
-    written: dict[str, Any] = {}
-    if path.is_file():
-        written = json.loads(path.read_text(encoding="utf-8"))
+    written: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     return written
 
 

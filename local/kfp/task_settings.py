@@ -27,7 +27,7 @@ def with_task_configs(spec: dict[str, Any]) -> dict[str, Any]:
     """
     result = copy.deepcopy(spec)
     executors = result.get("deploymentSpec", {}).get("executors", {})
-    for task, component in _tasks(result):
+    for task, component in tasks(result):
         container = executors.get(component.get("executorLabel"), {}).get("container", {})
         wanted = {each.get("field") for each in component.get("taskConfigPassthroughs", [])}
         settings = _settings(container, wanted)
@@ -45,7 +45,8 @@ def with_task_configs(spec: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _tasks(spec: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def tasks(spec: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The tasks of a pipeline and of those within it, each with its component."""
     components = spec.get("components", {})
     for dag in (spec["root"], *components.values()):
         for task in dag.get("dag", {}).get("tasks", {}).values():
