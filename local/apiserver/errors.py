@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from kfp_pytorch.launcher.constants import Kind
@@ -98,7 +98,7 @@ def unauthorized() -> ApiError:
 def forbidden(kind: Kind, name: str, why: str, causes: Iterable[Cause] = ()) -> ApiError:
     """403: the request is understood and refused."""
     details = details_of(kind, name)
-    found = [_cause_object(cause) for cause in causes]
+    found = [asdict(cause) for cause in causes]
     if found:
         details["causes"] = found
     message = f'{qualified(kind)} "{name}" is forbidden: {why}'
@@ -123,9 +123,5 @@ def invalid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> ApiErr
     message = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
     subject = f"{kind}.{group}" if group else kind
     details: Object = {"name": name, **({"group": group} if group else {}), "kind": kind}
-    details["causes"] = [_cause_object(cause) for cause in found]
+    details["causes"] = [asdict(cause) for cause in found]
     return ApiError(422, "Invalid", f'{subject} "{name}" is invalid: {message}', details)
-
-
-def _cause_object(cause: Cause) -> Object:
-    return {"reason": cause.reason, "message": cause.message, "field": cause.field}

@@ -87,24 +87,19 @@ def _entries(resource: Resource) -> Iterator[Object]:
         "singularName": kind.kind.lower(),
         "namespaced": resource.namespaced,
         "kind": kind.kind,
-        "verbs": _VERBS,
     }
+    whole = {**entry, "verbs": _VERBS}
     if resource.short_names:
-        entry["shortNames"] = list(resource.short_names)
+        whole["shortNames"] = list(resource.short_names)
     if resource.categories:
-        entry["categories"] = list(resource.categories)
-    yield entry
+        whole["categories"] = list(resource.categories)
+    yield whole
     subresources = {"status": ["get", "patch", "update"]} if resource.status else {}
     if kind.kind == "Pod":
         subresources["log"] = ["get"]
     for name, verbs in subresources.items():
-        yield {
-            "name": f"{kind.plural}/{name}",
-            "singularName": "",
-            "namespaced": resource.namespaced,
-            "kind": kind.kind,
-            "verbs": verbs,
-        }
+        part = {"name": f"{kind.plural}/{name}", "singularName": "", "verbs": verbs}
+        yield {**entry, **part}
 
 
 def openapi_root(registry: Registry) -> Object:

@@ -34,13 +34,7 @@ def _stepped(value: Any, step: re.Match[str]) -> list[Any]:
             return value[index:]
         return [value[index]] if -len(value) <= index < len(value) else []
     if step["key"] is not None:
-        wanted = _literal(step["value"])
+        text = step["value"].strip()
+        wanted = text[1:-1] if text[:1] in "'\"" else _WORDS.get(text, text)
         return [v for v in value if isinstance(v, dict) and v.get(step["key"]) == wanted]
     return value
-
-
-def _literal(text: str) -> Any:
-    text = text.strip()
-    if text[:1] in "'\"":
-        return text[1:-1]
-    return _WORDS.get(text, text)

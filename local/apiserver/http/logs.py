@@ -37,7 +37,7 @@ class Options:
 class Source:
     """One run of one container, and where its log is."""
 
-    pod: tuple[str, str, str]  # the pod's name, namespace and uid
+    pod: tuple[str, str, str]  # the pod's namespace, name and uid
     container: str  # the container's name
     restarts: int  # the restart count of this run
     path: Path  # the file; it need not be there yet
@@ -48,10 +48,9 @@ def source(root: Path, pod: Object, options: Options) -> Source | None:
     container = _container(pod, options.container)
     if not (pod.get("spec") or {}).get("nodeName"):
         return None
-    meta = objects.metadata(pod)
-    folder = root / f"{meta['namespace']}_{meta['name']}_{meta['uid']}" / container
+    identity = (objects.namespace(pod), objects.name(pod), objects.metadata(pod)["uid"])
+    folder = root / "_".join(identity) / container
     restarts = _run(pod, container, folder, options.previous)
-    identity = (meta["namespace"], meta["name"], meta["uid"])
     return Source(identity, container, restarts, folder / f"{restarts}.log")
 
 

@@ -53,7 +53,8 @@ class Done:
 
 def handle(api: Api, target: Target, method: str, sent: Sent) -> Done:
     """Handles a request that writes. Raises ApiError: when it is refused."""
-    if method == "POST" and not target.name:
+    in_all_namespaces = target.resource.namespaced and target.namespace is None
+    if method == "POST" and not target.name and not in_all_namespaces:
         return _create(api, target, sent)
     if method == "POST" and target.subresource == "binding" and target.resource.kind == POD:
         return _bind(api, target, sent)
@@ -170,9 +171,6 @@ def _unknown_fields(target: Target, sent: Sent, obj: Object) -> list[str]:
 
 
 def _create(api: Api, target: Target, sent: Sent) -> Done:
-    if target.resource.namespaced and target.namespace is None:
-        message = "the server does not allow this method on the requested resource"
-        raise ApiError(405, "MethodNotAllowed", message)
     obj = _object(target, sent)
     warnings = _unknown_fields(target, sent, obj)
     made = api.create(target.resource.kind, obj, dry_run=sent.dry_run)

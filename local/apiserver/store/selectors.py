@@ -37,14 +37,11 @@ class _Requirement:
         if self.operator in ("!=", "notin"):
             return value not in self.values
         if self.operator in ("<", ">"):
-            return _compared(value, self.operator, self.values[0])
+            if not re.fullmatch(r"-?\d+", value or ""):
+                return False
+            number, limit = int(value or ""), int(self.values[0])
+            return number > limit if self.operator == ">" else number < limit
         return value is not None and value in self.values
-
-
-def _compared(value: str | None, operator: str, limit: str) -> bool:
-    if value is None or not re.fullmatch(r"-?\d+", value):
-        return False
-    return int(value) > int(limit) if operator == ">" else int(value) < int(limit)
 
 
 def selector(resource: Resource, labels: str, fields: str) -> Match:

@@ -47,10 +47,11 @@ def _bind(api: Api, root: Path, claim: Object) -> None:
 
     def bound(fresh: Object) -> None:
         spec = fresh.get("spec") or {}
+        requested = (spec.get("resources") or {}).get("requests") or {}
         fresh["status"] = {
             "phase": "Bound",
             "accessModes": spec.get("accessModes") or ["ReadWriteOnce"],
-            "capacity": {"storage": _size(spec)},
+            "capacity": {"storage": str(requested.get("storage") or _SIZE)},
         }
 
     try:
@@ -58,8 +59,3 @@ def _bind(api: Api, root: Path, claim: Object) -> None:
     except ApiError as error:
         if error.code != 404:
             raise
-
-
-def _size(spec: Object) -> str:
-    requested = (spec.get("resources") or {}).get("requests") or {}
-    return str(requested.get("storage") or _SIZE)

@@ -124,12 +124,10 @@ class _Reconciliation:
         self.status |= {name: count for name, count in counts.items() if count}
         self.status["observedGeneration"] = objects.metadata(self.deployment).get("generation", 1)
         least = self.wanted if self.recreate else self.wanted - self.wanted // _QUARTER
-        if available >= least:
-            message = "Deployment has minimum availability."
-            self._set("Available", "True", "MinimumReplicasAvailable", message)
-        else:
-            message = "Deployment does not have minimum availability."
-            self._set("Available", "False", "MinimumReplicasUnavailable", message)
+        enough = available >= least
+        reason = "MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable"
+        message = f"Deployment {'has' if enough else 'does not have'} minimum availability."
+        self._set("Available", str(enough), reason, message)
         return self._update_progress(before, counts, replica_set)
 
     def _update_progress(

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, PYTORCHJOB, TRAINJOB, Kind
-from kfp_pytorch.local.apiserver.registry import EXPERIMENT, Registry, read_definitions
+from kfp_pytorch.local.apiserver.registry import Registry, read_definitions
 from kfp_pytorch.local.apiserver.store.api import Api, ApiError
 
 Object = dict[str, Any]
 CRDS = Path(__file__).resolve().parents[5] / "shared" / "crds"
 THING = Kind("example.org", "v1", "Thing", "things")
+EXPERIMENT = Kind("kubeflow.org", "v1beta1", "Experiment", "experiments")
 
 
 def definition(**properties: Object) -> Object:
