@@ -101,17 +101,9 @@ def check_finite(job: Job) -> None:
 
 
 def _check_bad_steps(job: Job, bad_steps: Sequence[float]) -> None:
-    new, allowed = job.guard.new_bad_steps(bad_steps), job.guard.allowed
-    for number, (step, rank) in enumerate(new, job.guard.count - len(new) + 1):
-        what = f"the loss of step {step} is not a finite number: {job.batch_of(step, rank)}"
-        if number > allowed:
-            after = f", and {allowed} steps were skipped before" if allowed else ""
-            raise diverged(
-                job,
-                f"{what}{after}; try a lower --lr than {job.config.lr} or a longer "
-                "--warmup-epochs, and look at these samples",
-            )
-        LOG.warning("skipped step %s of at most %s: %s", number, allowed, what)
+    if why := job.guard.why_stop(bad_steps, job.batch_of):
+        advice = f"try a lower --lr than {job.config.lr} or a longer --warmup-epochs"
+        raise diverged(job, f"{why}; {advice}, and look at these samples")
 
 
 def diverged(job: Job, message: str) -> DivergedError:

@@ -10,7 +10,7 @@ from kfp_pytorch.launcher.jobs.kind import JobKind
 from kfp_pytorch.launcher.jobs.state import Phase
 from kfp_pytorch.launcher.kubernetes import objects, pending
 from kfp_pytorch.launcher.kubernetes.events import event_message, event_object
-from kfp_pytorch.launcher.waiting import refusals
+from kfp_pytorch.launcher.waiting import refused_pods
 
 
 def check_the_operator(kind: JobKind) -> str:
@@ -75,7 +75,7 @@ def not_acknowledged(facts: Facts) -> Cause | None:
     """The operator has written no condition, made no pod and reported no refusal."""
     evidence = facts.evidence
     silent = facts.state.phase is Phase.UNACKNOWLEDGED and not facts.pods
-    if not silent or refusals.last_refusal(evidence) or not evidence.job:
+    if not silent or refused_pods.last_refusal(evidence) or not evidence.job:
         return None
     return Cause(
         f"The {facts.kind.operator} has not acknowledged the job: it has no condition and no pod",

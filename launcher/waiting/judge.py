@@ -9,7 +9,7 @@ from kfp_pytorch.launcher.kubernetes.objects import Object, name
 from kfp_pytorch.launcher.kubernetes.pod_failures import StartupFailures
 from kfp_pytorch.launcher.kubernetes.pod_status import is_terminating, pod_phase
 from kfp_pytorch.launcher.runtime.printing import duration
-from kfp_pytorch.launcher.waiting import refusals
+from kfp_pytorch.launcher.waiting import refused_pods
 from kfp_pytorch.launcher.waiting.clocks import RUNNING_PHASES, Clocks
 from kfp_pytorch.launcher.waiting.gather import Gatherer
 from kfp_pytorch.launcher.waiting.grace import Grace
@@ -40,7 +40,7 @@ class Judge:
         self._expected = self._kind.expected_pods(job)
         self.clocks = Clocks(limits, now)
         self._startup_failures = StartupFailures(limits.pull_grace, limits.config_grace)
-        self._refusals = refusals.RefusalWatch()
+        self._refusals = refused_pods.RefusalWatch()
         self._refusal_grace = Grace(limits.refusal_grace)
         # A Training Operator before 1.9 does not end a job under ExitCode.
         self._failed_pod_grace = Grace(limits.failed_pod)
@@ -50,7 +50,7 @@ class Judge:
         """Counts the time up to now, then continues with what was seen of the job and its pods."""
         evidence, phase = self._gatherer.evidence, state.phase
         if phase is Phase.UNACKNOWLEDGED and (
-            self._gatherer.pods() or refusals.last_refusal(evidence)
+            self._gatherer.pods() or refused_pods.last_refusal(evidence)
         ):
             # Whoever made the pods, or could not make them, has seen the job.
             phase = Phase.STARTING

@@ -17,7 +17,7 @@ from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig, parse_time
 from kfp_pytorch.launcher.kubernetes.pod_status import container_status
 from kfp_pytorch.launcher.runtime.printing import Progress, log
-from kfp_pytorch.launcher.waiting import refusals
+from kfp_pytorch.launcher.waiting import refused_pods
 from kfp_pytorch.launcher.waiting.clocks import RUNNING_PHASES
 from kfp_pytorch.launcher.waiting.ensure import Ensured
 from kfp_pytorch.launcher.waiting.follower import Change, Observation, ObservationFailed, Snapshot
@@ -341,7 +341,7 @@ class Wait:
 
     def _longest_interval(self, now: float) -> float:
         evidence = self._gatherer.evidence
-        missing = refusals.missing_pods(evidence) and not refusals.is_queued(evidence)
+        missing = refused_pods.missing_pods(evidence) and not refused_pods.is_queued(evidence)
         if missing and now - self._changed_at < _MISSING_PODS:
             return min(self._limits.missing_pods_interval, self._limits.progress_interval)
         return self._limits.progress_interval

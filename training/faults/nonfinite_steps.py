@@ -8,6 +8,7 @@ batch norm are as if the step had not been.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Sequence
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from kfp_pytorch.training.parallel.process_group import World
 
+LOG = logging.getLogger("kfp_pytorch.training")
 _NONE = 2**62
 
 
@@ -38,17 +40,27 @@ class Guard:
         raise NotImplementedError
 
     def bad_steps(self) -> Tensor:
-        """The bad steps of all ranks, on the device, for `new_bad_steps`; all ranks call this."""
+        """The bad steps of all ranks, on the device, for `why_stop`; all ranks call this."""
         common = self._bad.clone()
         if self._world.size > 1:
             dist.all_reduce(common, op=dist.ReduceOp.MIN)
         return common
 
-    def new_bad_steps(self, numbers: Sequence[float]) -> list[tuple[int, int]]:
-        """The bad steps since the last call, by `bad_steps`, each with its first rank."""
-        steps = [divmod(int(number), self._world.size) for number in numbers if number != _NONE]
-        new, self.count = steps[self.count :], len(steps)
-        return new
+    def why_stop(self, bad_steps: Sequence[float], batch_of: Callable[[int, int], str]) -> str:
+        """Why training must stop: there were more bad steps than may be skipped; or empty.
+
+        Logs those that were skipped since the last call. `bad_steps`: from the method of that
+        name, on the host. `batch_of`: describes what a rank computed in a step.
+        """
+        found = [divmod(int(number), self._world.size) for number in bad_steps if number != _NONE]
+        before, self.count = self.count, len(found)
+        for number, (step, rank) in enumerate(found[before:], before + 1):
+            words = f"the loss of step {step} is not a finite number: {batch_of(step, rank)}"
+            if number > self.allowed:
+                skipped = f", and {self.allowed} steps were skipped before" if self.allowed else ""
+                return words + skipped
+            LOG.warning("skipped step %s of at most %s: %s", number, self.allowed, words)
+        return ""
 
     def _number(self, step: int) -> int:
         return step * self._world.size + self._world.rank

@@ -13,7 +13,7 @@ from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import JobFailed, StepError
 from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.kubernetes.api_errors import Refused
-from kfp_pytorch.launcher.waiting import refusals
+from kfp_pytorch.launcher.waiting import refused_pods
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 from kfp_pytorch.launcher.waiting.grace import Grace
 from kfp_pytorch.local.apiserver.errors import STALE
@@ -136,7 +136,7 @@ def test_what_was_told_of_an_earlier_job_of_the_same_name_is_not_this_one_s(
 
 def test_a_job_that_is_queued_is_not_given_up_for_what_was_refused_before() -> None:
     events = [event("j", "FailedCreatePod", "error looking up service account team/me")]
-    watch = refusals.RefusalWatch()
+    watch = refused_pods.RefusalWatch()
     waits, queued = job(status={}), job(spec={"runPolicy": {"suspend": True}}, status={})
     assert "service account" in watch.current(Evidence(PYTORCH_JOB, job=waits, events=events))
     assert watch.current(Evidence(PYTORCH_JOB, job=queued, events=events)) == ""
@@ -221,7 +221,7 @@ def test_each_refusal_of_pods_has_its_own_advice_and_some_last(
     found = of(job=job(status={}), events=events)
     assert words in first_line(found)
     assert advice in found.message.splitlines()[1]
-    assert bool(refusals.lasting(Evidence(PYTORCH_JOB, job=job(), events=events))) is lasts
+    assert bool(refused_pods.lasting(Evidence(PYTORCH_JOB, job=job(), events=events))) is lasts
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,12 @@ def trained(inputs, fused, allowed=3, optimizer=torch.optim.SGD):
 
 
 def found(guard):
-    return guard.new_bad_steps(guard.bad_steps().tolist())
+    """The new bad steps, each with its rank, and whether training must stop."""
+    seen = []
+    why = guard.why_stop(
+        guard.bad_steps().tolist(), lambda step, rank: seen.append((step, rank)) or "a batch"
+    )
+    return seen, why
 
 
 def assert_same(first, second):
@@ -49,8 +54,8 @@ def test_a_skipped_step_changes_neither_weights_nor_momentum_nor_batch_norm(fuse
     clean, clean_steps, _guard = trained([1.0, 4.0, 5.0], fused, optimizer=optimizer)
     # The first step, too: torch's fused kernels leave their momentum unset then.
     marred, steps, guard = trained([NAN, 1.0, INF, 4.0, 5.0], fused, optimizer=optimizer)
-    assert found(guard) == [(1, 0), (3, 0)]
-    assert found(guard) == []
+    assert found(guard) == ([(1, 0), (3, 0)], "")
+    assert found(guard) == ([], "")
     assert_same(clean, marred)
     for ours, theirs in zip(
         steps.state_dict()["state"].values(),
@@ -68,19 +73,21 @@ def test_a_loss_that_is_infinite_with_finite_gradients_is_skipped_too():
     model(torch.ones(1, 1)).sum().backward()
     guard.step(1, torch.tensor(INF))
     assert torch.equal(model.weight, before)
-    assert found(guard) == [(1, 0)]
+    assert found(guard) == ([(1, 0)], "")
 
 
 def test_one_step_more_than_may_be_skipped_is_known_by_its_number():
     _model, _steps, guard = trained([NAN] * 5, fused=False, allowed=2)
-    assert found(guard) == [(1, 0), (2, 0), (3, 0)]
-    assert guard.count > guard.allowed
+    assert found(guard) == (
+        [(1, 0), (2, 0), (3, 0)],
+        "the loss of step 3 is not a finite number: a batch, and 2 steps were skipped before",
+    )
 
 
 def test_without_skipping_the_first_bad_step_is_recorded_and_nothing_is_copied():
     _model, _steps, guard = trained([1.0, NAN, NAN], fused=False, allowed=0)
     assert isinstance(guard, Stopper)
-    assert found(guard) == [(2, 0)]
+    assert found(guard) == ([(2, 0)], "the loss of step 2 is not a finite number: a batch")
 
 
 @pytest.fixture
