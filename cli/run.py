@@ -103,7 +103,7 @@ def _execute(request: Request) -> dict[str, Any]:
     """Checks everything that can be checked, runs, and prints the summary; returns it."""
     from kfp_pytorch.cli.packages import checks, find, local_features, parameters
     from kfp_pytorch.cli.runs import clusters, run_folder, session, summary
-    from kfp_pytorch.cli.runs.progress import TerminalProgress
+    from kfp_pytorch.cli.runs.events import TerminalProgress
 
     began = time.monotonic()
     package = find.find_one(request.pipeline)

@@ -13,7 +13,7 @@ from benchmarks.cluster import FOREVER, Cluster, Play
 from benchmarks.figures import machine, show
 from kfp_pytorch.cli.packages import find
 from kfp_pytorch.cli.runs import run_folder, session
-from kfp_pytorch.cli.runs.progress import TerminalProgress
+from kfp_pytorch.cli.runs.events import TerminalProgress
 
 NAMESPACE = "local-run"
 REPEATS = 3

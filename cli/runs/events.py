@@ -1,14 +1,19 @@
-"""Reads the events of a local run, step by step."""
+"""Reads the events of a local run, step by step, and shows them on a terminal."""
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from kfp_pytorch.cli.runs.progress import TerminalProgress
+import click
+
 from kfp_pytorch.local.kfp.step import EVENT_MARK
+
+_EXECUTOR = re.compile(r"\[KFP Executor [^]]*\]: ")
+_EXECUTOR_INPUT = "Got executor_input:"
 
 
 @dataclass
@@ -44,6 +49,41 @@ class Followed:
             if step.status == "succeeded":
                 done.add(task)
         return None
+
+
+class TerminalProgress:
+    """Writes progress as plain lines, which a log file takes as well as a terminal.
+
+    KFP's own lines about how it starts a function are left out.
+    """
+
+    def __init__(self, *, err: bool) -> None:
+        self.err = err
+        self._inside_input: set[str] = set()
+
+    def started(self, step: str) -> None:
+        """A step has started."""
+        self._print(f"{step}: started")
+
+    def line(self, step: str, text: str) -> None:
+        """A step has written a line."""
+        if step in self._inside_input:
+            if text == "}":
+                self._inside_input.discard(step)
+            return
+        if _EXECUTOR.match(text):
+            if text.endswith(_EXECUTOR_INPUT):
+                self._inside_input.add(step)
+            return
+        if text.strip():
+            self._print(f"  {text}")
+
+    def ended(self, result: StepResult) -> None:
+        """A step has ended."""
+        self._print(f"{result.name}: {result.status} in {result.seconds:.1f} s")
+
+    def _print(self, text: str) -> None:
+        click.echo(text, err=self.err)
 
 
 class Follower:

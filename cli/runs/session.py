@@ -17,8 +17,7 @@ import click
 
 from kfp_pytorch.cli.packages.find import Package
 from kfp_pytorch.cli.runs import run_folder, summary
-from kfp_pytorch.cli.runs.events import Follower
-from kfp_pytorch.cli.runs.progress import TerminalProgress
+from kfp_pytorch.cli.runs.events import Follower, TerminalProgress
 from kfp_pytorch.cli.runs.signals import Interrupted
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher import constants
@@ -35,16 +34,11 @@ _PHASES = {"succeeded": "Succeeded", "failed": "Failed", "terminated": "Failed"}
 
 @dataclass(frozen=True)
 class Target:
-    """The cluster of a run.
-
-    Attributes:
-        namespace: The namespace of the steps' pods; empty when they have no Pod object, as on a
-            cluster elsewhere.
-    """
+    """The cluster of a run."""
 
     kubeconfig: Path  # the file that `KUBECONFIG` names for the steps
     root: Path  # where the run's folder is made
-    namespace: str = ""
+    namespace: str = ""  # of the steps' Pod objects; empty when they have none, as elsewhere
     server: str = ""  # the local cluster's address; empty when it is elsewhere
     token: str = field(default="", repr=False)  # its bearer token
     services: str = ""  # where the services of a cluster elsewhere are reached, see `forward`

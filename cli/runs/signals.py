@@ -12,14 +12,9 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """A signal asked the command to end.
+    """A signal asked the command to end."""
 
-    Attributes:
-        number: The signal's number.
-        summary: The summary of the run that it ended; None when none had begun.
-    """
-
-    summary: dict[str, Any] | None = None
+    summary: dict[str, Any] | None = None  # of the run that it ended; None when none had begun
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)

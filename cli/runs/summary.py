@@ -28,15 +28,10 @@ _FRAME = re.compile(r'  File "([^"]+)", line \d+')
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run's files are on this machine.
-
-    Attributes:
-        claims: The folder with the claims of the run's namespace; None when the cluster is not on
-            this machine.
-    """
+    """Where a run's files are on this machine."""
 
     run: Path  # the run's folder
-    claims: Path | None
+    claims: Path | None  # the claims of its namespace; None when the cluster is elsewhere
 
     def local(self, uri: str) -> str:
         """Returns the path of what a `pvc://` URI names, where that is on this machine."""

@@ -9,8 +9,7 @@ import pytest
 
 from kfp_pytorch.cli.packages.find import Package
 from kfp_pytorch.cli.runs import summary
-from kfp_pytorch.cli.runs.events import Follower, StepResult
-from kfp_pytorch.cli.runs.progress import TerminalProgress
+from kfp_pytorch.cli.runs.events import Follower, StepResult, TerminalProgress
 from kfp_pytorch.local.kfp.step import EVENT_MARK
 
 SPEC = {
