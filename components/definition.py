@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +12,6 @@ from kfp.dsl.python_component import PythonComponent
 
 from kfp_pytorch.components import forms
 from kfp_pytorch.components.descriptions import shortened
-from kfp_pytorch.components.signature import with_signature
 
 
 class _Uncached(PythonComponent):  # type: ignore[misc]
@@ -50,4 +50,29 @@ def define(func: Callable[..., Any], task_settings: Mapping[str, bool]) -> Any:
     func.__doc__ = written
     container = component.component_spec.implementation.container
     container.command = forms.configmap_command(container.command, func.__module__, func.__name__)
-    return with_signature(_Uncached(component.component_spec, func))
+    return _with_signature(_Uncached(component.component_spec, func))
+
+
+def _with_signature(component: dsl.PythonComponent) -> dsl.PythonComponent:
+    """Has `help(component)` and `inspect.signature(component)` show what the component takes.
+
+    The output artifacts and the task's settings are left out: KFP fills them in.
+    """
+    function = component.python_func
+    taken = {
+        name: parameter.replace(
+            kind=inspect.Parameter.KEYWORD_ONLY, annotation=_plain(parameter.annotation)
+        )
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name in component.component_spec.inputs and parameter.annotation is not dsl.TaskConfig
+    }
+    lines = "".join(f"    {parameter},\n" for parameter in taken.values())
+    component.__signature__ = inspect.Signature(list(taken.values()))
+    component.__name__ = function.__name__
+    component.__doc__ = f"{function.__name__}(\n{lines})\n\n{inspect.getdoc(function)}"
+    return component
+
+
+def _plain(annotation: Any) -> Any:
+    """Returns the artifact's class for `Input[Model]`, which is an `Annotated` type."""
+    return annotation.__origin__ if hasattr(annotation, "__metadata__") else annotation
