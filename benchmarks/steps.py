@@ -133,10 +133,6 @@ class Step:
         kilobytes = next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
         return kilobytes * 1024 / 1e6
 
-    def cpu_s(self) -> float:
-        """The CPU time that it has used, in seconds."""
-        return cpu_s(self.pid)
-
 
 def cpu_s(pid: int) -> float:
     """The CPU time that a process has used, in seconds."""

@@ -15,7 +15,7 @@ from harness.hands import until
 from benchmarks.cluster import FOREVER, Cluster, Play
 from benchmarks.figures import machine, show
 from benchmarks.peers import HERE, PEERS, Peer, Waiting
-from benchmarks.steps import Step, scaled
+from benchmarks.steps import Step, cpu_s, scaled
 
 # An hour of the launcher's limits takes a minute, one of the peers' pauses three: their requests
 # take their time, which is not scaled.
@@ -69,17 +69,17 @@ def _measure(
     began = time.monotonic()
     before = {peer.peer.script: peer.cpu_s() for peer in waiting}
     for hour in range(HOURS):
-        since, cpu = time.monotonic(), {name: step.cpu_s() for name, step in steps.items()}
+        since, cpu = time.monotonic(), {name: cpu_s(step.pid) for name, step in steps.items()}
         time.sleep(max(0.0, began + (hour + 1) * 3600 / FACTOR - since))
         for name, step in steps.items():
             taken[name].requests.append(len(cluster.requests(name, since)))
-            taken[name].cpu_s.append(step.cpu_s() - cpu[name])
+            taken[name].cpu_s.append(cpu_s(step.pid) - cpu[name])
             taken[name].rss_mb.append(step.rss_mb())
     hours = (time.monotonic() - began) * PEER_FACTOR / 3600
     asked = {}
     for peer in waiting:
-        cpu_s = peer.cpu_s() - before[peer.peer.script]
-        asked[peer.peer.script] = (round(len(peer.requests(began)) / hours), cpu_s / hours)
+        used = peer.cpu_s() - before[peer.peer.script]
+        asked[peer.peer.script] = (round(len(peer.requests(began)) / hours), used / hours)
     return taken, asked
 
 

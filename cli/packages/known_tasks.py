@@ -29,26 +29,17 @@ IMPORTER = "importer"
 
 @dataclass(frozen=True)
 class KnownTask:
-    """A task of a package with those of its inputs that are known.
-
-    Attributes:
-        name: The task's name.
-        function: The step of the launcher that it runs, such as `pytorch_job`; `IMPORTER` when it
-            imports an artifact, whose metadata then is an input too; empty when it is none of
-            these.
-        inputs: The known inputs by name, those left at the component's default included.
-        unknown: The inputs that only the run knows.
-        unsafe: Inputs that KFP fills in as text inside JSON, where the text would break it: the
-            parameter's name and value.
-        sources: The tasks that make its input artifacts, by the input's name.
-    """
+    """A task of a package with those of its inputs that are known."""
 
     name: str
+    # The step of the launcher that it runs, such as `pytorch_job`; `IMPORTER` when it imports an
+    # artifact, whose metadata then is an input too; empty when it is none of these.
     function: str
-    inputs: dict[str, Any]
-    unknown: frozenset[str]
+    inputs: dict[str, Any]  # the known ones, those left at the component's default included
+    unknown: frozenset[str]  # the inputs that only the run knows
+    # Parameters that KFP fills in as text inside JSON, where the text would break it.
     unsafe: dict[str, str]
-    sources: dict[str, KnownTask] = field(default_factory=dict)
+    sources: dict[str, KnownTask] = field(default_factory=dict)  # of its input artifacts
 
 
 def known_tasks(package: Package, arguments: dict[str, Any]) -> Iterator[KnownTask]:
@@ -70,18 +61,26 @@ def _walk(
         child = spec["components"][task["componentRef"]["name"]]
         inputs = known_inputs(task, known)
         if "dag" in child:
-            for given in _iterations(task, defaults(child, task) | inputs):
-                yield from _walk(spec, child, given)
+            for iteration in _iterations(task, defaults(child, task) | inputs):
+                yield from _walk(spec, child, iteration)
             continue
         executor = (
             spec.get("deploymentSpec", {}).get("executors", {}).get(child["executorLabel"], {})
         )
         if "container" in executor:
-            found[key] = _task(key, task, child, inputs, forms.function_of(executor["container"]))
+            function = forms.function_of(executor["container"])
+            wanted = list(child.get("inputDefinitions", {}).get("parameters", {}))
+            given = task.get("inputs", {}).get("parameters", {}).keys()
         elif "importer" in executor:
             metadata = _filled(executor["importer"].get("metadata", {}), inputs)
             inputs = inputs if metadata is _UNKNOWN else inputs | {"metadata": metadata}
-            found[key] = _importer(key, task, inputs)
+            function, wanted = IMPORTER, ["uri", "metadata"]
+            given = wanted
+        else:
+            continue
+        values = defaults(child, task) | {name: inputs[name] for name in wanted if name in inputs}
+        unknown = frozenset(name for name in wanted if name in given and name not in inputs)
+        found[key] = KnownTask(key, function, values, unknown, _unsafe(task, inputs))
     for key, one in found.items():
         artifacts = tasks[key].get("inputs", {}).get("artifacts", {})
         makers = {
@@ -117,22 +116,6 @@ def _iterations(task: dict[str, Any], inputs: dict[str, Any]) -> Iterator[dict[s
         value = _filled(item, inputs)
         known = {} if value is _UNKNOWN else {task["parameterIterator"]["itemInput"]: value}
         yield inputs | known
-
-
-def _task(
-    key: str, task: dict[str, Any], child: dict[str, Any], inputs: dict[str, Any], function: str
-) -> KnownTask:
-    given = task.get("inputs", {}).get("parameters", {})
-    declared = child.get("inputDefinitions", {}).get("parameters", {})
-    values = defaults(child, task) | {name: inputs[name] for name in declared if name in inputs}
-    unknown = frozenset(given.keys() & declared.keys() - inputs.keys())
-    return KnownTask(key, function, values, unknown, _unsafe(task, inputs))
-
-
-def _importer(key: str, task: dict[str, Any], inputs: dict[str, Any]) -> KnownTask:
-    values = {name: value for name, value in inputs.items() if name in ("uri", "metadata")}
-    unknown = frozenset({"uri", "metadata"} - values.keys())
-    return KnownTask(key, IMPORTER, values, unknown, _unsafe(task, inputs))
 
 
 def known_inputs(task: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:

@@ -38,17 +38,11 @@ Object = dict[str, Any]
 
 @dataclass
 class Estimate:
-    """What the Workflow of a package comes to, in bytes.
+    """What the Workflow of a package comes to, in bytes."""
 
-    Attributes:
-        parts: What its specification holds of each task, component and container.
-        steps: The nodes of each step, all iterations together.
-        unknown_loops: The loops whose number of iterations only the run knows: counted once.
-    """
-
-    parts: dict[str, int] = field(default_factory=dict)
-    steps: Counter[str] = field(default_factory=Counter)
-    unknown_loops: set[str] = field(default_factory=set)
+    parts: dict[str, int] = field(default_factory=dict)  # of each task, component and container
+    steps: Counter[str] = field(default_factory=Counter)  # the nodes of all iterations of each
+    unknown_loops: set[str] = field(default_factory=set)  # counted once: only the run knows them
 
     @property
     def spec(self) -> int:
