@@ -16,13 +16,15 @@ from kfp_pytorch.cli.packages.find import Package
 from kfp_pytorch.cli.packages.known_tasks import IMPORTER, KnownTask, known_tasks, left_literal
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs.declaration import parse
 from kfp_pytorch.launcher.inputs.environment import SIZE_LIMIT
 from kfp_pytorch.launcher.jobs.pytorchjob import inputs as job_inputs
 from kfp_pytorch.launcher.jobs.pytorchjob import manifest as job_manifest
 from kfp_pytorch.launcher.kserve import manifest as service_manifest
-from kfp_pytorch.launcher.kserve.predict_inputs import parse_predict_inputs
+from kfp_pytorch.launcher.kserve.predict_inputs import PredictInputs
 from kfp_pytorch.launcher.runtime import identity
-from kfp_pytorch.launcher.steps import metric_gate, tensorboard
+from kfp_pytorch.launcher.steps import metric_gate
+from kfp_pytorch.launcher.steps.tensorboard import View
 from kfp_pytorch.local.apiserver.errors import ApiError
 from kfp_pytorch.local.apiserver.registry import Registry
 from kfp_pytorch.local.apiserver.validation import admission
@@ -138,7 +140,7 @@ def _kserve_deploy(task: KnownTask) -> None:
     uri, metadata = _imported(task)
     given = {"service_name": _ANY_NAME, **task.inputs}
     inputs = service_manifest.parse_inputs(uri, metadata, **given)
-    service_manifest.check_host(inputs.name, inputs.namespace or _ANY_NAME)
+    service_manifest.check_host(inputs.service_name, inputs.namespace or _ANY_NAME)
     if uri.partition("://")[0] not in _KFP_SCHEMES:
         click.echo(
             f"Warning: task {task.name}: its model is imported from {uri!r}, where KFP on a "
@@ -179,8 +181,10 @@ def _is_share(task: KnownTask) -> bool:
 
 _CHECKERS: dict[str, Callable[[KnownTask], object]] = {
     "kserve_deploy": _kserve_deploy,
-    "kserve_predict": lambda task: parse_predict_inputs(**{"url": _UNKNOWN_URL, **task.inputs}),
+    "kserve_predict": lambda task: parse(
+        PredictInputs, "kserve_predict", {"url": _UNKNOWN_URL, **task.inputs}
+    ),
     "metric_gate": _metric_gate,
     "pytorch_job": _pytorch_job,
-    "tensorboard": lambda task: tensorboard.parse_inputs(**task.inputs),
+    "tensorboard": lambda task: parse(View, "tensorboard", task.inputs),
 }

@@ -132,11 +132,6 @@ def without_placeholder(text: str, name: str) -> str:
     return text
 
 
-def job_folder(output: Location, key: str, job_name: str) -> Location:
-    """Return a job's own folder, `<output_uri>/<key>/<job name>`."""
-    return output.under(key, job_name)
-
-
 def kserve_uri(uri: str) -> str:
     """Return a model's URI as KServe's storage initializer reads it.
 

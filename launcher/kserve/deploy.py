@@ -72,24 +72,24 @@ def apply(kube: Kube, inputs: ServiceInputs, timing: Timing) -> Object:
 
 def _applied(kube: Kube, inputs: ServiceInputs, timing: Timing, deadline: float) -> Object:
     while True:
-        existing = find(kube, INFERENCE_SERVICE, inputs.name)
+        existing = find(kube, INFERENCE_SERVICE, inputs.service_name)
         if existing and dig(existing, "metadata", "deletionTimestamp"):
             if time.monotonic() > deadline:
                 raise DeployFailed(
-                    f"InferenceService {kube.namespace}/{inputs.name} was deleted but is "
+                    f"{inputs.title(kube.namespace)} was deleted but is "
                     f"still there after {timing.deletion_timeout:.0f} s. A finalizer holds it: "
                     f"{dig(existing, 'metadata', 'finalizers')}."
                 )
             time.sleep(timing.poll_interval)
             continue
-        if existing and inputs.canary:
+        if existing and inputs.canary_traffic_percent >= 0:
             _refuse_raw_canary(kube, existing, inputs)
         wanted = manifest(inputs, existing)
         _check_knative(kube, wanted, timing)
         halted = stopped(wanted)
         if halted:
             raise DeployFailed(
-                f"InferenceService {kube.namespace}/{inputs.name} would serve nothing: {halted}. "
+                f"{inputs.title(kube.namespace)} would serve nothing: {halted}. "
                 "It was left as it is."
             )
         if (
@@ -97,7 +97,7 @@ def _applied(kube: Kube, inputs: ServiceInputs, timing: Timing, deadline: float)
             and _contains(existing, wanted)
             and _canary_percent(existing) == _canary_percent(wanted)
         ):
-            log(f"InferenceService {kube.namespace}/{inputs.name} is already as wanted")
+            log(f"{inputs.title(kube.namespace)} is already as wanted")
             return existing
         try:
             if existing:
@@ -132,10 +132,10 @@ def _check_knative(kube: Kube, wanted: Object, timing: Timing) -> None:
 
 def _write_conflict(kube: Kube, inputs: ServiceInputs, error: ApiError) -> DeployFailed:
     return DeployFailed(
-        f"InferenceService {kube.namespace}/{inputs.name} could not be written: another client "
+        f"{inputs.title(kube.namespace)} could not be written: another client "
         f"changes it all the time: {error.server_message}.\nFind out who (kubectl get "
-        f"inferenceservice {inputs.name} -o yaml --show-managed-fields), stop that and start "
-        "the step again."
+        f"inferenceservice {inputs.service_name} -o yaml --show-managed-fields), stop that and "
+        "start the step again."
     )
 
 
@@ -170,8 +170,8 @@ def _canary_percent(service: Object) -> object:
 
 def _refuse_raw_canary(kube: Kube, existing: Object, inputs: ServiceInputs) -> None:
     raw = mode_of(existing) == "Standard" or (
-        not mode_of(existing) and find_deployment(kube, inputs.name)
+        not mode_of(existing) and find_deployment(kube, inputs.service_name)
     )
     if raw:
-        percent = int(inputs.predictor["canaryTrafficPercent"])
-        raise InputError(no_raw_canary(percent, f"service {inputs.name!r} is in Standard mode"))
+        because = f"service {inputs.service_name!r} is in Standard mode"
+        raise InputError(no_raw_canary(inputs.canary_traffic_percent, because))

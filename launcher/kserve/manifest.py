@@ -28,20 +28,17 @@ HASH = constants.SPEC_HASH_LABEL
 HOST_LIMIT = 63
 
 
-@dataclass(frozen=True)
-class ServiceInputs:
-    """Everything that an InferenceService of ours is made of, checked."""
+@dataclass(frozen=True, kw_only=True)
+class ServiceInputs(DeployInputs):
+    """The checked inputs, and what else an InferenceService of ours is made of."""
 
-    name: str  # the service's name, which is also the model's name in its URL
-    namespace: str  # its namespace; empty for the step's own
-    protocol: str  # `v1` or `v2`
     predictor: Mapping[str, Any]  # its `spec.predictor`, with the spec's hash in the annotations
-    labels: Mapping[str, str]  # its labels
-    annotations: Mapping[str, str]  # its annotations
-    canary: bool  # whether only a part of the traffic goes to the new revision
     spec_hash: str  # the hash of all that makes a revision
-    timeout: int  # seconds until the new revision must serve
     made_in: str  # the namespace of the job that made the model; empty where that is not known
+
+    def title(self, namespace: str) -> str:
+        """Name the service with its kind."""
+        return f"InferenceService {namespace}/{self.service_name}"
 
 
 def parse_inputs(model_uri: str, metadata: Mapping[str, Any], **inputs: Any) -> ServiceInputs:
@@ -59,21 +56,11 @@ def parse_inputs(model_uri: str, metadata: Mapping[str, Any], **inputs: Any) -> 
     whole = [predictor, given.labels, annotations, metadata.get("sha256", "")]
     spec_hash = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
     predictor.setdefault("annotations", {})[HASH] = spec_hash
-    canary = given.canary_traffic_percent
-    if canary >= 0:  # after the hash: to shift traffic makes no new revision
-        predictor["canaryTrafficPercent"] = canary
-    return ServiceInputs(
-        name=given.service_name,
-        namespace=given.namespace,
-        protocol=given.protocol,
-        predictor=predictor,
-        labels=given.labels,
-        annotations=annotations,
-        canary=canary >= 0,
-        spec_hash=spec_hash,
-        timeout=given.timeout,
-        made_in=str(metadata.get("namespace") or ""),
-    )
+    if given.canary_traffic_percent >= 0:  # after the hash: to shift traffic makes no new revision
+        predictor["canaryTrafficPercent"] = given.canary_traffic_percent
+    made_in = str(metadata.get("namespace") or "")
+    checked = vars(given) | {"annotations": annotations}
+    return ServiceInputs(**checked, predictor=predictor, spec_hash=spec_hash, made_in=made_in)
 
 
 def check_host(name: str, namespace: str) -> None:
@@ -178,14 +165,14 @@ def manifest(inputs: ServiceInputs, existing: Object | None) -> Object:
         "kind": constants.INFERENCE_SERVICE.kind,
     }
     metadata = service["metadata"]
-    metadata["name"] = inputs.name
+    metadata["name"] = inputs.service_name
     if inputs.namespace:
         metadata["namespace"] = inputs.namespace
     # What manages the service already, such as Helm, continues to do so.
     managed = {constants.MANAGED_BY_LABEL: constants.PREFIX}
-    metadata["labels"] = managed | (metadata.get("labels") or {}) | dict(inputs.labels)
+    metadata["labels"] = managed | (metadata.get("labels") or {}) | inputs.labels
     if inputs.annotations:
-        metadata["annotations"] = (metadata.get("annotations") or {}) | dict(inputs.annotations)
+        metadata["annotations"] = (metadata.get("annotations") or {}) | inputs.annotations
     predictor = copy.deepcopy(dict(inputs.predictor))
     before = dig(service, "spec", "predictor") or {}
     for field in ("labels", "annotations"):

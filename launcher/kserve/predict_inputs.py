@@ -12,7 +12,7 @@ import urllib3
 
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import readers
-from kfp_pytorch.launcher.inputs.declaration import declare, parse
+from kfp_pytorch.launcher.inputs.declaration import declare
 
 # RFC 9110, sections 5.1 and 5.5.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -105,12 +105,3 @@ class PredictInputs:
     headers: dict[str, str] = declare(_headers, {})
     ready_timeout: int = declare(readers.integer, 120)
     request_timeout: int = declare(partial(readers.integer, minimum=1), 30)
-
-
-def parse_predict_inputs(**inputs: Any) -> PredictInputs:
-    """Check the inputs of `kserve_predict`, the model not counted.
-
-    `inputs`: the component's inputs by name, as KFP passes them. Raises InputError: one cannot
-    work; the message names it, its value, the limit and the way out.
-    """
-    return parse(PredictInputs, "kserve_predict", inputs)

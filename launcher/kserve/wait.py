@@ -115,7 +115,7 @@ class Waiter:
             return Rollout(False, f"an answer of the cluster that can be read ({error.short})")
 
     def _read_objects(self) -> Rollout:
-        name = self.inputs.name
+        name = self.inputs.service_name
         found = self._still_ours(find(self.kube, INFERENCE_SERVICE, name))
         self._service = found
         if mode_of(found) == "Knative":
@@ -127,7 +127,7 @@ class Waiter:
 
     def _still_ours(self, found: Object | None) -> Object:
         """Returns the service, if it still is what this step wrote."""
-        service = f"InferenceService {self.kube.namespace}/{self.inputs.name}"
+        service = self.inputs.title(self.kube.namespace)
         metadata = (found or {}).get("metadata") or {}
         if found is None or metadata.get("deletionTimestamp"):
             raise DeployFailed(
@@ -178,7 +178,7 @@ class Waiter:
     def _new_pods(self) -> list[Object]:
         """The new revision's pods; none where they cannot be read, for they only explain."""
         try:
-            pods = self._evidence_kube.list(POD, labels=f"{POD_LABEL}={self.inputs.name}")
+            pods = self._evidence_kube.list(POD, labels=f"{POD_LABEL}={self.inputs.service_name}")
         except StepError as error:
             if not self._unread:
                 self._unread = f"The predictor's pods could not be read: {error.short}"
@@ -200,7 +200,7 @@ class Waiter:
 
     def _failure(self, reason: str) -> DeployFailed:
         headline = (
-            f"InferenceService {self.kube.namespace}/{self.inputs.name} does not serve the new "
+            f"{self.inputs.title(self.kube.namespace)} does not serve the new "
             f"revision: {cut(reason.rstrip('.'), LONGEST_LINE)}."
         )
         seen = Snapshot(self._service, self._workload, self._new_pods(), self._unread)

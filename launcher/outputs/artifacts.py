@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from kfp_pytorch.launcher.constants import MESSAGE_VERSION, TERMINATION_MESSAGE_LIMIT
 from kfp_pytorch.launcher.errors import InputError
@@ -23,17 +23,18 @@ from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.outputs.curves import render as render_curves
 from kfp_pytorch.launcher.outputs.report import render as render_report
 from kfp_pytorch.launcher.runtime import printing
+from kfp_pytorch.launcher.runtime.artifact import Artifact, write
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
 
-class Artifact(Protocol):
-    """What this module needs of a KFP artifact."""
+@dataclass(frozen=True)
+class Artifacts:
+    """The output artifacts of a step that runs a job."""
 
-    metadata: dict[str, Any]
-
-    @property
-    def path(self) -> str:
-        """Where its content is written."""
+    model: Artifact
+    metrics: Artifact
+    curves: Artifact
+    report: Artifact
 
 
 class Places(NamedTuple):
@@ -48,21 +49,13 @@ class Places(NamedTuple):
 
 
 def write_outputs(
-    *,
-    model: Artifact,
-    metrics: Artifact,
-    curves: Artifact,
-    report: Artifact,
-    evidence: Evidence,
-    inputs: JobInputs,
-    manifest: Object,
-    outcome: Outcome,
+    outputs: Artifacts, evidence: Evidence, inputs: JobInputs, manifest: Object, outcome: Outcome
 ) -> Places:
     """Write the four artifacts of a job that succeeded.
 
-    `model`: gets the short form of `model.json` and the samples as one JSON file, and metadata.
-    `metrics`: gets the finite metrics, as metadata and as a JSON file. `evidence`: what was seen of
-    the job; what is left out is noted in it. Returns where the export and the job's folder are.
+    The model gets the short form of `model.json` and the samples as one JSON file, and metadata;
+    the metrics get the finite ones, as metadata and as a JSON file. What is left out is noted in
+    the evidence. Returns where the export and the job's folder are.
     """
     if outcome.success is None:
         _warn_of_messages(evidence, manifest)
@@ -71,14 +64,15 @@ def write_outputs(
     finite = finite_metrics(success.metrics)
     _warn_of_metrics(evidence, success, finite)
     storage_uri = _exported(folder, success, evidence).uri
-    model.metadata.update(_metadata(evidence.job or manifest, success, folder, storage_uri, finite))
-    metrics.metadata.update(finite)
+    about = _metadata(evidence.job or manifest, success, folder, storage_uri, finite)
+    outputs.model.metadata.update(about)
+    outputs.metrics.metadata.update(finite)
     # Without a file the KFP UI shows an error in the place of the artifact's content.
-    _write(metrics.path, json.dumps(finite, ensure_ascii=False, indent=2))
+    write(outputs.metrics, json.dumps(finite, ensure_ascii=False, indent=2))
     content = {"model": _short_form(success), "samples": success.samples}
-    _write(model.path, json.dumps(json_safe(content), ensure_ascii=False))
-    _write(curves.path, render_curves(success.curves, f"Curves of {objects.name(manifest)}"))
-    _write(report.path, render_report(evidence, inputs, manifest, outcome))
+    write(outputs.model, json.dumps(json_safe(content), ensure_ascii=False))
+    write(outputs.curves, render_curves(success.curves, f"Curves of {objects.name(manifest)}"))
+    write(outputs.report, render_report(evidence, inputs, manifest, outcome))
     return Places(storage_uri, folder.uri)
 
 
@@ -170,9 +164,3 @@ def json_safe(value: Any) -> Any:
 def _warn(evidence: Evidence, words: str) -> None:
     evidence.notes.append(words)
     printing.log(f"warning: {words}")
-
-
-def _write(path: str, content: str) -> None:
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(content.encode("utf-8", "replace"))

@@ -3,46 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION, CLAIM
+from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION
 from kfp_pytorch.launcher.diagnosis.message import diagnose
-from kfp_pytorch.launcher.errors import CannotObserve, InputError, JobFailed, StepError
+from kfp_pytorch.launcher.errors import CannotObserve, JobFailed, StepError
 from kfp_pytorch.launcher.jobs.kind import JobInputs, JobKind
 from kfp_pytorch.launcher.jobs.termination_messages import Outcome, read_messages
-from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, NotFound
 from kfp_pytorch.launcher.kubernetes.client import Kube, connect
 from kfp_pytorch.launcher.kubernetes.objects import Object
-from kfp_pytorch.launcher.outputs.artifacts import Artifact, Places, write_outputs
+from kfp_pytorch.launcher.outputs.artifacts import Artifacts, Places, write_outputs
 from kfp_pytorch.launcher.outputs.report import render
 from kfp_pytorch.launcher.runtime import stopping
+from kfp_pytorch.launcher.runtime.artifact import write
 from kfp_pytorch.launcher.runtime.identity import Identity, Step, identify, own_pod_name, whoami
 from kfp_pytorch.launcher.runtime.printing import log, printable
 from kfp_pytorch.launcher.runtime.stopping import Stopper, Target, delete_by_uid
+from kfp_pytorch.launcher.steps.claims import check_claim
 from kfp_pytorch.launcher.waiting.adoption import other_inputs
 from kfp_pytorch.launcher.waiting.ensure import ensure
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 from kfp_pytorch.launcher.waiting.gather import Gatherer
 from kfp_pytorch.launcher.waiting.limits import Limits
 from kfp_pytorch.launcher.waiting.wait import End, Wait, announce
-
-
-class ModelArtifact(Artifact, Protocol):
-    """The Model, whose URI is different for every step."""
-
-    uri: str
-
-
-@dataclass(frozen=True)
-class Artifacts:
-    """The output artifacts of the step."""
-
-    model: ModelArtifact
-    metrics: Artifact
-    curves: Artifact
-    report: Artifact
 
 
 def run_job(kind: JobKind, outputs: Artifacts, inputs: Mapping[str, Any]) -> Places:
@@ -90,7 +73,7 @@ def train(
     stopper.set_target(target)
     step = whoami(kube)
     identity = identify(inputs.name, uri, suffix, step.run_id, spec)
-    check_claims(kube, inputs)
+    _check_claims(kube, inputs)
 
     def build(attempt: int) -> Object:
         return _build(kind, inputs, identity, _owner(step, inputs, kube), attempt)
@@ -116,40 +99,19 @@ def train(
         _end(target, inputs, stopper, succeeded=False)
         raise
     evidence = gatherer.evidence
-    places = write_outputs(
-        model=outputs.model,
-        metrics=outputs.metrics,
-        curves=outputs.curves,
-        report=outputs.report,
-        evidence=evidence,
-        inputs=inputs,
-        manifest=submitted,
-        outcome=_outcome(evidence),
-    )
+    places = write_outputs(outputs, evidence, inputs, submitted, _outcome(evidence))
     _end(target, inputs, stopper, succeeded=True)
     return places
 
 
-def check_claims(kube: Kube, inputs: JobInputs) -> None:
-    """Refuses a claim that is not there: pods that want it would wait for ever.
-
-    Raises InputError: there is no such claim.
-    """
+def _check_claims(kube: Kube, inputs: JobInputs) -> None:
+    advice = (
+        "Create the claim, or give the name of one that is there (`kubectl get pvc -n "
+        f"{kube.namespace}`)."
+    )
     for name, place in (("output_uri", inputs.output_uri), ("resume_from", inputs.resume_from)):
-        if place is None or not place.on_claim:
-            continue
-        try:
-            kube.get(CLAIM, place.host)
-        except NotFound:
-            raise InputError(
-                f"{name} is {place.uri!r}, but namespace {kube.namespace!r} has no "
-                f"PersistentVolumeClaim {place.host!r}. Create the claim, or give the name of one "
-                f"that is there (`kubectl get pvc -n {kube.namespace}`)."
-            ) from None
-        except CannotObserve:
-            raise
-        except ApiError as error:
-            log(f"could not check the claim {place.host!r}: {error.short}")
+        if place and place.on_claim:
+            check_claim(kube, place.host, f"{name} is {place.uri!r}", advice)
 
 
 def _owner(step: Step, inputs: JobInputs, kube: Kube) -> Object | None:
@@ -197,7 +159,7 @@ def _failure(
     try:
         # KFP uploads no artifact of a failed step; a local run keeps it.
         text = render(evidence, inputs, submitted, _outcome(evidence), diagnosis.message)
-        Path(outputs.report.path).write_text(printable(text), encoding="utf-8")
+        write(outputs.report, printable(text))
     except Exception as error:
         # Whatever is odd about the evidence must not take the place of the diagnosis.
         log(f"the report could not be written: {type(error).__name__}: {error}")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from kfp_pytorch.launcher.constants import CLAIM
-from kfp_pytorch.launcher.errors import CannotObserve, InputError
+from kfp_pytorch.launcher.errors import CannotObserve
 from kfp_pytorch.launcher.kserve.deploy import Timing, apply
 from kfp_pytorch.launcher.kserve.manifest import (
     ServiceInputs,
@@ -22,11 +21,12 @@ from kfp_pytorch.launcher.kserve.rollout import (
     reachable_from_outside,
 )
 from kfp_pytorch.launcher.kserve.wait import Waiter
-from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, NotFound
 from kfp_pytorch.launcher.kubernetes.client import Kube, connect
 from kfp_pytorch.launcher.runtime import stopping
+from kfp_pytorch.launcher.runtime.artifact import Artifact
 from kfp_pytorch.launcher.runtime.printing import log
 from kfp_pytorch.launcher.runtime.stopping import Stopper
+from kfp_pytorch.launcher.steps.claims import check_claim
 
 
 class Outputs(NamedTuple):
@@ -38,14 +38,7 @@ class Outputs(NamedTuple):
     revision: str
 
 
-class ModelArtifact(Protocol):
-    """What the step needs of the Model."""
-
-    uri: str
-    metadata: dict[str, Any]
-
-
-def run(model: ModelArtifact, **inputs: Any) -> Outputs:
+def run(model: Artifact, **inputs: Any) -> Outputs:
     """Deploys a model and waits until it serves.
 
     `model`: the model; its metadata says where it lies. Returns where the service answers and which
@@ -63,10 +56,16 @@ def deploy(kube: Kube, inputs: ServiceInputs, timing: Timing, stopper: Stopper) 
     `stopper`: reports what a signal leaves behind; a live service is never deleted. Returns where
     the service answers and which revision does.
     """
-    what = f"InferenceService {kube.namespace}/{inputs.name}"
+    what = inputs.title(kube.namespace)
     stopper.set_left_in_place(f"{what} was not changed")
-    check_host(inputs.name, kube.namespace)
-    _check_claim(kube, str(inputs.predictor["model"]["storageUri"]))
+    check_host(inputs.service_name, kube.namespace)
+    uri = str(inputs.predictor["model"]["storageUri"])
+    if uri.startswith("pvc://"):
+        advice = (
+            "A predictor can mount a claim of its own namespace only: deploy to the namespace of "
+            "the claim."
+        )
+        check_claim(kube, urlsplit(uri).netloc, f"The model lies at {uri!r}", advice)
     warning = claim_warning(inputs, kube.namespace)
     if warning:
         log(f"warning: {warning}")
@@ -87,32 +86,13 @@ def deploy(kube: Kube, inputs: ServiceInputs, timing: Timing, stopper: Stopper) 
         ) from error
     outside, inside = base_url(service, internal=False), base_url(service, internal=True)
     outputs = Outputs(
-        url=predict_url(outside or inside, inputs.name, inputs.protocol),
-        cluster_url=predict_url(inside or outside, inputs.name, inputs.protocol),
-        service_name=inputs.name,
+        url=predict_url(outside or inside, inputs.service_name, inputs.protocol),
+        cluster_url=predict_url(inside or outside, inputs.service_name, inputs.protocol),
+        service_name=inputs.service_name,
         revision=inputs.spec_hash,
     )
     log(f"serves at {outputs.url}")
     if mode_of(service) == "Standard" and not reachable_from_outside(outputs.url):
         path = urlsplit(outputs.url).path
-        log(port_forward_advice(f"{inputs.name}-predictor", kube.namespace, path))
+        log(port_forward_advice(f"{inputs.service_name}-predictor", kube.namespace, path))
     return outputs
-
-
-def _check_claim(kube: Kube, uri: str) -> None:
-    """Refuses a claim that is not there: the predictor's pod would wait for ever."""
-    parts = urlsplit(uri)
-    if parts.scheme != "pvc":
-        return
-    try:
-        kube.get(CLAIM, parts.netloc)
-    except NotFound:
-        raise InputError(
-            f"The model lies at {uri!r}, but namespace {kube.namespace!r} has no "
-            f"PersistentVolumeClaim {parts.netloc!r}. A predictor can mount a claim of its own "
-            "namespace only: deploy to the namespace of the claim."
-        ) from None
-    except CannotObserve:
-        raise
-    except ApiError as error:
-        log(f"could not check the claim {parts.netloc!r}: {error.short}")

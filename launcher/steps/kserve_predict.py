@@ -7,11 +7,13 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs.declaration import parse
 from kfp_pytorch.launcher.kserve.predict import ask, check
-from kfp_pytorch.launcher.kserve.predict_inputs import Known, parse_predict_inputs
+from kfp_pytorch.launcher.kserve.predict_inputs import Known, PredictInputs
+from kfp_pytorch.launcher.runtime.artifact import Artifact, write
 from kfp_pytorch.launcher.runtime.printing import log, printable
 
 SHOWN_ANSWERS = 20
@@ -25,12 +27,6 @@ class Outputs(NamedTuple):
     sample_prediction: str
 
 
-class Artifact(Protocol):
-    """What the step needs of an artifact."""
-
-    path: str
-
-
 def run(model: Artifact, predictions: Artifact, **inputs: Any) -> Outputs:
     """Checks a service's answers.
 
@@ -39,15 +35,12 @@ def run(model: Artifact, predictions: Artifact, **inputs: Any) -> Outputs:
     NoAnswer: the server cannot be reached or refuses the requests. Raises WrongAnswers: an answer
     is not the known one; the message says which.
     """
-    server = parse_predict_inputs(**inputs)
+    server = parse(PredictInputs, "kserve_predict", inputs)
     known = server.requests or _samples(Path(model.path))
     started = time.monotonic()
     answers = ask(server, known)
     seconds = time.monotonic() - started
-    target = Path(predictions.path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    text = _render(server.url, known, answers, seconds)
-    target.write_text(printable(text), encoding="utf-8")
+    write(predictions, printable(_render(server.url, known, answers, seconds)))
     check(known, answers)
     log(f"all {len(known)} answers are as known")
     sample = printable(json.dumps(_rounded(answers[0]), ensure_ascii=False))

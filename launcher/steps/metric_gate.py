@@ -5,23 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from kfp_pytorch.launcher.errors import InputError, StepError
 from kfp_pytorch.launcher.inputs import readers
 from kfp_pytorch.launcher.inputs.declaration import declare, parse
 from kfp_pytorch.launcher.inputs.readers import as_float
+from kfp_pytorch.launcher.runtime.artifact import Artifact
 from kfp_pytorch.launcher.runtime.printing import log
 
 # What stands for no threshold: KFP has no default that is null, and JSON no infinity.
 NO_MINIMUM = -1e308
 NO_MAXIMUM = 1e308
-
-
-class MetricsArtifact(Protocol):
-    """What this step needs of a Metrics artifact."""
-
-    metadata: dict[str, Any]
 
 
 class MetricRefused(StepError):
@@ -37,7 +32,7 @@ class GateInputs:
     maximum: float = declare(readers.number, NO_MAXIMUM)
 
 
-def run(metrics: MetricsArtifact, **inputs: Any) -> float:
+def run(metrics: Artifact, **inputs: Any) -> float:
     """Compare a metric with its thresholds.
 
     Raises InputError: if no metric is named, or the thresholds leave nothing to pass or to refuse.

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from kfp_pytorch.launcher.jobs.registry import KINDS
-from kfp_pytorch.launcher.outputs.artifacts import Artifact, Places
-from kfp_pytorch.launcher.steps.job import Artifacts, ModelArtifact, run_job
+from kfp_pytorch.launcher.outputs.artifacts import Artifacts, Places
+from kfp_pytorch.launcher.runtime.artifact import Artifact
+from kfp_pytorch.launcher.steps.job import run_job
 
 # A signal finds out here what must not outlive the step, however early it comes.
 HAS_TARGET = True
 
 
 def run(
-    model: ModelArtifact, metrics: Artifact, curves: Artifact, report: Artifact, **inputs: Any
+    model: Artifact, metrics: Artifact, curves: Artifact, report: Artifact, **inputs: Any
 ) -> Places:
     """Trains with a PyTorchJob and waits for its end.
 

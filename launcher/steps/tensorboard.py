@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import StepError
@@ -23,6 +22,7 @@ from kfp_pytorch.launcher.kubernetes.client import Kube, connect
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 from kfp_pytorch.launcher.outputs.tensorboard import guide, ui_metadata, viewer_pod
+from kfp_pytorch.launcher.runtime.artifact import Artifact, write
 from kfp_pytorch.launcher.runtime.identity import Identity, identify, whoami
 from kfp_pytorch.launcher.runtime.printing import log
 
@@ -31,20 +31,6 @@ _PORT_PREFIX = "http-"
 _SHARED = ("ReadWriteMany", "ReadOnlyMany")
 # Not worth waiting for as long as a training job is.
 _POLICY = RetryPolicy(unavailability_budget=15.0, first_contact=10.0, connect=5.0, read=10.0)
-
-
-class Artifact(Protocol):
-    """What this step needs of its output artifacts."""
-
-    @property
-    def path(self) -> str:
-        """Where its content is written."""
-
-
-class UiArtifact(Artifact, Protocol):
-    """The artifact whose URI distinguishes this step from every other."""
-
-    uri: str
 
 
 def _image(name: str, value: Any) -> str:
@@ -68,17 +54,17 @@ class View:
         return self.output_uri.under(self.key)
 
 
-def run(mlpipeline_ui_metadata: UiArtifact, how_to_open: Artifact, **inputs: Any) -> str:
+def run(mlpipeline_ui_metadata: Artifact, how_to_open: Artifact, **inputs: Any) -> str:
     """Open the views of a folder of logs.
 
     `how_to_open`: gets the ways to open TensorBoard on this cluster, in Markdown. Returns what was
     made, in words. Raises InputError: if an input cannot work; nothing else fails this step.
     """
-    view = parse_inputs(**inputs)
+    view = parse(View, "tensorboard", inputs)
     pod = viewer_pod(view.logs, view.output_secret)
-    _write(mlpipeline_ui_metadata, json.dumps(ui_metadata(view.logs, view.image, pod)))
+    write(mlpipeline_ui_metadata, json.dumps(ui_metadata(view.logs, view.image, pod)))
     namespace, dashboard = _dashboard(view, mlpipeline_ui_metadata.uri)
-    _write(how_to_open, guide(view.logs, view.image, pod, namespace, dashboard))
+    write(how_to_open, guide(view.logs, view.image, pod, namespace, dashboard))
     lines = [
         f"TensorBoard of {view.logs.uri}: on multi-user KFP it opens in the Visualization tab of "
         "the artifact mlpipeline_ui_metadata; the artifact how_to_open has all other ways.",
@@ -87,21 +73,6 @@ def run(mlpipeline_ui_metadata: UiArtifact, how_to_open: Artifact, **inputs: Any
     for line in lines:
         log(line)
     return " ".join(lines)
-
-
-def _write(artifact: Artifact, content: str) -> None:
-    target = Path(artifact.path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(content, encoding="utf-8")
-
-
-def parse_inputs(**inputs: Any) -> View:
-    """Check the inputs of `tensorboard`.
-
-    `inputs`: the component's inputs by name, as KFP passes them. Raises InputError: if one cannot
-    work.
-    """
-    return parse(View, "tensorboard", inputs)
 
 
 def _dashboard(view: View, artifact_uri: str) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from typing import Any
 from kfp import compiler, dsl
 
 from kfp_pytorch.components.pytorch_job import pytorch_job
+from kfp_pytorch.launcher.inputs.declaration import inputs_of
 from kfp_pytorch.launcher.jobs.pytorchjob import inputs
 
 
@@ -28,7 +29,9 @@ def one_job(image: str = "train:1"):
 
 def test_every_input_is_one_that_the_launcher_reads_and_the_other_way_round() -> None:
     parameters = set(inspect.signature(pytorch_job.python_func).parameters)
-    assert parameters - {"model", "metrics", "curves", "report"} == inputs.input_names()
+    assert parameters - {"model", "metrics", "curves", "report"} == set(
+        inputs_of(inputs.PyTorchJobInputs)
+    )
 
 
 def test_every_input_but_the_image_has_a_default_that_is_not_null(tmp_path: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import environment, k8s, placement, readers, storage, task_config
-from kfp_pytorch.launcher.inputs.declaration import declare, inputs_of, parse
+from kfp_pytorch.launcher.inputs.declaration import declare, parse
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs.kind import JobInputs
 from kfp_pytorch.launcher.jobs.pytorchjob import input_readers
@@ -74,7 +74,7 @@ class PyTorchJobInputs(JobInputs):
 
     def folder(self, job_name: str) -> Location:
         """Return the job's own folder, `<output_uri>/<key>/<job name>`."""
-        return storage.job_folder(self.output_uri, self.key, job_name)
+        return self.output_uri.under(self.key, job_name)
 
     @property
     def resources(self) -> dict[str, dict[str, str]]:
@@ -108,11 +108,6 @@ class PyTorchJobInputs(JobInputs):
             "volumes": task["volumes"],
             "volume_mounts": task["volume_mounts"],
         }
-
-
-def input_names() -> frozenset[str]:
-    """Return the names that `parse_inputs` takes."""
-    return frozenset(inputs_of(PyTorchJobInputs))
 
 
 def parse_inputs(**inputs: Any) -> PyTorchJobInputs:

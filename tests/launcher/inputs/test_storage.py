@@ -28,8 +28,8 @@ def test_a_location_is_read_and_named_for_each_reader(
 
 def test_a_job_s_folder_is_output_key_and_job() -> None:
     output = storage.parse("pvc://claim/a")
-    assert storage.job_folder(output, "run-1", "j").uri == "pvc://claim/a/run-1/j"
-    assert storage.job_folder(output, "", "j").uri == "pvc://claim/a/j"
+    assert output.under("run-1", "j").uri == "pvc://claim/a/run-1/j"
+    assert output.under("", "j").uri == "pvc://claim/a/j"
 
 
 @pytest.mark.parametrize(

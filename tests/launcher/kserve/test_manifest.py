@@ -144,7 +144,7 @@ def test_the_service_account_is_the_predictors_and_the_key_the_models() -> None:
 )
 def test_a_name_becomes_one_that_a_host_may_have(given: str, name: str) -> None:
     inputs = parsed(service_name=given)
-    assert inputs.name == name
+    assert inputs.service_name == name
     assert model_of(inputs)["args"] == [f"--model_name={name}"]
 
 

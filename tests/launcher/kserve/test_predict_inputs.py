@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.kserve.predict_inputs import Known, PredictInputs, parse_predict_inputs
+from kfp_pytorch.launcher.inputs.declaration import parse
+from kfp_pytorch.launcher.kserve.predict_inputs import Known, PredictInputs
 
 
 def parsed(**inputs: Any) -> PredictInputs:
-    return parse_predict_inputs(**{"url": "http://h/v1/models/d:predict"} | inputs)
+    given = {"url": "http://h/v1/models/d:predict"} | inputs
+    return parse(PredictInputs, "kserve_predict", given)
 
 
 def test_requests_are_given_one_by_one_or_several_at_once() -> None:

@@ -37,14 +37,11 @@ class Step:
         parsed = parse_inputs(image="i", namespace="team", **inputs)
         job = manifest(parsed, job_name="j-1", labels={}, annotations={}, owner=None)
         return artifacts.write_outputs(
-            model=self.model,
-            metrics=self.metrics,
-            curves=self.curves,
-            report=self.report,
-            evidence=self.evidence,
-            inputs=parsed,
-            manifest=job,
-            outcome=Outcome(success=success),
+            artifacts.Artifacts(self.model, self.metrics, self.curves, self.report),
+            self.evidence,
+            parsed,
+            job,
+            Outcome(success=success),
         )
 
 

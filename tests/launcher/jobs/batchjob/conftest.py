@@ -53,7 +53,7 @@ class BatchJobInputs(JobInputs):
         return 0
 
     def folder(self, job_name: str) -> Location:
-        return storage.job_folder(self.output_uri, "", job_name)
+        return self.output_uri.under(job_name)
 
     def spec(self) -> dict[str, Any]:
         return asdict(self)

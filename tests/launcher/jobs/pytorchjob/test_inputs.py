@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.jobs.pytorchjob.inputs import input_names, parse_inputs
+from kfp_pytorch.launcher.inputs.declaration import inputs_of
+from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs, parse_inputs
 from kfp_pytorch.launcher.jobs.pytorchjob.manifest import longest_suffix, manifest
 from kfp_pytorch.launcher.jobs.pytorchjob.state import restart_limit
 
@@ -32,7 +33,7 @@ def test_an_image_is_all_that_is_needed() -> None:
 
 @pytest.mark.parametrize("unset", ["", "None", "null", " ", None, [], {}])
 def test_every_way_of_leaving_an_input_alone_is_the_same(unset: Any) -> None:
-    everything = dict.fromkeys(input_names() - {"image", "task_config"}, unset)
+    everything = dict.fromkeys(set(inputs_of(PyTorchJobInputs)) - {"image", "task_config"}, unset)
     assert parsed(**everything) == parsed()
 
 

@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kfp_pytorch.launcher.jobs.pytorchjob.inputs import input_names, parse_inputs
+from kfp_pytorch.launcher.inputs.declaration import inputs_of
+from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs, parse_inputs
 from kfp_pytorch.launcher.jobs.pytorchjob.manifest import manifest
 
 Check = Callable[[str, dict[str, Any]], None]
@@ -140,7 +141,7 @@ inputs_strategy = st.fixed_dictionaries({"image": image}, optional=optional_inpu
 
 
 def test_the_manifests_are_made_from_every_input_that_there_is() -> None:
-    assert {"image", *optional_inputs} == input_names()
+    assert {"image", *optional_inputs} == set(inputs_of(PyTorchJobInputs))
 
 
 @settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=80)
