@@ -68,10 +68,7 @@ def variables(name: str, value: Any) -> tuple[dict[str, Any], ...]:
 def merged(
     given: Iterable[Mapping[str, Any]], of_task: Iterable[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], ...]:
-    """Return the training container's `env` from the task's variables and the input's.
-
-    Raises InputError: if a name cannot be a variable's, or is one that others set.
-    """
+    """Return the training container's `env` from the task's variables and the input's."""
     by_name = {str(item.get("name")): dict(item) for item in (*of_task, *given)}
     for name in by_name:
         check_name(name, "env")
@@ -112,10 +109,7 @@ def _check_reference(name: str, source: str, reference: Any) -> None:
 
 
 def check_name(name: str, where: str) -> None:
-    """Refuse a name that no environment variable can have.
-
-    Raises InputError: it cannot be set there.
-    """
+    """Refuse a name that no environment variable can have."""
     if not _NAME.fullmatch(name):
         raise InputError(
             f"{where} has the name {name!r}; a variable's name has letters, digits, '_', '-' and "
@@ -124,10 +118,7 @@ def check_name(name: str, where: str) -> None:
 
 
 def check_not_reserved(name: str, where: str) -> None:
-    """Refuse the name of a variable that the launcher or the operator sets.
-
-    Raises InputError: it cannot be set there.
-    """
+    """Refuse the name of a variable that the launcher or the operator sets."""
     if name in _SET_BY_LAUNCHER:
         raise InputError(f"{where} may not set {name}: the launcher does.")
     if name in _SET_BY_OPERATOR:

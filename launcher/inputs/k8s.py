@@ -34,10 +34,7 @@ _SCALES |= {f"{s}i": 1024.0 ** (i + 1) for i, s in enumerate("KMGTPE")}
 
 
 def image(name: str, value: Any) -> str:
-    """Read the name of an image; unset gives an empty string.
-
-    Raises InputError: if it is not one (the kubelet's InvalidImageName).
-    """
+    """Read the name of an image; unset gives an empty string."""
     word = readers.text(name, value)
     if word and not _IMAGE.fullmatch(word):
         raise InputError(
@@ -88,18 +85,12 @@ def quantity_value(written: str) -> float | None:
 
 
 def dns_label(name: str, value: Any) -> str:
-    """Read a DNS-1123 label, such as a namespace; unset gives an empty string.
-
-    Raises InputError: if it is none.
-    """
+    """Read a DNS-1123 label, such as a namespace; unset gives an empty string."""
     return _object_name(name, value, _DNS_LABEL, "63 lower case letters, digits and '-'")
 
 
 def dns_subdomain(name: str, value: Any) -> str:
-    """Read the name of an object such as a Secret or a ServiceAccount; unset gives ''.
-
-    Raises InputError: if it is none.
-    """
+    """Read the name of an object such as a Secret or a ServiceAccount; unset gives ''."""
     rule = "253 lower case letters, digits, '-' and single '.'"
     return _object_name(name, value, _DNS_SUBDOMAIN, rule)
 
@@ -115,10 +106,7 @@ def _object_name(name: str, value: Any, pattern: re.Pattern[str], rule: str) -> 
 
 
 def qualified_key(name: str, key: str) -> str:
-    """Return a key that may be a label's or an annotation's: `name` or `prefix/name`.
-
-    Raises InputError: if it may not.
-    """
+    """Return a key that may be a label's or an annotation's: `name` or `prefix/name`."""
     prefix, slash, word = key.rpartition("/")
     if not _KEY_NAME.fullmatch(word) or (slash and not _DNS_SUBDOMAIN.fullmatch(prefix)):
         raise InputError(
@@ -129,10 +117,7 @@ def qualified_key(name: str, key: str) -> str:
 
 
 def label_map(name: str, value: Any) -> dict[str, str]:
-    """Read labels, their values rendered.
-
-    Raises InputError: if a key or value cannot be a label's; the message names it.
-    """
+    """Read labels, their values rendered."""
     read = annotation_map(name, value)
     for key, item in read.items():
         label_value(f"{name}[{key!r}]", item, " An annotation takes any text.")
@@ -140,10 +125,7 @@ def label_map(name: str, value: Any) -> dict[str, str]:
 
 
 def label_value(name: str, value: str, advice: str = "") -> str:
-    """Return a text that may be a label's value.
-
-    Raises InputError: if it may not; the message ends with the advice.
-    """
+    """Return a text that may be a label's value; the message about another ends with `advice`."""
     if not _LABEL_VALUE.fullmatch(value):
         raise InputError(
             f"{name} is {value!r}; a label's value is at most 63 letters, digits, '-', '_' and "
@@ -153,10 +135,7 @@ def label_value(name: str, value: str, advice: str = "") -> str:
 
 
 def annotation_map(name: str, value: Any) -> dict[str, str]:
-    """Read annotations, their values rendered.
-
-    Raises InputError: if a key cannot be an annotation's or a value is no scalar.
-    """
+    """Read annotations, their values rendered."""
     return {
         qualified_key(name, key): readers.rendered(f"{name}[{key!r}]", item)
         for key, item in readers.mapping(name, value).items()

@@ -31,10 +31,7 @@ _POD_SECURITY_FIELDS = (
 
 
 def gpu_resource(name: str, value: Any) -> str:
-    """Read the name of an accelerator's resource.
-
-    Raises InputError: if no accelerator can be called so.
-    """
+    """Read the name of an accelerator's resource."""
     resource = readers.text(name, value)
     if "/" not in k8s.qualified_key(name, resource):
         raise InputError(f"{name} is {resource!r}; write it with its domain: {GPU_RESOURCE}.")
@@ -68,10 +65,7 @@ def resources(
 
 
 def accelerators(resources: Mapping[str, Mapping[str, str]]) -> int:
-    """Return how many accelerators a container's `resources` have, of any kind.
-
-    Raises InputError: if the task's number of them is no whole number.
-    """
+    """Return how many accelerators a container's `resources` have, of any kind."""
     amounts = {**resources.get("requests", {}), **resources.get("limits", {})}
     return sum(
         readers.integer(f"the task's {name}", amount)
@@ -81,10 +75,7 @@ def accelerators(resources: Mapping[str, Mapping[str, str]]) -> int:
 
 
 def tolerations(name: str, value: Any) -> tuple[dict[str, Any], ...]:
-    """Read a pod's `tolerations`.
-
-    Raises InputError: if one has an unknown field, or a word that Kubernetes does not know.
-    """
+    """Read a pod's `tolerations`."""
     return tuple(
         _toleration(f"{name}[{i}]", item)
         for i, item in enumerate(readers.objects(name, value, _TOLERATION_FIELDS))
@@ -137,7 +128,7 @@ def _toleration(name: str, item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def affinity(name: str, value: Any) -> dict[str, Any]:
-    """Read a pod's `affinity`. Raises InputError: if it has an unknown field."""
+    """Read a pod's `affinity`."""
     given = readers.known_fields(name, value, _AFFINITY_FIELDS)
     for key in given:
         readers.mapping(f"{name}.{key}", given[key])
@@ -145,8 +136,5 @@ def affinity(name: str, value: Any) -> dict[str, Any]:
 
 
 def security_context(name: str, value: Any) -> dict[str, Any]:
-    """Read changes to a pod's `securityContext`; null removes a default.
-
-    Raises InputError: if it has an unknown field.
-    """
+    """Read changes to a pod's `securityContext`; null removes a default."""
     return readers.known_fields(name, value, _POD_SECURITY_FIELDS)

@@ -66,7 +66,7 @@ def integer(name: str, value: Any, *, minimum: int = 0, maximum: int = 2**31 - 1
 
 
 def number(name: str, value: Any) -> float:
-    """Read a finite number. Raises InputError: if it is none."""
+    """Read a finite number."""
     try:
         read = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -89,10 +89,7 @@ def _whole(value: Any) -> int | None:
 
 
 def boolean(name: str, value: Any) -> bool:
-    """Read a truth value; 'true' and 'false' in any case are accepted too, unset is false.
-
-    Raises InputError: if it is something else.
-    """
+    """Read a truth value; 'true' and 'false' in any case are accepted too, unset is false."""
     if is_unset(value):
         return False
     word = str(value).strip().lower()
@@ -102,10 +99,7 @@ def boolean(name: str, value: Any) -> bool:
 
 
 def choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    """Read one of a few words; the first is the default.
-
-    Raises InputError: if it is none of them.
-    """
+    """Read one of a few words; the first is the default."""
     word = text(name, value, choices[0])
     if word not in choices:
         raise InputError(
@@ -142,15 +136,12 @@ def rendered(name: str, value: Any) -> str:
 
 
 def strings(name: str, value: Any) -> tuple[str, ...]:
-    """Read a list of strings; numbers and truth values in it are rendered.
-
-    Raises InputError: if it is no list, or an element cannot be a string; the message names which.
-    """
+    """Read a list of strings; numbers and truth values in it are rendered."""
     return tuple(rendered(f"{name}[{i}]", item) for i, item in enumerate(sequence(name, value)))
 
 
 def sequence(name: str, value: Any) -> list[Any]:
-    """Read a list, its whole floats made integers again. Raises InputError: if it is no list."""
+    """Read a list, its whole floats made integers again."""
     if is_unset(value):
         return []
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
@@ -159,10 +150,7 @@ def sequence(name: str, value: Any) -> list[Any]:
 
 
 def mapping(name: str, value: Any) -> dict[str, Any]:
-    """Read an object with string keys, its whole floats made integers again.
-
-    Raises InputError: if it is no object, or a key is no string.
-    """
+    """Read an object with string keys, its whole floats made integers again."""
     if is_unset(value):
         return {}
     if not isinstance(value, Mapping):
@@ -185,20 +173,14 @@ def with_integers(value: Any) -> Any:
 
 
 def objects(name: str, value: Any, fields: Sequence[str]) -> tuple[dict[str, Any], ...]:
-    """Read a list of objects that may have these fields and no other.
-
-    Raises InputError: if an element is no object or has an unknown field.
-    """
+    """Read a list of objects that may have these fields and no other."""
     return tuple(
         known_fields(f"{name}[{i}]", item, fields) for i, item in enumerate(sequence(name, value))
     )
 
 
 def known_fields(name: str, value: Any, fields: Sequence[str]) -> dict[str, Any]:
-    """Read an object that may have these fields and no other.
-
-    Raises InputError: if it is no object or has an unknown field.
-    """
+    """Read an object that may have these fields and no other."""
     item = mapping(name, value)
     unknown = sorted(set(item) - set(fields))
     if unknown:

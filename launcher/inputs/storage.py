@@ -120,10 +120,7 @@ def relative(name: str, value: Any) -> str:
 
 
 def without_placeholder(text: str, name: str) -> str:
-    """Return a text that names something, which a placeholder of KFP does not.
-
-    Raises InputError: if it holds one that nothing filled in.
-    """
+    """Return a text that names something; refuse a placeholder that nothing filled in."""
     if "{{" in text:
         raise InputError(
             f"{name} holds {text!r}, a placeholder that nothing filled in. KFP fills placeholders "

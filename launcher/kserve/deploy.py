@@ -13,13 +13,7 @@ from kfp_pytorch.launcher.errors import InputError, StepError
 from kfp_pytorch.launcher.kserve.deploy_inputs import MODE_ANNOTATION, MODES, no_raw_canary
 from kfp_pytorch.launcher.kserve.manifest import ServiceInputs, manifest
 from kfp_pytorch.launcher.kserve.rollout import mode_of, stopped
-from kfp_pytorch.launcher.kubernetes.api_errors import (
-    AlreadyExists,
-    ApiError,
-    Conflict,
-    KindAbsent,
-    NotFound,
-)
+from kfp_pytorch.launcher.kubernetes import api_errors
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig
 from kfp_pytorch.launcher.runtime.printing import log
@@ -64,7 +58,7 @@ def apply(kube: Kube, inputs: ServiceInputs, timing: Timing) -> Object:
     while True:
         try:
             return _applied(kube, inputs, timing, started + timing.deletion_timeout)
-        except KindAbsent as error:
+        except api_errors.KindAbsent as error:
             if time.monotonic() - started > timing.kind_grace:
                 raise DeployFailed(f"{error.message} Is KServe installed?") from error
             time.sleep(timing.poll_interval)
@@ -103,8 +97,8 @@ def _applied(kube: Kube, inputs: ServiceInputs, timing: Timing, deadline: float)
             if existing:
                 return kube.replace(INFERENCE_SERVICE, wanted)
             return kube.create(INFERENCE_SERVICE, wanted)
-        except (AlreadyExists, Conflict, NotFound) as error:
-            if isinstance(error, NotFound) and not existing:
+        except (api_errors.AlreadyExists, api_errors.Conflict, api_errors.NotFound) as error:
+            if isinstance(error, api_errors.NotFound) and not existing:
                 # What a create does not find is its namespace.
                 raise
             if time.monotonic() > deadline:
@@ -130,7 +124,7 @@ def _check_knative(kube: Kube, wanted: Object, timing: Timing) -> None:
         time.sleep(timing.poll_interval)
 
 
-def _write_conflict(kube: Kube, inputs: ServiceInputs, error: ApiError) -> DeployFailed:
+def _write_conflict(kube: Kube, inputs: ServiceInputs, error: api_errors.ApiError) -> DeployFailed:
     return DeployFailed(
         f"{inputs.title(kube.namespace)} could not be written: another client "
         f"changes it all the time: {error.server_message}.\nFind out who (kubectl get "
@@ -143,7 +137,7 @@ def find(kube: Kube, kind: Kind, name: str) -> Object | None:
     """Read an object; None where there is none of that name."""
     try:
         return kube.get(kind, name)
-    except NotFound:
+    except api_errors.NotFound:
         return None
 
 

@@ -7,15 +7,9 @@ from dataclasses import dataclass
 
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KNATIVE_REVISION, POD
 from kfp_pytorch.launcher.errors import StepError
+from kfp_pytorch.launcher.kserve import evidence
 from kfp_pytorch.launcher.kserve.advice import what_to_do
 from kfp_pytorch.launcher.kserve.deploy import DeployFailed, Timing, find, find_deployment
-from kfp_pytorch.launcher.kserve.evidence import (
-    LONGEST_LINE,
-    Snapshot,
-    crash_loop,
-    explain,
-    warnings,
-)
 from kfp_pytorch.launcher.kserve.manifest import HASH, POD_LABEL, ServiceInputs
 from kfp_pytorch.launcher.kserve.rollout import (
     Rollout,
@@ -24,17 +18,11 @@ from kfp_pytorch.launcher.kserve.rollout import (
     mode_of,
     rollout,
 )
-from kfp_pytorch.launcher.kubernetes import objects, pending
+from kfp_pytorch.launcher.kubernetes import objects, pending, pod_status
 from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Forbidden
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig
 from kfp_pytorch.launcher.kubernetes.pod_failures import StartupFailures
-from kfp_pytorch.launcher.kubernetes.pod_status import (
-    container_statuses,
-    is_running_or_ended,
-    is_terminating,
-    pod_phase,
-)
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 from kfp_pytorch.launcher.runtime.printing import Progress, log
 from kfp_pytorch.launcher.text import cut
@@ -169,8 +157,8 @@ class Waiter:
         if failure:
             return f"a container of the new revision does not start: {failure}"
         for pod in stay:
-            for status in container_statuses(pod):
-                end = crash_loop(status)
+            for status in pod_status.container_statuses(pod):
+                end = evidence.crash_loop(status)
                 if end:
                     return f"container {status.get('name')!r} of the new revision {end}"
         return ""
@@ -192,23 +180,23 @@ class Waiter:
 
         The containers of such a pod are only ContainerCreating, whatever they wait for.
         """
-        stuck = [pod for pod in pods if not is_running_or_ended(pod)]
+        stuck = [pod for pod in pods if not pod_status.is_running_or_ended(pod)]
         try:
-            return warnings(self._evidence_kube, objects.name(stuck[0])) if stuck else []
+            return evidence.warnings(self._evidence_kube, objects.name(stuck[0])) if stuck else []
         except StepError:
             return []
 
     def _failure(self, reason: str) -> DeployFailed:
         headline = (
             f"{self.inputs.title(self.kube.namespace)} does not serve the new "
-            f"revision: {cut(reason.rstrip('.'), LONGEST_LINE)}."
+            f"revision: {cut(reason.rstrip('.'), evidence.LONGEST_LINE)}."
         )
-        seen = Snapshot(self._service, self._workload, self._new_pods(), self._unread)
+        seen = evidence.Snapshot(self._service, self._workload, self._new_pods(), self._unread)
         advice = f"What to do: {what_to_do(self._state, seen, reason)}"
-        explanation = explain(self._evidence_kube, self.inputs, seen)
+        explanation = evidence.explain(self._evidence_kube, self.inputs, seen)
         return DeployFailed("\n".join([headline, advice, *explanation]), headline)
 
 
 def _is_replaced(pod: Object) -> bool:
     """Whether another pod replaces it, as one that was evicted or is deleted."""
-    return pod_phase(pod) == "Failed" or is_terminating(pod)
+    return pod_status.pod_phase(pod) == "Failed" or pod_status.is_terminating(pod)

@@ -6,19 +6,13 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from kfp_pytorch.launcher.errors import CannotObserve
+from kfp_pytorch.launcher.kserve import rollout
 from kfp_pytorch.launcher.kserve.deploy import Timing, apply
 from kfp_pytorch.launcher.kserve.manifest import (
     ServiceInputs,
     check_host,
     claim_warning,
     parse_inputs,
-)
-from kfp_pytorch.launcher.kserve.rollout import (
-    base_url,
-    mode_of,
-    port_forward_advice,
-    predict_url,
-    reachable_from_outside,
 )
 from kfp_pytorch.launcher.kserve.wait import Waiter
 from kfp_pytorch.launcher.kubernetes.client import Kube, connect
@@ -84,15 +78,16 @@ def deploy(kube: Kube, inputs: ServiceInputs, timing: Timing, stopper: Stopper) 
             f"{error.message}\n{what} was left as it is: it may still serve this step's "
             "revision. The next attempt of this step continues from what it finds."
         ) from error
-    outside, inside = base_url(service, internal=False), base_url(service, internal=True)
+    outside = rollout.base_url(service, internal=False)
+    inside = rollout.base_url(service, internal=True)
     outputs = Outputs(
-        url=predict_url(outside or inside, inputs.service_name, inputs.protocol),
-        cluster_url=predict_url(inside or outside, inputs.service_name, inputs.protocol),
+        url=rollout.predict_url(outside or inside, inputs.service_name, inputs.protocol),
+        cluster_url=rollout.predict_url(inside or outside, inputs.service_name, inputs.protocol),
         service_name=inputs.service_name,
         revision=inputs.spec_hash,
     )
     log(f"serves at {outputs.url}")
-    if mode_of(service) == "Standard" and not reachable_from_outside(outputs.url):
+    if rollout.mode_of(service) == "Standard" and not rollout.reachable_from_outside(outputs.url):
         path = urlsplit(outputs.url).path
-        log(port_forward_advice(f"{inputs.service_name}-predictor", kube.namespace, path))
+        log(rollout.port_forward_advice(f"{inputs.service_name}-predictor", kube.namespace, path))
     return outputs

@@ -12,16 +12,7 @@ from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION, MANAGED_BY_LABEL,
 from kfp_pytorch.launcher.errors import CannotObserve, InputError, JobFailed, NotOurs, StepError
 from kfp_pytorch.launcher.jobs.kind import JobKind
 from kfp_pytorch.launcher.jobs.state import JobState, Phase
-from kfp_pytorch.launcher.kubernetes.api_errors import (
-    AlreadyExists,
-    ApiError,
-    Conflict,
-    Forbidden,
-    KindAbsent,
-    NotFound,
-    Refused,
-    Unauthorized,
-)
+from kfp_pytorch.launcher.kubernetes import api_errors
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object, name
 from kfp_pytorch.launcher.runtime.printing import log
@@ -88,7 +79,7 @@ class _Ensurer:
         started, attempt, target = time.monotonic(), 1, self.target
         while True:
             made = self._create(build(attempt))
-            if not isinstance(made, ApiError):
+            if not isinstance(made, api_errors.ApiError):
                 return Ensured(made, "created", attempt)
             found = self._find()
             if found is None:
@@ -111,7 +102,7 @@ class _Ensurer:
             self._await_absence(found)
             target.uid, self.replaced = "", time.monotonic()
 
-    def _create(self, job: Object) -> Object | ApiError:
+    def _create(self, job: Object) -> Object | api_errors.ApiError:
         """Creates the job; an error when one of its name exists or may exist, perhaps our own."""
         started = time.monotonic()
         # In this order: a signal either finds a create in flight, or is found here.
@@ -123,10 +114,10 @@ class _Ensurer:
                     created = self.kube.create(self.kind.resource, job, unknown_fields="Strict")
                     self.target.uid = created["metadata"]["uid"]
                     return created
-                except (AlreadyExists, Conflict) as error:
+                except (api_errors.AlreadyExists, api_errors.Conflict) as error:
                     # A conflict is of a quota that counts jobs and was written at the same moment.
                     return error
-                except (Refused, Forbidden) as error:
+                except (api_errors.Refused, api_errors.Forbidden) as error:
                     # Admission comes before the name is looked at: our own job may be what is over
                     # the quota, created by an earlier try or by a create whose answer was lost.
                     if self._is_created():
@@ -136,7 +127,7 @@ class _Ensurer:
                         raise self._with_unknown_fields(error) from error
                     # The job that was replaced may still be counted.
                     time.sleep(0.5)
-                except KindAbsent as error:
+                except api_errors.KindAbsent as error:
                     self._wait_for_kind(error, started)
         finally:
             self.target.creating = False
@@ -162,14 +153,14 @@ class _Ensurer:
         while True:
             try:
                 return self.kube.get(self.kind.resource, self.target.name)
-            except NotFound:
+            except api_errors.NotFound:
                 return None
-            except Unauthorized as error:
+            except api_errors.Unauthorized as error:
                 raise CannotObserve(f"Could not observe the job: {error.message}") from error
-            except KindAbsent as error:
+            except api_errors.KindAbsent as error:
                 self._wait_for_kind(error, started)
 
-    def _wait_for_kind(self, error: KindAbsent, started: float) -> None:
+    def _wait_for_kind(self, error: api_errors.KindAbsent, started: float) -> None:
         """Waits a little: just after an installation the server may not know the kind yet."""
         if time.monotonic() - started > self.limits.kind_absent:
             kind, operator = self.kind.resource.kind, self.kind.operator
@@ -207,7 +198,7 @@ class _Ensurer:
                 f"created. Look at it with `kubectl get {self.kind.kubectl_name} {job} -o yaml`."
             )
 
-    def _with_unknown_fields(self, error: ApiError) -> StepError:
+    def _with_unknown_fields(self, error: api_errors.ApiError) -> StepError:
         """A refusal for fields that the cluster does not know: mostly a typing error."""
         paths = _UNKNOWN_FIELD.findall(error.server_message)
         found = dict.fromkeys(_IN_TEMPLATE.sub("", path) for path in paths)
