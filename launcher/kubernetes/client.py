@@ -107,7 +107,7 @@ class Kube:
         Args:
             kind: A kind of an API group that has a name.
         """
-        call = self._call("get", kind.plural, kind, "", "")
+        call = self._call("get", kind.plural, kind)
         path = f"/apis/{kind.group}/{kind.version}"
         try:
             found = self._transport.retried(lambda: self._transport.json(call, "GET", path))
@@ -117,9 +117,7 @@ class Kube:
             return True
         return any(item.get("name") == kind.plural for item in each(found, "resources"))
 
-    def create(
-        self, kind: Kind, obj: Object, namespace: str = "", *, unknown_fields: str = ""
-    ) -> Object:
+    def create(self, kind: Kind, obj: Object, *, unknown_fields: str = "") -> Object:
         """Creates an object.
 
         An attempt whose answer was lost may have succeeded; the next raises `AlreadyExists`.
@@ -127,7 +125,6 @@ class Kube:
         Args:
             kind: Its kind.
             obj: The object.
-            namespace: Its namespace.
             unknown_fields: `Strict` has the server refuse fields that the kind does not have,
                 which it would drop silently. Servers before 1.25 ignore this.
 
@@ -138,15 +135,14 @@ class Kube:
             AlreadyExists: An object of this name exists.
         """
         query = {"fieldValidation": unknown_fields}
-        return self._object(kind, "create", "POST", "", namespace, query=query, body=obj)
+        return self._object(kind, "create", "POST", query=query, body=obj)
 
-    def replace(self, kind: Kind, obj: Object, namespace: str = "") -> Object:
+    def replace(self, kind: Kind, obj: Object) -> Object:
         """Replaces an object.
 
         Args:
             kind: Its kind.
             obj: The object, with the resourceVersion that it was read with.
-            namespace: Its namespace.
 
         Returns:
             The object as it is now.
@@ -154,70 +150,41 @@ class Kube:
         Raises:
             Conflict: It has changed since it was read.
         """
-        return self._object(kind, "update", "PUT", obj["metadata"]["name"], namespace, body=obj)
+        return self._object(kind, "update", "PUT", obj["metadata"]["name"], body=obj)
 
-    def delete(
-        self,
-        kind: Kind,
-        name: str,
-        uid: str = "",
-        namespace: str = "",
-        propagation: str = "Foreground",
-    ) -> None:
+    def delete(self, kind: Kind, name: str, uid: str = "", propagation: str = "Foreground") -> None:
         """Deletes an object.
 
         Args:
             kind: Its kind.
             name: Its name.
             uid: Only if it still has this uid; empty for any. Raises `Conflict` otherwise.
-            namespace: Its namespace.
             propagation: `Foreground`: it stays, with a deletionTimestamp, until its pods are gone.
         """
         options: Object = {"propagationPolicy": propagation}
         if uid:
             options["preconditions"] = {"uid": uid}
-        call = self._call("delete", kind.plural, kind, name, namespace)
-        path = self._path(kind, name, namespace)
+        call, path = self._call("delete", kind.plural, kind, name), self._path(kind, name)
+        # A proxy's page, or an empty answer, is not the server's.
+        self._transport.retried(lambda: self._transport.json(call, "DELETE", path, body=options))
 
-        def attempt() -> None:
-            # A proxy's page, or an empty answer, is not the server's.
-            self._transport.json(call, "DELETE", path, body=options)
+    def list(self, kind: Kind, *, labels: str = "", fields: str = "") -> Objects:
+        """Reads all objects that match, as `list_at` does, without the version to watch from."""
+        return self.list_at(kind, labels=labels, fields=fields)[0]
 
-        self._transport.retried(attempt)
-
-    def list(
-        self, kind: Kind, *, labels: str = "", fields: str = "", namespace: str = ""
-    ) -> Objects:
-        """Reads all objects that match.
-
-        Args:
-            kind: Their kind.
-            labels: A label selector; empty for all.
-            fields: A field selector; empty for all.
-            namespace: The namespace.
-
-        Returns:
-            The objects.
-        """
-        return self.list_at(kind, labels=labels, fields=fields, namespace=namespace)[0]
-
-    def list_at(
-        self, kind: Kind, *, labels: str = "", fields: str = "", namespace: str = ""
-    ) -> tuple[Objects, str]:
+    def list_at(self, kind: Kind, *, labels: str = "", fields: str = "") -> tuple[Objects, str]:
         """Reads all objects that match, in pages.
 
         Args:
             kind: Their kind.
             labels: A label selector; empty for all.
             fields: A field selector; empty for all.
-            namespace: The namespace.
 
         Returns:
             The objects, and the resourceVersion to watch from.
         """
-        call = self._call("list", kind.plural, kind, "", namespace)
+        call, path = self._call("list", kind.plural, kind), self._path(kind)
         selectors = {"labelSelector": labels, "fieldSelector": fields, "limit": str(PAGE)}
-        path = self._path(kind, "", namespace)
         items: Objects = []
         token, expired = "", 0
         while True:
@@ -285,8 +252,6 @@ class Kube:
         tail_lines: int = 0,
         since: str = "",
         timestamps: bool = False,
-        limit_bytes: int = _MOST_OF_A_LOG,
-        namespace: str = "",
     ) -> str:
         """Reads a container's log.
 
@@ -297,26 +262,23 @@ class Kube:
             tail_lines: Only so many of the last lines; 0 for all.
             since: Only from this RFC 3339 time on, whole seconds; empty for all.
             timestamps: Whether each line begins with its time.
-            limit_bytes: At most so many bytes.
-            namespace: The pod's namespace.
 
         Returns:
-            The text; bytes that are not UTF-8 are replaced.
+            The text, of a very long log the first 4 MiB; bytes that are not UTF-8 are replaced.
         """
-        call = self._call("get", "pods/log", POD, pod, namespace)
+        call, path = self._call("get", "pods/log", POD, pod), self._path(POD, pod, "", "log")
         query = _log_query(container, since, timestamps) | {
             "previous": "true" if previous else "",
             "tailLines": str(tail_lines or ""),
-            "limitBytes": str(limit_bytes),
+            "limitBytes": str(_MOST_OF_A_LOG),
         }
-        path = self._path(POD, pod, namespace, "log")
         answer = self._transport.retried(
             lambda: self._transport.send(call, "GET", path, query=query)
         )
         return bytes(answer.data).decode("utf-8", "replace")
 
     def follow_log(
-        self, pod: str, container: str, *, since: str = "", idle_timeout: float, namespace: str = ""
+        self, pod: str, container: str, *, since: str = "", idle_timeout: float
     ) -> LogStream:
         """Follows a container's log, each line with its time. It is not retried.
 
@@ -325,23 +287,23 @@ class Kube:
             container: The container's name.
             since: Only from this RFC 3339 time on, whole seconds; empty for all.
             idle_timeout: Seconds without a line after which the stream counts as dead.
-            namespace: The pod's namespace.
 
         Returns:
             The stream: an iterator of lines.
         """
-        call = self._call("get", "pods/log", POD, pod, namespace)
+        call, path = self._call("get", "pods/log", POD, pod), self._path(POD, pod, "", "log")
         query = _log_query(container, since, timestamps=True) | {"follow": "true"}
-        path = self._path(POD, pod, namespace, "log")
         return LogStream(
             call, self._transport.send(call, "GET", path, query=query, idle_timeout=idle_timeout)
         )
 
-    def _call(self, verb: str, resource: str, kind: Kind, name: str, namespace: str) -> Call:
+    def _call(
+        self, verb: str, resource: str, kind: Kind, name: str = "", namespace: str = ""
+    ) -> Call:
         where = namespace or self.namespace
         return Call(verb, resource, kind.group, where, name, self._transport.credentials.account)
 
-    def _path(self, kind: Kind, name: str, namespace: str, sub: str = "") -> str:
+    def _path(self, kind: Kind, name: str = "", namespace: str = "", sub: str = "") -> str:
         root = f"/apis/{kind.group}" if kind.group else "/api"
         path = f"{root}/{kind.version}/namespaces/{quote(namespace or self.namespace, safe='')}"
         path += f"/{kind.plural}"
@@ -353,8 +315,8 @@ class Kube:
         kind: Kind,
         verb: str,
         method: str,
-        name: str,
-        namespace: str,
+        name: str = "",
+        namespace: str = "",
         query: Mapping[str, str] | None = None,
         body: Object | None = None,
     ) -> Object:

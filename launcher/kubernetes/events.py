@@ -9,10 +9,14 @@ _SCALES_UP = "TriggeredScaleUp"
 _DOES_NOT = "NotTriggerScaleUp"
 
 
+def about(event: Object) -> Object:
+    """Return the reference to the object that an event is about."""
+    return event.get("involvedObject") or event.get("regarding") or {}
+
+
 def event_object(event: Object) -> str:
     """Return the name of the object that an event is about."""
-    about = event.get("involvedObject") or event.get("regarding")
-    return str(objects.dig(about, "name") or "")
+    return str(objects.dig(about(event), "name") or "")
 
 
 def event_message(event: Object) -> str:

@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kfp_pytorch.launcher.kubernetes import objects
-from kfp_pytorch.launcher.kubernetes.events import autoscaler_message, event_message
+from kfp_pytorch.launcher.kubernetes.events import (
+    about,
+    autoscaler_message,
+    event_message,
+    event_object,
+)
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.pod_status import is_running_or_ended, reason_not_running
 
@@ -27,9 +32,8 @@ _EXPLAINING = frozenset({"Pending", "Preempted", "Suspended", "Stopped", "Inadmi
 
 def is_workload(event: Object, prefix: str) -> bool:
     """Whether an event is about a Workload of Kueue whose name begins so."""
-    about = event.get("involvedObject") or event.get("regarding") or {}
-    name = str(objects.dig(about, "name") or "")
-    return objects.dig(about, "kind") == WORKLOAD and name.startswith(prefix)
+    kind = objects.dig(about(event), "kind")
+    return kind == WORKLOAD and event_object(event).startswith(prefix)
 
 
 def reason(pods: Iterable[Object], events: list[Object]) -> str:
@@ -51,8 +55,7 @@ def reason(pods: Iterable[Object], events: list[Object]) -> str:
 
 def _of(event: Object, pod: Object) -> str:
     """What a warning says of this pod, or an empty string."""
-    about = event.get("involvedObject") or event.get("regarding")
-    of_it = objects.dig(about, "name") == objects.name(pod)
+    of_it = event_object(event) == objects.name(pod)
     return _explanation(event) if of_it and event.get("type") != "Normal" else ""
 
 

@@ -17,6 +17,7 @@ from kfp_pytorch.launcher.jobs.termination_messages import read_messages
 from kfp_pytorch.launcher.kubernetes import objects, pending, pod_status
 from kfp_pytorch.launcher.kubernetes.api_errors import Forbidden, NotFound
 from kfp_pytorch.launcher.kubernetes.client import Kube
+from kfp_pytorch.launcher.kubernetes.events import about
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.pod_failures import Crash, crashes
 from kfp_pytorch.launcher.kubernetes.pod_status import (
@@ -184,26 +185,23 @@ class Gatherer:
         """Reads the pods of a job that succeeded: their messages are the result.
 
         `kube`: retries for the unavailability budget, where no result was seen yet. Raises
-        CannotObserve: the first pod was not seen to succeed, and pods could not be read.
+        CannotObserve: as `read_pods` does.
         """
-        if read_messages([*self.evidence.pods.values(), *self.evidence.past_pods]).success:
-            self.read_pods()
-            return
-        try:
-            crashes = self.record_pods(kube.list(POD, labels=self.labels)) + self._read_history()
-        except StepError as error:
-            if not self.first_pod_succeeded():
-                raise CannotObserve(f"Could not read the pods: {error.message}") from error
-            self.note(f"The pods could not be read at the end: {error.short}")
-        else:
-            self.read_logs(crashes)
+        seen = read_messages([*self.evidence.pods.values(), *self.evidence.past_pods]).success
+        self.read_pods(None if seen else kube)
 
-    def read_pods(self) -> None:
-        """Reads once more what the end of the job may have changed, where that is possible."""
+    def read_pods(self, needed: Kube | None = None) -> None:
+        """Reads once more what the end of the job may have changed, where that is possible.
+
+        `needed`: the cluster, where the result is not known without the pods. Raises CannotObserve:
+        it was given, the first pod was not seen to succeed, and pods could not be read.
+        """
         try:
-            crashes = self.record_pods(self._kube.list(POD, labels=self.labels))
-            crashes += self._read_history()
+            listed = (needed or self._kube).list(POD, labels=self.labels)
+            crashes = self.record_pods(listed) + self._read_history()
         except StepError as error:
+            if needed and not self.first_pod_succeeded():
+                raise CannotObserve(f"Could not read the pods: {error.message}") from error
             self.note(f"The pods could not be read at the end: {error.short}")
         else:
             self.read_logs(crashes)
@@ -299,11 +297,11 @@ class Gatherer:
 
     def _is_about_this_job(self, event: Object) -> bool:
         """Whether an event is about this job or its pods, not about earlier ones of their names."""
-        about = event.get("involvedObject") or event.get("regarding")
-        uid, evidence = objects.dig(about, "uid"), self.evidence
+        of, evidence = about(event), self.evidence
+        uid = objects.dig(of, "uid")
         if not uid:
             return True
-        if objects.dig(about, "kind") in (self._kind.resource.kind, POD.kind):
+        if objects.dig(of, "kind") in (self._kind.resource.kind, POD.kind):
             ours = [evidence.job, *evidence.pods.values(), *evidence.past_pods]
             return any(objects.dig(obj, "metadata", "uid") == uid for obj in ours)
         made = objects.parse_time(objects.dig(evidence.job, "metadata", "creationTimestamp"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from kfp_pytorch.launcher import text
 from kfp_pytorch.launcher.jobs.state import JobState, Phase
@@ -97,7 +97,6 @@ class Timeline:
     def _ended(self, what: str, words: str, when: datetime) -> None:
         entries = self._evidence.timeline
         last = entries[-1] if entries else None
-        when = _aware(when)
         if last and last.what == what and abs(when - last.time) < _TOGETHER:
             first = last.detail.partition(" (and ")[0]
             self._restarts += 1
@@ -108,8 +107,8 @@ class Timeline:
 
     def enter(self, what: str, detail: str = "", when: datetime | None = None) -> None:
         """Enters one thing. `when`: its time; None for now."""
-        at = _aware(when or self._now())
-        entries = [*self._evidence.timeline, TimelineEntry(at, what, detail)]
+        entry = TimelineEntry(when or self._now(), what, detail)
+        entries = [*self._evidence.timeline, entry]
         if len(entries) > _MOST_ENTRIES:
             half = _MOST_ENTRIES // 2
             entries = [*entries[:half], *entries[-half:]]
@@ -129,7 +128,3 @@ def _is_restarted(pod: Object, end: pod_status.ContainerEnd) -> bool:
         return False
     never = objects.dig(pod, "spec", "restartPolicy") == "Never"
     return not never or pod_status.is_sidecar(pod, end.container)
-
-
-def _aware(when: datetime) -> datetime:
-    return when if when.tzinfo else when.replace(tzinfo=UTC)
