@@ -67,7 +67,7 @@ def suspended(facts: Facts) -> Cause | None:
     why = pending.reason((), facts.evidence.events)
     return Cause(
         "The job is suspended: it still waits in its queue" + (f" ({why})" if why else ""),
-        pending.QUEUE_ADVICE,
+        patterns.advice("end", "queue"),
     )
 
 

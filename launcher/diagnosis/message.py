@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kfp_pytorch.launcher import patterns
 from kfp_pytorch.launcher.diagnosis.causes import ordered_causes
 from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts, facts_of
 from kfp_pytorch.launcher.diagnosis.job_causes import check_the_operator
 from kfp_pytorch.launcher.jobs.state import Phase
-from kfp_pytorch.launcher.kubernetes import objects, pending, pod_status
+from kfp_pytorch.launcher.kubernetes import objects, pod_status
 from kfp_pytorch.launcher.kubernetes.events import event_message, event_object
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.text import counted, cut, some
@@ -36,23 +37,6 @@ class Diagnosis:
 
     message: str  # the whole message
     short: str  # one line of at most 200 characters
-
-
-# What to do about what ended the wait, where nothing else that was seen explains it.
-_END_ADVICE = {
-    "lost": "A person, a controller or a namespace's clean-up deleted it: ask who may. Start the "
-    "step again: training continues from its last checkpoint.",
-    "deletion": "Its finalizers, or a pod on a node that cannot be reached, keep it: see `kubectl "
-    "get {word} -o yaml` and `kubectl get pods -o wide`, then start the step again.",
-    "acknowledge": "{operator} What it says of the job is in its log and in `kubectl get events`.",
-    "queue": pending.QUEUE_ADVICE,
-    "start": "What its pods wait for is named here and below; if that only takes longer, raise "
-    "start_timeout. {keep_pods}",
-    "active": "Raise active_deadline, or make training shorter; a retry of the step continues from "
-    "the last checkpoint.",
-    "run": "Raise timeout if training takes longer; a retry of the step continues from the last "
-    "checkpoint. If it hung, the last lines of its log say where.",
-}
 
 
 def diagnose(evidence: Evidence, cause: str, why: str = "failed") -> Diagnosis:
@@ -87,7 +71,7 @@ def _end_advice(why: str, evidence: Evidence) -> str:
             f"No pod of it was seen. `kubectl describe {kind.kubectl_name} {job}` and the log of "
             f"the {kind.operator} may say why. {kind.keep_pods_advice}"
         )
-    advice = _END_ADVICE.get(why, "What was seen of it is below. {keep_pods}")
+    advice = patterns.advice("end", why) or "What was seen of it is below. {keep_pods}"
     return advice.format(
         word=kind.kubectl_name, operator=check_the_operator(kind), keep_pods=kind.keep_pods_advice
     )

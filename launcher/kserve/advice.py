@@ -18,19 +18,6 @@ _NO_NODE = (
     "Ask for less cpu, memory or gpus, or compare node_selector and tolerations with the cluster's "
     "nodes; where the cluster is only full for a while, raise timeout."
 )
-_NO_CLAIM = (
-    "The claim that the model lies on is missing, or cannot be mounted where the pod may run: see "
-    "`kubectl describe pvc`."
-)
-_INITIALIZER_SECURITY = (
-    "KServe's storage initializer has no securityContext, which this namespace wants: an "
-    "administrator gives it one by a ClusterStorageContainer (spec.container.securityContext; "
-    "`kubectl get clusterstoragecontainers`). A model on a claim (pvc://) needs no initializer."
-)
-_RUNTIME_SECURITY = (
-    "Give the containers of the ServingRuntime the securityContext that is named (`kubectl get "
-    "servingruntimes,clusterservingruntimes`), or deploy to a namespace that allows them."
-)
 
 
 def what_to_do(state: Rollout, seen: Snapshot, reason: str = "") -> str:
@@ -62,9 +49,8 @@ def what_to_do(state: Rollout, seen: Snapshot, reason: str = "") -> str:
 
 def _of_refusal(words: str) -> str:
     """What to do about pods that the cluster refuses; the step has no template of its own."""
-    if "violates PodSecurity" not in words:
-        return admission.advice(words).replace("pod_template_patch", "the ServingRuntime")
-    return _INITIALIZER_SECURITY if f'"{INITIALIZER}"' in words else _RUNTIME_SECURITY
+    known = patterns.advice("predictor_refusal", words)
+    return known or admission.advice(words).replace("pod_template_patch", "the ServingRuntime")
 
 
 def _of_pod(pod: Object) -> Iterator[str]:
@@ -76,7 +62,7 @@ def _of_pod(pod: Object) -> Iterator[str]:
     scheduled = objects.condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         claim = re.search(r"persistentvolumeclaim|volume", str(scheduled.get("message")))
-        yield _NO_CLAIM if claim else _NO_NODE
+        yield patterns.advice("predictor_volume", "FailedAttachVolume") if claim else _NO_NODE
     for _, reason, _ in pod_status.waiting_containers(pod):
         if text := patterns.advice("predictor", reason):
             yield text

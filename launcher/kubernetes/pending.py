@@ -20,10 +20,6 @@ from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.pod_status import is_running_or_ended, reason_not_running
 
 WORKLOAD = "Workload"
-QUEUE_ADVICE = (
-    "Ask for less, choose another queue (label kueue.x-k8s.io/queue-name; kubectl get localqueues "
-    "lists them), or raise queue_timeout; 0 waits without a limit."
-)
 # The kubelet's reasons that explain nothing; only events do.
 _UNSPECIFIC = ("ContainerCreating", "PodInitializing")
 # Normal events that explain why something waits.

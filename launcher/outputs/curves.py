@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import pkgutil
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -14,28 +15,6 @@ Points = Sequence[tuple[float, float]]
 _WIDTH, _HEIGHT = 560, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 72, 24, 14, 50
 _COLOURS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#0891b2", "#a16207", "#db2777")
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1f2937; --soft: #6b7280; --line: #e5e7eb;
-  --card: #ffffff; --page: #f8fafc; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e5e7eb; --soft: #9ca3af; --line: #374151;
-  --card: #1f2937; --page: #111827; } }
-body { margin: 0; padding: 20px; background: var(--page); color: var(--ink);
-  font: 14px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
-h1 { font-size: 18px; font-weight: 600; margin: 0 0 14px; }
-main { display: grid; grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); gap: 16px;
-  max-width: 1240px; }
-figure { margin: 0; padding: 14px 16px 12px; background: var(--card); border: 1px solid var(--line);
-  border-radius: 10px; }
-figcaption { font-weight: 600; margin-bottom: 4px; }
-svg { display: block; width: 100%; height: auto; }
-.grid { stroke: var(--line); } .axis { stroke: var(--soft); }
-text { fill: var(--soft); font-size: 15px; }
-ul { display: flex; flex-wrap: wrap; gap: 4px 18px; list-style: none; margin: 6px 0 0; padding: 0; }
-li { display: flex; align-items: center; gap: 6px; color: var(--soft); }
-li b { color: var(--ink); font-weight: 600; font-variant-numeric: tabular-nums; }
-.key { width: 14px; height: 3px; border-radius: 2px; }
-p { color: var(--soft); }
-"""
 
 
 def render(curves: Mapping[str, Points], title: str = "Training curves") -> str:
@@ -45,11 +24,12 @@ def render(curves: Mapping[str, Points], title: str = "Training curves") -> str:
     Returns a whole HTML page. Points that are not finite are gaps.
     """
     charts = [_figure(name, members) for name, members in _charts(curves).items()]
+    style = (pkgutil.get_data(__name__, "curves.css") or b"").decode()
     body = f"<main>{''.join(charts)}</main>" if charts else f"<p>{_NOTHING}</p>"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
+        f"<title>{escape(title)}</title><style>\n{style}</style></head>"
         f"<body><h1>{escape(title)}</h1>{body}</body></html>\n"
     )
 

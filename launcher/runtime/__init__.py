@@ -1,4 +1,4 @@
-"""Runs a step: its entry point, its identity, signals and stopping, what it prints.
+"""Runs a step: its entry point, its identity, signals and stopping, its artifacts, what it prints.
 
 May import `kubernetes` and the root modules.
 """

@@ -114,21 +114,24 @@ print({step}.__name__, sys.modules["urllib3"].__file__ if "urllib3" in sys.modul
     assert foreign == "set()\n"
 
 
-def test_a_step_reads_its_advice_from_the_archive(unpacked):
+def test_a_step_reads_the_files_that_are_no_modules_from_the_archive(unpacked):
     program = """
 from kfp_pytorch.launcher import patterns
+from kfp_pytorch.launcher.outputs import curves
 print(patterns.__file__, patterns.advice("program", "CUDA error: out of memory"))
+print(curves.render({}))
 """
     ran = run_alone(unpacked, program)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith(str(unpacked / "launcher.zip"))
     assert "The GPU's memory is full" in ran.stdout
+    assert "figcaption {" in ran.stdout
 
 
 def test_every_import_of_this_package_in_the_archive_is_in_it_too(archive):
     with zipfile.ZipFile(io.BytesIO(bz2.decompress(archive))) as opened:
         names = {name for name in opened.namelist() if name.startswith("kfp_pytorch/")}
-        names -= {"kfp_pytorch/launcher/advice.toml"}
+        names = {name for name in names if name.endswith(".py")}
         sources = {name: opened.read(name).decode() for name in names}
     # What makes a component of the function: no step imports it.
     absent = {"kfp_pytorch.components.definition"}
