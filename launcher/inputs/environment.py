@@ -48,12 +48,10 @@ _REFERENCES = {
 
 
 def variables(name: str, value: Any) -> tuple[dict[str, Any], ...]:
-    """Read an object of environment variables.
+    """Read environment variables, into the form of a container's `env`.
 
-    `value`: from names to a string, a number, true or false, or a reference such as
-    `{"secretKeyRef": {"name": "s", "key": "k"}}`. Returns the variables in the form of a
-    container's `env`. Raises InputError: if a name or value cannot be a variable's; the message
-    names it.
+    `value`: an object from names to a string, a number, true or false, or a reference such as
+    `{"secretKeyRef": {"name": "s", "key": "k"}}`.
     """
     if not readers.is_unset(value) and not isinstance(value, Mapping):
         # The value is not shown: it may hold secrets.
@@ -140,10 +138,7 @@ def variable(name: str, value: str) -> dict[str, str]:
 def check_size(
     command: Iterable[str], args: Iterable[str], env: Iterable[Mapping[str, Any]]
 ) -> None:
-    """Refuse more than a step or container can be started with.
-
-    Raises InputError: if command, arguments and environment together are over 100,000 bytes.
-    """
+    """Refuse command, arguments and environment of more than 100,000 bytes together."""
     sizes = {f"command[{i}]": len(item.encode()) for i, item in enumerate(command)}
     sizes |= {f"args[{i}]": len(item.encode()) for i, item in enumerate(args)}
     sizes |= {f"env[{v['name']!r}]": len(str(v.get("value", "")).encode()) for v in env}

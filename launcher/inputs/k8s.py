@@ -46,11 +46,9 @@ def image(name: str, value: Any) -> str:
 
 
 def quantity(name: str, value: Any, *, minimum: str) -> str:
-    """Read a Kubernetes quantity, such as `500m` of a CPU or `4Gi` of memory.
+    """Read a Kubernetes quantity, such as `500m` of a CPU or `4Gi` of memory, as it is written.
 
-    `value`: what arrived; unset gives an empty string. `minimum`: the smallest amount that can be
-    meant, as a quantity. Returns the quantity as it was written, or an empty string. Raises
-    InputError: if it is no quantity, or smaller than the minimum.
+    `minimum`: the smallest amount that can be meant. Unset gives an empty string.
     """
     if readers.is_unset(value):
         return ""

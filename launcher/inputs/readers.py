@@ -26,11 +26,7 @@ def is_unset(value: Any) -> bool:
 
 
 def text(name: str, value: Any, default: str = "") -> str:
-    """Read a string.
-
-    Returns the string as it is, or the default. Raises InputError: if it is no string, or holds
-    what no container can be given.
-    """
+    """Read a string that a container can be given, as it is; unset gives the default."""
     if is_unset(value):
         return default
     if not isinstance(value, str):
@@ -50,11 +46,7 @@ def encodable(name: str, value: str) -> str:
 
 
 def integer(name: str, value: Any, *, minimum: int = 0, maximum: int = 2**31 - 1) -> int:
-    """Read a whole number.
-
-    `value`: what arrived; 3.0 and '3' are 3, unset is 0. Raises InputError: if it is no whole
-    number, or out of range.
-    """
+    """Read a whole number: 3.0 and '3' are 3, unset is 0."""
     if is_unset(value):
         return 0
     number = _whole(value)
@@ -117,8 +109,7 @@ def rendered(name: str, value: Any) -> str:
     """Write a scalar as a string, the same way every time.
 
     `value`: a string (kept byte for byte), a truth value ('true', 'false'), a whole number (3 and
-    3.0 are '3') or another finite number (1e-05 is '1e-05'). Raises InputError: if it is None, a
-    list, an object, or not finite.
+    3.0 are '3') or another finite number (1e-05 is '1e-05').
     """
     if isinstance(value, str):
         return encodable(name, value)

@@ -57,11 +57,9 @@ class Location:
 
 
 def parse(uri: str, name: str = "output_uri") -> Location:
-    """Read a location.
+    """Read a location, such as `pvc://claim/sub/path` or `s3://bucket/prefix`.
 
-    `uri`: such as `pvc://claim/sub/path` or `s3://bucket/prefix`. Returns the location; `minio`
-    becomes `s3`. Raises InputError: if the scheme is unknown, or the claim, bucket or path cannot
-    be one.
+    `minio` becomes `s3`.
     """
     scheme, mark, rest = uri.partition("://")
     if not mark or scheme not in SCHEMES:
@@ -100,8 +98,8 @@ def optional_location(name: str, value: Any) -> Location | None:
 def relative(name: str, value: Any) -> str:
     """Read a path below a root, with no empty parts.
 
-    Raises InputError: if a part is `.` or `..`, begins or ends with a blank, holds a control
-    character or is too long for a folder; or if it is a KFP placeholder that nothing filled in.
+    No part may be `.` or `..`, begin or end with a blank, hold a control character or be too long
+    for a folder.
     """
     path = without_placeholder(readers.text(name, value), name)
     parts = [part for part in path.split("/") if part]
@@ -130,10 +128,9 @@ def without_placeholder(text: str, name: str) -> str:
 
 
 def kserve_uri(uri: str) -> str:
-    """Return a model's URI as KServe's storage initializer reads it.
+    """Return a model's URI as KServe's storage initializer reads it; `minio` becomes `s3`.
 
-    `uri`: a model's location, such as KFP's `minio://bucket/key`. Returns the URI; `minio` becomes
-    `s3`. Raises InputError: if KServe cannot read it, as with a path on a node.
+    `uri`: a model's location, such as KFP's `minio://bucket/key`.
     """
     scheme, mark, rest = uri.strip().partition("://")
     names_no_place = not rest or (scheme in SCHEMES and rest.startswith("/"))

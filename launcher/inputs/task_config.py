@@ -33,9 +33,8 @@ def read(_name: str, value: Any) -> TaskSettings:
     """Read what KFP passes for a parameter of type `dsl.TaskConfig`.
 
     `_name`: not used: messages name the setting. `value`: a `dsl.TaskConfig`, whose fields are all
-    None in a local run; the backend's JSON object; or None. Returns the settings, with nulls and
-    empty parts left out and whole floats made integers. Raises InputError: if a field is of another
-    type than the backend writes.
+    None in a local run; the backend's JSON object; or None. Nulls and empty parts are left out,
+    and whole floats made integers.
     """
 
     def objects(field: str) -> Any:

@@ -24,10 +24,7 @@ MODES |= {"Standard": "Standard", "Knative": "Knative"}
 
 
 def service_name(name: str, value: Any) -> str:
-    """Make a service's name of the input.
-
-    Raises InputError: nothing is left that a name may have, or KFP left a placeholder in it.
-    """
+    """Make a service's name of the input."""
     given = storage.without_placeholder(readers.text(name, value), name)
     word = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
     if not word:
@@ -85,11 +82,7 @@ class DeployInputs:
 
 
 def parse_deploy_inputs(**inputs: Any) -> DeployInputs:
-    """Check the inputs of `kserve_deploy`, the model not counted.
-
-    `inputs`: the component's inputs by name, as KFP passes them. Raises InputError: one cannot
-    work; the message names it, its value, the limit and the way out.
-    """
+    """Check the inputs of `kserve_deploy`, the model not counted."""
     given = parse(DeployInputs, "kserve_deploy", inputs)
     if given.canary_traffic_percent >= 0 and MODES[given.deployment_mode] == "Standard":
         because = f"deployment_mode is {given.deployment_mode!r}"

@@ -44,9 +44,7 @@ class ServiceInputs(DeployInputs):
 def parse_inputs(model_uri: str, metadata: Mapping[str, Any], **inputs: Any) -> ServiceInputs:
     """Check the inputs of `kserve_deploy`.
 
-    `metadata`: its metadata; `storage_uri` beats the URI, `format` names the model format.
-    `inputs`: the component's other inputs, as KFP hands them over. Raises InputError: one cannot
-    work; the message names it, its value, the limit and the way out.
+    `metadata`: the model's; `storage_uri` beats the URI, `format` names the model format.
     """
     given = parse_deploy_inputs(**inputs)
     predictor = _predictor(given, model_uri, metadata)
@@ -64,10 +62,7 @@ def parse_inputs(model_uri: str, metadata: Mapping[str, Any], **inputs: Any) -> 
 
 
 def check_host(name: str, namespace: str) -> None:
-    """Refuse a name whose host KServe could never make, though the API server takes it.
-
-    Raises InputError: with the arithmetic.
-    """
+    """Refuse a name whose host KServe could never make, though the API server takes it."""
     host = f"{name}-predictor-{namespace}"
     if len(host) > HOST_LIMIT:
         room = HOST_LIMIT - len(f"-predictor-{namespace}")

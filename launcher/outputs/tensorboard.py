@@ -18,9 +18,8 @@ _PORT = 6006
 def viewer_pod(logs: Location, secret: str) -> Object:
     """Build the pod of KFP's viewer; its controller fills in image and arguments.
 
-    `env` as command runs them whatever the image's own entry point is.
-
-    `secret`: the Secret with the bucket's credentials; empty for none.
+    `env` as command runs them whatever the image's own entry point is. `secret`: the Secret with
+    the bucket's credentials; empty for none.
     """
     container: Object = {
         "command": ["env"],

@@ -87,14 +87,11 @@ def identify(readable: str, model_uri: str, suffix: str, run_id: str, spec: Any)
 
 
 def job_name(readable: str, model_uri: str, suffix: str) -> str:
-    """Makes a DNS-1035 name that fits 63 characters with the operator's suffix.
+    """Makes a DNS-1035 name that fits 63 characters with the operator's longest suffix.
 
-    The webhook checks the job's name only, not those of the pods and services made from it.
-
-    `readable`: what a person calls it; cut where it is too long, made lower case, and every other
-    character than a letter or digit becomes a dash. `suffix`: the longest suffix that the operator
-    adds, such as `-worker-11`. Returns the name: the readable part, a dash and ten digits of the
-    hash. Raises InputError: if nothing readable is left, or no room for it.
+    The webhook checks the job's name only, not those of the pods and services made from it. The
+    name is the readable part, cut and in lower case, a dash and ten digits of the hash. Raises
+    InputError: if nothing readable is left, or no room for it.
     """
     room = NAME_LIMIT - len(suffix) - _HASH_LENGTH - 1
     if room < _READABLE_MINIMUM:

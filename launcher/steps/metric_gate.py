@@ -51,8 +51,7 @@ def run(metrics: Artifact, **inputs: Any) -> float:
 def parse_inputs(**inputs: Any) -> GateInputs:
     """Check the inputs of `metric_gate`, the metrics not counted.
 
-    `inputs`: the component's inputs by name, as KFP passes them. Raises InputError: if one cannot
-    work, or the thresholds leave nothing to pass or to refuse.
+    Raises InputError: one cannot work, or the thresholds leave nothing to pass or to refuse.
     """
     if "metric" in inputs and readers.is_unset(inputs["metric"]):
         raise InputError("metric is not set; give the name of the metric, such as accuracy.")

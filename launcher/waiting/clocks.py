@@ -44,12 +44,7 @@ class Clocks:
         deleting: bool = False,
         first_pod_ended: bool = False,
     ) -> None:
-        """Counts the time up to now, then continues in this phase.
-
-        `all_running`: whether every pod runs, or has succeeded, from now on; `deleting`: whether
-        the job is terminating from now on; `first_pod_ended`: whether its first pod has ended from
-        now on.
-        """
+        """Counts the time up to now, then continues with what is so from now on."""
         self.count(now)
         self.phase, self.all_running = phase, all_running
         self.deleting, self.first_pod_ended = deleting, first_pod_ended

@@ -20,9 +20,7 @@ class Grace:
     def exceeded(self, holding: Iterable[str], now: float) -> str:
         """Return the first condition that has held for too long, or an empty string.
 
-        Args:
-            holding: The conditions that hold now.
-            now: The time, by the clock that all calls use.
+        `holding`: the conditions that hold now.
         """
         conditions = list(holding)
         self._since = {key: self._since.get(key, now) for key in conditions}

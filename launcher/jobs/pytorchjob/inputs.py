@@ -111,12 +111,10 @@ class PyTorchJobInputs(JobInputs):
 
 
 def parse_inputs(**inputs: Any) -> PyTorchJobInputs:
-    """Check the inputs of `pytorch_job`.
+    """Check the inputs of `pytorch_job`, as KFP passes them.
 
-    `inputs`: the component's inputs by name, as KFP passes them. Returns the inputs, with defaults
-    filled in, the hyperparameters at the end of `args`, and the task's own settings merged where an
-    input does not override them. Raises InputError: if one is unknown or cannot work; the message
-    names it, its value, the limit and the way out.
+    The hyperparameters come to the end of `args`, and the task's own settings are merged where no
+    input overrides them.
     """
     given = parse(PyTorchJobInputs, "pytorch_job", inputs)
     task = given.task_config
