@@ -103,6 +103,15 @@ def test_the_servers_refusal_is_what_a_person_reads(install):
     assert "Traceback" not in result.output
 
 
+@pytest.mark.slow
+def test_a_server_that_is_away_is_waited_for_and_that_is_said(install, server):
+    server.go_away(20.0)
+    result = install()
+    assert result.exit_code == 0
+    assert "; trying for up to 60 s" in result.stderr
+    assert installed(server)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
