@@ -139,8 +139,9 @@ class Cluster:
             await asyncio.sleep(0.05)
             self._conditions(job, "Created")
             await asyncio.sleep(0.05)
-            replicas = _bit_by_bit(_replicas(job))
-            pods = [self._pod(job, role, index) async for role, index in replicas]
+            specs = job["spec"]["pytorchReplicaSpecs"]
+            replicas = [(role, i) for role in specs for i in range(specs[role]["replicas"])]
+            pods = [self._pod(job, *replica) async for replica in _bit_by_bit(replicas)]
             async for pod in _bit_by_bit(pods):
                 self._pod_status(pod, "Running", {"running": {"startedAt": played.now()}})
             self._conditions(job, "Created", "Running")
@@ -222,12 +223,6 @@ async def _bit_by_bit(items: Iterable[T]) -> AsyncIterator[T]:
         if number % 16 == 15:
             await asyncio.sleep(0)
         yield item
-
-
-def _replicas(job: Object) -> Iterator[tuple[str, int]]:
-    for role, spec in job["spec"]["pytorchReplicaSpecs"].items():
-        for index in range(spec["replicas"]):
-            yield role, index
 
 
 def _ending(*, fails: bool, rank: int) -> tuple[str, Object]:

@@ -116,7 +116,7 @@ def measure_all(arguments: argparse.Namespace) -> None:
 def measure(
     trainable: Trainable, config: TransformerConfig, batch: int, device: torch.device
 ) -> dict[str, Any]:
-    """Return the throughput of a batch size. `config`: its shape."""
+    """Return the throughput of a batch size."""
     plan = trainable.plan
     shape = (batch, config.seq_len + 1)
     data = [torch.randint(0, config.vocab, shape, device=device) for _ in range(4)]

@@ -45,10 +45,7 @@ PARTS: dict[str, Part] = {
 
 
 def main(names: list[str]) -> None:
-    """Measures the parts that are named, or all.
-
-    `names`: names of `PARTS`. Raises SystemExit: there is no such part.
-    """
+    """Measures the parts that are named, or all."""
     unknown = set(names) - set(PARTS)
     if unknown:
         raise SystemExit(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")

@@ -74,7 +74,11 @@ def _problems(spec: dict[str, Any]) -> Iterator[str]:
             yield f"{where} has the executor {component.get('executorLabel')!r}, which is missing"
     for label, executor in executors.items():
         yield from _of_executor(f"deploymentSpec.executors.{label}", executor)
-    yield from _cycle("components", {name: _parts(of) for name, of in components.items()})
+    parts: dict[str, Iterable[str]] = {
+        name: [task["componentRef"]["name"] for task in of.get("dag", {}).get("tasks", {}).values()]
+        for name, of in components.items()
+    }
+    yield from _cycle("components", parts)
 
 
 def _untyped(where: str, component: dict[str, Any]) -> Iterator[str]:
@@ -211,12 +215,6 @@ def _selectors(outputs: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield parameter.get("valueFromParameter", {})
     for artifact in outputs.get("artifacts", {}).values():
         yield from artifact.get("artifactSelectors", [])
-
-
-def _parts(component: dict[str, Any]) -> list[str]:
-    """The names of the components that a component is made of."""
-    tasks = component.get("dag", {}).get("tasks", {}).values()
-    return [task["componentRef"]["name"] for task in tasks]
 
 
 def _cycle(where: str, graph: dict[str, Iterable[str]]) -> Iterator[str]:
