@@ -67,7 +67,7 @@ def test_says_which_version_has_what_a_package_asks_for(install, server, package
     result = install(package)
     assert result.exit_code == 1
     assert "kfp-pytorch-launcher-9.1.2-0000000000, which kfp-pytorch 9.1.2 has" in result.output
-    assert "pip install kfp-pytorch==9.1.2" in result.output
+    assert "Install kfp-pytorch 9.1.2, from its tag or its wheel" in result.output
     assert installed(server) is None
 
 
