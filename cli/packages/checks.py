@@ -18,8 +18,7 @@ from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs.declaration import parse
 from kfp_pytorch.launcher.inputs.environment import SIZE_LIMIT
-from kfp_pytorch.launcher.jobs.pytorchjob import inputs as job_inputs
-from kfp_pytorch.launcher.jobs.pytorchjob import manifest as job_manifest
+from kfp_pytorch.launcher.jobs.registry import KINDS
 from kfp_pytorch.launcher.kserve import manifest as service_manifest
 from kfp_pytorch.launcher.kserve.predict_inputs import PredictInputs
 from kfp_pytorch.launcher.runtime import identity
@@ -104,11 +103,12 @@ _TRAINING = "kfp_pytorch.training"
 _KFP_SCHEMES = ("gs", "s3", "minio", "mem", "oci")
 
 
-def _pytorch_job(task: KnownTask) -> None:
-    inputs = job_inputs.parse_inputs(**{"image": _ANY_NAME, **task.inputs})
-    name = identity.job_name(inputs.name, _UNKNOWN_URI, job_manifest.longest_suffix(inputs))
-    job = job_manifest.manifest(inputs, job_name=name, labels={}, annotations={}, owner=None)
-    _check_pod(job["spec"]["pytorchReplicaSpecs"]["Master"]["template"], task.name)
+def _job(task: KnownTask) -> None:
+    kind = KINDS[task.function]
+    inputs = kind.parse_inputs(**{"image": _ANY_NAME, **task.inputs})
+    name = identity.job_name(inputs.name, _UNKNOWN_URI, kind.longest_suffix(inputs))
+    job = kind.build(inputs, job_name=name, labels={}, annotations={}, owner=None)
+    _check_pod(kind.pod_templates(job)[0], task.name)
 
 
 def _check_pod(template: dict[str, Any], task: str) -> None:
@@ -180,11 +180,11 @@ def _is_share(task: KnownTask) -> bool:
 
 
 _CHECKERS: dict[str, Callable[[KnownTask], object]] = {
+    **dict.fromkeys(KINDS, _job),
     "kserve_deploy": _kserve_deploy,
     "kserve_predict": lambda task: parse(
         PredictInputs, "kserve_predict", {"url": _UNKNOWN_URL, **task.inputs}
     ),
     "metric_gate": _metric_gate,
-    "pytorch_job": _pytorch_job,
     "tensorboard": lambda task: parse(View, "tensorboard", task.inputs),
 }

@@ -1,4 +1,4 @@
-"""The kinds of jobs that there are a component for, by the name of its step."""
+"""The kinds of jobs that have a component, by the name of its step."""
 
 from __future__ import annotations
 
