@@ -62,8 +62,8 @@ def _check_wanted(package: Path, own: Reference) -> None:
             )
         raise click.ClickException(
             f"{package} asks for {other.name}, which kfp-pytorch {other.version} has; this is "
-            f"{own.version}. Install kfp-pytorch {other.version}, from its tag or its wheel, and run "
-            "this command again."
+            f"{own.version}. Install kfp-pytorch {other.version}, from its tag or its wheel, and "
+            "run this command again."
         )
 
 
