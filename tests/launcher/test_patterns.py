@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis.strategies import from_regex
 
 import kfp_pytorch.launcher
 from kfp_pytorch.launcher import patterns
+from kfp_pytorch.launcher.diagnosis import causes, start_causes
 
 FILE = Path(kfp_pytorch.launcher.__file__).parent / "advice.toml"
 # What Hypothesis tries first is the simplest.
@@ -55,3 +57,10 @@ def test_every_entry_has_words_and_advice_in_one_paragraph(table: str) -> None:
 def test_a_program_and_a_pod_that_sigterm_ended_have_the_same_advice() -> None:
     told = patterns.advice("program", "SignalException: Process 1 got signal: 15")
     assert told == patterns.advice("exit_code", "143")
+
+
+@pytest.mark.parametrize(
+    ("table", "names"), [("waiting", start_causes._WAITING), ("end", causes._GONE + causes._LIMITS)]
+)
+def test_each_name_that_the_causes_know_has_advice(table: str, names: Iterable[str]) -> None:
+    assert [name for name in names if not patterns.advice(table, name)] == []
