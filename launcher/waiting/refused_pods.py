@@ -19,7 +19,7 @@ def last_refusal(evidence: Evidence) -> str:
 def lasting(evidence: Evidence) -> str:
     """Return the last refusal where it is permanent; or an empty string."""
     message = last_refusal(evidence)
-    return message if admission.is_permanent(message) else ""
+    return message if message and admission.is_permanent(message) else ""
 
 
 def is_queued(evidence: Evidence) -> bool:
