@@ -28,7 +28,8 @@ def launcher() -> None:
 def install(package: Path | None, namespace: str, kubeconfig: Path | None) -> None:
     """Install the ConfigMap with the launcher that PACKAGE asks for.
 
-    PACKAGE is a compiled pipeline (YAML). Without it, this version's launcher is installed.
+    PACKAGE is a pipeline package, the YAML of a compiled pipeline. Without it, this version's
+    launcher is installed.
     """
     from kfp_pytorch.components import bundle
 
@@ -41,7 +42,7 @@ def install(package: Path | None, namespace: str, kubeconfig: Path | None) -> No
 
 
 def _check_wanted(package: Path, own: Reference) -> None:
-    """Check that a package asks for this version's launcher.
+    """Check that a pipeline package asks for this version's launcher.
 
     Raises click.ClickException: it asks for another one, or for none.
     """
@@ -57,7 +58,7 @@ def _check_wanted(package: Path, own: Reference) -> None:
         if other.version == own.version:
             raise click.ClickException(
                 f"{package} asks for {other.name}, and this kfp-pytorch {own.version} has "
-                f"{own.name}: the package was compiled from other sources of the same version. "
+                f"{own.name}: the pipeline was compiled from other sources of the same version. "
                 "Install from those, or compile the pipeline again and upload it."
             )
         raise click.ClickException(

@@ -1,8 +1,8 @@
 """The head of a step's source whose launcher is in a ConfigMap. A template: never imported.
 
 `forms` fills in the words after `@`, leaves docstring, comments and blank lines out, indents by
-one space, and adds the import of the component's function. A Workflow keeps nine copies of the
-result for each step, hence the short words. It needs Linux and the standard library.
+one space, and adds the import of the component's function. A Workflow has nine copies of the
+result for each step (see `forms`), hence the short names. It needs Linux and the standard library.
 """
 
 # ruff: noqa

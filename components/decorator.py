@@ -17,7 +17,7 @@ def launcher_component(
     """Makes a KFP component of a function of this package.
 
     The step imports the function from its module: its source does not travel in the pipeline.
-    Where the step gets the module from is the package's form, see `forms`.
+    Where the step gets the module from is the pipeline package's form, see `forms`.
 
     Args:
         func: The function. Left out when used as a decorator with arguments.

@@ -1,7 +1,8 @@
-"""Where the launcher of a package's steps comes from: a ConfigMap, an image, or a Python package.
+"""Where the steps of a pipeline package get the launcher: a ConfigMap, an image, a Python package.
 
-Each form of a step is short, for the Workflow of a run keeps a step's container nine times: it
-imports the component's function. The functions here turn one form into another.
+Each form of a step is short, for the Workflow of a run has a step's container nine times (once in
+its spec, eight times in its nodes): it imports the component's function. The
+functions here turn one form into another.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Object = dict[str, Any]
 
 
 def with_launcher(spec: Object, launcher: str) -> Object:
-    """Turns a package into the form that a text names.
+    """Turns a pipeline package into the form that a text names.
 
     Only this project's steps change; all others, their images and what they install stay.
 
@@ -91,7 +92,7 @@ def image_form(spec: Object, image: str) -> Object:
 
 
 def package_form(spec: Object, requirement: str) -> Object:
-    """Has pip install the launcher when a step starts.
+    """Has pip install the launcher, as a Python package, when a step starts.
 
     KFP's own `packages_to_install` does not install KFP with a package whose name begins with
     `kfp`, so its command is extended here. Raises ValueError: the requirement, which may be a

@@ -1,4 +1,4 @@
-"""Many launchers at once against one server, which goes away and comes back while they wait."""
+"""Many launchers at once against one server, which is unavailable for a while as they wait."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WINDOW = 0.1
 
 
 def crowd(cluster: Cluster, folder: Path) -> None:
-    """Measures the rush when the server is back, and whether all end well."""
+    """Measures how many requests come at once when the server is back, and whether all succeed."""
     cluster.stage(NAMESPACE, Play(lambda: FOREVER, line_every=1.0))
     began = time.monotonic()
     steps: list[Step] = []

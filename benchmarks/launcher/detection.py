@@ -67,7 +67,7 @@ def _break(cluster: Cluster, namespace: str, watch: Action) -> None:
     where = f"*/namespaces/{namespace}"
     cluster.server.faults.add(
         Fault(watch, "watch", f"{where}/*", times=None),
-        # A log that ends would tell, too.
+        # The end of the log would show it, too.
         Fault(Answer(500), "get", f"{where}/pods/*/log", times=None),
     )
 

@@ -1,4 +1,6 @@
-"""Reads and checks packages: which pipeline is named, its parameters, its constants, its shape.
+"""Reads and checks pipeline packages (compiled pipelines).
+
+Which pipeline is named, its parameters, its constants, its shape.
 
 May import kfp, and the readers of the launcher's inputs.
 """

@@ -31,7 +31,7 @@ _LOST_ITEM = re.compile(r"from the input '[^']*loop-item|loop-item\S* not found"
 
 @dataclass(frozen=True)
 class Package:
-    """A compiled pipeline."""
+    """A pipeline package: a compiled pipeline."""
 
     name: str  # the name for a file, such as `train_and_serve`
     header: str  # the comment lines at the head of the YAML
@@ -44,7 +44,7 @@ class Package:
         return str(self.spec["pipelineInfo"]["name"])
 
     def text(self) -> str:
-        """The package as YAML, byte for byte as KFP's compiler writes it."""
+        """The pipeline package as YAML, byte for byte as KFP's compiler writes it."""
         documents = [self.spec, *([self.platform] if self.platform else [])]
         return self.header + yaml.dump_all(documents, sort_keys=True)
 
@@ -115,7 +115,7 @@ def compile_pipeline(name: str, pipeline: Any) -> Package:
     package, problem = _parsed(text, Path(f"{name}.yaml"))
     if problem:
         raise click.ClickException(
-            f"KFP compiles {pipeline.name} to a package that cannot run: {problem}."
+            f"KFP compiles {pipeline.name} to a pipeline package that cannot run: {problem}."
             f"{_lost_item(problem)}"
         )
     return package
@@ -133,7 +133,7 @@ def _check_header(pipeline: Any) -> None:
 
 
 def parse(text: str, path: Path) -> Package:
-    """Reads a compiled package; `path`, the file that it came from, gives its name.
+    """Reads a pipeline package; `path`, the file that it came from, gives its name.
 
     Raises click.ClickException: it is not a compiled pipeline, or a damaged one: one that KFP could
     not read, or in which something is missing.
@@ -145,7 +145,7 @@ def parse(text: str, path: Path) -> Package:
 
 
 def _parsed(text: str, path: Path) -> tuple[Package, str]:
-    """Reads a package, and says what is wrong with it; nothing when it is whole."""
+    """Reads a pipeline package, and says what is wrong with it; nothing when it is whole."""
     from kfp_pytorch.cli.packages import messages, references
 
     lines = text.splitlines(keepends=True)

@@ -1,7 +1,7 @@
 """What is known of a task's inputs before anything runs.
 
-In a package, an input of a task is a constant, a parameter of the pipeline (which has a default,
-or an argument when a run is about to start), or something that only the run knows.
+In a pipeline package, an input of a task is a constant, a parameter of the pipeline (which has a
+default, or an argument when a run is about to start), or something that only the run knows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IMPORTER = "importer"
 
 @dataclass(frozen=True)
 class KnownTask:
-    """A task of a package with those of its inputs that are known."""
+    """A task of a pipeline package with those of its inputs that are known."""
 
     name: str
     # The step of the launcher that it runs, such as `pytorch_job`; `IMPORTER` when it imports an

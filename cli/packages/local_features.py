@@ -35,8 +35,8 @@ def check(package: Package) -> None:
     not_given = next(_not_given(package.spec), "")
     if not_given:
         raise click.ClickException(
-            f"{package.pipeline_name}: {not_given}, which nobody gives it, though it may be left "
-            "out. KFP fails over that. Give one, or have a pipeline without it."
+            f"{package.pipeline_name}: {not_given}, which is not given, though it is optional. KFP "
+            "fails in that case. Give one, or have a pipeline without it."
         )
     for label, settings in messages.kubernetes_settings(package.platform).items():
         without = sorted(set(settings) - _OF_PODS_ALONE)

@@ -1,4 +1,4 @@
-"""The shape of a compiled package, as KFP's own messages define it.
+"""The shape of a pipeline package, as KFP's own messages define it.
 
 protobuf's reader of JSON takes an empty string for an empty message and says of most else only
 that an `int` is not iterable; so the messages are walked here first, for the place and the reason.

@@ -1,4 +1,4 @@
-"""Finds names in a compiled package that refer to nothing, and required parts that are missing.
+"""Finds names in a pipeline package that refer to nothing, and required parts that are missing.
 
 Every name is looked up before anything runs: KFP would find most of them missing in the middle of
 a run.

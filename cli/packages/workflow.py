@@ -2,8 +2,8 @@
 
 KFP passes a step on through the nodes of the Workflow. With the retry strategy that KFP 2.17 sets
 on every template these are eight for a step: its driver, the step, the executor's group and the
-executor, each with one more that retries it. All of them keep the step's container, and none is
-ever removed, so a Workflow is largest at the end of a run.
+executor, each with one more that retries it. All of them have the step's container, as the spec
+has once more, and none is ever removed, so a Workflow is largest at the end of a run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Object = dict[str, Any]
 
 @dataclass
 class Estimate:
-    """What the Workflow of a package comes to, in bytes."""
+    """How large the Workflow of a pipeline package becomes, in bytes."""
 
     parts: dict[str, int] = field(default_factory=dict)  # of each task, component and container
     steps: Counter[str] = field(default_factory=Counter)  # the nodes of all iterations of each
@@ -90,7 +90,7 @@ def check(package: Package, *, verbose: bool = False) -> None:
 
 
 def estimate(spec: Object, platform: Object) -> Estimate:
-    """Computes what the Workflow of a package comes to."""
+    """Computes how large the Workflow of a pipeline package becomes."""
     found = Estimate()
     settings = messages.kubernetes_settings(platform)
     _add_group(found, "root", spec["root"], {})

@@ -1,4 +1,4 @@
-"""Causes: ranks lost or waited for each other, in torch's words. Pure functions of the facts."""
+"""Causes: ranks lost or waited for each other, by torch's messages. Pure functions of the facts."""
 
 from __future__ import annotations
 

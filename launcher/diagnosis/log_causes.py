@@ -1,4 +1,4 @@
-"""Causes that a training program's own words show. Each is a pure function of the facts."""
+"""Causes that a training program's output shows. Each is a pure function of the facts."""
 
 from __future__ import annotations
 

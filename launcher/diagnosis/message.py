@@ -27,7 +27,7 @@ _EVENT = 250
 _CONTAINER_END = " terminated message: "
 # The reason of the kubelet's events of a container that it will start again only later.
 _BACK_OFF = "BackOff"
-# The words of them that distinguish a pull from a restart; the names come after.
+# How many words of them distinguish a pull from a restart; the names come after.
 _SAME_BACK_OFF = 3
 
 

@@ -100,7 +100,7 @@ def errors(evidence: Evidence, outcome: Outcome, logs: Mapping[str, str]) -> lis
 
 
 def is_about_peers(words: str) -> bool:
-    """Whether an error's words only say that other ranks were lost or late."""
+    """Whether an error's text only says that other ranks were lost or late."""
     return bool(LOST_PEERS.search(words)) and not OWN_FAULT.search(words)
 
 

@@ -1,4 +1,4 @@
-"""Causes: no node takes a pod, in the scheduler's words. Pure functions of the facts."""
+"""Causes: no node takes a pod, by the scheduler's messages. Pure functions of the facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Causes: a container does not start, in the kubelet's words. Pure functions of the facts."""
+"""Causes: a container does not start, by the kubelet's messages. Pure functions of the facts."""
 
 from __future__ import annotations
 

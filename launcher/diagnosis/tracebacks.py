@@ -44,11 +44,11 @@ _SUMMARIES = (
     *("ChildFailedError", "ProcessRaisedException", "ProcessExitedException"),
     *("CheckpointException", "ExceptionGroup", "BaseExceptionGroup"),
 )
-# NCCL's own words come after torch's, which only say what kind of error it is.
+# NCCL's message comes after torch's, which only says what kind of error it is.
 _NCCL_WORDS = re.compile(r"nccl[A-Z]\w+: [^\n]*\n\s*Last error: ?\n\s*(?P<last>[^\n]+)")
 _LONGEST_CONTEXT = 120
 # More lines than a program writes that only cleans up.
-_LAST_WORDS = 20
+_LAST_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Raised:
 
     rank: int | None  # the rank; None where it is not known
     type: str  # the exception's class
-    message: str  # its words
+    message: str  # its text
     traceback: str  # its traceback, with those of the errors that led to it
     outlived: bool  # whether the program wrote on for long after it
 
@@ -88,7 +88,7 @@ def _without_losses(
 ) -> list[re.Match[str]]:
     """Leave out what is only about lost ranks, where another error came shortly before."""
     others = [match for match in found if not of_peers(match[0])]
-    if others and len(_WENT_ON.findall(plain, others[-1].end())) <= _LAST_WORDS:
+    if others and len(_WENT_ON.findall(plain, others[-1].end())) <= _LAST_LINES:
         return others
     return found
 
@@ -132,7 +132,7 @@ def _read(rank: int | None, plain: str, match: re.Match[str]) -> Raised:
     if last is not match:
         root = ": ".join(filter(None, _parts(match["last"])))
         words = f"{words} (after {root[:_LONGEST_CONTEXT]})".strip()
-    outlived = rank is None and len(_WENT_ON.findall(plain, end)) > _LAST_WORDS
+    outlived = rank is None and len(_WENT_ON.findall(plain, end)) > _LAST_LINES
     return Raised(rank, kind, words, plain[match.start() : end], outlived)
 
 

@@ -177,9 +177,9 @@ class JobKind:
         deleted = deletion_requested(pod)
         return any(deleted is None or (at is not None and at <= deleted) for at in finished)
 
-    def refusal_advice(self, words: str) -> str:
-        """Return what to do about the refusal of a pod, in the server's words."""
+    def refusal_advice(self, message: str) -> str:
+        """Return what to do about the refusal of a pod, by the server's message."""
         added: Mapping[str, str] = {}
         if self.init_container:
             added = {self.init_container.name: self.init_container.security_advice}
-        return admission.advice(words, container=self.container, added=added)
+        return admission.advice(message, container=self.container, added=added)

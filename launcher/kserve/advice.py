@@ -85,9 +85,9 @@ def _of_container(pod: Object, status: Object) -> Iterator[str]:
             "service_account or storage_key may read it there."
         )
     elif ends:
-        yield "Its last words are below: correct the model, the runtime or env."
+        yield "The end of its log is below: correct the model, the runtime or env."
     elif running and status.get("ready") is False:
         yield (
-            "Its last words are below. If it still loads the model, raise timeout; if it serves, "
-            "the runtime's readiness probe does not fit it."
+            "The end of its log is below. If it still loads the model, raise timeout; if it "
+            "serves, the runtime's readiness probe does not fit it."
         )

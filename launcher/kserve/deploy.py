@@ -50,7 +50,7 @@ def apply(kube: Kube, inputs: ServiceInputs, timing: Timing) -> Object:
     """Creates the service, or changes the one that is there.
 
     `timing`: how long a deletion may take. Raises Refused: validation or a webhook refused it; the
-    message has its words. Raises InputError: a canary was asked for where all traffic would go to
+    message has its text. Raises InputError: a canary was asked for where all traffic would go to
     it. Raises DeployFailed: an old service of this name is still being deleted, or the cluster has
     no KServe.
     """

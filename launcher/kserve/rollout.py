@@ -31,7 +31,7 @@ class Rollout:
     """
 
     done: bool  # whether the new revision serves
-    waits_for: str = ""  # what is still missing, in words
+    waits_for: str = ""  # what is still missing, as text
     refusal: str = ""
     failed_load: str = ""
 
@@ -82,7 +82,7 @@ def _idles(service: Object, transition: str) -> bool:
 
 
 def stopped(service: Object) -> str:
-    """Return that a service has been stopped, in words; or an empty string.
+    """Return the sentence that a service has been stopped, or an empty string.
 
     `service`: the InferenceService; KServe runs nothing of it while it has the annotation.
     """

@@ -82,7 +82,7 @@ class Waiter:
         self, progress: Progress, state: Rollout, pods: list[Object], waited: float
     ) -> None:
         """Reports what is waited for, or fails where waiting longer cannot help."""
-        # The scheduler's or the kubelet's own words.
+        # The message of the scheduler or the kubelet.
         why = pending.reason(pods, [])
         progress.report(f"waiting for {state.waits_for}", why)
         reason = self._permanent_failure(state, pods)

@@ -16,7 +16,7 @@ _CONTAINERS = re.compile(r'container "([^"]+)"|containers ("[^)]+?) must')
 
 
 def is_permanent(message: str) -> bool:
-    """Tell whether no waiting mends a refusal."""
+    """Whether a refusal stays, however long one waits."""
     temporary = patterns.advice("temporary_refusal", message)
     return not temporary and bool(patterns.advice("refusal", message))
 

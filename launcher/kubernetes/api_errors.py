@@ -158,7 +158,7 @@ class Unauthorized(Transient):
 
 
 class Unconfirmed(Transient):
-    """403 that is not believed, at least not yet: see `permissions`."""
+    """403 that is retried, at least for now: see `permissions`."""
 
     def _format(self) -> str:
         return _missing_permission(self.call, self.server_message)

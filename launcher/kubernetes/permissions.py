@@ -1,6 +1,6 @@
-"""Whether a 403 is believed. No I/O.
+"""Whether a 403 means that a permission is missing. No I/O.
 
-An API server that starts answers 403 to everybody until it has read the roles, for seconds, and
+An API server that starts answers 403 to all clients until it has read the roles, for seconds, and
 `/readyz` is not 200 meanwhile.
 """
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from kfp_pytorch.launcher.kubernetes.api_errors import Call
 
 # In seconds. Where `/readyz` may not be read, a 403 that lasts so long does not come of a start.
-BELIEVED_AFTER = 30.0
-# A repeated 403 of a server that is ready is believed no sooner: requests of one moment count once.
+MISSING_AFTER = 30.0
+# A repeated 403 of a server that is ready counts no sooner: requests of one moment count once.
 _REPEATED_AFTER = 0.5
 # Denials that are further apart than this, in seconds, are unrelated.
 _FORGOTTEN_AFTER = 120.0
@@ -57,11 +57,11 @@ class Permissions:
             self._denied.pop(call, None)
 
     def was_allowed(self, call: Call) -> bool:
-        """Whether a call was ever allowed: then a 403 is never believed."""
+        """Whether a call was ever allowed: then a 403 is always retried."""
         return call in self._allowed
 
     def is_missing(self, call: Call, readiness: Readiness, now: float) -> bool:
-        """Notes a 403 and decides whether it is believed.
+        """Notes a 403 and decides whether it is final.
 
         `readiness`: the answer of `/readyz` after the 403; `now`: the time, by the monotonic clock.
         Returns whether the permission is missing.
@@ -76,4 +76,4 @@ class Permissions:
                 denials.while_ready += 1
                 return denials.while_ready > 1 and lasted >= _REPEATED_AFTER
             denials.while_ready = 0
-            return readiness is Readiness.UNREADABLE and lasted >= BELIEVED_AFTER
+            return readiness is Readiness.UNREADABLE and lasted >= MISSING_AFTER

@@ -153,7 +153,7 @@ class StartupFailures:
         return worst
 
     def reset(self) -> None:
-        """Begins again: nobody could see whether a failure was over."""
+        """Begins again: it could not be seen whether a failure was over."""
         self._since = {}
 
     def next_deadline(self) -> float | None:

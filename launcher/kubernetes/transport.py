@@ -168,7 +168,7 @@ class Transport:
             try:
                 return attempt()
             except Transient as error:
-                # After any other error nobody knows what the attempt did.
+                # After any other error it is unknown what the attempt did.
                 lost = lost or not isinstance(error, Unauthorized | Unconfirmed)
                 waited, budget = time.monotonic() - started, self._budget(error)
                 if waited >= budget:

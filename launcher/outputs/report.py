@@ -19,7 +19,7 @@ from kfp_pytorch.launcher.waiting.evidence import Evidence
 # A job may have hundreds of pods; the first ones and those that failed or restarted are shown.
 _PODS_SHOWN = 40
 _SECRET_NAMES = re.compile(r"token|secret|passw|credential|api_?key|access_?key|private", re.I)
-# By its last word, so that --tokenizer and --max-tokens are still shown.
+# By the end of its name, so that --tokenizer and --max-tokens are still shown.
 _SECRET_FLAG = re.compile(
     r"(-[\w.-]*(?:token|secret|passw(?:or)?d|credentials?|(?:api|access|private)[_-]?key))(=.*)?",
     re.IGNORECASE | re.DOTALL,

@@ -2,7 +2,7 @@
 
 KFP fixes the URIs of a task's output artifacts once: they stay the same over the retries of a
 step, and differ for every other task, loop iteration and run (backend/src/v2/driver). So a name
-made of one is the same for every retry and for nobody else.
+made of one is the same for every retry and different for every other step.
 """
 
 from __future__ import annotations

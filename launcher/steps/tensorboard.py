@@ -58,7 +58,7 @@ def run(mlpipeline_ui_metadata: Artifact, how_to_open: Artifact, **inputs: Any) 
     """Open the views of a folder of logs.
 
     `how_to_open`: gets the ways to open TensorBoard on this cluster, in Markdown. Returns what was
-    made, in words. Raises InputError: if an input cannot work; nothing else fails this step.
+    made, as text. Raises InputError: if an input cannot work; nothing else fails this step.
     """
     view = parse(View, "tensorboard", inputs)
     pod = viewer_pod(view.logs, view.output_secret)

@@ -51,7 +51,7 @@ def ensure(
 
     `build`: makes the job's object for an attempt, from 1. `target`: the job, as a signal would
     delete it; gets the uid as soon as it is known. `limits`: how long a deletion may take, and the
-    kind be unknown. Raises NotOurs: a job of that name belongs to somebody else. Raises JobFailed:
+    kind be unknown. Raises NotOurs: a job of that name has another owner. Raises JobFailed:
     an old job is not deleted in time. Raises ApiError: the server refused the job. Raises
     SystemExit: a signal came.
     """

@@ -1,7 +1,7 @@
 """Observes objects: a read, then a watch from there, again and again.
 
-A watch is never believed to be complete: each is preceded by a read, a stream that brings nothing
-for too long is dead, one that brings only bookmarks is confirmed by reads, and whatever ends a
+A watch is never taken to be complete: each is preceded by a read, a stream that brings nothing
+for too long is closed, one that brings only bookmarks is confirmed by reads, and whatever ends a
 stream leads to a new read.
 """
 
@@ -22,7 +22,7 @@ from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.streams import WatchStream
 from kfp_pytorch.launcher.waiting.limits import Limits
 
-# A stream that lived for fewer seconds is counted as broken, however politely it ended.
+# A stream that lived for fewer seconds is counted as broken, even if it ended without an error.
 _HEALTHY_AFTER = 5.0
 CHANGES = ("ADDED", "MODIFIED", "DELETED")
 
@@ -60,7 +60,7 @@ class Follower(threading.Thread, ABC):
         allowed: Whether it was ever allowed to read or watch: then a missing permission does not
             mean that the job never ran.
         needs_watch: Whether it fails where it may not watch; else reads suffice.
-        confirmed_for: For how many seconds a watch that brings only bookmarks is believed.
+        confirmed_for: For how many seconds a watch that brings only bookmarks is trusted.
     """
 
     needs_watch = False
@@ -197,7 +197,7 @@ class Follower(threading.Thread, ABC):
                 return
 
     def _confirm(self, gap: float) -> bool:
-        """Reads again before a watch with only bookmarks has been believed for too long.
+        """Reads again before a watch with only bookmarks has been trusted for too long.
 
         `gap`: the seconds between the last two bookmarks; the next may take as long. Returns
         whether the watch had missed nothing, and is to go on.

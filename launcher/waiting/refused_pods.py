@@ -35,7 +35,7 @@ def missing_pods(evidence: Evidence) -> bool:
 
 @dataclass
 class RefusalWatch:
-    """Tells a refusal of a pod that is missing now from one of a pod that was created since."""
+    """Finds refusals of pods that are missing now, not of those that were created since."""
 
     _past: set[tuple[str, str]] = field(default_factory=set)
 

@@ -54,7 +54,7 @@ class JobFollower(Follower):
             self._recall()
         version = str(job["metadata"].get("resourceVersion") or "")
         if version != self._observed:
-            # It changed while nobody watched.
+            # It changed while there was no watch.
             self._observed = self._version = version
         return [job], version
 

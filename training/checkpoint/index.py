@@ -32,7 +32,7 @@ def read_index(folder: Folder, place: str, files: Files) -> Metadata:
     except TrainingError:
         raise
     except Exception as error:
-        # Whatever its bytes make an unpickler stumble over.
+        # An unpickler may raise any exception on damaged bytes.
         raise CheckpointError(f"{where} is no index of tensors: {error}") from error
     if not isinstance(index, Metadata) or not isinstance(index.storage_data, dict):
         raise CheckpointError(f"{where} is no index of tensors")

@@ -1,9 +1,9 @@
 """Detects at once that the process of another rank has ended.
 
-A rank that waits for a collective on GPUs does not learn that another one died: torchrun ends
+A rank that waits for a collective on GPUs does not learn that another one has ended: torchrun ends
 those of the same node after 30 seconds, those of other nodes wait for the timeout. So each rank
 also waits, in a thread, for a message that its neighbour in a ring sends only at the end. When a
-process dies the system closes its connections, and the wait fails.
+process ends the system closes its connections, and the wait fails.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def watched_peers(world: World, on_lost: Callable[[int], None]) -> Iterator[None
 
     As each rank that ends early is missed by one, which then ends too, all ranks end.
 
-    `world`: this rank; alone, it watches nobody. `on_lost`: called in a thread with the neighbour's
-    rank if its process has ended. It must end this process, whose main thread may wait for ever.
+    `world`: this rank; a single one watches none. `on_lost`: called in a thread with the
+    neighbour's rank if its process has ended. It must end this process, whose main thread may wait for ever.
     """
     if world.size == 1:
         yield

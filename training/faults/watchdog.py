@@ -37,7 +37,7 @@ _EXCHANGES = (
     "kfp_pytorch.training.parallel.process_group",
     "kfp_pytorch.training.telemetry.metrics",
 )
-_WAITS = ", which waits there for the others: one that is frozen cannot say so"
+_WAITS = ", which waits there for the others: one that is frozen cannot report it"
 WAITING_FOR_DATA, COMPUTING, EVALUATING = range(3)
 _NAMES = {WAITING_FOR_DATA: "waiting for data", COMPUTING: "computing", EVALUATING: "evaluating"}
 

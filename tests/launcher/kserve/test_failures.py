@@ -76,7 +76,7 @@ def test_a_person_reads_what_failed_what_to_do_and_what_it_rests_on(
         == """\
 InferenceService default/digits does not serve the new revision: after 1 s (timeout) it still \
 waits for pods of the new revision: 1 of 1 made, 1 available, 2 in all.
-What to do: Its last words are below: correct the model, the runtime or env.
+What to do: The end of its log is below: correct the model, the runtime or env.
 The previous revision still serves. The service was left as it is.
 Container kserve-container of pod digits-predictor-1 ended with exit code 1. The end of its log:
 ValueError: export/model.json is not there

@@ -76,7 +76,7 @@ def test_a_missing_permission_is_known_in_about_a_second(shipped: Kube, hands: A
     assert time.monotonic() - started < 3.0
 
 
-def test_one_403_is_not_believed(shipped: Kube, hands: Any) -> None:
+def test_one_403_is_not_final(shipped: Kube, hands: Any) -> None:
     hands.fault(Forbidden(), "list", "*/pods")
     assert shipped.list(POD) == []
 
@@ -115,11 +115,11 @@ def test_a_missing_permission_is_known_in_half_a_minute_where_readyz_may_not_be_
     assert 30 <= time.monotonic() - started < 50
 
 
-def test_where_readyz_may_not_be_read_a_403_is_believed_after_30_s() -> None:
+def test_where_readyz_may_not_be_read_a_403_is_final_after_30_s() -> None:
     known = Permissions()
     for at in (0.0, 10.0, 29.0):
         assert not known.is_missing(CALL, Readiness.UNREADABLE, at)
-    assert known.is_missing(CALL, Readiness.UNREADABLE, permissions.BELIEVED_AFTER)
+    assert known.is_missing(CALL, Readiness.UNREADABLE, permissions.MISSING_AFTER)
 
 
 def test_denials_while_the_server_starts_do_not_count() -> None:

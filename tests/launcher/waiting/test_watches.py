@@ -1,4 +1,4 @@
-"""Watches that cannot be believed, and how soon the end of a job is seen in spite of them."""
+"""Watches that miss events, and how soon the end of a job is seen in spite of them."""
 
 from __future__ import annotations
 

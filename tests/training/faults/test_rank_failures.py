@@ -193,4 +193,4 @@ def test_a_rank_that_waits_for_an_unknown_rank_says_that_it_waits(monkeypatch):
         # Stands in for an exchange, as above.
         request.wait(120)
     assert "at step 2, computing" in told[0]
-    assert "waits there for the others: one that is frozen cannot say so" in told[0]
+    assert "waits there for the others: one that is frozen cannot report it" in told[0]
