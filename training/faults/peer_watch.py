@@ -31,7 +31,8 @@ def watched_peers(world: World, on_lost: Callable[[int], None]) -> Iterator[None
     As each rank that ends early is missed by one, which then ends too, all ranks end.
 
     `world`: this rank; a single one watches none. `on_lost`: called in a thread with the
-    neighbour's rank if its process has ended. It must end this process, whose main thread may wait for ever.
+    neighbour's rank if its process has ended. It must end this process, whose main thread may wait
+    for ever.
     """
     if world.size == 1:
         yield
