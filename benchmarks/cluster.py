@@ -205,7 +205,7 @@ class Cluster:
 @contextmanager
 def cluster(folder: Path, *, bookmark_every: float = 60.0) -> Iterator[Cluster]:
     """Runs the server with its script, in a thread; bookmarks come every so many seconds."""
-    # A server that ends while it is asked says so, at length.
+    # A server that ends during a request logs a long error.
     for name in ("uvicorn.error", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     started = Cluster(start_in_thread(folder, bookmark_every_s=bookmark_every))

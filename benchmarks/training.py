@@ -154,7 +154,7 @@ class Bench:
     def scaled(
         self, rate: Callable[[Sequence[int]], float], every: Sequence[int]
     ) -> tuple[float, str]:
-        """What of a GPU's own rate is left where all train together; and the rates in words."""
+        """The rate of GPUs that train together over that of each alone; and the rates as text."""
         with ThreadPoolExecutor(len(every)) as pool:
             alone = list(pool.map(lambda gpu: rate([gpu]), every))
         together, mean = rate(every), statistics.mean(alone)

@@ -3,7 +3,7 @@
     python -m benchmarks.worker ORDER.json
 
 ORDER.json holds an `Order`. The answer goes to stdout, one JSON object: by job name, when its
-launcher returned (`at`, in seconds of the monotonic clock), and the error's words, if any.
+launcher returned (`at`, in seconds of the monotonic clock), and the error's text, if any.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _COMMAND_STARTS = (
     and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 )
 if _COMMAND_STARTS:
-    # Ctrl-C while the imports go on is no fault of theirs to show a traceback of.
+    # Ctrl-C during the imports ends without a traceback.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 import click  # noqa: E402

@@ -41,7 +41,7 @@ class InputError(StepError, ValueError):
 
 
 class JobFailed(StepError):
-    """The job failed, was deleted, or outran one of its limits."""
+    """The job failed, was deleted, or exceeded one of its limits."""
 
 
 class NotOurs(StepError):

@@ -82,7 +82,7 @@ def make_root(root: Path) -> None:
     """
     if os.pathsep in str(root):
         raise ClusterError(
-            f"the folder {str(root)!r} has {os.pathsep!r} in its name, which stands between two "
+            f"the folder {str(root)!r} has {os.pathsep!r} in its name, which separates the "
             f"files in KUBECONFIG; set {HOME_ENV} or --root to another folder"
         )
     try:

@@ -35,7 +35,7 @@ class BinaryRequest(InferenceRequest):  # type: ignore[misc]
 
 
 def check_head(body: bytes, headers: dict[str, str]) -> None:
-    """Checks a body of bytes, whose head KServe reads without looking at it.
+    """Checks a body of bytes, whose head KServe reads without checks.
 
     The names of the headers are in small letters. Raises BadRequest.
     """

@@ -19,7 +19,7 @@ RESERVE = 1 / 20
 def cpu_limit(cgroup: Path = CGROUP) -> int:
     """Counts the CPUs that this process may use: OMP_NUM_THREADS, or affinity and quota.
 
-    torch counts the node's CPUs: in a container with a limit its threads would fight over it.
+    torch counts the node's CPUs: in a container with a limit its threads would compete for it.
     """
     wanted = os.environ.get(OMP_ENV, "")
     if wanted.isdecimal() and int(wanted) > 0:

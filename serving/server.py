@@ -158,7 +158,7 @@ class CheckedDataPlane(DataPlane):  # type: ignore[misc]
     def decode_inference_request(
         self, body: Any, headers: dict[str, str], model_name: str
     ) -> InferRequest:
-        """Decodes a V2 body, whose head KServe reads without looking at it where it is bytes."""
+        """Decodes a V2 body; where it is bytes, KServe reads its head without checks."""
         if isinstance(body, bytes):
             check_head(body, headers)
         return super().decode_inference_request(body, headers, model_name)

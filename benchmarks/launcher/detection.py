@@ -1,4 +1,4 @@
-"""How soon a launcher knows that its job has ended, by whatever way it can still see it."""
+"""How soon a launcher knows that its job has ended: by watches, by polls, by silent watches."""
 
 from __future__ import annotations
 

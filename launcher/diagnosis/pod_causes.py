@@ -37,7 +37,7 @@ _NO_VOLUME = ("FailedMount", "FailedAttachVolume", "ProvisioningFailed", "Failed
 _DISRUPTIONS = re.compile(
     r"Evicted|Preempt|NodeLost|NodeShutdown|Shutdown|Terminated|UnexpectedAdmissionError|OutOf"
     r"|EvictionByEvictionAPI|DeletionByTaintManager|DeletionByPodGC|TerminationByKubelet"
-    # What the kubelet turns away that the scheduler had sent.
+    # What the kubelet rejects although the scheduler bound it to the node.
     r"|NodeAffinity|TaintToleration|TopologyAffinityError|VolumeAttachmentLimitExceeded"
 )
 

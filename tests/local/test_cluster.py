@@ -269,6 +269,6 @@ def test_the_folder_is_given_by_the_environment(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_folder_that_kubeconfig_could_not_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(lifecycle.ClusterError, match="stands between two files in KUBECONFIG"):
+    with pytest.raises(lifecycle.ClusterError, match="separates the files in KUBECONFIG"):
         lifecycle.start_detached(tmp_path / "a:b")
     assert not (tmp_path / "a:b").exists()

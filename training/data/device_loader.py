@@ -23,7 +23,7 @@ LOG = logging.getLogger("kfp_pytorch.training")
 # A data set in memory of at most so many bytes is copied to the GPU once.
 _RESIDENT = 2**30
 # With fewer workers per GPU its own decoder is faster: on an H100 a worker decodes some 400 images
-# a second, and training with the GPU's decoder got 3,760; see benchmarks/README.md.
+# a second, and training with the GPU's decoder gets 3,719; see benchmarks/README.md.
 _CPU_IS_ENOUGH = 9
 
 
