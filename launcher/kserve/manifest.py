@@ -44,7 +44,8 @@ class ServiceInputs(DeployInputs):
 def parse_inputs(model_uri: str, metadata: Mapping[str, Any], **inputs: Any) -> ServiceInputs:
     """Check the inputs of `kserve_deploy`.
 
-    `metadata`: the model's; `storage_uri` takes precedence over the URI, `format` names the model format.
+    `metadata`: the model's; `storage_uri` takes precedence over the URI, `format` names the
+    model format.
     """
     given = parse_deploy_inputs(**inputs)
     predictor = _predictor(given, model_uri, metadata)
