@@ -2,7 +2,14 @@
 
     python -m benchmarks
 
-The launcher needs no accelerator; training over GPUs is measured where there are some.
+One JSON object a figure. `--help` of each benchmark names its figures:
+
+- benchmarks.package: container_bytes_max and others, the sizes of a compiled pipeline
+- benchmarks.launcher: detection_p99_s and others, what the launcher costs and how fast it is
+- with GPUs, benchmarks.parallel: fsdp2_tokens_s_gpu and others, a transformer over all of them
+- with GPUs, benchmarks.checkpoint: checkpoint_stall_s and others
+- with GPUs, benchmarks.training telemetry jpeg input: telemetry_ratio, jpeg_ratio and others
+- not among them, benchmarks.telemetry: telemetry_step_us and others, on a CPU
 """
 
 from __future__ import annotations
@@ -13,12 +20,14 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import package
+from benchmarks.figures import parser
 from benchmarks.launcher import __main__ as launcher
 
 
 def main() -> None:
     """Runs every benchmark that finds what it needs here."""
-    package.main()
+    parser("benchmarks", __doc__).parse_args()
+    package.main([])
     launcher.main([])
     gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
     if gpus:

@@ -6,7 +6,9 @@ A decoder-only transformer of 834 million parameters is sharded by FSDP2: its we
 state are 10 GB together. The memory that the state is copied to is made in a thread after the first
 step. Figures, of the checkpoints after the first one but where it is named:
 
-- checkpoint_stall_s: how much longer the step took that a checkpoint fell into, than its median.
+- checkpoint_first_stall_s, checkpoint_stall_s: how much longer the step took that a checkpoint fell
+  into than its median, for the first checkpoint and for the worst of the others;
+  checkpoint_save_call_s is a part of it.
 - checkpoint_cost_s: how much longer that step and all others took while it was written.
 - checkpoint_write_s: how long the thread wrote, while training went on.
 - resume_loss_difference: the largest part by which the loss of a step after resuming differs from
@@ -29,7 +31,7 @@ import time
 from pathlib import Path
 
 from benchmarks.cards import card, synchronize, torchrun
-from benchmarks.figures import show
+from benchmarks.figures import parser, show
 from kfp_pytorch.training.arguments.config import parse
 from kfp_pytorch.training.checkpoint import catalog
 from kfp_pytorch.training.faults.peer_watch import watched_peers
@@ -54,13 +56,13 @@ STARTED_ENV = "KFP_PYTORCH_BENCH_STARTED"
 
 def main() -> None:
     """Measures, in processes of its own, and prints one figure a line."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--gpus", type=int, default=4)
-    parser.add_argument("--output", type=Path, required=True, help="a folder with room for 40 GB")
-    parser.add_argument("--compile", choices=("on", "off"), default="off")
-    parser.add_argument("--tiny", action="store_true", help="only try out that it runs")
-    parser.add_argument("--rank", choices=("save", "resume"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    options = parser("benchmarks.checkpoint", __doc__)
+    options.add_argument("--gpus", type=int, default=4)
+    options.add_argument("--output", type=Path, required=True, help="a folder with room for 40 GB")
+    options.add_argument("--compile", choices=("on", "off"), default="off")
+    options.add_argument("--tiny", action="store_true", help="only try out that it runs")
+    options.add_argument("--rank", choices=("save", "resume"), help=argparse.SUPPRESS)
+    arguments = options.parse_args()
     if arguments.rank:
         run_rank(arguments)
         return

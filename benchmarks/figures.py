@@ -1,10 +1,21 @@
-"""How every benchmark shows its figures: one JSON object a line."""
+"""What every benchmark has: its `--help`, and figures as one JSON object a line."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 from collections.abc import Sequence
+
+
+def parser(name: str, about: str | None) -> argparse.ArgumentParser:
+    """Makes the parser of `python -m NAME`, whose help is the module's docstring as it is."""
+    return argparse.ArgumentParser(
+        prog=f"python -m {name}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
 
 
 def show(figure: str, value: float, unit: str, against: str) -> None:

@@ -1,13 +1,17 @@
 """How large a package's steps and the Workflow of its run are, in each form of the launcher.
 
-python -m benchmarks.package
+    python -m benchmarks.package
+
+Figures in bytes, for each form: container_bytes_max (the largest step's container),
+workflow_bytes_train_and_serve and workflow_bytes_sweep (the Workflow at the end of its run).
 """
 
 import json
+from collections.abc import Sequence
 
 from kfp import dsl
 
-from benchmarks.figures import show
+from benchmarks.figures import parser, show
 from kfp_pytorch.cli.packages import find, workflow
 from kfp_pytorch.components import forms, kserve_deploy, kserve_predict, metric_gate, pytorch_job
 from kfp_pytorch.launcher.constants import LAUNCHER_IMAGE
@@ -33,8 +37,9 @@ def sweep(image: str = "registry.example.com/kfp-pytorch-training:1"):
         kserve_predict(url=service.outputs["cluster_url"], model=job.outputs["model"])
 
 
-def main() -> None:
-    """Shows the figures of each form."""
+def main(words: Sequence[str] | None = None) -> None:
+    """Shows the figures of each form. `words`: the command line's, as everywhere here."""
+    parser("benchmarks.package", __doc__).parse_args(words)
     shipped = find.find_one("train_and_serve")
     many = find.compile_pipeline("sweep", sweep)
     for launcher in FORMS:

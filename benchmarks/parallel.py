@@ -8,7 +8,8 @@ LOOP.py is a plain FSDP2 loop of a model as large as the preset. It is called wi
 and its last line of output is a JSON object with tokens_s_gpu and mfu.
 
 Both loops train on random tokens and take the median of three times eight steps after warming up.
-The project's own loop clips gradients, too.
+The project's own loop clips gradients, too. Figures: fsdp2_tokens_s_gpu, fsdp2_mfu (of the best
+batch), and fsdp2_tokens_ratio to the plain loop.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.cards import card, synchronize, torchrun
-from benchmarks.figures import show
+from benchmarks.figures import parser, show
 from kfp_pytorch.training.language.trainable import StepOptions, Trainable, build
 from kfp_pytorch.training.language.transformer import TransformerConfig, preset
 from kfp_pytorch.training.parallel.plan import ParallelPlan
@@ -38,18 +39,18 @@ WARM_UP, REPEATS, STEPS = 6, 3, 8
 
 def main() -> None:
     """Run as the driver, or as one of the ranks that it starts."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--baseline", type=Path, help="the plain loop to compare with")
-    parser.add_argument("--gpus", type=int, default=4)
-    parser.add_argument("--model", default="1.4b")
-    parser.add_argument("--plan", default="fsdp2")
-    parser.add_argument("--batch", type=int, default=8, help="sequences a GPU, in both loops")
+    options = parser("benchmarks.parallel", __doc__)
+    options.add_argument("--baseline", type=Path, help="the plain loop to compare with")
+    options.add_argument("--gpus", type=int, default=4)
+    options.add_argument("--model", default="1.4b")
+    options.add_argument("--plan", default="fsdp2")
+    options.add_argument("--batch", type=int, default=8, help="sequences a GPU, in both loops")
     best = "for the best MFU"
-    parser.add_argument("--more-batches", type=int, nargs="*", default=[16], help=best)
-    parser.add_argument("--microbatches", type=int, default=1)
-    parser.add_argument("--recompute", default="none")
-    parser.add_argument("--no-compile", action="store_true")
-    arguments = parser.parse_args()
+    options.add_argument("--more-batches", type=int, nargs="*", default=[16], help=best)
+    options.add_argument("--microbatches", type=int, default=1)
+    options.add_argument("--recompute", default="none")
+    options.add_argument("--no-compile", action="store_true")
+    arguments = options.parse_args()
     if "RANK" in os.environ:
         measure_all(arguments)
     else:

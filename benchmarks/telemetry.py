@@ -1,4 +1,6 @@
-"""What telemetry adds to a step on the host: `python -m benchmarks.telemetry`.
+"""What telemetry adds to a step on the host.
+
+    python -m benchmarks.telemetry
 
 It calls what the training loop calls, as often, with nothing in between, on a CPU: so this is
 telemetry's own time, whatever the step takes. `telemetry_step_us` is of every step,
@@ -19,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.figures import parser
 from kfp_pytorch.training.arguments.config import Config
 from kfp_pytorch.training.faults.watchdog import Heartbeat
 from kfp_pytorch.training.image.models import small_cnn
@@ -75,4 +78,5 @@ def _median(count: int, action: Callable[[int], None]) -> float:
 
 
 if __name__ == "__main__":
+    parser("benchmarks.telemetry", __doc__).parse_args()
     print(json.dumps(measure()))

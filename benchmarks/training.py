@@ -7,21 +7,25 @@ LOOP.py is a plain loop on random images; it is called under torchrun with MODE 
 being amp (bf16 autocast alone) or opt (compiled and so on), and prints a line of JSON with
 img_s_gpu. What is measured of this project is the program itself, as a pod runs it: the rates are
 those that it reports, each over 30 steps, after 30 steps of warming up; the median of three counts.
+Figures, each a ratio to the plain loop: resnet50_ratio_opt_512, vit_ratio_opt, resnet50_ratio_amp;
+and to the mean of each GPU by itself: vit_scaling_GPUS, vit_plain_scaling_GPUS (the plain loop),
+vit_scaling_ratio_GPUS (of these two), resnet50_scaling_GPUS.
 
     python -m benchmarks.training telemetry
 
-holds the rate with all telemetry on and a checkpoint every 200 steps against the rate with reports
-alone, over 600 steps each by the clock: with a report every 10 steps, Prometheus asking every
-second, and one trace of 5 steps.
+prints telemetry_ratio: the rate with all telemetry on and a checkpoint every 200 steps over the
+rate with reports alone, over 600 steps each by the clock: with a report every 10 steps, Prometheus
+asking every second, and one trace of 5 steps.
 
-    python -m benchmarks.training input
+    python -m benchmarks.training jpeg input
 
-measures reading alone: images a second from JPEG files to batches on the device.
+trains from JPEG files, and reads them without training: jpeg_ratio, jpeg_ratio_decoded_by_cpu and
+jpeg_ratio_decoded_by_gpu are ratios to the rate on random images, input_DECODER_COUNT_workers are
+images a second.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import statistics
 import tempfile
@@ -38,7 +42,7 @@ from harness.ports import free_port
 
 from benchmarks import jpegs
 from benchmarks.cards import card, synchronize, torchrun
-from benchmarks.figures import show
+from benchmarks.figures import parser, show
 from benchmarks.program import scraped, training_rates, training_reports
 from kfp_pytorch.training.arguments.config import Config
 from kfp_pytorch.training.data import datasets, device_loader
@@ -57,15 +61,17 @@ AMP_BATCH = 256
 
 def main() -> None:
     """Runs what was asked for and prints one figure a line."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("what", nargs="+", choices=("one", "telemetry", "jpeg", "input", "scaling"))
-    parser.add_argument("--baseline", type=Path, help="the plain loop to compare with")
-    parser.add_argument("--gpus", type=int, default=4)
-    parser.add_argument("--models", nargs="+", default=[RESNET, VIT], help="those of `one`")
-    parser.add_argument("--images", type=int, default=16_384, help="distinct JPEG files")
-    parser.add_argument("--workers", type=int, nargs="*", default=[4, 8, -1])
-    parser.add_argument("--tiny", action="store_true", help="only try out that it runs")
-    arguments = parser.parse_args()
+    options = parser("benchmarks.training", __doc__)
+    options.add_argument(
+        "what", nargs="+", choices=("one", "telemetry", "jpeg", "input", "scaling")
+    )
+    options.add_argument("--baseline", type=Path, help="the plain loop to compare with")
+    options.add_argument("--gpus", type=int, default=4)
+    options.add_argument("--models", nargs="+", default=[RESNET, VIT], help="those of `one`")
+    options.add_argument("--images", type=int, default=16_384, help="distinct JPEG files")
+    options.add_argument("--workers", type=int, nargs="*", default=[4, 8, -1])
+    options.add_argument("--tiny", action="store_true", help="only try out that it runs")
+    arguments = options.parse_args()
     bench = Bench(arguments.baseline, arguments.tiny)
     if "one" in arguments.what:
         bench.one_gpu(arguments.models)

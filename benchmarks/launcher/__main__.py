@@ -4,18 +4,27 @@
 
 prints one JSON object a figure: {"figure", "value", "unit", "against"}. The API server is real in
 all that a client sees; the operator and the kubelet follow a script. Without PART, all of it is
-measured, which takes about ten minutes, most of which is waiting.
+measured, which takes about ten minutes, most of which is waiting. Parts and their figures:
+
+- bootstrap: bootstrap_s
+- overhead: step_overhead_s
+- detection: detection_p99_s
+- hours: detection_poll_p99_s, detection_silent_max_s, requests_per_hour, requests_ratio,
+  launcher_cpu_s_per_hour, rss_over_imports_mb
+- stops: sigterm_to_delete_p99_ms, sigterm_to_delete_{known,asked}_DELAYms_server_p99_ms
+- size: large_job_succeeded_s, large_job_failed_s
+- crowd: rush_per_launcher, rush_per_launcher_reset, crowd_failed
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.cluster import Cluster, cluster
+from benchmarks.figures import parser
 from benchmarks.launcher import bootstrap, cost, crowd, detection, overhead, size, stop
 from benchmarks.steps import command
 
@@ -44,11 +53,14 @@ PARTS: dict[str, Part] = {
 }
 
 
-def main(names: list[str]) -> None:
-    """Measures the parts that are named, or all."""
+def main(words: Sequence[str] | None = None) -> None:
+    """Measures the parts that are named, or all. `words`: the command line's."""
+    options = parser("benchmarks.launcher", __doc__)
+    options.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    names = options.parse_args(words).parts
     unknown = set(names) - set(PARTS)
     if unknown:
-        raise SystemExit(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
+        options.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
     # Compiling a component is none of what is measured.
     command()
     bookmarks = 60.0 / cost.FACTOR
@@ -61,4 +73,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,0 +1,31 @@
+"""`--help` of the benchmarks: it measures nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FIGURES = {
+    "benchmarks": ("benchmarks.package", "detection_p99_s", "checkpoint_stall_s"),
+    "benchmarks.checkpoint": ("checkpoint_stall_s", "resume_to_first_step_s"),
+    "benchmarks.launcher": ("detection_p99_s", "requests_per_hour", "step_overhead_s"),
+    "benchmarks.package": ("container_bytes_max", "workflow_bytes_sweep"),
+    "benchmarks.parallel": ("fsdp2_mfu", "fsdp2_tokens_ratio"),
+    "benchmarks.telemetry": ("telemetry_step_us",),
+    "benchmarks.training": ("resnet50_ratio_amp", "telemetry_ratio", "jpeg_ratio"),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_benchmark_asked_for_help_names_its_figures_and_measures_nothing(name: str) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", name, "--help"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: python -m {name} [-h]")
+    # The docstring's own lines, not one paragraph of them.
+    assert f"\n    python -m {name}" in done.stdout
+    assert all(figure in done.stdout for figure in FIGURES[name])
