@@ -11,7 +11,7 @@ from kfp_pytorch.cli.packages.find import Package
 
 
 @click.command("compile")
-@click.argument("pipelines", nargs=-1, metavar="[PIPELINE|FILE.py[:FUNCTION]]...")
+@click.argument("pipelines", nargs=-1, metavar="[PIPELINE|FILE.py[:FUNCTION]|FILE.yaml]...")
 @click.option("--all", "everything", is_flag=True, help="Every pipeline of kfp-pytorch.")
 @click.option(
     "--output",
@@ -24,8 +24,9 @@ from kfp_pytorch.cli.packages.find import Package
     "--launcher",
     default="",
     metavar="configmap|image=REF|package[=REQUIREMENT]",
-    help="Where the steps get the launcher from: the ConfigMap of manifests/ (which is the default "
-    "of a FILE.py), an image that has it, or a Python package that pip installs.",
+    help="Where the steps get the launcher from: the ConfigMap of manifests/, an image that has "
+    "it, or a Python package that pip installs. Default: configmap; a compiled YAML keeps what it "
+    "has.",
 )
 @click.option("--verbose", is_flag=True, help="Print how large the run's Workflow becomes.")
 def compile_command(
@@ -33,7 +34,8 @@ def compile_command(
 ) -> None:
     """Compile pipelines to YAML for a Kubeflow cluster.
 
-    PIPELINE is the name of one that comes with kfp-pytorch. Constants that cannot work, such as
+    PIPELINE is the name of one that comes with kfp-pytorch; a compiled YAML is checked and written
+    again, as with another --launcher. Constants that cannot work, such as
     num_nodes=0, are found here.
     """
     from kfp_pytorch.cli.packages import checks, find, parameters, workflow

@@ -23,7 +23,7 @@ def launcher() -> None:
 @click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="The cluster's file; otherwise KUBECONFIG, or ~/.kube/config.",
+    help="A kubeconfig file; default: $KUBECONFIG, else ~/.kube/config.",
 )
 def install(package: Path | None, namespace: str, kubeconfig: Path | None) -> None:
     """Install the ConfigMap with the launcher that PACKAGE asks for.

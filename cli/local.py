@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 root_option = click.option(
     "--root",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where claims, logs and runs are kept; KFP_PYTORCH_HOME, or ~/.kfp-pytorch.",
+    help="Where claims, logs and runs are kept; default: $KFP_PYTORCH_HOME, else ~/.kfp-pytorch.",
 )
 
 

@@ -30,7 +30,7 @@ class Request:
     resume: bool
 
 
-@click.command("run")
+@click.command("run", short_help="Run a pipeline's steps on this machine.")
 @click.argument("pipeline")
 @click.option(
     "--local", "locally", is_flag=True, help="The steps and their jobs run on this machine."
@@ -46,12 +46,15 @@ class Request:
     "given",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A parameter; may be repeated.",
+    help="A parameter; may be repeated. `kfp-pytorch params PIPELINE` lists them.",
 )
 @click.option("--keep", is_flag=True, help="Leave the local cluster and the endpoint up.")
 @click.option("--json", "as_json", is_flag=True, help="End with the summary as one JSON object.")
 @click.option(
-    "--resume", is_flag=True, help="Resume the pipeline's last run, from its checkpoints."
+    "--resume",
+    is_flag=True,
+    help="Resume the pipeline's last run, from its checkpoints and with its parameters; those "
+    "given with -p replace the ones of that run.",
 )
 @root_option
 def run(root: Path | None, **options: Any) -> None:

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ def summarise(package: Package, followed: Followed, place: Place, status: str) -
         "steps": [{"name": s.name, "status": s.status, "seconds": s.seconds} for s in steps],
         "metrics": _metrics(package, followed.steps),
         "model": {"storage_uri": str(parameters.get("storage_uri", ""))},
+        "folder": str(parameters.get("folder", "")),
         "endpoint": str(parameters.get("url", "")),
         "prediction": _prediction(parameters.get("sample_prediction")),
         "artifacts": _artifacts(package, followed.steps, place),
@@ -68,6 +70,7 @@ def empty(pipeline: str, status: str, error: str) -> dict[str, Any]:
         "steps": [],
         "metrics": {},
         "model": {"storage_uri": ""},
+        "folder": "",
         "endpoint": "",
         "prediction": None,
         "artifacts": {},
@@ -79,7 +82,7 @@ def error_of(followed: Followed) -> str:
     """Returns the failing step's own message, or what went wrong outside of a step."""
     step = followed.failed
     if step is None:
-        return followed.error or "The run ended without a word; its log is in the run's folder."
+        return followed.error or "The run ended without a message; its log is in the run's folder."
     silent = f"It said nothing, and ended with exit code {step.exit_code}."
     text = _own_words(step.stderr).strip() or step.message.strip() or silent
     return f"Step {step.name} failed.\n{text}"
@@ -97,8 +100,8 @@ def headline(error: str) -> str:
     shown = _TRACEBACK_HEAD.sub("", words) if _TRACEBACK.match(words) else words.split("\n\n")[0]
     if shown == words:
         return error
-    below = ", with what is said to be below" if re.search(r"\bbelow\b", shown) else ""
-    return f"{step}\n{shown}\nThe whole of what it said is above{below}."
+    last = "Only a part of its message is repeated here; all of it is in the step's output above."
+    return f"{step}\n{shown}\n{last}"
 
 
 def _own_words(stderr: str) -> str:
@@ -146,9 +149,14 @@ def _details(summary: dict[str, Any], kept: bool) -> list[tuple[str, str]]:
         shown = (f"{name} {value:.4g}" for name, value in summary["metrics"].items())
         details.append(("metrics", ", ".join(shown)))
     artifacts = summary["artifacts"].items()
-    details += [(n, at) for n, at in artifacts if n.rpartition(".")[2] not in _NOT_SHOWN]
-    if summary["model"]["storage_uri"]:
-        details.append(("model at", summary["model"]["storage_uri"]))
+    for name, at in artifacts:
+        kind = name.rpartition(".")[2]
+        if kind not in _NOT_SHOWN:
+            command = "tensorboard --logdir " if kind == "tensorboard" else ""
+            details.append((name, command + (shlex.quote(at) if command else at)))
+    if uri := summary["model"]["storage_uri"]:
+        # Where nothing was exported, the component outputs the folder in its place.
+        details.append(("job's folder" if uri == summary["folder"] else "model at", uri))
     if summary["endpoint"]:
         note = "" if kept else "  (ended with this command; --keep leaves it up)"
         details.append(("endpoint", summary["endpoint"] + note))
@@ -204,9 +212,11 @@ def _artifacts(package: Package, steps: list[StepResult], place: Place) -> dict[
         # KFP names them in another order in each run.
         for output, artifact in sorted(step.artifacts.items()):
             places = {output: _openable(artifact["uri"], _type(package, step, output))}
-            folder = artifact.get("metadata", {}).get("folder")
+            metadata = artifact.get("metadata", {})
+            folder = metadata.get("folder")
             if isinstance(folder, str) and folder:
-                places |= _job_folders(place.local(folder))
+                exported = metadata.get("storage_uri", folder) != folder
+                places |= _job_folders(place.local(folder), exported=exported)
             for name, at in places.items():
                 # A further attempt of a step has the places of the one before.
                 if at not in found.values():
@@ -221,10 +231,13 @@ def _free_name(taken: dict[str, str], step: str, name: str) -> str:
     return next(free for free in names if free not in taken)
 
 
-def _job_folders(folder: str) -> dict[str, str]:
-    """Names what training left, if it left it: not every container keeps to the contract."""
+def _job_folders(folder: str, *, exported: bool) -> dict[str, str]:
+    """Names what training left, if it left it: not every container keeps to the contract.
+
+    `exported`: whether it reported an export. Of a folder elsewhere that is all that is known.
+    """
     places = {name: f"{folder}/{name}" for name in _JOB_FOLDERS}
-    return {name: at for name, at in places.items() if "://" in at or Path(at).is_dir()}
+    return {n: at for n, at in places.items() if (exported if "://" in at else Path(at).is_dir())}
 
 
 def _openable(uri: str, kind: str) -> str:

@@ -42,6 +42,19 @@ def output_of(run, step):
     return [each["parameterValues"]["Output"] for each in written]
 
 
+def test_the_parameters_of_a_pipeline_are_listed_with_type_default_and_description(cli):
+    result = cli("params", "train_and_serve")
+    assert result.exit_code == 0
+    assert '  dataset: string = "digits"  ' in result.output
+    assert "There is no pipeline 'nonsuch'" in cli("params", "nonsuch").output
+
+
+def test_each_command_fits_its_line_in_the_list_of_commands(cli):
+    _, _, commands = cli("--help").output.partition("Commands:\n")
+    assert commands.count("\n") == 5
+    assert "..." not in commands
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

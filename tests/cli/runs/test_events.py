@@ -145,16 +145,13 @@ ValueError: 2"""
             'Traceback (most recent call last):\n  File "x", line 1\n    raise\nE: two\nlines',
             "E: two\nlines",
         ),
+        ("It broke; the log is below.\n\nIts log:\n- x", "It broke; the log is below."),
     ],
 )
 def test_a_person_who_has_seen_a_step_say_it_is_told_the_gist_at_the_end(words, shown):
     told = summary.headline(f"Step train failed.\n{words}")
-    assert told == f"Step train failed.\n{shown}\nThe whole of what it said is above."
-
-
-def test_what_a_step_calls_below_is_looked_for_above_its_gist():
-    told = summary.headline("Step train failed.\nIt broke; the log is below.\n\nIts log:\n- x")
-    assert told.endswith("said is above, with what is said to be below.")
+    last = "Only a part of its message is repeated here; all of it is in the step's output above."
+    assert told == f"Step train failed.\n{shown}\n{last}"
 
 
 @pytest.mark.parametrize("error", ["Step gate failed.\nIt is under 0.9.", "KFP\n\nrefused it."])
@@ -209,7 +206,9 @@ def test_summary_names_metrics_artifacts_and_where_the_job_left_its_files(tmp_pa
 def test_the_artifacts_of_all_rounds_of_a_loop_are_named_and_those_of_an_attempt_once(tmp_path):
     lines = []
     for pod, uri in (("1", "/a"), ("2", "/b"), ("3", "/c"), ("4", "/d"), ("5", "/d")):
-        model = {"uri": uri, "metadata": {"folder": f"s3://bucket{uri}"}}
+        folder = f"s3://bucket{uri}"
+        metadata = {"folder": folder, "storage_uri": f"{folder}/export"}
+        model = {"uri": uri, "metadata": metadata}
         lines += [
             told("started", pod=pod),
             end(0, pod=pod, outputs={"artifacts": {"model": model}}),
@@ -225,7 +224,22 @@ def test_the_artifacts_of_all_rounds_of_a_loop_are_named_and_those_of_an_attempt
     }
     assert made["artifacts"]["checkpoints"] == "s3://bucket/a/checkpoints"
     assert made["artifacts"]["train[3].checkpoints"] == "s3://bucket/d/checkpoints"
-    assert "train.model" not in summary.text(made, 1.0, kept=False)
+    shown = summary.text(made, 1.0, kept=False)
+    assert "train.model" not in shown
+    assert "tensorboard --logdir s3://bucket/a/tensorboard\n" in shown
+
+
+def test_of_a_job_elsewhere_that_exported_nothing_the_folder_alone_is_named(tmp_path):
+    folder = "s3://bucket/key/job"
+    model = {"uri": "/model", "metadata": {"folder": folder, "storage_uri": folder}}
+    parameters = {"storage_uri": folder, "folder": folder}
+    followed, _ = follow(
+        told("started"),
+        end(0, outputs={"artifacts": {"model": model}, "parameters": parameters}),
+    )
+    made = summary.summarise(PACKAGE, followed, summary.Place(tmp_path, None), "succeeded")
+    assert list(made["artifacts"]) == ["model"]
+    assert summary.text(made, 1.0, kept=False).endswith(f"\n  job's folder  {folder}")
 
 
 def test_terminal_shows_what_the_program_says_and_not_how_kfp_started_it(capsys):
