@@ -50,7 +50,7 @@ class ContainerState:
         return self.ended.get("exitCode") == 0
 
     @property
-    def has_run(self) -> bool:
+    def is_restarting(self) -> bool:
         """Whether it waits for a restart."""
         return "waiting" in self.state and bool(self.last_state)
 
@@ -72,9 +72,9 @@ def phase(
             return "Failed"
         if not (container.ended or container.initialized):
             return "Pending"
-    if any("waiting" in each.state and not each.has_run for each in main):
+    if any("waiting" in each.state and not each.is_restarting for each in main):
         return "Pending"
-    active = any(each.running or each.has_run for each in (*main, *sidecars))
+    active = any(each.running or each.is_restarting for each in (*main, *sidecars))
     if active or restart_policy == "Always" or (failed and restart_policy == "OnFailure"):
         return "Running"
     return "Failed" if failed else "Succeeded"
