@@ -32,7 +32,8 @@ from kfp_pytorch.launcher.runtime.printing import print_error, write_termination
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # How long a deletion is repeated, in seconds: longer than most pods live after SIGTERM.
 GRACE = 120.0
-# After so many seconds without success, the termination message says so: SIGKILL may come.
+# After so many seconds without success, the log and the termination message say so: SIGKILL may
+# come.
 _REPORT_AFTER = 3.0
 # In seconds. A server that starts may not know a kind for a moment, and an object may be written at
 # the moment of its deletion.
@@ -196,7 +197,7 @@ class Stopper:
         """Handles a signal."""
         self._signalled = True
         started, message = time.monotonic(), "Stopped by a signal"
-        # The step may still read its inputs, and a job of an earlier try may be alive.
+        # The step may still read its inputs, and a job of an earlier attempt may be alive.
         self._target_known.wait(self._grace)
         target = self._target
         if target is not None:
@@ -206,8 +207,7 @@ class Stopper:
         message += "."
         if target is not None and target.folder:
             message += f" Its folder, for resume_from: {target.folder}"
-        write_termination_message(message)
-        print_error(message)
+        _tell(message)
         # Last, as the main thread then ends the process.
         self._done.set()
         self._leave(EXIT_TERMINATED)
@@ -218,8 +218,12 @@ class Stopper:
             return f"{what} is left as it is, for cleanup is 'never'"
         if target.is_drain():
             return f"this pod is being deleted, so {what} is left for a retry of the step to adopt"
-        not_yet = f"Stopped by a signal; {what} could not be deleted yet, trying again."
-        report = threading.Timer(_REPORT_AFTER, write_termination_message, [not_yet])
+        not_yet = (
+            f"Stopped by a signal; {what} could not be deleted yet, trying again for up to "
+            f"{self._grace:.0f} s. Another signal does not shorten this; SIGKILL does, and leaves "
+            f"the {target.kind.kind} to be deleted by hand."
+        )
+        report = threading.Timer(_REPORT_AFTER, _tell, [not_yet])
         report.daemon = True
         report.start()
         try:
@@ -242,6 +246,11 @@ class Stopper:
         with contextlib.suppress(Exception):
             self.stop()
         self._leave(EXIT_TERMINATED)
+
+
+def _tell(message: str) -> None:
+    write_termination_message(message)
+    print_error(message)
 
 
 _current = Stopper()

@@ -42,7 +42,7 @@ def run(model: Artifact, predictions: Artifact, **inputs: Any) -> Outputs:
     seconds = time.monotonic() - started
     write(predictions, printable(_render(server.url, known, answers, seconds)))
     check(known, answers)
-    log(f"all {len(known)} answers are as known")
+    log(f"all {len(known)} answers are the expected ones")
     sample = printable(json.dumps(_rounded(answers[0]), ensure_ascii=False))
     return Outputs(correct=1.0, sample_prediction=sample)
 

@@ -39,6 +39,7 @@ _READS_A_POD = 5
 _PODS_WITH_EVENTS = 5
 _MOST_EVENTS = 200
 _MOST_PAST_PODS = 50
+_DELETED_LOG = "The log of {} was deleted with the pod."
 
 
 class Gatherer:
@@ -162,6 +163,12 @@ class Gatherer:
             self._reads[crash.pod] = reads + 1
             self._read_log(crash)
 
+    def record_streamed(self, tail: str) -> None:
+        """Records the lines of the first pod's log that were streamed, where it was not read."""
+        if tail and self.evidence.logs.setdefault(self.first_pod, tail) == tail:
+            lost = _DELETED_LOG.format(self.first_pod)
+            self.evidence.notes = [note for note in self.evidence.notes if note != lost]
+
     def read_events(self) -> None:
         """Reads the events about the job and about pods that do not run."""
         stuck = [p for p in self._kind.in_order(self.pods()) if not is_running_or_ended(p)]
@@ -259,7 +266,7 @@ class Gatherer:
             self.note(f"Logs could not be read: {error.message}")
             return
         except NotFound:
-            self.note(f"The log of {crash.pod} was deleted with the pod.")
+            self.note(_DELETED_LOG.format(crash.pod))
             return
         except StepError as error:
             self.note(f"The log of {crash.pod} could not be read: {error.short}")

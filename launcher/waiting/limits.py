@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits and beats of a wait. 0 means no limit for the first four.
+    """The limits and intervals of a wait. 0 means no limit for the first four.
 
     Attributes:
         unavailability_budget: How long the job may be unavailable before the step gives up.
         watch_idle: How long a watch may bring neither event nor bookmark; with the read that
             follows, an end is seen within five minutes.
-        pods_watch_lifetime: The same for a watch of pods, which has no idle timeout: many servers
-            send no bookmarks, and the pods are read again with each change of the job.
+        pods_watch_lifetime: After how long the server is asked to end a watch of pods. The client's
+            idle timeout is a tenth longer, so that it ends no quiet watch: many servers send no
+            bookmarks, and the pods are read again with each change of the job.
         slow_interval: Time between reads of pods that nothing else has caused, where watches of
             them bring nothing.
         log_idle: How long a followed log may bring nothing before it is reopened; it doubles up to

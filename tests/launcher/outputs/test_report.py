@@ -92,6 +92,10 @@ def test_it_tells_what_ran_where_and_for_how_long() -> None:
     assert "- could not read logs" in text
 
 
+def test_a_world_size_that_a_script_did_not_report_is_left_out() -> None:
+    assert "World size" not in report(Evidence(PYTORCH_JOB), Success("p", {"accuracy": 0.9}))
+
+
 def test_the_job_as_submitted_can_be_copied_out_again() -> None:
     text = report(Evidence(PYTORCH_JOB), num_nodes=2, args=["```", "ünï"])
     block = re.search(r"(`{3,})json\n(.*)\n\1", text, re.DOTALL)

@@ -255,8 +255,11 @@ def test_a_signal_while_the_server_is_away_says_that_the_job_is_not_deleted_yet(
     hands.fault(Answer(503), "delete", times=None)
     step.signal()
     hands.until(lambda: "could not be deleted yet" in step.message)
+    step.signal(signal.SIGINT)
     hands.server.faults.clear()
-    assert step.exit()[0] == 143
+    code, stderr = step.exit()
+    assert code == 143
+    assert stderr.count("Another signal does not shorten this; SIGKILL does") == 1
     assert " deleted. Its folder, for resume_from: pvc://kfp-pytorch/" in step.message
 
 

@@ -6,9 +6,10 @@ import time
 from typing import Any
 
 import pytest
-from harness.faults.actions import Reset
+from harness.faults.actions import Answer, Reset
 
 from kfp_pytorch.launcher.constants import POD
+from kfp_pytorch.launcher.errors import JobFailed
 
 Shown = Any
 
@@ -116,6 +117,22 @@ def test_a_pod_that_was_made_anew_goes_on_with_its_own_log(
     hands.until(lambda: shown() == ["line 1", "line 2"])
     hands.success(run.job)
     run.succeeded()
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_log_that_went_with_its_pod_is_missed_only_where_it_was_not_streamed(
+    step: Any, hands: Any, shown: Shown, streamed: bool
+) -> None:
+    run = start(step, hands)
+    if streamed:
+        hands.log(hands.running(run.job), lines(1))
+        hands.until(lambda: shown() == ["line 1"])
+    hands.fault(Answer(404), "get", "*/log", times=None)
+    hands.ended(run.job, 1)
+    hands.set_conditions(run.job, "Created", "Running=False", "Failed")
+    message = run.failed(JobFailed)
+    assert ("line 1" in message) is streamed
+    assert ("was deleted with the pod" in message) is not streamed
 
 
 ODD = "10%\r 20%\f page\x85 next\u2028 end"
