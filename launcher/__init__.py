@@ -20,7 +20,7 @@ def run_step(name: str, /, **inputs: Any) -> Any:
     Returns:
         What the step's `run` returns.
     """
-    # A signal waits until its handler is there: a job of an earlier try may be alive.
+    # A signal waits until its handler is there: a job of an earlier attempt may be alive.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     from kfp_pytorch.launcher.runtime import runner
 

@@ -1,4 +1,4 @@
-"""How a job that was adopted differs from the one that this try of the step would create."""
+"""How a job that was adopted differs from the one that this attempt of the step would create."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def other_inputs(kind: JobKind, found: Object, wanted: Object) -> str:
     if kind.num_nodes(found) != kind.num_nodes(wanted):
         parts.append(f"{kind.num_nodes(found)} nodes, not {kind.num_nodes(wanted)}")
     shown = f": it has {', '.join(parts)}" if parts else ""
-    words = "The job that was adopted was made from other inputs than this try of the step has"
+    words = "The job that was adopted was made from other inputs than this attempt of the step has"
     return f"{words}{shown}."
 
 

@@ -119,7 +119,7 @@ class _Ensurer:
                     return error
                 except (api_errors.Refused, api_errors.Forbidden) as error:
                     # Admission comes before the name is looked at: our own job may be what is over
-                    # the quota, created by an earlier try or by a create whose answer was lost.
+                    # the quota, created by an earlier attempt or by a create whose answer was lost.
                     if self._is_created():
                         return error
                     over_quota = _OVER_QUOTA in error.server_message

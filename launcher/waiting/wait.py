@@ -78,7 +78,7 @@ class Wait:
         self._read_since: set[str] = set()
         self._adopted = ensured.how == "adopted"
         self._pods_known_by = time.monotonic() + (_FIRST_LINE if self._adopted else 0.0)
-        # A job that ran before this try is not given up for what this try may not do.
+        # A job that ran before this attempt is not given up for what this attempt may not do.
         self._jobs.allowed = self._pods.allowed = self._adopted
         self._state = self._kind.read_state(ensured.job)
         gatherer.record_job(ensured.job, self._state, None)
@@ -109,8 +109,7 @@ class Wait:
             for follower in (self._jobs, self._pods, self._log):
                 follower.close()
             self._gatherer.note(self._log.note)
-            if self._log.tail():
-                self._gatherer.evidence.logs.setdefault(self._gatherer.first_pod, self._log.tail())
+            self._gatherer.record_streamed(self._log.tail())
 
     def _take_last_pod_events(self, end: End) -> None:
         """The watch of a job may be ahead of that of its pods, whose messages are the result."""
@@ -361,8 +360,8 @@ def announce(ensured: Ensured, title: str, folder: str) -> None:
     """Logs which job is waited for, and whether it was created or found."""
     words = {
         "created": f"created {title}",
-        "adopted": f"adopted {title}, which an earlier try of this step had made",
-        "finished": f"{title} of an earlier try of this step has succeeded; taking its result",
+        "adopted": f"adopted {title}, which an earlier attempt of this step had made",
+        "finished": f"{title} of an earlier attempt of this step has succeeded; taking its result",
     }[ensured.how]
     attempt = "" if ensured.attempt == 1 else f" (attempt {ensured.attempt})"
     log(f"{words}{attempt}; folder {folder}")

@@ -146,7 +146,7 @@ def test_keys_that_the_predictor_may_not_use_fail_the_deployment_with_the_place(
 
 
 def trained(package, where, **parameters):
-    """One try of the step that trains."""
+    """One attempt of the step that trains."""
     given = {
         "image": "train",
         "command": ["python", "-m", "kfp_pytorch.training"],

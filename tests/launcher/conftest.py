@@ -94,7 +94,7 @@ class Output:
 
 
 class Run:
-    """One try of the step, in a thread of its own."""
+    """One attempt of the step, in a thread of its own."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ def quick() -> Limits:
 
 @pytest.fixture(scope="session")
 def start_run() -> type[Run]:
-    """Starts one try of a step of any kind of job."""
+    """Starts one attempt of a step of any kind of job."""
     return Run
 
 
@@ -222,7 +222,7 @@ def later(clock: Clock, hands: Hands, told: list[str]) -> Callable[[Run, float],
 
 @pytest.fixture
 def step(kube: Kube, hands: Hands, tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    """`step(limits…, inputs…)`: starts a try of the step; of another one with `task`."""
+    """`step(limits…, inputs…)`: starts an attempt of the step; of another one with `task`."""
     runs: list[Run] = []
     before = set(threading.enumerate())
 

@@ -26,7 +26,7 @@ class Run:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the last try of every step succeeded."""
+        """Whether the last attempt of every step succeeded."""
         return all(tries[-1].code == 0 for tries in self.tries.values())
 
     @property
@@ -45,7 +45,7 @@ def run(package: Object, where: Where, attempt: Attempt | None = None, **argumen
     Args:
         package: Its specification, in image form.
         where: The run.
-        attempt: Runs one try of a step; by default it is left to run to its end.
+        attempt: Runs one attempt of a step; by default it is left to run to its end.
         **arguments: The pipeline's arguments; those left out have their defaults.
     """
     root = package["root"]

@@ -1,6 +1,6 @@
 """One step of a pipeline as KFP on Argo runs it, with what kfp.local does not do.
 
-- Its inputs and the URIs of its outputs are fixed once; every try of the step gets the same.
+- Its inputs and the URIs of its outputs are fixed once; every attempt of the step gets the same.
 - Input artifacts are downloaded whole before the program starts, from schemes that KFP knows.
 - Output artifacts are uploaded only after a success, their metadata in the form of ML Metadata.
 - The program is a child of KFP's launcher, with its output piped; on SIGTERM that dies at once,
@@ -53,7 +53,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Ended:
-    """How one try of a step ended.
+    """How one attempt of a step ended.
 
     Attributes:
         code: The exit code that Argo sees.
@@ -137,7 +137,7 @@ def drive(
         if value is None:
             raise ValueError(f"task {task}: cannot resolve the parameter {name!r}: it is null")
     outputs = component.get("outputDefinitions", {})
-    # A placeholder: each try has a container's folder of its own.
+    # A placeholder: each attempt has a container's folder of its own.
     local = "{container}/tmp/kfp/outputs"
     root = f"{PIPELINE_ROOT}/{where.setting.workflow}/{where.setting.run_id}/{task}/{uuid.uuid4()}"
     given = {
@@ -170,7 +170,7 @@ def drive(
 
 
 class Try:
-    """One try of a step: a pod."""
+    """One attempt of a step: a pod."""
 
     def __init__(
         self, task: Task, where: Where, number: int = 0, kill_after: float = KILL_AFTER

@@ -160,7 +160,7 @@ def _deployment(name: str) -> Object:
 
 
 class Step:
-    """One try of the step, in a thread of its own."""
+    """One attempt of the step, in a thread of its own."""
 
     def __init__(
         self, server: ThreadedServer, kube: Kube, timing: Timing, metadata: Object, inputs: Object

@@ -78,7 +78,7 @@ class Theatre:
         return self._forker.start(self._folder / str(self._number), **inputs)
 
     def prepare(self, story: Story) -> None:
-        """Leaves what an earlier try left that was killed in mid-wait."""
+        """Leaves what an earlier attempt left that was killed in mid-wait."""
         if not story.before:
             return
         self.hold(held=story.before == "running")

@@ -93,7 +93,7 @@ def test_another_image_and_command_of_an_adopted_job_are_logged_and_in_the_messa
     hands.job(first.job)
     second = step(image="train:2", command=["python", "other.py"], num_nodes=2)
     words = (
-        "The job that was adopted was made from other inputs than this try of the step has: it "
+        "The job that was adopted was made from other inputs than this attempt of the step has: it "
         "has image 'train:1', not 'train:2', another command, 1 nodes, not 2."
     )
     says(f"warning: {words}")

@@ -45,7 +45,7 @@ def test_a_job_of_an_earlier_version_is_adopted(
     run = step(**recorded["inputs"])
     says("running")
     assert told[0] == (
-        f"adopted PyTorchJob default/{run.job}, which an earlier try of this step had made; "
+        f"adopted PyTorchJob default/{run.job}, which an earlier attempt of this step had made; "
         f"folder pvc://kfp-pytorch/run-1/{run.job}"
     )
     assert [job["metadata"]["name"] for job in hands.jobs()] == [run.job]

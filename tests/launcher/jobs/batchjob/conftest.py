@@ -219,7 +219,7 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
 def step(
     controller: Controller, tmp_path: Path, start_run: Callable[..., Any], quick: Any
 ) -> Iterator[Callable[..., Any]]:
-    """`step(inputs…)`: starts a try of a step that runs a Job."""
+    """`step(inputs…)`: starts an attempt of a step that runs a Job."""
     runs: list[Any] = []
     before = set(threading.enumerate())
     kube = connected(controller.server)

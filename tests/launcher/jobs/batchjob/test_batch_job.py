@@ -40,7 +40,7 @@ def test_a_second_try_adopts_the_job(step: Any, controller: Any, told: Any) -> N
     first = step()
     controller.running(first.job)
     second = step()
-    adopted = f"adopted Job default/{first.job}, which an earlier try of this step had made"
+    adopted = f"adopted Job default/{first.job}, which an earlier attempt of this step had made"
     controller.hands.until(lambda: any(line.startswith(adopted) for line in told))
     controller.success(first.job, RESULT)
     assert first.succeeded() == second.succeeded()
