@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from kfp_pytorch.components import forms
 from kfp_pytorch.components.descriptions import shortened
 
 
-class _Uncached(PythonComponent):  # type: ignore[misc]
+class LauncherComponent(PythonComponent):  # type: ignore[misc]
     """A component whose tasks have caching off, unless they switch it on again.
 
     KFP's cache knows a task by its inputs. It does not know what the task does on the cluster, nor
@@ -22,6 +23,7 @@ class _Uncached(PythonComponent):  # type: ignore[misc]
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> PipelineTask:
+        """Makes a task of the component in a pipeline."""
         task = super().__call__(*args, **kwargs)
         # Called outside of a pipeline, kfp.local has run it by now and lets nothing be set.
         if task.state is TaskState.FUTURE:
@@ -30,7 +32,8 @@ class _Uncached(PythonComponent):  # type: ignore[misc]
 
     @property
     def pipeline_spec(self) -> Any:
-        # What is compiled of a component alone: KFP makes its only task anew.
+        """The component compiled alone."""
+        # KFP makes its only task anew.
         spec = super().pipeline_spec
         for task in spec.root.dag.tasks.values():
             task.caching_options.enable_cache = False
@@ -50,7 +53,7 @@ def define(func: Callable[..., Any], task_settings: Mapping[str, bool]) -> Any:
     func.__doc__ = written
     container = component.component_spec.implementation.container
     container.command = forms.configmap_command(container.command, func.__module__, func.__name__)
-    return _with_signature(_Uncached(component.component_spec, func))
+    return _with_signature(LauncherComponent(component.component_spec, func))
 
 
 def _with_signature(component: dsl.PythonComponent) -> dsl.PythonComponent:
@@ -69,7 +72,8 @@ def _with_signature(component: dsl.PythonComponent) -> dsl.PythonComponent:
     lines = "".join(f"    {parameter},\n" for parameter in taken.values())
     component.__signature__ = inspect.Signature(list(taken.values()))
     component.__name__ = function.__name__
-    component.__doc__ = f"{function.__name__}(\n{lines})\n\n{inspect.getdoc(function)}"
+    about = re.sub("^    task_config: .*\n", "", inspect.getdoc(function) or "", flags=re.MULTILINE)
+    component.__doc__ = f"{function.__name__}(\n{lines})\n\n{about}"
     return component
 
 
