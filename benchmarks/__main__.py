@@ -2,14 +2,10 @@
 
     python -m benchmarks
 
-One JSON object a figure. `--help` of each benchmark names its figures:
-
-- benchmarks.package: container_bytes_max and others, the sizes of a compiled pipeline
-- benchmarks.launcher: detection_p99_s and others, what the launcher costs and how fast it is
-- with GPUs, benchmarks.parallel: fsdp2_tokens_s_gpu and others, a transformer over all of them
-- with GPUs, benchmarks.checkpoint: checkpoint_stall_s and others
-- with GPUs, benchmarks.training telemetry jpeg input: telemetry_ratio, jpeg_ratio and others
-- not among them, benchmarks.telemetry: telemetry_step_us and others, on a CPU
+It runs benchmarks.package (container_bytes_max and others) and benchmarks.launcher (detection_p99_s
+and others). Where there are GPUs, it also runs benchmarks.parallel (fsdp2_tokens_s_gpu and others),
+benchmarks.checkpoint (checkpoint_stall_s and others) and benchmarks.training (telemetry_ratio,
+jpeg_ratio and others). `--help` of each names all of its figures.
 """
 
 from __future__ import annotations

@@ -10,12 +10,9 @@ from collections.abc import Sequence
 
 def parser(name: str, about: str | None) -> argparse.ArgumentParser:
     """Makes the parser of `python -m NAME`, whose help is the module's docstring as it is."""
-    return argparse.ArgumentParser(
-        prog=f"python -m {name}",
-        description=about,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = argparse.ArgumentParser(f"python -m {name}", description=about, allow_abbrev=False)
+    made.formatter_class = argparse.RawDescriptionHelpFormatter
+    return made
 
 
 def show(figure: str, value: float, unit: str, against: str) -> None:

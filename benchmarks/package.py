@@ -7,7 +7,6 @@ workflow_bytes_train_and_serve and workflow_bytes_sweep (the Workflow at the end
 """
 
 import json
-from collections.abc import Sequence
 
 from kfp import dsl
 
@@ -37,7 +36,7 @@ def sweep(image: str = "registry.example.com/kfp-pytorch-training:1"):
         kserve_predict(url=service.outputs["cluster_url"], model=job.outputs["model"])
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(words: list[str] | None = None) -> None:
     """Shows the figures of each form. `words`: the command line's, as everywhere here."""
     parser("benchmarks.package", __doc__).parse_args(words)
     shipped = find.find_one("train_and_serve")

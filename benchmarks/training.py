@@ -62,9 +62,8 @@ AMP_BATCH = 256
 def main() -> None:
     """Runs what was asked for and prints one figure a line."""
     options = parser("benchmarks.training", __doc__)
-    options.add_argument(
-        "what", nargs="+", choices=("one", "telemetry", "jpeg", "input", "scaling")
-    )
+    whats = ("one", "telemetry", "jpeg", "input", "scaling")
+    options.add_argument("what", nargs="+", choices=whats)
     options.add_argument("--baseline", type=Path, help="the plain loop to compare with")
     options.add_argument("--gpus", type=int, default=4)
     options.add_argument("--models", nargs="+", default=[RESNET, VIT], help="those of `one`")

@@ -6,9 +6,7 @@ prints one JSON object a figure: {"figure", "value", "unit", "against"}. The API
 all that a client sees; the operator and the kubelet follow a script. Without PART, all of it is
 measured, which takes about ten minutes, most of which is waiting. Parts and their figures:
 
-- bootstrap: bootstrap_s
-- overhead: step_overhead_s
-- detection: detection_p99_s
+- bootstrap: bootstrap_s; overhead: step_overhead_s; detection: detection_p99_s
 - hours: detection_poll_p99_s, detection_silent_max_s, requests_per_hour, requests_ratio,
   launcher_cpu_s_per_hour, rss_over_imports_mb
 - stops: sigterm_to_delete_p99_ms, sigterm_to_delete_{known,asked}_DELAYms_server_p99_ms
@@ -19,7 +17,7 @@ measured, which takes about ten minutes, most of which is waiting. Parts and the
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -53,7 +51,7 @@ PARTS: dict[str, Part] = {
 }
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(words: list[str] | None = None) -> None:
     """Measures the parts that are named, or all. `words`: the command line's."""
     options = parser("benchmarks.launcher", __doc__)
     options.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))

@@ -149,11 +149,8 @@ def _details(summary: dict[str, Any], kept: bool) -> list[tuple[str, str]]:
         shown = (f"{name} {value:.4g}" for name, value in summary["metrics"].items())
         details.append(("metrics", ", ".join(shown)))
     artifacts = summary["artifacts"].items()
-    for name, at in artifacts:
-        kind = name.rpartition(".")[2]
-        if kind not in _NOT_SHOWN:
-            command = "tensorboard --logdir " if kind == "tensorboard" else ""
-            details.append((name, command + (shlex.quote(at) if command else at)))
+    shown = ((n, at, n.rpartition(".")[2]) for n, at in artifacts)
+    details += [(n, _command(kind, at)) for n, at, kind in shown if kind not in _NOT_SHOWN]
     if uri := summary["model"]["storage_uri"]:
         # Where nothing was exported, the component outputs the folder in its place.
         details.append(("job's folder" if uri == summary["folder"] else "model at", uri))
@@ -163,6 +160,10 @@ def _details(summary: dict[str, Any], kept: bool) -> list[tuple[str, str]]:
     if summary["prediction"]:
         details.append(("prediction", json.dumps(summary["prediction"])))
     return details
+
+
+def _command(kind: str, at: str) -> str:
+    return f"tensorboard --logdir {shlex.quote(at)}" if kind == "tensorboard" else at
 
 
 def _prediction(text: Any) -> Any:

@@ -32,8 +32,7 @@ from kfp_pytorch.launcher.runtime.printing import print_error, write_termination
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # How long a deletion is repeated, in seconds: longer than most pods live after SIGTERM.
 GRACE = 120.0
-# After so many seconds without success, the log and the termination message say so: SIGKILL may
-# come.
+# After so many seconds without success, log and termination message say so: SIGKILL may come.
 _REPORT_AFTER = 3.0
 # In seconds. A server that starts may not know a kind for a moment, and an object may be written at
 # the moment of its deletion.
@@ -220,8 +219,7 @@ class Stopper:
             return f"this pod is being deleted, so {what} is left for a retry of the step to adopt"
         not_yet = (
             f"Stopped by a signal; {what} could not be deleted yet, trying again for up to "
-            f"{self._grace:.0f} s. Another signal does not shorten this; SIGKILL does, and leaves "
-            f"the {target.kind.kind} to be deleted by hand."
+            f"{self._grace:g} s. Another signal does not shorten this; SIGKILL does, but leaves it."
         )
         report = threading.Timer(_REPORT_AFTER, _tell, [not_yet])
         report.daemon = True

@@ -134,17 +134,13 @@ def _build(
 
 def _left_alone(error: CannotObserve, target: Target) -> CannotObserve:
     job = f"{target.kind.kind} {target.kube.namespace}/{target.name}"
-    next_attempt = (
-        f"The next attempt of this step adopts it. Its folder, for resume_from: {target.folder}"
-    )
+    then = f"The next attempt of this step adopts it. Its folder, for resume_from: {target.folder}"
     if not target.uid:
         return CannotObserve(
             f"{error.message}\nWhether {job} was created is not known: look for it when the "
-            f"cluster answers again. {next_attempt}"
+            f"cluster answers again. {then}"
         )
-    return CannotObserve(
-        f"{error.message}\n{job} was left as it is: it may still run. {next_attempt}"
-    )
+    return CannotObserve(f"{error.message}\n{job} was left as it is: it may still run. {then}")
 
 
 def _outcome(evidence: Evidence) -> Outcome:
