@@ -149,8 +149,8 @@ def _details(summary: dict[str, Any], kept: bool) -> list[tuple[str, str]]:
         shown = (f"{name} {value:.4g}" for name, value in summary["metrics"].items())
         details.append(("metrics", ", ".join(shown)))
     artifacts = summary["artifacts"].items()
-    shown = ((n, at, n.rpartition(".")[2]) for n, at in artifacts)
-    details += [(n, _command(kind, at)) for n, at, kind in shown if kind not in _NOT_SHOWN]
+    kinds = ((name, name.rpartition(".")[2], at) for name, at in artifacts)
+    details += [(n, _command(kind, at)) for n, kind, at in kinds if kind not in _NOT_SHOWN]
     if uri := summary["model"]["storage_uri"]:
         # Where nothing was exported, the component outputs the folder in its place.
         details.append(("job's folder" if uri == summary["folder"] else "model at", uri))
