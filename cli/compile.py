@@ -46,7 +46,11 @@ def compile_command(
             f"Name a pipeline ({', '.join(find.shipped())}) or a FILE.py, or use --all."
         )
     found = [package for name in dict.fromkeys(names) for package in find.find(name)]
+    targets = _targets(found, output)
+    found = [_with_launcher(package, launcher) for package in found]
     for package in found:
+        # Its size first: the inputs are checked for every iteration of a loop.
+        workflow.check(package, verbose=verbose)
         checks.check(package)
         for name in parameters.passed_as_none(package):
             click.echo(
@@ -54,10 +58,6 @@ def compile_command(
                 f"{parameters.NO_NONE}",
                 err=True,
             )
-    targets = _targets(found, output)
-    found = [_with_launcher(package, launcher) for package in found]
-    for package in found:
-        workflow.check(package, verbose=verbose)
     for package, target in zip(found, targets, strict=True):
         _write(package, target)
 
