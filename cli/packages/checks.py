@@ -138,8 +138,8 @@ def _check_pod(template: dict[str, Any], task: str) -> None:
 
 def _kserve_deploy(task: KnownTask) -> None:
     uri, metadata = _imported(task)
-    given = {"service_name": _ANY_NAME, **task.inputs}
-    inputs = service_manifest.parse_inputs(uri, metadata, **given)
+    unknown = dict.fromkeys({"service_name", "runtime"} & task.unknown, _ANY_NAME)
+    inputs = service_manifest.parse_inputs(uri, metadata, **task.inputs, **unknown)
     service_manifest.check_host(inputs.service_name, inputs.namespace or _ANY_NAME)
     if uri.partition("://")[0] not in _KFP_SCHEMES:
         click.echo(
@@ -160,7 +160,8 @@ def _imported(task: KnownTask) -> tuple[str, dict[str, Any]]:
 
 def _metric_gate(task: KnownTask) -> None:
     # A threshold that only the run knows is one that leaves something to pass and to refuse.
-    unknown = {name: 0.0 for name in ("minimum", "maximum") if name in task.unknown}
+    pairs = (("minimum", "maximum"), ("maximum", "minimum"))
+    unknown = {name: task.inputs.get(other, 0.0) for name, other in pairs if name in task.unknown}
     inputs = metric_gate.parse_inputs(**task.inputs, **unknown)
     if not _is_share(task):
         return

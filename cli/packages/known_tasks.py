@@ -14,7 +14,7 @@ from typing import Any
 
 from kfp_pytorch.cli.packages.find import Package
 from kfp_pytorch.components import forms
-from kfp_pytorch.local.kfp import task_settings
+from kfp_pytorch.local.kfp import conditions, task_settings
 
 _REFERENCE = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 _WHOLE = re.compile(r"\{\{\$[^{}]*\}\}")
@@ -61,7 +61,9 @@ def _walk(
         child = spec["components"][task["componentRef"]["name"]]
         inputs = known_inputs(task, known)
         if "dag" in child:
-            for iteration in _iterations(task, defaults(child, task) | inputs):
+            inputs = defaults(child, task) | inputs
+            # The defaults of a pipeline need not suit a branch that does not run with them.
+            for iteration in _iterations(task, inputs if _runs(task, inputs) else {}):
                 yield from _walk(spec, child, iteration)
             continue
         executor = (
@@ -88,6 +90,16 @@ def _walk(
             for name, source in artifacts.items()
         }
         yield replace(one, sources={n: found[m] for n, m in makers.items() if m in found})
+
+
+def _runs(task: dict[str, Any], inputs: dict[str, Any]) -> bool:
+    """Whether a group of tasks is known to run: its condition, if it has one, holds."""
+    condition = task.get("triggerPolicy", {}).get("condition", "")
+    try:
+        return conditions.holds(condition, inputs.get)
+    # What a person wrote in a YAML file may be no condition at all.
+    except Exception:
+        return False
 
 
 def defaults(component: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:

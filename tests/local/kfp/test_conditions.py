@@ -71,3 +71,19 @@ def test_what_nothing_made_does_not_hold_and_what_cannot_be_compared_is_an_error
 
 def test_no_condition_holds():
     assert holds("", {}.get)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "().__class__ == 1",
+        "1.0.__class__ == 1",
+        "f'{().__class__}' == 'a'",
+        "'''a'b'''. real == 'c'",
+        '"a" == "a"',
+        "[] == 1",
+    ],
+)
+def test_what_kfp_does_not_compile_is_not_evaluated(condition):
+    with pytest.raises(ValueError, match="is none that KFP compiles"):
+        holds(condition, {}.get)
