@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
 from google.protobuf import json_format
-from kfp.dsl import component_factory
+from kfp import components
+from kfp.dsl import component_factory, graph_component
 from packaging.requirements import InvalidRequirement, Requirement
 
 from kfp_pytorch import __version__
@@ -40,7 +42,8 @@ Object = dict[str, Any]
 def with_launcher(spec: Object, launcher: str) -> Object:
     """Turns a pipeline package into the form that a text names.
 
-    Only this project's steps change; all others, their images and what they install stay.
+    Only this project's steps change; all others, their images and what they install stay. So does
+    an image that the author of the pipeline gave a step, but for the form `image`.
 
     Args:
         spec: The pipeline's specification (the first document of a compiled YAML), parsed.
@@ -68,7 +71,8 @@ def pipeline_with_launcher(pipeline: Any, launcher: str) -> Any:
     """Turns a pipeline into the form that a text names, before it is compiled or submitted.
 
     Args:
-        pipeline: What `dsl.pipeline` made.
+        pipeline: What `dsl.pipeline` made; or a component, or a compiled pipeline that
+            `kfp.components` loaded.
         launcher: As for `with_launcher`.
 
     Returns:
@@ -77,6 +81,11 @@ def pipeline_with_launcher(pipeline: Any, launcher: str) -> Any:
     Raises:
         ValueError: As for `with_launcher`.
     """
+    if not isinstance(pipeline, graph_component.GraphComponent):
+        spec = with_launcher(json_format.MessageToDict(pipeline.pipeline_spec), launcher)
+        platform = json_format.MessageToDict(pipeline.platform_spec)
+        documents = [spec, *([platform] if platform else [])]
+        return components.load_component_from_text(yaml.safe_dump_all(documents))
     result = copy.deepcopy(pipeline)
     message = result.pipeline_spec.deployment_spec
     spec = {"deploymentSpec": json_format.MessageToDict(message)}
@@ -100,7 +109,7 @@ def package_form(spec: Object, requirement: str) -> Object:
     """
     try:
         # What pip would refuse in each step, its own parser refuses here. It wants a URL named.
-        url = re.match(r"/|\w+://", requirement)
+        url = re.match(r"\.{0,2}/|[\w+.-]+://", requirement)
         Requirement(f"wheel @ {requirement}" if url else requirement)
         unusable = bool(_NO_REQUIREMENT.search(requirement))
     except InvalidRequirement:
@@ -143,8 +152,10 @@ def _changed(
 ) -> Object:
     result = copy.deepcopy(spec)
     for container, module, function in _steps(result):
-        container["image"] = image
         run = _run(container["command"])
+        # Any image will do for a step that installs KFP: one that its author chose stays.
+        if not install or container["command"][:-1] == run:
+            container["image"] = image
         container["command"] = [*install, *run, source(module, function)]
     return result
 

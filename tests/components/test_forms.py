@@ -5,7 +5,7 @@ import json
 
 import pytest
 import yaml
-from kfp import compiler, dsl
+from kfp import compiler, components, dsl, kubernetes
 
 from kfp_pytorch.components import bundle, forms, metric_gate, pytorch_job
 
@@ -118,6 +118,55 @@ def test_a_pipeline_in_python_takes_a_form_before_it_is_compiled(spec, launcher,
     assert compiled(tmp_path) == spec
 
 
+@pytest.mark.parametrize("launcher", FORMS)
+def test_a_component_alone_takes_a_form_as_it_is_and_in_a_pipeline(launcher, tmp_path):
+    made = forms.pipeline_with_launcher(pytorch_job, launcher)
+
+    @dsl.pipeline(name="around")
+    def around():
+        made(image="i")
+
+    wanted = forms.with_launcher(compiled(tmp_path, pytorch_job), launcher)
+    assert compiled(tmp_path, made) == wanted
+    used = compiled(tmp_path, around)
+    assert container(used, "pytorch-job") == container(wanted, "pytorch-job")
+
+
+@pytest.mark.parametrize("launcher", FORMS)
+def test_a_loaded_pipeline_takes_a_form_and_keeps_what_kubernetes_is_asked_for(launcher, tmp_path):
+    @dsl.pipeline(name="tolerating")
+    def tolerating():
+        kubernetes.add_toleration(pytorch_job(image="i"), key="gpu", operator="Exists")
+
+    compiler.Compiler().compile(tolerating, str(tmp_path / "a.yaml"))
+    loaded = components.load_component_from_file(str(tmp_path / "a.yaml"))
+    made = forms.pipeline_with_launcher(loaded, launcher)
+    compiler.Compiler().compile(made, str(tmp_path / "b.yaml"))
+    before, after = (
+        list(yaml.safe_load_all((tmp_path / name).read_text())) for name in ("a.yaml", "b.yaml")
+    )
+    assert after == [forms.with_launcher(before[0], launcher), before[1]]
+
+
+def test_an_image_that_the_author_gave_a_step_stays_where_any_image_will_do(tmp_path):
+    @dsl.pipeline(name="mirrored")
+    def mirrored(chosen: str = "mirror.corp/python:3.13"):
+        pytorch_job(image="i").set_container_image("mirror.corp/python:3.12")
+        metric_gate(metrics=pytorch_job(image="i").outputs["metrics"], minimum=0.5)
+        pytorch_job(image="i").set_container_image(chosen)
+
+    spec = compiled(tmp_path, mirrored)
+    images = {e["container"]["image"] for e in spec["deploymentSpec"]["executors"].values()}
+    assert len(images) == 3
+    for launcher in ("configmap", "package", "package=x==1"):
+        made = forms.with_launcher(forms.with_launcher(spec, "package"), launcher)
+        for label, executor in made["deploymentSpec"]["executors"].items():
+            before = spec["deploymentSpec"]["executors"][label]["container"]["image"]
+            assert executor["container"]["image"] == before
+    made = forms.with_launcher(spec, "image=launcher:1")["deploymentSpec"]["executors"]
+    assert {executor["container"]["image"] for executor in made.values()} == {"launcher:1"}
+
+
 def test_a_package_with_an_importer_or_no_command_passes():
     executors = {"exec-a": {"importer": {}}, "exec-b": {"container": {"image": "i"}}}
     spec = {"deploymentSpec": {"executors": executors}}
@@ -151,6 +200,10 @@ def test_a_requirement_that_a_shell_would_take_apart_or_pip_refuse_is_refused(sp
         "x @ https://a/b.whl",
         "https://a/b.whl#sha256=0",
         "/wheels/b.whl",
+        "./b.whl",
+        "git+https://a/b.git@v1#subdirectory=c",
+        "git+ssh://git@a/b.git",
+        "x @ git+https://a/b.git",
     ],
 )
 def test_what_pip_takes_is_taken(spec, requirement):
