@@ -215,7 +215,8 @@ def _lost_item(problem: str) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        # Editors on Windows write a byte order mark, before which no comment would be found.
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise click.ClickException(
             f"Cannot read {path}: {error.strerror or error}. Name a compiled pipeline; "

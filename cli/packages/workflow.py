@@ -140,7 +140,7 @@ def _step(
     command = [*container.get("command", []), *container.get("args", [])]
     given = [_executor_input(component, inputs), _compact(component), *command, _POD]
     patch = _size(_compact({**container, "command": given, "args": []}))
-    tries = 1 + int(task.get("retryPolicy", {}).get("maxRetryCount", 0))
+    tries = 1 + max(0, int(task.get("retryPolicy", {}).get("maxRetryCount", 0)))
     annotations = _size(_compact(config))
     return 2 * sum(parts) + (5 + tries) * (patch + annotations) + (7 + tries) * _NODE
 

@@ -151,3 +151,12 @@ def test_annotations_may_be_text(tmp_path, cli):
     result = cli("run", path, "--local", *names, "--root", tmp_path / "home")
     assert result.exit_code == 0, result.output
     assert "a b 0.75" in result.output
+
+
+def test_a_byte_order_mark_does_not_cost_the_file_its_comments(mine, cli, tmp_path):
+    path = tmp_path / "adding.yaml"
+    assert cli("compile", f"{mine}:adding", "--output", path).exit_code == 0
+    before = path.read_bytes()
+    path.write_bytes(b"\xef\xbb\xbf" + before)
+    assert cli("compile", path, "--output", path).exit_code == 0
+    assert path.read_bytes() == before

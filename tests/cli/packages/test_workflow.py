@@ -98,6 +98,16 @@ def test_a_loop_counts_with_its_iterations(tmp_path):
     assert many.unknown_loops == set()
 
 
+def test_a_negative_number_of_retries_counts_as_none(tmp_path):
+    path = pipelines(tmp_path)
+    text, plain = path.read_text(), estimate(path, "looping")
+    for retries, same in ((-1, True), (0, True), (2, False)):
+        path.write_text(text.replace("small()", f"small().set_retry(num_retries={retries})"))
+        nodes = estimate(path, "looping").steps["small"]
+        assert (nodes < plain.steps["small"] + 500) is same
+        assert nodes >= plain.steps["small"]
+
+
 def test_a_loop_over_what_a_step_returns_counts_once_with_a_warning(tmp_path, cli):
     path = pipelines(tmp_path, 1000)
     (loop,) = estimate(path, "unknown").unknown_loops
