@@ -26,7 +26,7 @@ from kfp_pytorch.local.kfp import runner, step
 from kfp_pytorch.local.kfp.runner import Run
 from kfp_pytorch.local.processes import guarded
 
-# A launcher needs this long to delete its job, and the steps' stand-in to end what is left.
+# A launcher needs this long to delete its job, and `local/kfp/step.py` to end the rest.
 GRACE_SECONDS = step.GRACE_SECONDS + 3
 # What Argo calls the ends of a Workflow.
 _PHASES = {"succeeded": "Succeeded", "failed": "Failed", "terminated": "Failed"}

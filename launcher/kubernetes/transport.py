@@ -293,8 +293,8 @@ def _unavailable_message(error: ApiError, waited: float) -> str:
         advice = ""
     elif error.status:
         advice = (
-            "Something answered, but not as it should: an administrator looks at the API server, "
-            "and at the webhook or the proxy if one is named."
+            "That is no answer of a working API server: ask an administrator to check it, and the "
+            "webhook or the proxy if one is named."
         )
     said = error.message.rstrip(".")
     message = f"Could not observe the cluster: tried for {waited:.0f} s, the last time: {said}."
