@@ -57,15 +57,18 @@ class Credentials:
 def load(environ: Mapping[str, str] = os.environ, account: Path = SERVICE_ACCOUNT) -> Credentials:
     """Reads the credentials from disk.
 
-    KUBECONFIG comes first, where it is set (a local run may itself run in a pod), then the
-    pod's service account, then the default kubeconfig.
+    KUBECONFIG comes first, where it names a file (a local run may itself run in a pod), then the
+    pod's service account, then the default kubeconfig. In a step's pod it may be set for the
+    training pods, which have such a file.
 
     `account`: the folder that the service account is mounted in. Raises NoCluster: there are none,
     or they cannot be read.
     """
-    if environ.get("KUBECONFIG"):
-        return _from_kubeconfig(environ["KUBECONFIG"], f"KUBECONFIG={environ['KUBECONFIG']}")
-    if environ.get("KUBERNETES_SERVICE_HOST") and (account / "token").is_file():
+    named = environ.get("KUBECONFIG", "")
+    in_pod = environ.get("KUBERNETES_SERVICE_HOST") and (account / "token").is_file()
+    if named and (_files(named) or not in_pod):
+        return _from_kubeconfig(named, f"KUBECONFIG={named}")
+    if in_pod:
         return _from_service_account(environ, account)
     if Path(_DEFAULT_KUBECONFIG).expanduser().is_file():
         return _from_kubeconfig(_DEFAULT_KUBECONFIG, _DEFAULT_KUBECONFIG)
@@ -143,8 +146,7 @@ def _merged(paths: str, source: str) -> dict[str, Any]:
     Paths in a file are relative to it: each entry keeps its folder.
     """
     merged: dict[str, Any] = {part: [] for part in _PARTS}
-    files = [Path(p).expanduser() for p in paths.split(os.pathsep) if p]
-    for file in (f for f in files if f.is_file()):
+    for file in _files(paths):
         content = _content(file)
         for part in _PARTS:
             merged[part] += [{**each, "folder": file.parent} for each in content.get(part) or []]
@@ -158,9 +160,21 @@ def _merged(paths: str, source: str) -> dict[str, Any]:
     return merged
 
 
-def _content(file: Path) -> dict[str, Any]:
-    import yaml
+def _files(paths: str) -> list[Path]:
+    """The files of a KUBECONFIG list that are there."""
+    named = [Path(path).expanduser() for path in paths.split(os.pathsep) if path]
+    return [file for file in named if file.is_file()]
 
+
+def _content(file: Path) -> dict[str, Any]:
+    try:
+        import yaml
+    except ImportError as error:
+        raise NoCluster(
+            f"The kubeconfig {file} cannot be read: PyYAML is not installed, as in a step's image. "
+            "A step uses its pod's service account: leave KUBECONFIG unset, or set it for the "
+            "training pods alone, by the input env."
+        ) from error
     try:
         # From a stream: then what YAML says of a mistake names the file.
         with file.open(encoding="utf-8") as stream:

@@ -102,6 +102,23 @@ def test_a_kubeconfig_that_was_set_goes_before_the_service_account(tmp_path: Pat
     assert load(environ, tmp_path).server == "http://127.0.0.1:1"
 
 
+def test_a_variable_that_the_training_pods_alone_have_a_file_for_leaves_a_step_its_account(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "token").write_text("t")
+    (tmp_path / "ca.crt").write_text(Path(__import__("certifi").where()).read_text())
+    environ = {"KUBECONFIG": "/in/the/training/pod", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    assert load(environ, tmp_path).server == "https://10.0.0.1:443"
+
+
+def test_a_kubeconfig_in_a_step_which_has_no_pyyaml_says_whose_it_should_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(NoCluster, match=r"PyYAML is not installed.* by the input env"):
+        load({"KUBECONFIG": str(kubeconfig(tmp_path / "config", {}))})
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
