@@ -67,6 +67,10 @@ def parse(declaration: type[T], component: str, values: Mapping[str, Any]) -> T:
     if unknown:
         raise InputError(f"{component} has no input {unknown[0]!r}.")
     given = {name: value for name, value in values.items() if not is_unset(value)}
-    return declaration(
-        **{name: item.read(name, given.get(name, item.default)) for name, item in declared.items()}
-    )
+    read = {}
+    for name, item in declared.items():
+        try:
+            read[name] = item.read(name, given.get(name, item.default))
+        except RecursionError:
+            raise InputError(f"{name} is nested too deep.") from None
+    return declaration(**read)

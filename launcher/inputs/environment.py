@@ -147,6 +147,6 @@ def check_size(
         largest = max(sizes, key=lambda name: sizes[name])
         raise InputError(
             f"command, args and env are {total:,} bytes together, {largest} alone "
-            f"{sizes[largest]:,}; the limit is {SIZE_LIMIT:,}. Put the content into the image, a "
-            "ConfigMap mounted through pod_template_patch, or a file on the output claim."
+            f"{sizes[largest]:,}; the limit is {SIZE_LIMIT:,}. Put the content into the image, or "
+            "into a ConfigMap or a file that the pods read."
         )

@@ -6,6 +6,7 @@ and an unset optional input may arrive as `''`, `'None'`, `'null'`, `[]` or `{}`
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import re
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.text import cut
 
 # Integers up to here are exact in JSON's numbers.
 _EXACT = 2**53
@@ -51,7 +53,7 @@ def integer(name: str, value: Any, *, minimum: int = 0, maximum: int = 2**31 - 1
         return 0
     number = _whole(value)
     if number is None:
-        raise InputError(f"{name} must be a whole number, not {value!r}.")
+        raise InputError(f"{name} must be a whole number, not {cut(repr(value), 300)}.")
     if not minimum <= number <= maximum:
         raise InputError(f"{name} is {number}; it must be from {minimum} to {maximum}.")
     return number
@@ -76,7 +78,9 @@ def _whole(value: Any) -> int | None:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+(\.0*)?\s*", value, re.ASCII):
-        return int(value.split(".")[0])
+        # Python reads no more than 4,300 digits.
+        with contextlib.suppress(ValueError):
+            return int(value.split(".")[0])
     return None
 
 

@@ -16,6 +16,7 @@ from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.inputs.readers import as_float
 from kfp_pytorch.launcher.kserve.predict_inputs import Known, PredictInputs
 from kfp_pytorch.launcher.kserve.rollout import port_forward_advice
+from kfp_pytorch.launcher.kubernetes.transport import read_body
 from kfp_pytorch.launcher.runtime.printing import Progress
 from kfp_pytorch.launcher.text import cut
 
@@ -59,13 +60,15 @@ def _post(http: urllib3.PoolManager, server: PredictInputs, body: Any) -> bytes:
     data, progress, pause = json.dumps(body).encode(), Progress(60.0), FIRST_PAUSE
     while True:
         try:
-            response = http.request("POST", server.url, body=data, headers=headers, redirect=False)
+            response = http.request(
+                "POST", server.url, body=data, headers=headers,
+                redirect=False, preload_content=False,
+            )  # fmt: skip
+            answer = read_body(response, server.request_timeout)
             if response.status == 200:
-                return response.data
-            said = f"{response.status} {response.data[:SHOWN_BYTES].decode(errors='replace')}"
-            retry = (
-                response.status in RETRIED or b"not ready" in response.data[:SHOWN_BYTES].lower()
-            )
+                return answer
+            said = f"{response.status} {answer[:SHOWN_BYTES].decode(errors='replace')}"
+            retry = response.status in RETRIED or b"not ready" in answer[:SHOWN_BYTES].lower()
         except urllib3.exceptions.HTTPError as error:
             said, retry = f"{type(error).__name__}: {error}", True
         if not retry:

@@ -212,7 +212,7 @@ def error_from_status(call: Call, answer: Mapping[str, Any]) -> ApiError:
 def _status_object(body: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return answer if isinstance(answer, dict) and answer.get("kind") == "Status" else {}
 

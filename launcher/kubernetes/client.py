@@ -16,6 +16,7 @@ from kfp_pytorch.launcher.kubernetes.api_errors import (
     Expired,
     Forbidden,
     KindAbsent,
+    NotFound,
     Unreachable,
 )
 from kfp_pytorch.launcher.kubernetes.credentials import Credentials, load
@@ -166,7 +167,21 @@ class Kube:
             options["preconditions"] = {"uid": uid}
         call, path = self._call("delete", kind.plural, kind, name), self._path(kind, name)
         # A proxy's page, or an empty answer, is not the server's.
-        self._transport.retried(lambda: self._transport.json(call, "DELETE", path, body=options))
+        lost = False
+
+        def attempt() -> None:
+            nonlocal lost
+            try:
+                self._transport.json(call, "DELETE", path, body=options)
+            except Unreachable:
+                lost = True
+                raise
+            except NotFound:
+                # The attempt whose answer was lost has deleted it.
+                if not lost:
+                    raise
+
+        self._transport.retried(attempt)
 
     def list(self, kind: Kind, *, labels: str = "", fields: str = "") -> Objects:
         """Reads all objects that match, as `list_at` does, without the version to watch from."""

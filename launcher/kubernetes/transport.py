@@ -8,6 +8,7 @@ credentials are read again from disk.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import random
 import socket
@@ -41,6 +42,8 @@ from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.permissions import Permissions, Readiness
 
 T = TypeVar("T")
+# In bytes: how much of an answer is read at once, and at most.
+_PIECE, _LARGEST_ANSWER = 1 << 16, 64 << 20
 # What OpenSSL calls a certificate that the CA on disk did not sign.
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 # Answers of a server that has allowed the call.
@@ -250,8 +253,11 @@ class Transport:
                 preload_content=False,
             )
             if not idle_timeout or answer.status >= 300:
-                answer.read(cache_content=True)
-                answer.release_conn()
+                body = io.BytesIO(read_body(answer, self._policy.read))
+                answer = urllib3.HTTPResponse(
+                    body, answer.headers, answer.status,
+                    decode_content=False, enforce_content_length=False,
+                )  # fmt: skip
             elif (sock := getattr(answer.connection, "sock", None)) is not None:
                 # The headers came in time; what follows may be idle for longer.
                 sock.settimeout(idle_timeout)
@@ -299,6 +305,27 @@ def _unavailable_message(error: ApiError, waited: float) -> str:
     said = error.message.rstrip(".")
     message = f"Could not observe the cluster: tried for {waited:.0f} s, the last time: {said}."
     return f"{message}\n{advice}".rstrip()
+
+
+def read_body(answer: urllib3.BaseHTTPResponse, seconds: float) -> bytes:
+    """Reads an answer that was left unread, and gives its connection back.
+
+    Raises urllib3.exceptions.HTTPError: it has not ended after so many seconds, however steadily
+    it comes, or it is larger than any that is waited for.
+    """
+    ended, body = time.monotonic() + seconds, bytearray()
+    while piece := answer.read1(_PIECE):
+        body += piece
+        left = ended - time.monotonic()
+        if left <= 0 or len(body) > _LARGEST_ANSWER:
+            answer.close()
+            raise urllib3.exceptions.HTTPError(
+                f"the answer took over {seconds:g} s, or is over {_LARGEST_ANSWER >> 20} MiB"
+            )
+        if (sock := getattr(answer.connection, "sock", None)) is not None:
+            sock.settimeout(left)
+    answer.release_conn()
+    return bytes(body)
 
 
 def connection_pool(credentials: Credentials) -> urllib3.PoolManager:

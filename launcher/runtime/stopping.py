@@ -203,7 +203,7 @@ class Stopper:
             message += f"; {self._end(target, started)}"
         elif self._left:
             message += f"; {self._left}"
-        message += "."
+        message = f"{message.rstrip('.')}."
         if target is not None and target.folder:
             message += f" Its folder, for resume_from: {target.folder}"
         _tell(message)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs.declaration import parse
-from kfp_pytorch.launcher.kserve.predict import ask, check
+from kfp_pytorch.launcher.kserve.predict import WrongAnswers, ask, check
 from kfp_pytorch.launcher.kserve.predict_inputs import Known, PredictInputs
 from kfp_pytorch.launcher.runtime.artifact import Artifact, write
 from kfp_pytorch.launcher.runtime.printing import log, printable
@@ -40,8 +40,11 @@ def run(model: Artifact, predictions: Artifact, **inputs: Any) -> Outputs:
     started = time.monotonic()
     answers = ask(server, known)
     seconds = time.monotonic() - started
-    write(predictions, printable(_render(server.url, known, answers, seconds)))
-    check(known, answers)
+    try:
+        write(predictions, printable(_render(server.url, known, answers, seconds)))
+        check(known, answers)
+    except RecursionError:
+        raise WrongAnswers("An answer is nested too deep to be read.") from None
     log(f"all {len(known)} answers are the expected ones")
     sample = printable(json.dumps(_rounded(answers[0]), ensure_ascii=False))
     return Outputs(correct=1.0, sample_prediction=sample)
@@ -52,7 +55,7 @@ def _samples(path: Path) -> list[Known]:
     try:
         content = json.loads(path.read_bytes())
         known = [Known(s["instance"], s["prediction"]) for s in content["samples"]]
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         known = []
     if not known:
         raise InputError(

@@ -219,6 +219,26 @@ class Stall:
 
 
 @dataclass(frozen=True)
+class Trickle:
+    """The answer comes byte by byte, and has no end.
+
+    Attributes:
+        pause_s: Seconds between two bytes.
+    """
+
+    pause_s: float = 0.1
+
+    async def strike(self, call: Call) -> None:
+        """Goes on for as long as the client reads."""
+        headers = [(b"content-type", b"application/json")]
+        await call.send({"type": "http.response.start", "status": 200, "headers": headers})
+        ended = asyncio.ensure_future(disconnected(call.receive))
+        while not ended.done():
+            await call.send({"type": "http.response.body", "body": b" ", "more_body": True})
+            await asyncio.sleep(self.pause_s)
+
+
+@dataclass(frozen=True)
 class Reset:
     """The connection is reset.
 

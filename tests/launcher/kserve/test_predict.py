@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +33,7 @@ class ModelServer:
 
     Attributes:
         first: (status, body) pairs that come first, one a request.
+        pause_s: Seconds between the bytes of an answer; 0 sends it at once.
         bodies: The bodies of all requests.
         headers: The headers of the last request.
     """
@@ -40,6 +42,7 @@ class ModelServer:
     first: list[tuple[int, bytes]] = field(default_factory=list)
     bodies: list[Object] = field(default_factory=list)
     headers: Object = field(default_factory=dict)
+    pause_s: float = 0.0
 
     def answer(self, body: Object, headers: Object) -> tuple[int, bytes]:
         self.bodies.append(body)
@@ -61,7 +64,10 @@ def server() -> Iterator[ModelServer]:
             self.send_response(status)
             self.send_header("content-length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            for piece in [data[i : i + 1] for i in range(len(data))] if model.pause_s else [data]:
+                with contextlib.suppress(ConnectionError):
+                    self.wfile.write(piece)
+                time.sleep(model.pause_s)
 
         def log_message(self, *_: object) -> None:
             """Says nothing."""
@@ -191,6 +197,27 @@ def test_a_server_that_stays_away_ends_the_step_with_the_last_answer(
     message = failure(NoAnswer, lambda: ask(SAMPLES, ready_timeout=1))
     assert "did not answer within 1 s (ready_timeout)" in message
     assert "503 no upstream" in message
+
+
+def test_an_answer_that_trickles_in_is_given_up_within_the_time_of_one_request(
+    ask: Ask, server: ModelServer
+) -> None:
+    server.pause_s, started = 0.2, time.monotonic()
+    message = failure(NoAnswer, lambda: ask(SAMPLES, ready_timeout=1, request_timeout=1))
+    assert "did not answer within 1 s" in message
+    assert "the answer took over 1 s" in message
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("depth", [600, 100_000])
+def test_an_answer_or_a_sample_that_is_nested_without_end_is_told_of(
+    ask: Ask, server: ModelServer, tmp_path: Path, depth: int
+) -> None:
+    nested = "[" * depth + "]" * depth
+    server.first = [(200, f'{{"predictions": [{nested}, 1]}}'.encode())]
+    failure(WrongAnswers, lambda: ask(SAMPLES))
+    (tmp_path / "model").write_text(f'{{"samples": {nested}}}')
+    assert "There is nothing to ask" in failure(InputError, ask)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from harness.api_server import kubeconfig, write_kubeconfig
-from harness.faults.actions import Answer, Delay, Refuse, TokenExpired
+from harness.faults.actions import Answer, Delay, LostAnswer, Refuse, TokenExpired, Trickle
 from harness.faults.watches import InsertEvent
 
 from kfp_pytorch.launcher.constants import CLAIM, POD, PYTORCHJOB, Kind
@@ -227,6 +227,24 @@ def test_an_answer_slower_than_the_limit_is_asked_for_again(kube: Any, hands: An
     hands.fault(Delay(30.0), "get", CLAIMS)
     assert hasty.get(CLAIM, "kfp-pytorch")
     assert hands.count("get", "claims") >= 2
+
+
+def test_a_delete_that_was_done_but_not_answered_is_no_missing_object(
+    kube: Any, hands: Any
+) -> None:
+    kube.create(CLAIM, claim("one"))
+    hands.fault(LostAnswer("reset"), "delete", CLAIMS)
+    kube.delete(CLAIM, "one", propagation="Background")
+    with pytest.raises(NotFound):
+        kube.delete(CLAIM, "one", propagation="Background")
+
+
+def test_an_answer_that_trickles_in_is_asked_for_again(kube: Any, hands: Any) -> None:
+    made = kube.create(CLAIM, claim("one"))
+    hands.fault(Trickle(), "get", CLAIMS)
+    limited = kube.with_policy(RetryPolicy(first_contact=30, read=0.5))
+    assert limited.get(CLAIM, "one") == made
+    assert hands.count("get", "claims/one") == 2
 
 
 def test_a_server_that_is_away_for_a_while_is_found_again(kube: Any, hands: Any) -> None:

@@ -239,6 +239,23 @@ def test_a_delete_that_fails_at_first_is_tried_again_within_the_grace(
     hands.until(lambda: hands.jobs() == [])
 
 
+def test_a_delete_whose_answer_is_lost_is_still_known_to_have_deleted(
+    process: Any, hands: Any
+) -> None:
+    step = process().runs()
+    hands.fault(LostAnswer("reset"), "delete")
+    assert step.signal().exit()[0] == 143
+    assert " deleted. Its folder" in step.message
+
+
+def test_a_delete_that_is_refused_is_told_of_in_whole_sentences(process: Any, hands: Any) -> None:
+    step = process().runs()
+    hands.fault(Answer(422, message="no."), "delete", times=None)
+    assert step.signal().exit()[0] == 143
+    assert "could not be deleted" in step.message
+    assert ".." not in step.message
+
+
 def test_a_delete_is_repeated_while_the_server_starts(process: Any, hands: Any) -> None:
     step = process(own_pod(hands)).runs()
     hands.server.restart(Restart(refused_s=0.5, forbidden_s=4.0))

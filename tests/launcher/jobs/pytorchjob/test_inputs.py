@@ -124,6 +124,7 @@ def test_numbers_among_arguments_are_rendered_and_null_is_named_by_its_place() -
         ({"num_nodes": 0}, "num_nodes is 0; it must be from 1 to 10000"),
         ({"num_nodes": 1.5}, "num_nodes must be a whole number, not 1.5"),
         ({"num_nodes": "two"}, "num_nodes must be a whole number"),
+        ({"num_nodes": "9" * 5_000}, "num_nodes must be a whole number"),
         ({"num_nodes": True}, "num_nodes must be a whole number"),
         ({"nproc_per_node": "0"}, "nproc_per_node is 0; it must be from 1"),
         ({"command": [""]}, "command[0] is ''"),
