@@ -69,6 +69,9 @@ MODEL_VERSION = 1
 OUTPUT_MOUNT = "/mnt/kfp-pytorch/output"
 RESUME_MOUNT = "/mnt/kfp-pytorch/resume"
 MODEL_MOUNT = "/mnt/models"
+CREDENTIALS_MOUNT = "/var/run/secrets/kfp-pytorch"
+# The file's name in a Secret that KServe's storage initializer also takes.
+GCS_CREDENTIALS_PATH = f"{CREDENTIALS_MOUNT}/gcloud-application-credentials.json"
 # Patterns to the clients of object stores, which would delete what others wrote.
 BUCKET_PATTERNS = frozenset("*?[")
 

@@ -7,7 +7,6 @@ import shlex
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.inputs.storage import Location
-from kfp_pytorch.launcher.jobs.pytorchjob.manifest import CREDENTIALS_MOUNT, GCS_CREDENTIALS_FILE
 from kfp_pytorch.launcher.kubernetes.objects import Object
 
 VOLUME = "logs"
@@ -40,9 +39,9 @@ def viewer_pod(logs: Location, secret: str) -> Object:
         mount = {"name": VOLUME, "mountPath": constants.OUTPUT_MOUNT, "readOnly": True}
         container["volumeMounts"] = [mount]
     elif secret and logs.scheme == "gs":
-        path = f"{CREDENTIALS_MOUNT}/{GCS_CREDENTIALS_FILE}"
-        container["env"] = [{"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": path}]
-        mount = {"name": "credentials", "mountPath": CREDENTIALS_MOUNT, "readOnly": True}
+        key, at = constants.GCS_CREDENTIALS_PATH, constants.CREDENTIALS_MOUNT
+        container["env"] = [{"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": key}]
+        mount = {"name": "credentials", "mountPath": at, "readOnly": True}
         container["volumeMounts"] = [mount]
         spec["volumes"] = [{"name": "credentials", "secret": {"secretName": secret}}]
     elif secret:

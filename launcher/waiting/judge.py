@@ -42,7 +42,7 @@ class Judge:
         self._startup_failures = StartupFailures(limits.pull_grace, limits.config_grace)
         self._refusals = refused_pods.RefusalWatch()
         self._refusal_grace = Grace(limits.refusal_grace)
-        # A Training Operator before 1.9 does not end a job under ExitCode.
+        # Some operators do not end a job whose pod failed and is not started again.
         self._failed_pod_grace = Grace(limits.failed_pod)
         self._graces = (self._startup_failures, self._refusal_grace, self._failed_pod_grace)
 
@@ -114,9 +114,10 @@ class Judge:
     def _exceeded(self, limit: str) -> str:
         job, limits, operator = self._title, self._limits, self._kind.operator
         why, unread = self._gatherer.reason_not_running(), self._gatherer.unread_events
-        ran = f"{self._gatherer.running()} of {self._expected} pods ran"
+        running = self._gatherer.running()
+        ran = f"; {running} of {self._expected} pods ran" if self._expected else ""
         if limit == "start" and self._expected and not self._gatherer.pods():
-            ran = f"none of its {self._expected} pods was made"
+            ran = f"; none of its {self._expected} pods was made"
             why = why or unread or f"nothing says why, so look at the {operator}'s log"
         tail = f": {why}" if why else ""
         return {
@@ -124,7 +125,7 @@ class Judge:
             f"{duration(limits.acknowledge)}: it has neither a condition nor a pod"
             + (f"; {unread}" if unread else ""),
             "queue": f"{job} was still queued after {duration(limits.queue)} (queue_timeout){tail}",
-            "start": f"{job} did not start within {duration(limits.start)} (start_timeout); "
+            "start": f"{job} did not start within {duration(limits.start)} (start_timeout)"
             f"{ran}{tail}",
             "run": f"{job} still ran after {duration(limits.run)} (timeout){tail}",
             "active": f"{job} was still active after {duration(limits.active)} "

@@ -288,7 +288,8 @@ class Wait:
         if time.monotonic() < self._pods_known_by:
             return
         clocks, running = self._judge.clocks, self._gatherer.running()
-        phase, pods = clocks.phase, f"{running} of {self._expected} pods run"
+        phase = clocks.phase
+        pods = f"{running} of {self._expected} pods run" if self._expected else ""
         all_running = running >= self._expected
         reason = ""
         if phase is Phase.QUEUED or not all_running:

@@ -18,10 +18,7 @@ RESUME_VOLUME = "kfp-pytorch-resume"
 CREDENTIALS_VOLUME = "kfp-pytorch-credentials"
 SHM_VOLUME = "kfp-pytorch-shm"
 SHM_MOUNT = "/dev/shm"  # noqa: S108 - the kernel's shared memory, not a temporary file
-CREDENTIALS_MOUNT = "/var/run/secrets/kfp-pytorch"
 GCS_CREDENTIALS_ENV = "GOOGLE_APPLICATION_CREDENTIALS"
-# The file's name in a Secret that KServe's storage initializer also takes.
-GCS_CREDENTIALS_FILE = "gcloud-application-credentials.json"
 # The launcher applies active_deadline itself, on time. The operator looks at its own only when
 # something else changes: it ends the job where no launcher runs. In seconds.
 DEADLINE_BACKSTOP = 60
@@ -160,7 +157,7 @@ def _contract(inputs: PyTorchJobInputs, job_name: str) -> list[dict[str, str]]:
         resumed = inputs.resume_from.path_in_container(constants.RESUME_MOUNT)
         values[constants.RESUME_FROM_ENV] = resumed
     if _reads_gcs_key(inputs) and not _named([*inputs.env], GCS_CREDENTIALS_ENV):
-        values[GCS_CREDENTIALS_ENV] = f"{CREDENTIALS_MOUNT}/{GCS_CREDENTIALS_FILE}"
+        values[GCS_CREDENTIALS_ENV] = constants.GCS_CREDENTIALS_PATH
     return [environment.variable(name, value) for name, value in values.items()]
 
 
@@ -189,8 +186,8 @@ def _volumes(inputs: PyTorchJobInputs) -> tuple[list[dict[str, Any]], list[dict[
     if _reads_gcs_key(inputs):
         secret = {"secretName": inputs.output_secret}
         volumes.append({"name": CREDENTIALS_VOLUME, "secret": secret})
-        entry = {"name": CREDENTIALS_VOLUME, "mountPath": CREDENTIALS_MOUNT, "readOnly": True}
-        mounts.append(entry)
+        path = constants.CREDENTIALS_MOUNT
+        mounts.append({"name": CREDENTIALS_VOLUME, "mountPath": path, "readOnly": True})
     return volumes, mounts
 
 

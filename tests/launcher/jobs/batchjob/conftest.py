@@ -219,14 +219,19 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
 def step(
     controller: Controller, tmp_path: Path, start_run: Callable[..., Any], quick: Any
 ) -> Iterator[Callable[..., Any]]:
-    """`step(inputs…)`: starts an attempt of a step that runs a Job."""
+    """`step(inputs…)`: starts an attempt of a step that runs a Job, `changed` as a kind."""
     runs: list[Any] = []
     before = set(threading.enumerate())
     kube = connected(controller.server)
 
-    def start(limits: Mapping[str, float] | None = None, **inputs: Any) -> Any:
+    def start(
+        limits: Mapping[str, float] | None = None,
+        changed: Mapping[str, Any] | None = None,
+        **inputs: Any,
+    ) -> Any:
         limited = replace(quick, **(limits or {}))
-        run = start_run(kube, tmp_path, limited, kind=BATCH_JOB, image="train:1", **inputs)
+        kind = replace(BATCH_JOB, **(changed or {}))
+        run = start_run(kube, tmp_path, limited, kind=kind, image="train:1", **inputs)
         runs.append(run)
         return run
 

@@ -88,6 +88,17 @@ def test_a_refusal_of_pods_that_lasts_is_given_up(step: Any, controller: Any) ->
     assert "error looking up service account" in run.failed(JobFailed)
 
 
+def test_a_kind_whose_pods_are_elsewhere_is_told_of_without_a_number_of_pods(
+    step: Any, controller: Any, told: Any
+) -> None:
+    run = step(limits={"start": 1.0}, changed={"expected_pods": lambda _job: 0})
+    controller.status(run.job)
+    controller.hands.until(lambda: "starting" in told)
+    words = run.failed(JobFailed).splitlines()[0]
+    assert words == f"Job {run.job} did not start within 1 s (start_timeout)."
+    assert not any("of 0 pods" in line for line in told)
+
+
 def test_a_signal_deletes_the_job(step: Any, controller: Any) -> None:
     run = step()
     controller.running(run.job)
