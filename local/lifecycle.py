@@ -70,7 +70,7 @@ def check_installed() -> None:
     if missing:
         raise ClusterError(
             f"the local cluster needs {', '.join(missing)}, not installed in {sys.prefix}: "
-            "run pip install 'kfp-pytorch[local]'"
+            "install kfp-pytorch[local], as its README says"
         )
 
 

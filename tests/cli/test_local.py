@@ -60,7 +60,7 @@ def test_an_installation_without_the_local_cluster_says_what_to_install(
     result = cli(*command, "--root", root)
     assert result.exit_code == 1
     assert "the local cluster needs not_installed" in result.output
-    assert "pip install 'kfp-pytorch[local]'" in result.output
+    assert "install kfp-pytorch[local]" in result.output
     assert not root.exists()
 
 

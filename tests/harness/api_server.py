@@ -171,7 +171,7 @@ class ThreadedServer:
             self._outage = self._loop.create_task(restarting())
 
     async def _wait_closed(self, seconds: float) -> None:
-        # Bound, so that nobody else gets the port meanwhile.
+        # Bound, so that no other process gets the port meanwhile.
         with listening_socket(self.server.port):
             await asyncio.sleep(seconds)
 

@@ -1,4 +1,4 @@
-"""Hands to play the operator, the kubelet and people with, on an API server of the tests."""
+"""Acts as the operator, the kubelet and people, on an API server of the tests."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class Hands:
         self.server.call(self.server.faults.requests.clear)
 
     def stranger(self) -> Object:
-        """Makes a job that is nobody's here."""
+        """Makes a job that is not this step's."""
         containers = [{"name": "pytorch", "image": "a"}]
         spec = {
             "pytorchReplicaSpecs": {"Master": {"template": {"spec": {"containers": containers}}}}

@@ -58,7 +58,7 @@ def pod(job: Object, role: str, index: int, spec: Object) -> Object:
 
 
 def small_spec() -> Object:
-    """What a pod is made of where nobody looks at it."""
+    """The spec of a pod whose content does not matter."""
     return {"nodeName": "node-1", "containers": [{"name": "pytorch", "image": IMAGE}]}
 
 
