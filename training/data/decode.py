@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -22,8 +23,10 @@ _JPEG, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 # What may follow the end of a JPEG, such as padding by a camera.
 _TRAILER = 4096
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
-# What Pillow refuses as an attack, too: an image of so many takes half a gigabyte.
+# What Pillow refuses as an attack, too: an image of so many takes up to 1.3 gigabytes.
 MOST_PIXELS = 178_956_970
+# Of a PNG that are converted at a time: Pillow makes copies of them.
+_ROWS = 256
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 ViewOf = Callable[[int, int, int], View]
@@ -112,31 +115,52 @@ def _decode(content: Tensor) -> Tensor:
 
     if not len(content):
         raise ValueError("the file is empty")
-    _check_pixels(content)
+    if _check_pixels(content) == "PNG":
+        return _decode_png(content)
     image: Tensor = decode_image(content, mode=ImageReadMode.RGB)
-    if image.dtype == torch.uint16:
-        # A PNG of 16 bits: a cast would keep the low byte.
-        image = (image.to(torch.int32) >> 8).byte()
     # The first picture of an animation.
     return image[0] if image.dim() == 4 else image
 
 
-def _check_pixels(content: Tensor) -> None:
-    """Refuses an image whose header claims more pixels than there is memory for.
+def _decode_png(content: Tensor) -> Tensor:
+    """Decodes a PNG with Pillow: torchvision 0.29 crashes at damaged ones."""
+    try:
+        # Sees damage that the decoder does not; the image cannot be used afterwards.
+        _open(content).verify()
+        image = _open(content)
+        pixels = np.empty((image.height, image.width, 3), dtype=np.uint8)
+        for top in range(0, image.height, _ROWS):
+            part = image.crop((0, top, image.width, min(top + _ROWS, image.height)))
+            if part.mode.startswith("I"):
+                # Of 16 bits, of which `convert` would keep the low ones.
+                part = part.point(lambda value: value / 256).convert("L")
+            pixels[top : top + _ROWS] = np.asarray(part.convert("RGB"))
+    except (OSError, EOFError, SyntaxError) as error:
+        raise ValueError(str(error)) from error
+    return torch.from_numpy(pixels).permute(2, 0, 1)
 
-    Raises ValueError: if it does, or the header cannot be read.
-    """
+
+def _open(content: Tensor) -> Image.Image:
     with warnings.catch_warnings():
         # Of half as many pixels as it refuses.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        try:
-            image = Image.open(io.BytesIO(content.numpy().data), formats=_FORMATS)
-            # Of an animation all pictures are decoded.
-            pixels = image.width * image.height * getattr(image, "n_frames", 1)
-        except (OSError, EOFError, SyntaxError, Image.DecompressionBombError) as error:
-            raise ValueError(str(error)) from error
+        return Image.open(io.BytesIO(content.numpy().data), formats=_FORMATS)
+
+
+def _check_pixels(content: Tensor) -> str:
+    """Refuses an image whose header claims more pixels than there is memory for.
+
+    Returns its format. Raises ValueError: if it is refused, or the header cannot be read.
+    """
+    try:
+        image = _open(content)
+        # Of an animation all pictures are decoded.
+        pixels = image.width * image.height * getattr(image, "n_frames", 1)
+    except (OSError, EOFError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(str(error)) from error
     if pixels > MOST_PIXELS:
         raise ValueError(f"it has {pixels} pixels, and can have {MOST_PIXELS}")
+    return image.format or ""
 
 
 def _decode_jpegs(contents: Sequence[Tensor], device: torch.device) -> list[Tensor | None]:
