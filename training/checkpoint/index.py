@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch.distributed.checkpoint import filesystem, metadata
@@ -33,7 +33,8 @@ def read_index(folder: Folder, place: str, files: Files) -> Metadata:
         raise
     except Exception as error:
         # An unpickler may raise any exception on damaged bytes.
-        raise CheckpointError(f"{where} is no index of tensors: {error}") from error
+        why = str(error) or type(error).__name__
+        raise CheckpointError(f"{where} is no index of tensors: {why}") from error
     if not isinstance(index, Metadata) or not isinstance(index.storage_data, dict):
         raise CheckpointError(f"{where} is no index of tensors")
     for entry in index.storage_data.values():
@@ -69,6 +70,10 @@ def _enum_member(kind: Any, name: str) -> Any:
     return kind[name]
 
 
+def _refuse_bytearray(_: pickle._Unpickler) -> NoReturn:
+    raise pickle.UnpicklingError("it holds an array of bytes, which no index needs")
+
+
 class _IndexUnpickler(pickle._Unpickler):
     """Makes nothing but the dataclasses of an index.
 
@@ -76,6 +81,11 @@ class _IndexUnpickler(pickle._Unpickler):
     makes a table as long as the largest number of an object that the pickle names.
     """
 
+    # An array takes the memory that it claims to need before its bytes are read.
+    dispatch: ClassVar[dict[int, Any]] = {
+        **pickle._Unpickler.dispatch,
+        pickle.BYTEARRAY8[0]: _refuse_bytearray,
+    }
     _CLASSES: ClassVar = {
         (kind.__module__, kind.__name__): kind
         for kind in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import struct
 import zipfile
 
 import pytest
@@ -78,6 +79,13 @@ def test_an_index_that_numbers_an_object_far_beyond_all_others_takes_no_memory(f
     # LONG_BINPUT: the unpickler in C would make a table of 4,294,967,295 places.
     write_index(folder, b"\x80\x02]r\xff\xff\xff\xff.")
     with pytest.raises(CheckpointError, match="is no index of tensors"):
+        read_index(folder, PLACE, files)
+
+
+def test_an_index_that_claims_an_array_of_bytes_takes_no_memory_for_it(folder, files):
+    # BYTEARRAY8: an unpickler makes an array as long as is claimed, and then reads into it.
+    write_index(folder, b"\x80\x05\x96" + struct.pack("<Q", 10**12) + b"abc.")
+    with pytest.raises(CheckpointError, match="holds an array of bytes, which no index needs"):
         read_index(folder, PLACE, files)
 
 
