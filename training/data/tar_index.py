@@ -178,7 +178,7 @@ def _index(files: Files, name: str, size: int) -> Shard:
                 shard.sizes.append(image.size)
                 shard.labels.append(label)
             _check_end(stream, tar.offset)
-    except (tarfile.TarError, ValueError, OSError) as error:
+    except (tarfile.TarError, ValueError, IndexError, OSError) as error:
         if is_outage(error):
             raise files.failed("read", name, error) from error
         raise DataError(

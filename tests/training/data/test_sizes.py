@@ -69,6 +69,18 @@ def test_an_image_that_claims_more_pixels_than_there_is_memory_for_is_not_decode
     assert "3600000000 pixels" in reason
 
 
+def test_damaged_pngs_are_named_and_end_no_process():
+    content = io.BytesIO()
+    Image.effect_noise((40, 40), 50).save(content, "PNG")
+    for place in range(60, len(content.getvalue()) - 12, 20):
+        damaged = bytearray(content.getvalue())
+        damaged[place] ^= 0xFF
+        assert len(decoded(bytes(damaged))) == 1
+    # Too few pixels, but no damage that the sums of a PNG show.
+    for _ in range(20):
+        assert len(decoded(png(200, 200))) == 1
+
+
 def test_all_pictures_of_an_animation_count(monkeypatch):
     content = animation(5, 10)
     assert not decoded(content)
@@ -111,6 +123,15 @@ def test_a_header_of_a_shard_that_claims_a_huge_name_is_refused(tmp_path, kind):
         header.tobuf(tarfile.GNU_FORMAT) + bytes(4 * tarfile.BLOCKSIZE)
     )
     with pytest.raises(DataError, match="header at byte 0 claims 1000000000000 bytes"):
+        webdataset.find(str(tmp_path), ALONE, 1)
+
+
+def test_a_sparse_file_in_a_shard_whose_map_never_ends_names_the_shard(tmp_path):
+    header = bytearray(tarfile.TarInfo("001.jpg").tobuf(tarfile.GNU_FORMAT))
+    header[156:157], header[482], header[148:156] = tarfile.GNUTYPE_SPARSE, 1, b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    (tmp_path / "train-1.tar").write_bytes(header + (bytes(504) + b"\1" + bytes(7)) * 4)
+    with pytest.raises(DataError, match=r"the shard .*train-1.tar cannot be used"):
         webdataset.find(str(tmp_path), ALONE, 1)
 
 
