@@ -18,9 +18,14 @@ import urllib3
 from kfp_pytorch.launcher.kubernetes import credentials
 from kfp_pytorch.launcher.kubernetes.credentials import Credentials
 from kfp_pytorch.launcher.kubernetes.transport import connection_pool
+from kfp_pytorch.local import loopback
 
 _TIMEOUT = 300.0
 _FORWARDED = ("Content-Type", "Accept")
+
+
+class _Server(ThreadingHTTPServer):
+    address_family = loopback.FAMILY
 
 
 @contextmanager
@@ -54,10 +59,10 @@ def forwarding(kubeconfig: Path) -> Iterator[str]:
         def log_message(self, *_: Any) -> None:
             """Writes no log."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _Server((loopback.ADDRESS, 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http://{loopback.HOST}:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import urllib3
+from harness import without_ipv4
 
 from kfp_pytorch.cli.runs import clusters, forward, summary
 from kfp_pytorch.local import lifecycle
@@ -71,6 +72,15 @@ def test_a_service_is_asked_through_the_api_servers_proxy(kubeconfig, api_server
         assert ask(url) == (200, b'{"predictions": [3]}')
     path = "/api/v1/namespaces/team/services/digits-predictor:80/proxy/v1/models/digits:predict"
     assert api_server.asked == [(path, "Bearer a-token", '{"instances": [1]}')]
+
+
+def test_services_are_forwarded_to_on_a_machine_without_ipv4(kubeconfig):
+    program = (
+        "import sys; from pathlib import Path; from kfp_pytorch.cli.runs import forward\n"
+        "with forward.forwarding(Path(sys.argv[1])) as url: print(url)"
+    )
+    url = without_ipv4.python("-c", program, str(kubeconfig)).strip()
+    assert url.startswith("http://[::1]:")
 
 
 def test_the_servers_refusal_is_handed_on(kubeconfig):
