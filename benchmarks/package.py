@@ -36,9 +36,9 @@ def sweep(image: str = "registry.example.com/kfp-pytorch-training:1"):
         kserve_predict(url=service.outputs["cluster_url"], model=job.outputs["model"])
 
 
-def main(words: list[str] | None = None) -> None:
-    """Shows the figures of each form. `words`: the command line's, as everywhere here."""
-    parser("benchmarks.package", __doc__).parse_args(words)
+def main() -> None:
+    """Shows the figures of each form."""
+    parser("benchmarks.package", __doc__).parse_args()
     shipped = find.find_one("train_and_serve")
     many = find.compile_pipeline("sweep", sweep)
     for launcher in FORMS:

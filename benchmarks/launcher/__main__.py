@@ -51,11 +51,11 @@ PARTS: dict[str, Part] = {
 }
 
 
-def main(words: list[str] | None = None) -> None:
-    """Measures the parts that are named, or all. `words`: the command line's."""
+def main() -> None:
+    """Measures the parts that are named, or all."""
     options = parser("benchmarks.launcher", __doc__)
     options.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    names = options.parse_args(words).parts
+    names = options.parse_args().parts
     unknown = set(names) - set(PARTS)
     if unknown:
         options.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
