@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +20,9 @@ from kfp_pytorch.launcher.kubernetes.objects import Object
 
 # Of a line of a log that is longer, which may be endless, the rest is left out.
 LONGEST_LINE = 64 * 1024
+# What the mark begins with that says so.
+LEFT_OUT = " … ("
+_PART_OF_A_TIME = re.compile(rb"[\dT:.+Z-]+ ?")
 # An event is one line that holds a whole object, at most a few MB.
 _LONGEST_EVENT = 64 * 1024 * 1024
 
@@ -59,8 +64,10 @@ class LogStream:
                     dropped = 0
                 dropped += max(0, len(pending) - self._longest)
                 pending = pending[: self._longest]
-            if pending:
-                yield self._cut(pending, dropped)
+            # The server may have ended the stream within a line, which a resumed one has whole.
+            pending = _whole_characters(pending)
+            if pending and not _PART_OF_A_TIME.fullmatch(pending):
+                yield self._cut(pending, dropped, "at least ")
         except urllib3.exceptions.ReadTimeoutError as error:
             raise StreamIdle(self._call, 0, "", "the stream is silent") from error
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
@@ -70,11 +77,20 @@ class LogStream:
         finally:
             self._answer.close()
 
-    def _cut(self, line: bytes, dropped: int) -> bytes:
+    def _cut(self, line: bytes, dropped: int, about: str = "") -> bytes:
         """Marks what was left out of a line that is too long."""
-        dropped += max(0, len(line) - self._longest)
-        mark = f" … ({dropped:,} bytes left out)".encode() if dropped else b""
-        return line[: self._longest] + mark
+        if len(line) + dropped <= self._longest:
+            return line
+        kept = _whole_characters(line[: self._longest])
+        dropped += len(line) - len(kept)
+        return kept + f"{LEFT_OUT}{about}{dropped:,} bytes left out)".encode()
+
+
+def _whole_characters(text: bytes) -> bytes:
+    """Return UTF-8 text without a character at its end that is not complete."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(text)
+    return text[: len(text) - len(decoder.getstate()[0])]
 
 
 class WatchStream(LogStream):

@@ -18,7 +18,7 @@ from kfp_pytorch.launcher.jobs.kind import JobKind
 from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Forbidden, StreamIdle
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object, name
-from kfp_pytorch.launcher.kubernetes.streams import LogStream
+from kfp_pytorch.launcher.kubernetes.streams import LEFT_OUT, LogStream
 from kfp_pytorch.launcher.runtime.printing import write
 from kfp_pytorch.launcher.waiting.limits import Limits
 
@@ -50,7 +50,9 @@ class NewLines:
 
         `lines`: the lines of one stream, each with its time and a blank before its text.
         """
-        resumed, repeats, shown = self.last, self._at_last, self._last_text
+        resumed, repeats, last = self.last, self._at_last, self._last_text
+        # How much was left out of a long line is known only at its end.
+        shown = last.rpartition(LEFT_OUT)[0] or last
         for line in lines:
             stamp, _, text = line.partition(" ")
             time = read_timestamp(stamp)
@@ -59,7 +61,7 @@ class NewLines:
                 continue
             if resumed is not None and time <= resumed:
                 repeats -= time == resumed
-                if time == resumed and not repeats and text.startswith(shown) and text != shown:
+                if time == resumed and not repeats and text.startswith(shown) and text != last:
                     # The stream ended within this line.
                     self._last_text = text
                     yield text[len(shown) :]

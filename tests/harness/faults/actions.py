@@ -257,6 +257,22 @@ class Reset:
 
 
 @dataclass(frozen=True)
+class EndsAfter:
+    """The answer ends in good order too early, as from a server that stops gracefully.
+
+    Attributes:
+        bytes: How much of the answer's body comes.
+    """
+
+    bytes: int
+
+    async def strike(self, call: Call) -> None:
+        """Ends the answer."""
+        await _cut(call, self.bytes)
+        await call.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+@dataclass(frozen=True)
 class LostAnswer:
     """The server does what it was asked for, and the client never learns it.
 

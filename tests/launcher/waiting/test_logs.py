@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from harness.faults.actions import Answer, Reset
+from harness.faults.actions import Answer, EndsAfter, Reset
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import JobFailed
@@ -182,6 +182,56 @@ def test_what_is_left_out_of_a_very_long_line_is_marked(
     left_out = f"{2_000_000 - len(kept):,} bytes left out"
     assert long == f"{kept} … ({left_out})"
     assert len(kept) > 60_000
+    assert last == "line 2"
+
+
+STAMP = "2025-11-27T12:00:01.500000000Z "
+
+
+@pytest.mark.parametrize(
+    ("sent", "first"),
+    [
+        (STAMP[:20], []),
+        (STAMP[:25], []),
+        (STAMP[:-1], []),
+        (STAMP, []),
+        (f"{STAMP}ab", ["ab"]),
+        # A character has three bytes, or four.
+        ((STAMP + "ab漢").encode()[:-2], ["ab"]),
+        ((STAMP + "ab漢字").encode()[:-1], ["ab漢"]),
+        ((STAMP + "ab漢字🎉").encode()[:-1], ["ab漢字"]),
+        (f"{STAMP}ab漢字🎉cd", ["ab漢字🎉cd"]),
+    ],
+)
+def test_a_stream_that_ends_in_good_order_within_a_line_loses_nothing_of_it(
+    step: Any, hands: Any, shown: Shown, sent: str | bytes, first: list[str]
+) -> None:
+    whole, size = "ab漢字🎉cd", len(sent if isinstance(sent, bytes) else sent.encode())
+    hands.fault(EndsAfter(size), "get", "*/log")
+    run = start(step, hands)
+    hands.log(hands.running(run.job), [STAMP + whole, *lines(2)])
+    hands.until(lambda: "line 2" in shown())
+    hands.success(run.job)
+    run.succeeded()
+    *parts, last = shown()
+    assert ("".join(parts), last) == (whole, "line 2")
+    assert parts[: len(first)] == first
+
+
+def test_a_stream_that_ends_within_a_very_long_line_counts_what_is_left_out_of_the_whole(
+    step: Any, hands: Any, shown: Shown
+) -> None:
+    hands.fault(EndsAfter(1_000_000), "get", "*/log")
+    run = start(step, hands)
+    # Its characters have three bytes, so that what is kept ends within one.
+    hands.log(hands.running(run.job), [STAMP + 600_000 * "漢", *lines(2)])
+    hands.until(lambda: "line 2" in shown())
+    hands.success(run.job)
+    run.succeeded()
+    first, mark, last = shown()
+    kept = first.partition(" … (at least ")[0]
+    assert set(kept) == {"漢"}
+    assert mark == f" … ({3 * (600_000 - len(kept)):,} bytes left out)"
     assert last == "line 2"
 
 
