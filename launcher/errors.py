@@ -26,7 +26,7 @@ class StepError(Exception):
     def __init__(self, message: str, short: str = "") -> None:
         super().__init__(message)
         self.message = message
-        self.short = short or message.strip().splitlines()[0]
+        self.short = short or message.strip().split("\n")[0]
 
 
 class InputError(StepError, ValueError):

@@ -29,6 +29,19 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def settled(text: str) -> str:
+    """Return a program's output as a terminal shows it in the end.
+
+    Only a line break ends a line; of one that was written over, as by a progress bar, the last
+    state remains.
+    """
+    return "\n".join(_last_state(line) for line in text.split("\n"))
+
+
+def _last_state(line: str) -> str:
+    return next((state for state in reversed(line.split("\r")) if state.strip()), "")
+
+
 def wrapped(message: str, width: int = 70) -> str:
     """Wrap a message for a log viewer that cuts long lines off.
 

@@ -117,7 +117,7 @@ def _without_kfp(stderr: str) -> str:
     """Drops the frames of KFP's executor from a traceback: they are the same for every step."""
     kept = []
     inside = False
-    for line in stderr.splitlines():
+    for line in stderr.removesuffix("\n").split("\n"):
         frame = _FRAME.match(line)
         if frame:
             inside = "<frozen runpy>" in frame[1] or "/kfp/dsl/" in frame[1]

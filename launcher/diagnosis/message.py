@@ -15,7 +15,7 @@ from kfp_pytorch.launcher.jobs.state import Phase
 from kfp_pytorch.launcher.kubernetes import objects, pod_status
 from kfp_pytorch.launcher.kubernetes.events import event_message, event_object
 from kfp_pytorch.launcher.kubernetes.objects import Object
-from kfp_pytorch.launcher.text import counted, cut, some
+from kfp_pytorch.launcher.text import counted, cut, settled, some
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
 SHORT = 200
@@ -180,6 +180,6 @@ def _log_tail(facts: Facts) -> str:
 
 def _last_lines(text: str, lines: int) -> str:
     """Return the last lines of a text, each at most 500 characters."""
-    every = [line[:_LINE] for line in text.rstrip().splitlines()]
+    every = [line[:_LINE] for line in settled(text).rstrip().split("\n")]
     cut = [f"… {len(every) - lines} lines before"] if len(every) > lines else []
     return "\n".join(f"  {line}" for line in [*cut, *every[-lines:]])

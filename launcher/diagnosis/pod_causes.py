@@ -13,7 +13,7 @@ from kfp_pytorch.launcher.kubernetes import objects, pod_status
 from kfp_pytorch.launcher.kubernetes.events import event_message, event_object
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.pod_status import ContainerEnd
-from kfp_pytorch.launcher.text import counted, cut, some
+from kfp_pytorch.launcher.text import counted, cut, settled, some
 
 _NOT_THE_PROGRAM = (
     "The cluster did this, not the program. Retry the step (set_retry): training continues from "
@@ -33,6 +33,8 @@ _INIT_LOG_ADVICE = (
 )
 # Characters of a program's last line that are shown where nothing else explains its end.
 _LAST_LINE = 200
+# What tqdm and its like write; it explains nothing.
+_PROGRESS_BAR = re.compile(r"\d%\||\b(?:it/s|s/it)\b")
 _NO_VOLUME = ("FailedMount", "FailedAttachVolume", "ProvisioningFailed", "FailedMapVolume")
 _DISRUPTIONS = re.compile(
     r"Evicted|Preempt|NodeLost|NodeShutdown|Shutdown|Terminated|UnexpectedAdmissionError|OutOf"
@@ -235,7 +237,8 @@ def _last_log_line(facts: Facts, end: ContainerEnd) -> str:
     log = logs.get(end.pod, "").strip() or ("" if is_ours(end.message) else end.message.strip())
     if not log and not any(other.strip() for other in logs.values()):
         return f"It left no log that could be read. {facts.kind.keep_pods_advice}"
-    last = log.rpartition("\n")[2].strip()
+    lines = [line.strip() for line in settled(log).split("\n") if not _PROGRESS_BAR.search(line)]
+    last = next(filter(None, reversed(lines)), "")
     if "ChildFailedError" in log or last.startswith("{") or not any(map(str.isalpha, last)):
         return "Its last log lines are below: correct what they show."
     shown = cut(last, _LAST_LINE).rstrip(".")

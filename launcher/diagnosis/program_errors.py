@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from kfp_pytorch.launcher import text
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
 from kfp_pytorch.launcher.diagnosis import tracebacks
 from kfp_pytorch.launcher.jobs.termination_messages import Failure, Outcome, is_ours
@@ -67,12 +68,12 @@ def readable_logs(evidence: Evidence) -> dict[str, str]:
     The message may say more than the log: a kubelet's own last line, such as why the log is cut.
     A message in JSON is not a line of a log.
     """
-    # Colours of terminals are removed; the states of a progress bar become lines.
-    logs = {pod: printable(log.replace("\r", "\n")) for pod, log in evidence.logs.items()}
+    # Colours of terminals are removed.
+    logs = {pod: printable(text.settled(log)) for pod, log in evidence.logs.items()}
     logs = {pod: log for pod, log in logs.items() if log.strip()}
     for pod in evidence.kind.in_order(evidence.pods.values()):
         for end in pod_status.container_ends(pod):
-            message = end.message.strip()
+            message = text.settled(end.message).strip()
             if message and not is_ours(message):
                 log = logs.setdefault(end.pod, message)
                 last = message.rpartition("\n")[2]

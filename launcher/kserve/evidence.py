@@ -46,7 +46,7 @@ def explain(kube: Kube, inputs: ServiceInputs, seen: Snapshot) -> Iterator[str]:
     `kube`: the cluster, for logs and events; what cannot be read is named.
     """
     for part in _parts(kube, inputs, seen):
-        yield "\n".join(text.cut(line, LONGEST_LINE) for line in part.splitlines())
+        yield "\n".join(text.cut(line, LONGEST_LINE) for line in text.settled(part).split("\n"))
 
 
 def _parts(kube: Kube, inputs: ServiceInputs, seen: Snapshot) -> Iterator[str]:
@@ -169,7 +169,8 @@ def crash_loop(status: Object) -> str:
     crashes = restarts + bool(now.get("exitCode"))
     if not looping and (crashes < CRASHES or not code):
         return ""
-    words = [line for line in str(end.get("message") or "").splitlines() if line.strip()]
+    said = text.settled(str(end.get("message") or ""))
+    words = [line for line in said.split("\n") if line.strip()]
     tail = f": {words[-1]}" if words else ""
     if reason == "OOMKilled":
         tail = ", OOMKilled: it needs more memory than its limit"

@@ -259,7 +259,7 @@ class Gatherer:
 
     def _read_log(self, crash: Crash) -> None:
         try:
-            text = self._kube.read_log(
+            log = self._kube.read_log(
                 crash.pod, crash.container, previous=crash.restarted, tail_lines=_TAIL_LINES
             )
         except Forbidden as error:
@@ -271,14 +271,14 @@ class Gatherer:
         except StepError as error:
             self.note(f"The log of {crash.pod} could not be read: {error.short}")
             return
-        if not text.strip():
+        if not log.strip():
             return
         if crash.container == self._kind.container:
             self._own_logs.add((crash.pod, crash.uid))
         elif (crash.pod, crash.uid) in self._own_logs:
             # The log of a sidecar does not replace the log of training.
             return
-        self.evidence.logs[crash.pod] = text[-_TAIL_BYTES:]
+        self.evidence.logs[crash.pod] = text.settled(log)[-_TAIL_BYTES:]
 
     def _read_events(self, fields: str) -> None:
         if self.unread_events:

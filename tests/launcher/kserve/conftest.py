@@ -135,7 +135,10 @@ class KServe:
         folder = f"{NAMESPACE}_{metadata['name']}_{metadata['uid']}"
         path = self.server.log_root / folder / container / "0.log"
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [f"2025-11-27T12:00:00.0Z stdout F {line}\n" for line in text.splitlines()]
+        lines = [
+            f"2025-11-27T12:00:00.0Z stdout F {line}\n"
+            for line in text.removesuffix("\n").split("\n")
+        ]
         path.write_text("".join(lines))
 
     def _create(self, kind: Any, obj: Object) -> Object:

@@ -60,6 +60,21 @@ def test_a_download_that_keeps_failing_ends_the_step_with_the_initializers_log(
     assert "No model found in s3://b/m" in message
 
 
+def test_what_a_predictor_wrote_is_told_by_its_lines_and_a_progress_bar_by_its_last_state(
+    kserve: KServe, update: Callable[..., Step]
+) -> None:
+    bar = "\r".join(f"{n}%|#| {n}/100" for n in range(101))
+    step = update()
+    carried = kserve.rolls_out(new=1, total=2, available=1)
+    status = crashed("storage-initializer", f"The file \x85 is\u2028 not there.\n{bar}\r")
+    pod = kserve.pod(carried, phase="Pending", initContainerStatuses=[status])
+    kserve.log(pod, "storage-initializer", f"No \x85 model\n{bar}\nbye")
+    first, *rest = step.failed().split("\n")
+    assert first.endswith("exit code 1: 100%|#| 100/100.")
+    place = rest.index("No \x85 model")
+    assert rest[place + 1 :] == ["100%|#| 100/100", "bye"]
+
+
 def test_a_person_reads_what_failed_what_to_do_and_what_it_rests_on(
     kserve: KServe, update: Callable[..., Step], unnoticed: Unnoticed
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 from harness.faults.actions import Forbidden
 from harness.forked import Forker, Process
 
+from kfp_pytorch.launcher.constants import POD
+
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    main()\n'
     "ValueError: no such data set: 'cats'\n"
@@ -38,7 +40,7 @@ class Seen:
         """What its log says after the last line that tells how it went; and the node's message."""
         ended = self.process.wait()
         assert ended.code == code, ended.log
-        lines = ended.log.splitlines()
+        lines = ended.log.split("\n")
         told = [n for n, line in enumerate(lines) if line.startswith("[")]
         last = "\n".join(lines[max(told, default=-1) + 1 :]).strip()
         return last, (self._folder / "termination-log").read_text()
@@ -53,6 +55,28 @@ def seen(hands: Any, forker: Forker, tmp_path: Path) -> Callable[..., Seen]:
         return Seen(forker.start(tmp_path / "step", environ, **inputs), hands, tmp_path)
 
     return start
+
+
+def test_the_lines_before_a_progress_bar_are_shown_however_often_that_was_written(
+    seen: Any, hands: Any
+) -> None:
+    step = seen()
+    name = step.runs()
+    bar = "\r".join(
+        f"{n / 50:.0f}%|{'#' * 40}| {n}/5000 [00:09<00:00, 3.5it/s]" for n in range(5001)
+    )
+    words = "the \x85 shard \u2028 is empty"
+    written = ["starting", words, bar, f"{bar}\r", "bye\r"]
+    hands.log(
+        hands.find(POD, f"{name}-master-0"),
+        [f"2025-11-27T12:00:{n:02}.5Z {line}" for n, line in enumerate(written)],
+    )
+    hands.ended(name, 3, "")
+    hands.set_conditions(name, "Created", "Failed: it broke")
+    last, _ = step.end()
+    shown = f"100%|{'#' * 40}| 5000/5000\n    [00:09<00:00, 3.5it/s]"
+    assert f"  starting\n  {words}\n  {shown}\n  {shown}\n  bye" in last
+    assert "Correct what its log ends with: bye." in last
 
 
 def test_a_program_that_raised(seen: Any, hands: Any) -> None:
