@@ -32,7 +32,14 @@ def install(package: Path | None, namespace: str, kubeconfig: Path | None) -> No
     launcher is installed.
     """
     from kfp_pytorch.components import bundle
+    from kfp_pytorch.launcher.errors import InputError
+    from kfp_pytorch.launcher.inputs import k8s
 
+    try:
+        if not k8s.dns_label("--namespace", namespace):
+            raise click.UsageError(f"--namespace is {namespace!r}, which names none.")
+    except InputError as error:
+        raise click.UsageError(error.message) from None
     own = bundle.reference()
     if package:
         _check_wanted(package, own)
@@ -79,7 +86,7 @@ def _installed(own: Reference, namespace: str) -> str:
     from kfp_pytorch.launcher.constants import CONFIG_MAP
     from kfp_pytorch.launcher.errors import StepError
     from kfp_pytorch.launcher.kubernetes import client
-    from kfp_pytorch.launcher.kubernetes.api_errors import AlreadyExists
+    from kfp_pytorch.launcher.kubernetes.api_errors import AlreadyExists, Forbidden
     from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 
     manifest: dict[str, Any] = yaml.safe_load(bundle.manifest_path().read_text(encoding="utf-8"))
@@ -98,5 +105,12 @@ def _installed(own: Reference, namespace: str) -> str:
                 ) from None
             return f"{place} is there already."
     except StepError as error:
-        raise click.ClickException(error.message) from None
+        words = error.message
+        if isinstance(error, Forbidden) and error.call.verb == "create":
+            # The role of the steps, which the message names, may not create it either.
+            words = (
+                f"{error.short}\nLet somebody who may run this command, or `kubectl apply -n "
+                f"{namespace} -f manifests/launcher.yaml`.\nThe server said: {error.server_message}"
+            )
+        raise click.ClickException(words) from None
     return f"{place} is installed."

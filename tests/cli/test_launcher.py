@@ -3,6 +3,8 @@
 import pytest
 import yaml
 from harness.api_server import start_in_thread
+from harness.faults.actions import Forbidden
+from harness.faults.plan import Fault
 
 from kfp_pytorch.components import bundle
 from kfp_pytorch.launcher.constants import CONFIG_MAP
@@ -101,6 +103,26 @@ def test_the_servers_refusal_is_what_a_person_reads(install):
     assert result.exit_code == 1
     assert "nowhere" in result.output
     assert "Traceback" not in result.output
+
+
+def test_who_may_not_create_it_is_told_what_an_administrator_does_instead(install, server):
+    server.faults.add(Fault(Forbidden(user="alice@x.org"), "create", "*/configmaps", times=None))
+    result = install()
+    assert result.exit_code == 1
+    assert result.output.startswith(
+        "Error: Missing permission: alice@x.org may not create configmaps in namespace 'default'.\n"
+    )
+    assert "`kubectl apply -n default -f manifests/launcher.yaml`" in result.output
+    assert "rbac" not in result.output.partition("The server said")[0]
+    assert installed(server) is None
+
+
+@pytest.mark.parametrize("namespace", ["", " ", "A B", "a/b", "None"])
+def test_a_namespace_that_is_none_is_refused_before_the_server_is_asked(install, server, namespace):
+    result = install(namespace=namespace)
+    assert result.exit_code == 2
+    assert f"--namespace is {namespace!r}" in result.output
+    assert not server.faults.requests
 
 
 @pytest.mark.slow
