@@ -1,68 +1,90 @@
 """The head of a step's source whose launcher is in a ConfigMap. A template: never imported.
 
-`forms` fills in the words after `@`, leaves docstring, comments and blank lines out, indents by
-one space, and adds the import of the component's function. A Workflow has nine copies of the
-result for each step (see `forms`), hence the short names. It needs Linux and the standard library.
+`forms` fills in the words after `@`, makes it short (no comments, few lines and spaces, one letter
+for each name in lower case that is bound here), and adds the import of the component's function: a
+Workflow keeps nine copies of the result for each step. It needs Linux and the standard library.
 """
 
 # ruff: noqa
 # fmt: off
 # mypy: ignore-errors
-import signal
+from signal import *
 
-# SIGINT and SIGTERM. `run_step` takes over; until then they are looked for between attempts.
-STOP = {2, 15}
-signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
-import base64, bz2, hashlib, http.client, json, os, ssl, sys, time
+# SIGINT and SIGTERM. `run_step` takes over; until then `watch` looks for them.
+stop = {2, 15}
+pthread_sigmask(SIG_BLOCK, stop)
+import _thread, base64, bz2, hashlib, http.client, json, os, ssl, sys, time
 
 SHA = '@SHA256'
 NAME = 'kfp-pytorch-launcher-@VERSION-' + SHA[:10]
-HOME = '/var/run/secrets/kubernetes.io/serviceaccount/'
-env = os.environ.get
-
-
-def read(name):
-    return open(HOME + name).read().strip()
+account = '/var/run/secrets/kubernetes.io/serviceaccount/'
+service = 'KUBERNETES_SERVICE_'
+check = f'Check {service}* and {account}'
+variable = 'KFP_PYTORCH_LAUNCHER'
+env = os.environ
+# KFP writes this source into a new folder.
+archive = __file__ + '.zip'
+namespace = last = ''
+lasting = 'No API answer. '
 
 
 def end(words, code=1):
-    # The kubelet makes this file.
+    # Where a file cannot be written or nobody reads, the exit code is still this one.
     try: open('/dev/termination-log', 'r+').write(words)
-    except OSError: pass
-    print(words, file=sys.stderr)
-    sys.exit(code)
+    finally:
+        try: print(words, file=sys.stderr)
+        finally: os._exit(code)
 
 
-def fetch(space):
-    since = {}
+def watch():
+    # A thread, whatever call the main one waits in: a name's address, a handshake, slow bytes.
+    for number in range(30):
+        time.sleep(2)
+        if path: return
+        if sigpending() & stop: end('Stopped by a signal; a job of an earlier try may be alive.', 143)
+    end(lasting + 'Start the step again.')
+
+
+path = env.get(variable, '')
+words = 'No service account token, and no kfp_pytorch installed.'
+if path:
+    words = f'{variable}={path}: no kfp_pytorch there.'
+    path = os.path.abspath(path)
+elif os.access(account + 'token', 0):
+    _thread.start_new_thread(watch, ())
     while 1:
-        # For how many seconds an answer of this kind is retried, and what to do about it then.
-        limit, todo = 60, 'Start the step again'
+        # For how many seconds in a row a cause is retried, and what to do about it then.
+        limit, todo = 3, check
         try:
-            tls = ssl.create_default_context(cafile=HOME + 'ca.crt')
+            # One word in each: an error of http.client would print a token with line breaks.
+            (namespace,), (token,) = (open(account + name).read().split() for name in ('namespace', 'token'))
             # http.client uses no proxies.
-            to = http.client.HTTPSConnection(env('KUBERNETES_SERVICE_HOST'), env('KUBERNETES_SERVICE_PORT'), timeout=9, context=tls)
-            to.request('GET', f'/api/v1/namespaces/{space}/configmaps/{NAME}', headers={'Authorization': 'Bearer ' + read('token')})
-            got = to.getresponse()
-            code, got = got.status, json.load(got)
-            data = base64.b64decode(got.get('binaryData', {}).get('launcher', ''))
-            if hashlib.sha256(data).hexdigest() == SHA: return data
-            why = got.get('message', 'wrong content')
+            connection = http.client.HTTPSConnection(env[service + 'HOST'], env[service + 'PORT'], timeout=9, context=ssl.create_default_context(cafile=account + 'ca.crt'))
+            limit = 99
+            connection.request('GET', f'/api/v1/namespaces/{namespace}/configmaps/{NAME}', headers={'Authorization': 'Bearer ' + token})
+            answer = connection.getresponse()
+            status, answer = answer.status, json.loads(answer.read(1 << 21))
+            data = base64.b64decode(answer.get('binaryData', {}).get('launcher', ''))
+            if hashlib.sha256(data).hexdigest() == SHA:
+                limit, todo = 3, 'Check ' + archive
+                with open(archive, 'wb') as target: target.write(bz2.decompress(data))
+                path = archive
+                break
+            why = answer.get('message', 'wrong content')
             # Of an API server that starts, 404 may be about the whole kind.
-            if code == 200 or code == 404 and NAME in why: limit, todo = 0, 'Run: kfp-pytorch launcher install PACKAGE -n ' + space
-            if code in (401, 403): limit, todo = 10, f'Run: kubectl apply -n {space} -f manifests/rbac.yaml'
-        except (ssl.SSLCertVerificationError, FileNotFoundError) as error: limit, todo, why = 3, 'Check ' + HOME, error
-        except Exception as error: why = repr(error)
+            if status == 200 or status == 404 and NAME in why: limit, todo = 0, 'Run: kfp-pytorch launcher install PACKAGE -n ' + namespace
+            if status in (401, 403): limit, todo = 10, (check + '. ') * (status < 403) + f'Run: kubectl apply -n {namespace} -f manifests/rbac.yaml; other accounts: see its head'
+        except Exception as error:
+            why = str(error)
+            if 'VERIFY' in why: limit, todo = 3, check
+        lasting = f'ConfigMap {namespace}/{NAME}: {why}. '
         now = time.monotonic()
-        if now >= since.setdefault(limit, now) + limit: end(f'ConfigMap {space}/{NAME}: {why}. {todo}.')
-        if signal.sigtimedwait(STOP, 1): end('Stopped by a signal; a job of an earlier try may be alive.', 143)
-
-
-path = env('KFP_PYTORCH_LAUNCHER')
-if not path and os.path.exists(HOME + 'token'):
-    # KFP writes this source into a new folder.
-    path = __file__ + '.zip'
-    open(path, 'wb').write(bz2.decompress(fetch(read('namespace'))))
+        if limit != last: last, since = limit, now
+        if now >= since + limit: end(lasting + todo + '.')
+        time.sleep(1)
 if path: sys.path.insert(0, path)
-try: import kfp_pytorch
-except ImportError: end('No service account token, and no kfp_pytorch installed.')
+try:
+    import kfp_pytorch as found
+    # An installed one must not take the place of one that is missing at this path.
+    found.__file__.index(path)
+except (ImportError, ValueError): end(words)

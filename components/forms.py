@@ -21,6 +21,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from kfp_pytorch import __version__
 from kfp_pytorch.components import bundle
+from kfp_pytorch.components.minimize import minimize
 
 # Any image with Python 3.11 or newer and a shell will do.
 BASE_IMAGE = "python:3.12-slim"
@@ -31,7 +32,6 @@ PACKAGE = f"kfp-pytorch-launcher=={__version__}"
 
 _IMPORT = re.compile(r"^from (kfp_pytorch\.components\.[\w.]+) import (\w+)\n\Z", re.MULTILINE)
 _REFERENCE = re.compile(r"^SHA='(\w{64})'\nNAME='kfp-pytorch-launcher-([^']+)-'", re.MULTILINE)
-_STRING = re.compile(r"('[^'\n]*')")
 _PIP = "python3 -m pip install"
 # What would end the quotation marks that KFP puts around a requirement in a shell's command.
 _NO_REQUIREMENT = re.compile(r"^-|['\"\\`$\x00-\x1f]")
@@ -186,9 +186,6 @@ def _installing() -> list[str]:
 def _bootstrap() -> str:
     """The bootstrap with what it leaves open filled in, as short as it can be."""
     text = Path(__file__).with_name("bootstrap.py").read_text(encoding="utf-8").split('"""', 2)[2]
-    lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
-    text = "".join(re.sub("^(?: {4})+", lambda m: " " * (len(m[0]) // 4), f"{n}\n") for n in lines)
-    parts = _STRING.split(text)
-    parts[::2] = [re.sub(r" ?(,|=|==|>=|\+|:) ", r"\1", part) for part in parts[::2]]
     wanted = bundle.reference()
-    return "".join(parts).replace("@VERSION", wanted.version).replace("@SHA256", wanted.sha256)
+    text = minimize(text)
+    return text.replace("@VERSION", wanted.version).replace("@SHA256", wanted.sha256)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import hashlib
 import io
+import itertools
 import json
 import shutil
 import signal
@@ -14,10 +15,11 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from harness.kfp.step_pod import MODULE, TOKEN, Answer, Pod, Server, certificate, serving
+from harness.kfp.step_pod import ENDLESS, MODULE, TOKEN, Answer, Pod, Server, certificate, serving
 
 from kfp_pytorch.components import bundle
 
@@ -62,6 +64,17 @@ BUSY = Answer.of(429, kind="Status", message="storage is (re)initializing")
 PAGE = Answer(200, b"<html>a proxy's page</html>")
 PROXY_404 = Answer(404, b"404 page not found")
 CUT = Answer(200, GOOD.body[:50], len(GOOD.body))
+FLOOD = Answer(200, b"x" * 65536, ENDLESS, itertools.repeat)
+
+
+def trickle(body: bytes) -> Iterator[bytes]:
+    """A byte a second."""
+    for byte in body:
+        time.sleep(1)
+        yield bytes([byte])
+
+
+SLOW = replace(GOOD, pieces=trickle)
 
 
 @pytest.fixture
@@ -116,8 +129,8 @@ def test_without_its_configmap_a_step_ends_at_once_with_the_command_that_install
 
 @pytest.mark.parametrize(
     "answer",
-    [FORBIDDEN, UNAUTHORIZED, STARTING, BUSY, PAGE, PROXY_404, NO_KIND, CUT],
-    ids=["403", "401", "503", "429", "a page", "404 of a proxy", "no kind", "cut"],
+    [FORBIDDEN, UNAUTHORIZED, STARTING, BUSY, PAGE, PROXY_404, NO_KIND, CUT, FLOOD],
+    ids=["403", "401", "503", "429", "a page", "404 of a proxy", "no kind", "cut", "endless"],
 )
 def test_an_answer_that_does_not_last_is_asked_for_again(pod, server, answer):
     server.script = [answer, answer, GOOD]
@@ -133,11 +146,11 @@ def test_a_server_that_starts_again_is_waited_for(folder, server):
 
 
 def test_a_token_that_was_replaced_is_read_again(pod, server):
-    def replace(number: int) -> None:
+    def renew(number: int) -> None:
         if number == 0:
             (pod.account / "token").write_text("another")
 
-    server.before, server.script = replace, [UNAUTHORIZED, GOOD]
+    server.before, server.script = renew, [UNAUTHORIZED, GOOD]
     assert pod.run()[0] == 0
     assert [token for _, token in server.asked] == [f"Bearer {TOKEN}", "Bearer another"]
 
@@ -166,6 +179,8 @@ def test_causes_that_last_end_the_step_each_after_its_time_and_with_its_words(fo
         assert "launcher install" not in output
         assert 10 <= seconds < 15
     assert "system:serviceaccount:team:runner" in found["403"][1]
+    # No permission helps a token that is not accepted.
+    assert ["Check " in found[name][1] for name in ("401", "403")] == [True, False]
     for name, words in {"untrusted": "CERTIFICATE_VERIFY_FAILED", "no-ca": "No such file"}.items():
         code, output, seconds = found[name]
         assert code == 1
@@ -186,8 +201,66 @@ def test_a_server_that_never_answers_ends_the_step_after_a_minute(folder, server
     assert 60 <= seconds < 66
 
 
-def test_a_signal_ends_the_waiting_with_143(pod, server):
-    server.script = [STARTING]
+@pytest.mark.slow
+def test_a_minute_is_the_limit_of_all_attempts_together(folder):
+    """Of slow bytes, of silence in the handshake, and of refusals with other answers between."""
+    cases = {"slow": [SLOW], "silent": [], "in turn": [FORBIDDEN, STARTING] * 40}
+
+    def ends(name: str) -> tuple[int, str, float]:
+        with serving(folder) as server, socket.create_server(("127.0.0.1", 0)) as silent:
+            server.script = cases[name]
+            port = server.port if server.script else silent.getsockname()[1]
+            return Pod.make(folder, port, ARCHIVE, name).run()
+
+    with ThreadPoolExecutor(len(cases)) as pool:
+        for code, output, seconds in pool.map(ends, cases):
+            assert (code, "Start the step again" in output) == (1, True), output
+            assert "rbac" not in output
+            assert 60 <= seconds < 66
+
+
+SECRET = "first-line\r\nsecond-line"
+ACCOUNTS: dict[str, tuple[Callable[[Pod], object], str]] = {
+    "empty CA": (lambda pod: (pod.account / "ca.crt").write_text(""), "no certificate"),
+    "text as CA": (lambda pod: (pod.account / "ca.crt").write_text("text"), "no certificate"),
+    "no namespace": (lambda pod: (pod.account / "namespace").unlink(), "account/namespace"),
+    "two tokens": (lambda pod: (pod.account / "token").write_text(SECRET), "expected 1"),
+    "unreadable token": (
+        lambda pod: (
+            (pod.account / "token").rename(pod.account / "x") and (pod.account / "token").mkdir()
+        ),
+        "Is a directory",
+    ),
+    "no host": (lambda pod: pod.environ.pop("KUBERNETES_SERVICE_HOST"), "KUBERNETES_SERVICE_HOST"),
+    "full disk": (
+        lambda pod: Path(f"{pod.program}.zip").symlink_to("/dev/full"),
+        "No space left on device",
+    ),
+}
+
+
+def test_what_is_wrong_in_the_pod_itself_ends_the_step_in_seconds_and_shows_no_secret(folder):
+    def ends(name: str) -> tuple[Pod, int, str, float]:
+        with serving(folder) as server:
+            server.script = [GOOD]
+            pod = Pod.make(folder, server.port, ARCHIVE, name)
+            ACCOUNTS[name][0](pod)
+            return pod, *pod.run()
+
+    with ThreadPoolExecutor(len(ACCOUNTS)) as pool:
+        for name, (pod, code, output, seconds) in zip(
+            ACCOUNTS, pool.map(ends, ACCOUNTS), strict=True
+        ):
+            assert (code, ACCOUNTS[name][1] in output) == (1, True), output
+            assert "Check " in output
+            assert pod.message.read_text() == output.strip()
+            assert not any(line in output for line in SECRET.split())
+            assert seconds < 8
+
+
+@pytest.mark.parametrize("answer", [STARTING, SLOW], ids=["between attempts", "slow bytes"])
+def test_a_signal_ends_the_waiting_with_143(pod, server, answer):
+    server.script = [answer]
     process = pod.start()
     until(lambda: server.asked)
     process.send_signal(signal.SIGTERM)
@@ -195,6 +268,20 @@ def test_a_signal_ends_the_waiting_with_143(pod, server):
     assert process.returncode == 143
     assert errors == "Stopped by a signal; a job of an earlier try may be alive.\n"
     assert pod.message.read_text() == errors.strip()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"), [(STARTING, 143), (GONE, 1)], ids=["a signal", "no ConfigMap"]
+)
+def test_the_exit_code_is_the_same_when_nobody_reads_the_output(pod, server, answer, expected):
+    server.script = [answer]
+    process = pod.start()
+    process.stdout.close()
+    process.stderr.close()
+    until(lambda: server.asked)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(5) == expected
+    assert pod.message.read_text()
 
 
 def test_a_pod_without_a_token_says_so_at_once(pod):
@@ -219,6 +306,20 @@ def test_a_path_in_the_environment_goes_first(pod, server):
     code, output, _ = pod.run()
     assert (code, server.asked) == (0, [])
     assert f"started {path}/kfp_pytorch/__init__.py" in output
+
+
+@pytest.mark.parametrize("content", [None, b"PK damaged"], ids=["missing", "damaged"])
+@pytest.mark.parametrize("installed", [False, True], ids=["alone", "another one installed"])
+def test_a_path_without_the_launcher_is_named_with_its_variable(pod, server, content, installed):
+    path = pod.folder / "mine.zip"
+    if content:
+        path.write_bytes(content)
+    pod.environ |= {"KFP_PYTORCH_LAUNCHER": str(path), "_KFP_RUNTIME": "true"}
+    pod.python = (sys.executable, *([] if installed else ["-S"]))
+    code, output, _ = pod.run()
+    assert (code, server.asked) == (1, [])
+    assert f"KFP_PYTORCH_LAUNCHER={path}" in output
+    assert pod.message.read_text() == output.strip()
 
 
 @pytest.fixture

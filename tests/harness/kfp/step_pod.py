@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,6 +30,8 @@ MESSAGE = "/dev/termination-log"
 MODULE = "kfp_pytorch.components.metric_gate.component"
 FUNCTION = "metric_gate"
 TOKEN = "a-token"
+# The length of a body that ends with its connection.
+ENDLESS = -1
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Answer:
     status: int = 200
     body: bytes = b""
     length: int | None = None
+    # How the body is sent.
+    pieces: Callable[[bytes], Iterable[bytes]] = lambda body: [body]
 
     @classmethod
     def of(cls, status: int, **content: object) -> Answer:
@@ -82,9 +86,13 @@ def serving(folder: Path, host: str = "127.0.0.1") -> Iterator[Server]:
             made.before(number)
             answer = made.script[min(number, len(made.script) - 1)]
             self.send_response(answer.status)
-            self.send_header("Content-Length", str(answer.length or len(answer.body)))
+            if answer.length != ENDLESS:
+                self.send_header("Content-Length", str(answer.length or len(answer.body)))
             self.end_headers()
-            self.wfile.write(answer.body)
+            # The step may end, or close the connection, before it has all.
+            with contextlib.suppress(OSError):
+                for piece in answer.pieces(answer.body):
+                    self.wfile.write(piece)
 
         def log_message(self, *_: object) -> None:
             """Says nothing."""
