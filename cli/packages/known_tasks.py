@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kfp_pytorch.cli.packages import messages
 from kfp_pytorch.cli.packages.find import Package
 from kfp_pytorch.components import forms
 from kfp_pytorch.local.kfp import conditions, task_settings
@@ -47,7 +48,8 @@ def known_tasks(package: Package, arguments: dict[str, Any]) -> Iterator[KnownTa
 
     `arguments`: those of the run that is to start; empty when there is none.
     """
-    spec = task_settings.with_task_configs(package.spec)
+    kubernetes = messages.kubernetes_settings(package.platform)
+    spec = task_settings.with_task_configs(package.spec, kubernetes)
     root = spec["root"]
     yield from _walk(spec, root, defaults(root, {}) | arguments)
 

@@ -38,6 +38,7 @@ _FIELD = re.compile(
     r"metadata\.(name|namespace|uid|(labels|annotations)\['[^']+'\])"
     r"|spec\.(nodeName|serviceAccountName)|status\.(host|pod)IPs?"
 )
+_RESOURCE = re.compile(r"(limits|requests)\.(cpu|memory|ephemeral-storage|hugepages-.+)")
 # The required fields of each source of a variable's value.
 _REFERENCES = {
     "secretKeyRef": ("name", "key"),
@@ -98,6 +99,11 @@ def _check_reference(name: str, source: str, reference: Any) -> None:
         raise InputError(
             f"{where}.fieldPath is {reference['fieldPath']!r}, which no variable can have; write "
             "metadata.name, status.podIP, metadata.labels['KEY'] or the like."
+        )
+    if source == "resourceFieldRef" and not _RESOURCE.fullmatch(reference["resource"]):
+        raise InputError(
+            f"{where}.resource is {reference['resource']!r}; write limits.cpu, requests.memory or "
+            "the like."
         )
     if "key" in wanted and not _ENTRY.fullmatch(reference["key"]):
         raise InputError(

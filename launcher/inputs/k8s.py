@@ -18,7 +18,7 @@ _HOST = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
 _PATH_PART = r"[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
 _IMAGE = re.compile(
     rf"(({_HOST}(\.{_HOST})*|\[[0-9a-fA-F:]+\])(:[0-9]+)?/)?"
-    rf"{_PATH_PART}(/{_PATH_PART})*(:\w[\w.-]{{0,127}})?"
+    rf"(?P<path>{_PATH_PART}(/{_PATH_PART})*)(:\w[\w.-]{{0,127}})?"
     r"(@[A-Za-z][A-Za-z0-9]*([-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?",
     re.ASCII,
 )
@@ -36,11 +36,12 @@ _SCALES |= {f"{s}i": 1024.0 ** (i + 1) for i, s in enumerate("KMGTPE")}
 def image(name: str, value: Any) -> str:
     """Read the name of an image; unset gives an empty string."""
     word = readers.text(name, value)
-    if word and not _IMAGE.fullmatch(word):
+    match = _IMAGE.fullmatch(word)
+    if word and (match is None or len(match["path"]) > 255):
         raise InputError(
             f"{name} is {word!r}; write it as REGISTRY/NAME:TAG or REGISTRY/NAME@DIGEST: the name "
-            "has lower case letters, digits and '-', '_', '.', '/' between them, and there are no "
-            "blanks."
+            "has lower case letters, digits and '-', '_', '.', '/' between them, at most 255, and "
+            "there are no blanks."
         )
     return word
 

@@ -5,6 +5,7 @@ An input overrides what the author set on the task.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import k8s, readers
 
 GPU_RESOURCE = "nvidia.com/gpu"
+_NATIVE = re.compile(r"cpu|memory|ephemeral-storage|hugepages-.+")
 _TOLERATION_FIELDS = ("key", "operator", "value", "effect", "tolerationSeconds")
 _AFFINITY_FIELDS = ("nodeAffinity", "podAffinity", "podAntiAffinity")
 _POD_SECURITY_FIELDS = (
@@ -35,6 +37,19 @@ def gpu_resource(name: str, value: Any) -> str:
     resource = readers.text(name, value)
     if "/" not in k8s.qualified_key(name, resource):
         raise InputError(f"{name} is {resource!r}; write it with its domain: {GPU_RESOURCE}.")
+    return resource_name(name, resource)
+
+
+def resource_name(name: str, resource: str) -> str:
+    """Return the name of a resource that a container can be given: a native or an extended one."""
+    domain = k8s.qualified_key(name, resource).rpartition("/")[0]
+    if (not domain and not _NATIVE.fullmatch(resource)) or re.search(
+        r"^requests\.|(^|\.)kubernetes\.io$", domain
+    ):
+        raise InputError(
+            f"{name} is {resource!r}, which no node has; an accelerator is named with the domain "
+            f"of its vendor: {GPU_RESOURCE}."
+        )
     return resource
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from kfp_pytorch.launcher.inputs.readers import mapping, sequence
+from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs import k8s, placement
+from kfp_pytorch.launcher.inputs.readers import mapping, sequence, text
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class TaskSettings:
     """
 
     affinity: dict[str, Any] = field(default_factory=dict)  # a pod's `affinity`
-    tolerations: list[dict[str, Any]] = field(default_factory=list)  # a pod's `tolerations`
+    tolerations: tuple[dict[str, Any], ...] = ()  # a pod's `tolerations`
     node_selector: dict[str, str] = field(default_factory=dict)  # a pod's `nodeSelector`
     env: list[dict[str, Any]] = field(default_factory=list)  # a container's `env`
     volumes: list[dict[str, Any]] = field(default_factory=list)  # a pod's `volumes`
@@ -43,16 +45,23 @@ def read(_name: str, value: Any) -> TaskSettings:
     def lists(field: str) -> Any:
         return _pruned(sequence(f"the task's {field}", _get(value, field)))
 
+    def named(field: str) -> Any:
+        for i, item in enumerate(lists(field)):
+            where = f"the task's {field}[{i}]"
+            if not text(f"{where}.name", mapping(where, item).get("name")):
+                raise InputError(f"{where} has no name.")
+        return lists(field)
+
     resources = objects("resources")
     return TaskSettings(
         affinity=objects("affinity"),
-        tolerations=lists("tolerations"),
-        node_selector=objects("node_selector"),
-        env=lists("env"),
-        volumes=lists("volumes"),
-        volume_mounts=lists("volume_mounts"),
+        tolerations=placement.tolerations("the task's tolerations", lists("tolerations")),
+        node_selector=k8s.label_map("the task's node_selector", objects("node_selector")),
+        env=named("env"),
+        volumes=named("volumes"),
+        volume_mounts=named("volume_mounts"),
         resources={
-            part: {name: str(amount) for name, amount in resources[part].items()}
+            part: {name: str(amount) for name, amount in mapping(part, resources[part]).items()}
             for part in ("requests", "limits")
             if part in resources
         },

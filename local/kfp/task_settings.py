@@ -18,19 +18,30 @@ _AMOUNTS = (
     ("limits", "cpu", "resourceCpuLimit"),
     ("limits", "memory", "resourceMemoryLimit"),
 )
+# What mounts a volume, and where it names what is mounted.
+_MOUNTS = {
+    "pvcMount": "constant",
+    "secretAsVolume": "secretName",
+    "configMapAsVolume": "configMapName",
+}
+Object = dict[str, Any]
 
 
-def with_task_configs(spec: dict[str, Any]) -> dict[str, Any]:
+def with_task_configs(spec: Object, kubernetes: Object | None = None) -> Object:
     """Passes each task with a `dsl.TaskConfig` its environment and resources.
 
-    What `kfp.kubernetes` sets, such as a node selector, is not in a pipeline's specification.
+    `kubernetes`: what `kfp.kubernetes` sets, such as a node selector, by executor: that is not in a
+    pipeline's specification, and has no effect in a run on this machine.
     """
     result = copy.deepcopy(spec)
     executors = result.get("deploymentSpec", {}).get("executors", {})
     for task, component in tasks(result):
-        container = executors.get(component.get("executorLabel"), {}).get("container", {})
+        label = component.get("executorLabel", "")
+        container = executors.get(label, {}).get("container", {})
         wanted = {each.get("field") for each in component.get("taskConfigPassthroughs", [])}
         settings = _settings(container, wanted)
+        if kubernetes:
+            settings |= _of_kubernetes(kubernetes.get(label, {}))
         for name, definition in component.get("inputDefinitions", {}).get("parameters", {}).items():
             if definition.get("parameterType") != _TYPE:
                 continue
@@ -64,6 +75,22 @@ def _settings(container: dict[str, Any], wanted: set[str]) -> dict[str, Any]:
     if resources:
         settings["resources"] = resources
     return settings
+
+
+def _of_kubernetes(given: Object) -> Object:
+    """The placement and the mounts that are known beforehand, in the form of the driver."""
+    mounts = [
+        # A volume has the name of what it is of; some are known in the run only.
+        {"name": each.get(field) or f"{kind.lower()}-{i}", "mountPath": each.get("mountPath", "")}
+        for kind, field in _MOUNTS.items()
+        for i, each in enumerate(given.get(kind, []))
+    ]
+    return {
+        "tolerations": [t for t in given.get("tolerations", []) if "tolerationJson" not in t],
+        "nodeSelector": given.get("nodeSelector", {}).get("labels", {}),
+        "volumes": [{"name": mount["name"]} for mount in mounts],
+        "volumeMounts": mounts,
+    }
 
 
 def _resources(written: dict[str, Any]) -> dict[str, dict[str, str]]:

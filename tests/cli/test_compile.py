@@ -235,6 +235,27 @@ def test_what_is_set_on_a_task_is_checked_with_the_inputs(tmp_path, cli):
 
 
 @pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("add_toleration(t, key='a', operator='Bad')", "operator is 'Bad'"),
+        ("add_node_selector(t, 'a', 'b c')", "node_selector\\['a'\\] is 'b c'"),
+        ("mount_pvc(t, 'a', '/x'); kubernetes.mount_pvc(t, place, '/x')", "are mounted at '/x'"),
+        ("use_secret_as_volume(t, 'A_B', '/x')", "name of a volume is 'A_B'"),
+    ],
+)
+def test_what_kfp_kubernetes_sets_on_a_task_is_checked_with_the_inputs(
+    tmp_path, cli, setting, message
+):
+    task = "from kfp import kubernetes; t = pytorch_job(image='i'); kubernetes."
+    result = compile_serving(tmp_path, cli, "'s3://b/m'", task + setting)
+    assert re.search(f"task pytorch-job: .*{message}", result.output), result.output
+    mended = setting.replace("Bad", "Equal").replace("b c", "b").replace("A_B", "a")
+    mended = mended.replace("place, '/x'", "place, '/y'")
+    result = compile_serving(tmp_path, cli, "'s3://b/m'", task + mended)
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
     "task",
     [
         "kserve_predict(model=m, url=URL, requests=[{'instance': 50_001 * 'é', 'prediction': 1}])",

@@ -8,7 +8,7 @@ from typing import Any
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import environment, k8s, readers
+from kfp_pytorch.launcher.inputs import environment, k8s, pod_rules, readers
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs import strategic_merge
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs
@@ -314,6 +314,8 @@ def _check_pod(spec: dict[str, Any]) -> None:
             "trains and must stay."
         )
     volumes = [volume.get("name") for volume in spec.get("volumes", [])]
+    for volume in volumes:
+        k8s.dns_label("The name of a volume", volume)
     twice = sorted({str(name) for name in volumes if volumes.count(name) > 1})
     if twice:
         raise InputError(f"Two volumes of the pod are called {twice[0]!r}; rename one.")
@@ -321,6 +323,7 @@ def _check_pod(spec: dict[str, Any]) -> None:
         if not container.get("image"):
             raise InputError(f"The container {container.get('name')!r} has no image.")
         _check_mounts(container, volumes)
+    pod_rules.check(spec)
 
 
 def _check_mounts(container: dict[str, Any], volumes: list[Any]) -> None:

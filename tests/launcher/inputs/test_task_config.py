@@ -89,10 +89,16 @@ def test_an_explicit_resource_beats_the_task_s_and_leaves_the_others() -> None:
 def test_tolerations_reach_the_pods_and_an_explicit_one_beats_that_of_the_same_taint() -> None:
     given = [
         {"key": "gpu", "operator": "Equal", "value": "a100", "effect": "NoSchedule"},
-        {"key": "spot", "operator": "Exists", "tolerationSeconds": 300.0, "value": None},
+        {
+            "key": "spot",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": 300.0,
+            "value": None,
+        },
     ]
     of_task = {**EMPTY, "tolerations": given}
-    spot = {"key": "spot", "operator": "Exists", "tolerationSeconds": 300}
+    spot = {key: value for key, value in given[1].items() if value} | {"tolerationSeconds": 300}
     assert pod(of_task)["tolerations"] == [given[0], spot]
     explicit = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
     assert pod(of_task, tolerations=[explicit])["tolerations"] == [spot, explicit]
@@ -174,3 +180,24 @@ def test_a_volume_where_the_job_s_own_output_goes_is_refused() -> None:
     }
     with pytest.raises(InputError, match="Two volumes are mounted at"):
         pod(of_task)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("tolerations", [{"key": "a", "operator": "Bad"}], r"\[0\].operator is 'Bad'"),
+        ("tolerations", [""], r"task's tolerations\[0\] must be an object|has no key"),
+        ("nodeSelector", {"a": "b c"}, r"node_selector\['a'\] is 'b c'"),
+        ("resources", {"limits": {"NVIDIA_TESLA_K80": "1"}}, "limits is 'NVIDIA_TESLA_K80'"),
+        ("resources", {"limits": 1}, "limits must be an object"),
+        ("env", [{}], r"the task's env\[0\] has no name"),
+        ("volumes", ["claim"], r"the task's volumes\[0\] must be an object"),
+        ("volumes", [{"name": "A_B"}], "name of a volume is 'A_B'"),
+        ("volumeMounts", [1.0], r"the task's volume_mounts\[0\] must be an object"),
+    ],
+)
+def test_settings_that_no_pod_could_have_are_refused_before_there_is_a_job(
+    field: str, value: Any, said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        pod({**EMPTY, field: value})
