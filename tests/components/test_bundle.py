@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import yaml
 
 import kfp_pytorch
 from kfp_pytorch import components
-from kfp_pytorch.components import bundle
+from kfp_pytorch.components import bundle, forms
 
 ROOT = Path(kfp_pytorch.__file__).parent.parent
 LIMIT = 250_000
@@ -51,6 +52,28 @@ def run_alone(folder: Path, program: str) -> subprocess.CompletedProcess:
 
 def test_the_manifest_is_what_the_code_makes():
     assert bundle.manifest_path().read_text() == bundle.manifest(), "Run `make compiled`."
+
+
+def test_the_manifest_is_made_of_the_urllib3_that_development_pins():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = [p for p in project["optional-dependencies"]["dev"] if p.startswith("urllib3")]
+    assert pins == [f"urllib3=={urllib3.__version__}"], "Run `make setup`, or pin this one."
+
+
+def test_with_another_urllib3_the_steps_ask_for_the_configmap_of_the_manifest(
+    tmp_path, monkeypatch
+):
+    newer = tmp_path / "urllib3"
+    shutil.copytree(Path(urllib3.__file__).parent, newer)
+    (newer / "_version.py").write_text('__version__ = "2.99.0"\n')
+    monkeypatch.setattr(urllib3, "__file__", str(newer / "__init__.py"))
+    bundle.reference.cache_clear()
+    shipped = bundle.manifest_path().read_text()
+    assert bundle.manifest() != shipped
+    assert f"  name: {bundle.reference().name}\n" in shipped
+    source = forms.configmap_source("kfp_pytorch.components.metric_gate.component", "metric_gate")
+    annotations = yaml.safe_load(shipped)["metadata"]["annotations"]
+    assert f"SHA='{annotations[bundle.SHA256_ANNOTATION]}'" in source
 
 
 def test_the_manifest_is_small_enough_for_kubectl_apply():
