@@ -60,10 +60,13 @@ class Permissions:
         """Whether a call was ever allowed: then a 403 is always retried."""
         return call in self._allowed
 
-    def is_missing(self, call: Call, readiness: Readiness, now: float) -> bool:
+    def is_missing(
+        self, call: Call, readiness: Readiness, now: float, missing_after: float = MISSING_AFTER
+    ) -> bool:
         """Notes a 403 and decides whether it is final.
 
-        `readiness`: the answer of `/readyz` after the 403; `now`: the time, by the monotonic clock.
+        `readiness`: the answer of `/readyz` after the 403; `now`: the time, by the monotonic clock;
+        `missing_after`: how long a 403 must last where `/readyz` may not be read, in seconds.
         Returns whether the permission is missing.
         """
         with self._lock:
@@ -76,4 +79,4 @@ class Permissions:
                 denials.while_ready += 1
                 return denials.while_ready > 1 and lasted >= _REPEATED_AFTER
             denials.while_ready = 0
-            return readiness is Readiness.UNREADABLE and lasted >= MISSING_AFTER
+            return readiness is Readiness.UNREADABLE and lasted >= missing_after

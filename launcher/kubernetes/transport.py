@@ -39,7 +39,7 @@ from kfp_pytorch.launcher.kubernetes.api_errors import (
 )
 from kfp_pytorch.launcher.kubernetes.credentials import Credentials, NoCluster
 from kfp_pytorch.launcher.kubernetes.objects import Object
-from kfp_pytorch.launcher.kubernetes.permissions import Permissions, Readiness
+from kfp_pytorch.launcher.kubernetes.permissions import MISSING_AFTER, Permissions, Readiness
 
 T = TypeVar("T")
 # In bytes: how much of an answer is read at once, and at most.
@@ -58,6 +58,7 @@ class RetryPolicy:
         unavailability_budget: How long a server that has answered before may be unavailable.
         first_contact: The same for a server that has never answered, and for credentials that it
             has never accepted.
+        denied: How long a 403 must last to be final where `/readyz` may not be read.
     """
 
     unavailability_budget: float = 900.0
@@ -67,6 +68,7 @@ class RetryPolicy:
     connect: float = 10.0  # limit of making a connection
     read: float = 30.0  # limit of waiting for an answer
     report_after: float = 10.0  # after how long without an answer this is reported
+    denied: float = MISSING_AFTER
 
 
 def ignore_report(_text: str) -> None:
@@ -200,8 +202,8 @@ class Transport:
         """A 403 as what it is: a missing permission, or an answer that may not last."""
         call, permissions = error.call, self._state.permissions
         if not permissions.was_allowed(call):
-            readiness = self._readiness(call)
-            if permissions.is_missing(call, readiness, time.monotonic()):
+            readiness, now = self._readiness(call), time.monotonic()
+            if permissions.is_missing(call, readiness, now, self._policy.denied):
                 return error
         return Unconfirmed(call, error.status, error.reason, error.server_message)
 

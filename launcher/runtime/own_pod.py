@@ -10,16 +10,19 @@ import time
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import StepError
-from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Forbidden
+from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Forbidden, NotFound
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.pod_status import is_terminating
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 
-# How long a signal waits for the answer of the API server, in seconds: where a watch has shown the
-# pod, only for an event that is under way.
-_WAIT_IF_WATCHED = 0.03
+# How long a signal waits for the answer of the API server, in seconds: where a watch knows the pod,
+# only for an event that is under way, or a watch that has died since it was last heard of.
+_WAIT_IF_KNOWN = 0.08
 _WAIT_IF_NOT = 0.3
-_ASK = RetryPolicy(unavailability_budget=0.0, first_contact=0.0, connect=1.0, read=1.0)
+# A server sends a bookmark about once a minute: a watch that is silent for longer may be dead.
+_KNOWN_FOR = 90.0
+# One failed answer says nothing; Retry-After is cut to four times `max_pause`.
+_ASK = RetryPolicy(_WAIT_IF_NOT, _WAIT_IF_NOT, pause=0.03, max_pause=0.03, connect=1.0, read=1.0)
 # Long, as a job that runs must cost the API server little.
 _LIFETIME = 4 * 3600.0
 # After an outage the launchers of a cluster read their jobs first.
@@ -38,7 +41,8 @@ class OwnPod:
         self._kube = kube
         self._asking = kube.with_policy(_ASK)
         self._name = name
-        self._watched = self._terminating = self._started = False
+        self._terminating = self._started = False
+        self._seen, self._heard_at = False, float("-inf")
         self._answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def start(self) -> None:
@@ -55,7 +59,8 @@ class OwnPod:
         if not self._name or self._terminating:
             return 0.0
         threading.Thread(target=self._ask, daemon=True).start()
-        return time.monotonic() + (_WAIT_IF_WATCHED if self._watched else _WAIT_IF_NOT)
+        now = time.monotonic()
+        return now + (_WAIT_IF_KNOWN if now - self._heard_at < _KNOWN_FOR else _WAIT_IF_NOT)
 
     def is_terminating(self, deadline: float) -> bool:
         """Whether the pod is being deleted; False where that is not known in time.
@@ -71,6 +76,9 @@ class OwnPod:
     def _ask(self) -> None:
         try:
             pod = self._asking.get(POD, self._name, namespace=self._kube.own_namespace)
+        except NotFound:
+            # A pod that was there is deleted.
+            self._answers.put(self._seen)
         except StepError:
             self._answers.put(False)
         else:
@@ -88,7 +96,7 @@ class OwnPod:
             except ApiError:
                 pass
             finally:
-                self._watched = False
+                self._heard_at = float("-inf")
             healthy = time.monotonic() - opened > _HEALTHY_AFTER
             pause = _FIRST_PAUSE if healthy else min(4 * pause, _LONGEST_PAUSE)
             time.sleep(pause * random.uniform(0.3, 1.0))  # noqa: S311
@@ -107,4 +115,6 @@ class OwnPod:
                     self._terminating = True
                     self._answers.put(True)
                     return
-                self._watched = self._watched or kind in ("ADDED", "MODIFIED")
+                self._seen = self._seen or kind in ("ADDED", "MODIFIED")
+                if self._seen:
+                    self._heard_at = time.monotonic()

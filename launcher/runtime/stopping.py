@@ -37,9 +37,7 @@ _REPORT_AFTER = 3.0
 # In seconds. A server that starts may not know a kind for a moment, and an object may be written at
 # the moment of its deletion.
 _PAUSES = (0.1, 0.4, 1.0, 2.0)
-_URGENT = RetryPolicy(
-    unavailability_budget=GRACE, first_contact=GRACE, pause=0.05, max_pause=1.0, connect=2, read=3
-)
+_URGENT = RetryPolicy(GRACE, GRACE, pause=0.05, max_pause=1.0, connect=2, read=3, denied=GRACE)
 
 
 @dataclass

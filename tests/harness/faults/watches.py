@@ -15,10 +15,27 @@ from kfp_pytorch.local.apiserver.http.streaming import disconnected
 
 @dataclass(frozen=True)
 class SilentWatch:
-    """A watch that opens and never says anything."""
+    """A watch that opens and never says anything.
+
+    Attributes:
+        after_events: How many events come first.
+    """
+
+    after_events: int = 0
 
     async def strike(self, call: Call) -> None:
-        """Sends the status, and then nothing."""
+        """Sends the status and the first events, and then nothing."""
+        left = self.after_events
+
+        def rewrite(line: bytes) -> Iterator[bytes]:
+            nonlocal left
+            if left > 0:
+                left -= 1
+                yield line
+
+        if left:
+            await _rewritten(call, rewrite)
+            return
         headers = [(b"content-type", b"application/json")]
         await call.send({"type": "http.response.start", "status": 200, "headers": headers})
         await call.send({"type": "http.response.body", "body": b"", "more_body": True})

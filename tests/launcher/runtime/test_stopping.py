@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from harness.faults.actions import Answer, Delay, Forbidden, LostAnswer, Stall
+from harness.faults.actions import Answer, Delay, Forbidden, LostAnswer, Reset, Stall
 from harness.faults.restart import Restart
+from harness.faults.watches import SilentWatch
+from harness.held import Clock
 
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
+from kfp_pytorch.launcher.runtime.own_pod import OwnPod
 from kfp_pytorch.launcher.runtime.stopping import Stopper, Target
 
 PROGRAM = """
@@ -42,6 +45,10 @@ def mask(how, numbers):
     return old
 signal.pthread_sigmask = mask
 """
+OWN: dict[str, Any] = {
+    "metadata": {"name": "step", "namespace": "default"},
+    "spec": {"containers": [{"name": "main", "image": "python"}]},
+}
 
 
 class Step:
@@ -117,11 +124,8 @@ def process(hands: Any, tmp_path: Any) -> Iterator[Callable[..., Step]]:
 
 def own_pod(hands: Any) -> dict[str, str]:
     """The pod of the step itself, held by a finalizer once it is being deleted."""
-    pod = {
-        "metadata": {"name": "step", "namespace": "default", "finalizers": ["test/hold"]},
-        "spec": {"containers": [{"name": "main", "image": "python"}]},
-    }
-    made = hands.server.call(hands.server.api.create, POD, pod)
+    held = OWN | {"metadata": OWN["metadata"] | {"finalizers": ["test/hold"]}}
+    made = hands.server.call(hands.server.api.create, POD, held)
     return {"KFP_POD_NAME": "step", "KFP_POD_UID": made["metadata"]["uid"]}
 
 
@@ -145,6 +149,56 @@ def test_a_drain_is_told_from_terminate_by_a_slow_server(
         drain(hands)
     assert step.signal().exit()[0] == 143
     assert bool(hands.jobs()) is drained
+
+
+@pytest.mark.parametrize(
+    "failed", [Answer(429, retry_after=1), Answer(503), Reset(), Forbidden()], ids=repr
+)
+def test_one_failed_answer_does_not_turn_a_drain_into_terminate(
+    process: Any, hands: Any, failed: Any
+) -> None:
+    hands.fault(Forbidden(), "watch", "*/pods", times=None)
+    step = process(own_pod(hands)).runs()
+    drain(hands)
+    hands.fault(failed, "get", "*/pods/step")
+    assert step.signal().exit()[0] == 143
+    assert hands.count("delete", "pytorchjobs") == 0
+
+
+def test_a_drain_is_told_though_the_watch_died_a_moment_ago(process: Any, hands: Any) -> None:
+    hands.fault(SilentWatch(after_events=1), "watch", "*/pods")
+    hands.fault(Delay(0.04), "", "*", times=None)
+    step = process(own_pod(hands)).runs()
+    drain(hands)
+    assert step.signal().exit()[0] == 143
+    assert hands.count("delete", "pytorchjobs") == 0
+
+
+def test_a_watch_that_was_not_heard_of_for_90_s_is_not_believed(
+    kube: Any, hands: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock().install(monkeypatch, "runtime.own_pod")
+    hands.fault(SilentWatch(after_events=1), "watch", "*/pods")
+    hands.fault(Delay(0.2), "get", "*/pods/step", times=None)
+    own_pod(hands)
+    pod = OwnPod(kube, "step")
+    pod.start()
+    hands.until(lambda: pod._seen)
+    hands.delete(POD, "step")
+    clock.ahead += 91.0
+    assert pod.is_terminating(pod.ask())
+
+
+def test_a_pod_that_was_there_and_is_gone_was_drained(kube: Any, hands: Any) -> None:
+    never_seen = OwnPod(kube, "step")
+    assert not never_seen.is_terminating(never_seen.ask())
+    hands.fault(SilentWatch(after_events=1), "watch", "*/pods")
+    hands.server.call(hands.server.api.create, POD, OWN)
+    pod = OwnPod(kube, "step")
+    pod.start()
+    hands.until(lambda: pod._seen)
+    hands.server.call(hands.server.api.delete, POD, "default", "step", "Background", grace=0)
+    assert pod.is_terminating(pod.ask())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -262,6 +316,27 @@ def test_a_delete_is_repeated_while_the_server_starts(process: Any, hands: Any) 
     code, stderr = step.signal().exit()
     assert code == 143
     assert "deleted" in stderr
+    assert hands.jobs() == []
+
+
+def test_a_delete_that_is_forbidden_for_long_is_repeated_where_readyz_may_not_be_read(
+    kube: Any, hands: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock().install(monkeypatch, "kubernetes.transport")
+    hands.stranger()
+    hands.fault(Forbidden(), "get", "/readyz", times=None)
+    hands.fault(Forbidden(), "delete", times=None)
+    found: list[bool] = []
+    target = Target(kube, PYTORCHJOB, "stranger", lambda _: True)
+    deleting = threading.Thread(target=lambda: found.append(target.delete(0.0)))
+    deleting.start()
+    hands.until(lambda: hands.count("delete") > 1)
+    clock.ahead += 45.0
+    before = hands.count("delete")
+    hands.until(lambda: hands.count("delete") > before + 1 or not deleting.is_alive())
+    hands.server.faults.clear()
+    deleting.join(60)
+    assert found == [True]
     assert hands.jobs() == []
 
 
