@@ -29,8 +29,8 @@ from kfp_pytorch.launcher.runtime.printing import log
 # The controller names the port of its Service after the object: `http-<name>`.
 _PORT_PREFIX = "http-"
 _SHARED = ("ReadWriteMany", "ReadOnlyMany")
-# Not worth waiting for as long as a training job is.
-_POLICY = RetryPolicy(unavailability_budget=15.0, first_contact=10.0, connect=5.0, read=10.0)
+# Not worth waiting for as long as a training job is, but for as long as an API server starts.
+_POLICY = RetryPolicy(unavailability_budget=45.0, first_contact=45.0, connect=5.0, read=10.0)
 
 
 def _image(name: str, value: Any) -> str:

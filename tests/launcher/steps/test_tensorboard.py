@@ -268,13 +268,20 @@ def test_single_user_kfp_is_named_as_what_cannot_open_its_own_tab(board: Board) 
     assert "Single-user KFP cannot open it" in Path(board.guide.path).read_text()
 
 
+@pytest.mark.parametrize(
+    "restart",
+    [
+        pytest.param(Restart(refused_s=0.3, forbidden_s=2.5), id="3 s"),
+        pytest.param(Restart(0.5, 12.0, 7.5, 5.0), id="25 s", marks=pytest.mark.slow),
+    ],
+)
 def test_a_restart_of_the_server_does_not_cost_the_object(
-    api_server: ThreadedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    api_server: ThreadedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restart: Restart
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig))
     monkeypatch.delenv("KFP_POD_NAME", raising=False)
     board = Board(api_server, tmp_path)
     board.claim("ReadWriteMany")
-    api_server.restart(Restart(refused_s=0.3, forbidden_s=2.5))
+    api_server.restart(restart)
     board.run()
     assert len(board.objects()) == 1
