@@ -95,11 +95,9 @@ class Follower(threading.Thread, ABC):
 
     @property
     def streaming(self) -> bool:
-        """Whether a watch is open that has not been silent for long."""
-        return (
-            self._stream is not None
-            and time.monotonic() - self._last_event_at < self.limits.watch_idle
-        )
+        """Whether a watch is open that a change or a read, no bookmark, has confirmed lately."""
+        lately = time.monotonic() - self._confirmed_at < 2 * self.limits.poll
+        return self._stream is not None and lately
 
     def run(self) -> None:
         """Reads and watches, until closed or until no retry can help."""

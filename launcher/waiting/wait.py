@@ -237,11 +237,12 @@ class Wait:
             # The end is final, whatever a stale read says afterwards.
             return
         previous, self._state = self._state, self._kind.read_state(job)
+        changed = _version(job) != _version(self._gatherer.evidence.job)
         self._gatherer.record_job(job, self._state, previous)
         if previous.phase is not self._state.phase:
             self._read_soon()
-            if not self._pods.streaming:
-                self._pods.read_now()
+        if changed and not self._pods.streaming:
+            self._pods.read_now()
         self._update()
 
     def _observe_pods(self, seen: Observation | None) -> None:
@@ -355,6 +356,10 @@ class Wait:
             return min(*due, now + min(1.0, self._limits.gather))
         deadline = self._judge.next_deadline()
         return min(due if deadline is None else [*due, deadline])
+
+
+def _version(job: Object) -> object:
+    return dig(job, "metadata", "resourceVersion")
 
 
 def announce(ensured: Ensured, title: str, folder: str) -> None:

@@ -93,6 +93,8 @@ class PodsFollower(Follower):
     ) -> None:
         super().__init__(kube, put, limits)
         self._labels = labels
+        # While not all run, when a log ends and when the job changes, they are read anyway.
+        self.confirmed_for = limits.slow_interval
 
     def read(self) -> tuple[list[Object], str]:
         """Lists the pods."""

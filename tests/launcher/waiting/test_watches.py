@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 from harness.api_server import start_in_thread
-from harness.faults.actions import Stall
-from harness.faults.watches import BookmarksOnly
+from harness.faults.actions import Answer, Stall
+from harness.faults.watches import BookmarksOnly, SilentWatch
 from harness.hands import Hands, connected
 
 from kfp_pytorch.launcher.errors import JobFailed
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 from kfp_pytorch.launcher.waiting.limits import Limits
+
+# How long what was seen of pods is believed.
+SHIPPED = {name: getattr(Limits(), name) for name in ("poll", "watch_idle", "slow_interval")}
 
 
 def running(step: Any, hands: Any, limits: dict[str, float], on: Any) -> Any:
@@ -51,6 +54,40 @@ def test_an_end_that_no_watch_shows_is_seen_within_five_minutes(
     step: Any, tmp_path: Path, bookmark_every: float
 ) -> None:
     assert end_seen_after(step, tmp_path, bookmark_every) < 300
+
+
+@pytest.mark.parametrize("watch", [BookmarksOnly(), SilentWatch()], ids=["bookmarks", "silent"])
+def test_a_pod_that_cannot_start_is_seen_though_no_watch_shows_it(
+    step: Any, hands: Any, clock: Any, monkeypatch: pytest.MonkeyPatch, watch: Any
+) -> None:
+    clock.install(monkeypatch, "waiting.follower")
+    hands.fault(watch, "watch", "*/pods", times=None)
+    run = step(SHIPPED)
+    hands.set_conditions(run.job, "Created")
+    hands.until(lambda: hands.count("watch", "/pods"))
+    hands.waiting(run.job, "ImagePullBackOff")
+    clock.ahead += 61.0
+    assert "cannot pull the image" in run.failed(JobFailed, 20)
+
+
+@pytest.mark.parametrize("shown", ["by the end of its log", "by the job's status"])
+def test_a_pod_that_failed_is_seen_though_no_watch_shows_it(
+    step: Any, hands: Any, clock: Any, says: Any, monkeypatch: pytest.MonkeyPatch, shown: str
+) -> None:
+    clock.install(monkeypatch, "waiting.follower")
+    by_log = shown == "by the end of its log"
+    hands.fault(BookmarksOnly(), "watch", "*/pods", times=None)
+    if not by_log:
+        hands.fault(Answer(500), "get", "*/log", times=None)
+    run = step(SHIPPED | {"failed_pod": 0.5}, restart_policy="Never")
+    hands.running(run.job)
+    hands.set_conditions(run.job, "Created", "Running")
+    says("running")
+    hands.ended(run.job, 1)
+    clock.ahead += 61.0
+    if not by_log:
+        hands.set_conditions(run.job, "Created", "Running", replicaStatuses={})
+    assert "ended with exit code 1" in run.failed(JobFailed, 20)
 
 
 def test_a_watch_whose_headers_never_come_delays_no_limit(step: Any, hands: Any) -> None:
