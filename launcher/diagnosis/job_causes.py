@@ -22,8 +22,9 @@ def pods_refused(facts: Facts) -> Cause | None:
     """The cluster does not let the operator create pods: a quota, a webhook, a security policy."""
     evidence = facts.evidence
     job = objects.name(evidence.job)
-    placed = [p for p in facts.pods if objects.dig(p, "spec", "nodeName")]
-    if placed and len(placed) == len(facts.pods) >= facts.kind.num_nodes(evidence.job):
+    there = [p for p in facts.pods if evidence.living is None or objects.name(p) in evidence.living]
+    placed = [p for p in there if objects.dig(p, "spec", "nodeName")]
+    if placed and len(placed) == len(there) >= facts.kind.num_nodes(evidence.job):
         return None
     for event in reversed(evidence.events):
         words = event_message(event)

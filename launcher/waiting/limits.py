@@ -27,8 +27,8 @@ class Limits:
             ended.
         failed_pod: How long the operator may take to end a job of which a pod has failed that
             nothing restarts.
-        missing_pods_interval: Time between reads of events while pods are missing, for the first
-            ten minutes after a change.
+        missing_pods_interval: Time between reads of events while pods are missing: with
+            `refusal_grace`, a lasting refusal ends the step within 30 s.
     """
 
     queue: float = 0.0  # how long the job may be suspended at a stretch
@@ -53,5 +53,5 @@ class Limits:
     pull_grace: float = 120.0  # how long an image may fail to be pulled
     config_grace: float = 60.0  # how long a container may fail to be created
     refusal_grace: float = 10.0  # how long the operator may be refused a pod permanently
-    missing_pods_interval: float = 10.0
+    missing_pods_interval: float = 15.0
     gather: float = 15.0  # how long the last look at pods, events and logs may take

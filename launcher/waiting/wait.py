@@ -31,8 +31,6 @@ from kfp_pytorch.launcher.waiting.watches import JobFollower, PodsFollower
 _LAST_LINES = 0.4
 # How long the watch of the pods may be behind that of the job, in seconds.
 _LAST_POD_EVENTS = 0.5
-# For how long after a change missing pods are looked for at the short interval, in seconds.
-_MISSING_PODS = 600.0
 # How long the first line about an adopted job waits for its pods to be read, in seconds.
 _FIRST_LINE = 5.0
 
@@ -72,7 +70,7 @@ class Wait:
         self._lost = ""
         self._error: StepError | None = None
         self._reported_crashes, self._crashes_due = 0, 0.0
-        self._changed_at = self._next_read = time.monotonic()
+        self._next_read = time.monotonic()
         self._interval = limits.quick_interval
         self._verdict_at: float | None = None
         self._read_since: set[str] = set()
@@ -103,8 +101,8 @@ class Wait:
                     return end
                 self._report_progress()
                 self._report_crashes()
-                self._read_unwatched()
-                self._take(self._next_deadline())
+                if not self._read_unwatched():
+                    self._take(self._next_deadline())
         finally:
             for follower in (self._jobs, self._pods, self._log):
                 follower.close()
@@ -270,7 +268,7 @@ class Wait:
 
     def _read_soon(self) -> None:
         """Reads at once, and at short intervals at first."""
-        self._changed_at = self._next_read = time.monotonic()
+        self._next_read = time.monotonic()
         self._interval = self._limits.quick_interval
 
     def _add_earlier_time(self, job: Object) -> None:
@@ -321,11 +319,13 @@ class Wait:
             self._crashes_due = now + self._limits.progress_interval / 5
             log(self._gatherer.timeline.last_crash())
 
-    def _read_unwatched(self) -> None:
-        """Reads what no watch brings, at intervals that grow while nothing changes."""
-        now = time.monotonic()
-        if now < self._next_read:
-            return
+    def _read_unwatched(self) -> bool:
+        """Reads what no watch brings, at intervals that grow while nothing changes.
+
+        Returns whether it read: then what was read is judged at once.
+        """
+        if time.monotonic() < self._next_read:
+            return False
         ended = self._judge.first_pod_ended()
         if ended:
             self._jobs.read_now()
@@ -336,16 +336,13 @@ class Wait:
                 self._pods.read_now()
         elif not ended:
             self._next_read = float("inf")
-            return
-        self._interval = min(2 * self._interval, self._longest_interval(now))
+            return False
+        evidence, longest = self._gatherer.evidence, self._limits.progress_interval
+        if refused_pods.missing_pods(evidence) and not refused_pods.is_queued(evidence):
+            longest = min(self._limits.missing_pods_interval, longest)
+        self._interval = min(2 * self._interval, longest)
         self._next_read = time.monotonic() + self._interval
-
-    def _longest_interval(self, now: float) -> float:
-        evidence = self._gatherer.evidence
-        missing = refused_pods.missing_pods(evidence) and not refused_pods.is_queued(evidence)
-        if missing and now - self._changed_at < _MISSING_PODS:
-            return min(self._limits.missing_pods_interval, self._limits.progress_interval)
-        return self._limits.progress_interval
+        return True
 
     def _next_deadline(self) -> float:
         now, due = time.monotonic(), [self._next_read, self._progress.next_due()]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from harness.faults.actions import Answer, Forbidden
-from harness.objects.evident import event, first_line, job, of
+from harness.objects.evident import event, first_line, job, of, pod
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import JobFailed, StepError
@@ -245,6 +245,14 @@ def test_a_job_that_is_refused_ends_the_step_at_once_with_words_and_a_way_out(
     assert message in words.splitlines()[0]
     assert advice in words.splitlines()[1]
     assert hands.jobs() == []
+
+
+def test_a_refusal_of_a_pod_that_is_made_anew_has_its_advice_too() -> None:
+    words = 'violates PodSecurity "restricted": (container "init-pytorch" must set)'
+    events = [event("j", "FailedCreatePod", f"Error creating: {words}")]
+    found = of(pod(0), pod(1), events=events, living={"j-master-0"})
+    assert "--pytorch-init-container-template-file" in found.message
+    assert words not in first_line(of(pod(0), pod(1), events=events))
 
 
 def test_a_conflict_that_does_not_pass_is_told_in_the_servers_words(step: Any, hands: Any) -> None:
