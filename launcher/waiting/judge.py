@@ -16,6 +16,8 @@ from kfp_pytorch.launcher.waiting.grace import Grace
 from kfp_pytorch.launcher.waiting.limits import Limits
 
 _ENDED = ("Succeeded", "Failed")
+# How long a pod may take to end once its training has, in seconds: its sidecars are stopped then.
+_LAST_CONTAINERS = 60.0
 
 
 class Verdict(NamedTuple):
@@ -44,7 +46,13 @@ class Judge:
         self._refusal_grace = Grace(limits.refusal_grace)
         # Some operators do not end a job whose pod failed and is not started again.
         self._failed_pod_grace = Grace(limits.failed_pod)
-        self._graces = (self._startup_failures, self._refusal_grace, self._failed_pod_grace)
+        self._last_containers = Grace(_LAST_CONTAINERS)
+        self._graces = (
+            self._startup_failures,
+            self._refusal_grace,
+            self._failed_pod_grace,
+            self._last_containers,
+        )
 
     def update(self, state: JobState, now: float) -> None:
         """Counts the time up to now, then continues with what was seen of the job and its pods."""
@@ -55,12 +63,18 @@ class Judge:
             # Whoever made the pods, or could not make them, has seen the job.
             phase = Phase.STARTING
         all_running = self._gatherer.running() >= self._expected
-        self.clocks.enter(now, phase, all_running, state.deleting, self.first_pod_ended())
+        self.clocks.enter(now, phase, all_running, state.deleting, self._is_done(now))
 
     def first_pod_ended(self) -> bool:
         """Whether the first pod has ended; one that a queue takes away is terminating."""
         pod = self._gatherer.pod(self._gatherer.first_pod)
         return pod_phase(pod) in _ENDED and not is_terminating(pod)
+
+    def _is_done(self, now: float) -> bool:
+        """Whether the first pod has ended, or training has ended in it and the pod is about to."""
+        trained = [self._gatherer.first_pod] if self._gatherer.first_pod_succeeded() else []
+        late = self._last_containers.exceeded(trained, now)
+        return self.first_pod_ended() or bool(trained and not late)
 
     @property
     def all_run(self) -> bool:
@@ -99,6 +113,7 @@ class Judge:
                 "failed",
             )
         self.clocks.count(now)
+        self.clocks.first_pod_ended = self._is_done(now)
         exceeded = self.clocks.exceeded()
         return Verdict(self._exceeded(exceeded), exceeded) if exceeded else None
 

@@ -151,6 +151,8 @@ def test_the_grace_of_a_condition_begins_again_when_it_holds_again() -> None:
     assert grace.next_deadline() is None
     assert grace.exceeded(["a"], 20.0) == ""
     assert grace.exceeded(["b", "a"], 30.0) == "a"
+    # What is due already wakes nobody again.
+    assert grace.next_deadline() == 40.0
     grace.reset()
     assert grace.exceeded(["a"], 31.0) == ""
 

@@ -132,6 +132,27 @@ def test_a_training_that_had_ended_before_the_deadline_has_succeeded(
     assert [line for line in told if "its first pod had succeeded before" in line]
 
 
+@pytest.mark.parametrize("limit", ["active_deadline", "timeout"])
+@pytest.mark.parametrize("stays", [False, True], ids=["pod ends", "sidecar runs on"])
+def test_a_training_that_ended_in_the_last_second_of_a_limit_has_succeeded(
+    step: Any, hands: Any, later: Any, clock: Any, limit: str, stays: bool, says: Any
+) -> None:
+    inputs = {limit: 900}
+    limits = limits_of(parse_inputs(image="a", **inputs))
+    counted = {"active": limits.active, "run": limits.run}
+    run = started(step, hands, says, counted | shipped("final_status"), **inputs)
+    later(run, 880.0)
+    ended = [played.container(terminated=played.end(0))]
+    hands.pod(run.job, phase="Running", containerStatuses=ended)
+    later(run, 25.0)
+    if stays:
+        clock.ahead += 40.0
+        assert f"({limit})" in run.failed(JobFailed)
+    else:
+        hands.success(run.job)
+        run.succeeded()
+
+
 def test_a_training_that_the_deadline_ended_has_failed(step: Any, hands: Any, says: Any) -> None:
     run = started(step, hands, says, {}, active_deadline=900)
     hands.ended(run.job, 143)
