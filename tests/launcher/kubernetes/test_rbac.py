@@ -95,3 +95,6 @@ def test_a_missing_permission_comes_with_the_commands_that_grant_it(
     assert "kubectl apply -n team -f manifests/rbac.yaml" in message
     assert grant in message
     assert "--clusterrole=kfp-pytorch-steps" in message
+    # With the name of the binding in the manifest, the second command would be refused.
+    name = grant.rpartition("=")[2].rpartition(":")[2]
+    assert f"create rolebinding kfp-pytorch-steps-{name} " in message
