@@ -42,15 +42,16 @@ def _last_state(line: str) -> str:
     return next((state for state in reversed(line.split("\r")) if state.strip()), "")
 
 
-def wrapped(message: str, width: int = 70) -> str:
+def wrapped(message: str, width: int = 70, whole: int = 1) -> str:
     """Wrap a message for a log viewer that cuts long lines off.
 
-    `message`: lines; the first, which is the cause, stays as it is. `width`: the columns of a line.
-    Commands, URIs and other long words are not broken apart.
+    `message`: lines. `width`: the columns of a line. `whole`: how many lines at its beginning stay
+    as they are; mostly the first, which is the cause. Commands, URIs and other long words are not
+    broken apart.
     """
-    first, *rest = message.split("\n")
-    lines = [first]
-    for line in rest:
+    given = message.split("\n")
+    lines = given[:whole]
+    for line in given[whole:]:
         indent = line[: len(line) - len(line.lstrip())]
         more = indent + ("  " if indent or line.startswith("- ") else "")
         kept = _COMMAND.sub(lambda match: match[0].replace(" ", _KEPT_SPACE), line.strip())

@@ -229,6 +229,7 @@ def reachable_from_outside(url: str) -> bool:
 def port_forward_advice(service: str, namespace: str, path: str) -> str:
     """Say how a person reaches a predictor from outside of the cluster."""
     return (
-        "It cannot be reached from outside of the cluster. From your own machine: `kubectl "
-        f"port-forward -n {namespace} service/{service} 8080:80`, then http://localhost:8080{path}"
+        "It cannot be reached from outside of the cluster. From your own machine:\n"
+        f"`kubectl port-forward -n {namespace} service/{service} 8080:80`\n"
+        f"then http://localhost:8080{path}"
     )

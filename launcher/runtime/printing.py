@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kfp_pytorch.launcher.constants import TERMINATION_LOG_ENV, TERMINATION_LOG_PATH
+from kfp_pytorch.launcher.text import wrapped
 
 # The kubelet keeps 4,096 bytes; KFP's own pods have several containers.
 _MESSAGE_BYTES = 1024
@@ -35,8 +36,12 @@ def _writable(text: str) -> str:
 
 
 def log(text: str) -> None:
-    """Prints one line with the time in UTC. A broken stdout does not end the step."""
-    write(f"[{datetime.now(UTC):%H:%M:%S}] {text}\n")
+    """Prints a text with the time in UTC, wrapped for a viewer that cuts long lines off.
+
+    A broken stdout does not end the step.
+    """
+    lines = wrapped(f"[{datetime.now(UTC):%H:%M:%S}] {text}", width=68, whole=0)
+    write(lines.replace("\n", "\n  ") + "\n")
 
 
 def write(text: str) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 
+from kfp_pytorch.launcher import text
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED, Kind
 from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Conflict, KindAbsent, NotFound
@@ -203,7 +204,7 @@ class Stopper:
             message += f"; {self._left}"
         message = f"{message.rstrip('.')}."
         if target is not None and target.folder:
-            message += f" Its folder, for resume_from: {target.folder}"
+            message += f"\nIts folder, for resume_from: {target.folder}"
         _tell(message)
         # Last, as the main thread then ends the process.
         self._done.set()
@@ -217,7 +218,8 @@ class Stopper:
             return f"this pod is being deleted, so {what} is left for a retry of the step to adopt"
         not_yet = (
             f"Stopped by a signal; {what} could not be deleted yet, trying again for up to "
-            f"{self._grace:g} s. Another signal does not shorten this; SIGKILL does, but leaves it."
+            f"{self._grace:g} s.\nAnother signal does not shorten this; SIGKILL does, but leaves "
+            "it."
         )
         report = threading.Timer(_REPORT_AFTER, _tell, [not_yet])
         report.daemon = True
@@ -225,9 +227,9 @@ class Stopper:
         try:
             found = target.delete(started + self._grace)
         except ApiError as error:
-            return f"{what} could not be deleted: {error.message}"
+            return f"{what} could not be deleted:\n{error.message}"
         except StepError as error:
-            return f"{what} could not be deleted, do it by hand: {error.message}"
+            return f"{what} could not be deleted, do it by hand:\n{error.message}"
         finally:
             report.cancel()
         return f"{what} deleted" if found else f"there was no {what} to delete"
@@ -245,8 +247,8 @@ class Stopper:
 
 
 def _tell(message: str) -> None:
-    write_termination_message(message)
-    print_error(message)
+    write_termination_message(message.replace("\n", " "))
+    print_error(text.wrapped(message))
 
 
 _current = Stopper()

@@ -182,12 +182,12 @@ def forker(shared_server: ThreadedServer) -> Iterator[Forker]:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What steps tell a person, line by line, without the times."""
+    """What steps tell a person, line by line, without the times and not wrapped."""
     lines: list[str] = []
     write = printing.write
 
     def also_kept(text: str) -> None:
-        lines.append(text.rstrip("\n").partition("] ")[2])
+        lines.append(text.rstrip("\n").replace("\n  ", " ").partition("] ")[2])
         write(text)
 
     monkeypatch.setattr(printing, "write", also_kept)

@@ -74,7 +74,10 @@ def test_a_service_that_only_pods_reach_is_said_to_be_that_with_the_way_to_it(
     step.succeeded()
     printed = capsys.readouterr().out
     assert "cannot be reached from outside of the cluster" in printed
-    assert "`kubectl port-forward -n default service/digits-predictor 8080:80`" in printed
+    lines = [line.strip() for line in printed.splitlines()]
+    assert "`kubectl port-forward -n default service/digits-predictor 8080:80`" in lines
+    assert "then http://localhost:8080/v1/models/digits:predict" in lines
+    assert max(map(len, printed.splitlines())) <= 72
 
 
 def test_two_replicas_are_waited_for_though_kserve_makes_one_first(

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from harness.faults.actions import Answer, Delay
 from harness.objects import played
 
@@ -168,3 +169,18 @@ def test_a_job_that_the_operators_deadline_ended_is_replaced(step: Any, hands: A
     hands.until(lambda: hands.job(first.job)["metadata"]["uid"] != uid)
     hands.success(first.job)
     second.succeeded()
+
+
+def test_what_a_person_is_told_fits_a_viewer_that_cuts_lines(
+    step: Any, hands: Any, says: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = step(cleanup="never", key="a")
+    hands.job(first.job)
+    second = step(image="train:2", command=["python", "other.py"], cleanup="never", key="a")
+    says("warning: ")
+    hands.success(first.job)
+    first.succeeded()
+    folder = second.succeeded().folder
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 72
+    assert f"  {folder}" in lines
