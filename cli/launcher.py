@@ -109,7 +109,7 @@ def _installed(own: Reference, namespace: str) -> str:
         if isinstance(error, Forbidden) and error.call.verb == "create":
             # The role of the steps, which the message names, may not create it either.
             words = (
-                f"{error.short}\nLet somebody who may run this command, or `kubectl apply -n "
+                f"{error.short}\nHave somebody who has it run this command, or `kubectl apply -n "
                 f"{namespace} -f manifests/launcher.yaml`.\nThe server said: {error.server_message}"
             )
         raise click.ClickException(words) from None
