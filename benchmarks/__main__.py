@@ -19,7 +19,6 @@ from benchmarks.figures import parser
 
 
 def main() -> None:
-    """Runs every benchmark that finds what it needs here."""
     parser("benchmarks", __doc__).parse_args()
     gpus = str(len(list(Path("/dev").glob("nvidia[0-9]*"))))
     with tempfile.TemporaryDirectory(prefix="kfp-pytorch-bench-") as folder:

@@ -17,7 +17,6 @@ def card() -> str:
 
 
 def synchronize() -> None:
-    """Waits for the end of all work on the card."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 

@@ -55,7 +55,6 @@ STARTED_ENV = "KFP_PYTORCH_BENCH_STARTED"
 
 
 def main() -> None:
-    """Measures, in processes of its own, and prints one figure a line."""
     options = parser("benchmarks.checkpoint", __doc__)
     options.add_argument("--gpus", type=int, default=4)
     options.add_argument("--output", type=Path, required=True, help="a folder with room for 40 GB")
@@ -80,7 +79,6 @@ def main() -> None:
 
 
 def run_rank(arguments: argparse.Namespace) -> None:
-    """One rank of the job that saves, or of the one that goes on."""
     # Under a preset's name, as the arguments know no others.
     transformer.PRESETS["tiny"] = TINY_SHAPE if arguments.tiny else SHAPE
     given = ["--model=lm-tiny", "--parallelism=fsdp2"]

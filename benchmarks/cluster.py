@@ -77,11 +77,9 @@ class Cluster:
         self.server.call(make)
 
     def finish(self, namespace: str) -> None:
-        """Lets all jobs of a namespace come to their end now."""
         self.server.call(self._endings[namespace].set)
 
     def kubeconfig(self, namespace: str) -> Path:
-        """The path of a kubeconfig whose context is a namespace."""
         path = self.server.kubeconfig.with_name(f"kubeconfig-{namespace}")
         if not path.exists():
             write_kubeconfig(path, kubeconfig(self.server.url, namespace=namespace))

@@ -37,7 +37,6 @@ def sweep(image: str = "registry.example.com/kfp-pytorch-training:1"):
 
 
 def main() -> None:
-    """Shows the figures of each form."""
     parser("benchmarks.package", __doc__).parse_args()
     shipped = find.find_one("train_and_serve")
     many = find.compile_pipeline("sweep", sweep)

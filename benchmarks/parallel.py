@@ -38,7 +38,6 @@ WARM_UP, REPEATS, STEPS = 6, 3, 8
 
 
 def main() -> None:
-    """Run as the driver, or as one of the ranks that it starts."""
     options = parser("benchmarks.parallel", __doc__)
     options.add_argument("--baseline", type=Path, help="the plain loop to compare with")
     options.add_argument("--gpus", type=int, default=4)
@@ -58,7 +57,6 @@ def main() -> None:
 
 
 def drive(arguments: argparse.Namespace) -> None:
-    """Run both loops and print the figures."""
     ours = torchrun(arguments.gpus, ["-m", "benchmarks.parallel", *sys.argv[1:]])
     same = next(result for result in ours if result["batch"] == arguments.batch)
     best = max(ours, key=lambda result: result["tokens_s_gpu"])
@@ -117,7 +115,6 @@ def measure_all(arguments: argparse.Namespace) -> None:
 def measure(
     trainable: Trainable, config: TransformerConfig, batch: int, device: torch.device
 ) -> dict[str, Any]:
-    """Return the throughput of a batch size."""
     plan = trainable.plan
     shape = (batch, config.seq_len + 1)
     data = [torch.randint(0, config.vocab, shape, device=device) for _ in range(4)]

@@ -26,8 +26,6 @@ _REPORT = re.compile(rb"\bstep=(\d+) .*samples_per_second=(\S+)")
 
 @dataclass(frozen=True)
 class Report:
-    """What a training reported."""
-
     step: int  # the steps that were done
     rate: float  # samples a second of all ranks together since the report before, as it says itself
     at: float  # when it was read, in seconds of a clock

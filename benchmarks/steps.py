@@ -44,8 +44,6 @@ def scaled(factor: float) -> dict[str, float]:
 
 
 class Step:
-    """One launcher step."""
-
     def __init__(
         self,
         cluster: Cluster,
@@ -95,7 +93,6 @@ class Step:
 
     @property
     def log(self) -> str:
-        """What it has written."""
         return (self._folder / "log").read_text(errors="replace")
 
     @functools.cached_property
@@ -118,24 +115,20 @@ class Step:
         return now
 
     def wait(self, within: float) -> int:
-        """Waits for its end; returns the exit code."""
         return self._process.wait(within)
 
     def stop(self) -> None:
-        """Ends it, whatever it does."""
         if self._process.poll() is None:
             self._process.terminate()
             self._process.wait()
 
     def rss_mb(self) -> float:
-        """Its resident memory in MB."""
         status = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         kilobytes = next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
         return kilobytes * 1024 / 1e6
 
 
 def cpu_s(pid: int) -> float:
-    """The CPU time that a process has used, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -60,7 +60,6 @@ AMP_BATCH = 256
 
 
 def main() -> None:
-    """Runs what was asked for and prints one figure a line."""
     options = parser("benchmarks.training", __doc__)
     whats = ("one", "telemetry", "jpeg", "input", "scaling")
     options.add_argument("what", nargs="+", choices=whats)
@@ -208,7 +207,6 @@ class Bench:
         return 2 if self._tiny else STEPS
 
     def batch(self, model: str) -> int:
-        """Images in a GPU's batch."""
         return 2 if self._tiny else BATCHES[model]
 
     def options(self, model: str, arguments: Sequence[str]) -> list[str]:
@@ -236,13 +234,11 @@ class Bench:
         return float(done[-1]["img_s_gpu"])
 
     def compare(self, figure: str, ours: float, theirs: float, what: str) -> None:
-        """Prints a ratio to the plain loop."""
         name = self._baseline.name if self._baseline else ""
         against = f"{name} {what}: {theirs:.0f} images/s, ours {ours:.0f}; {self._card}"
         show(figure, ours / theirs, "ratio", against)
 
     def machine(self) -> str:
-        """The card and the cores beside it."""
         return f"{self._card}, {usable_cores()} cores"
 
 

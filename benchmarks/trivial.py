@@ -18,7 +18,6 @@ def work(seconds: float):
 
 
 def steps(number: int) -> None:
-    """Puts steps into a pipeline, one after the other."""
     task = work(seconds=0.1)
     for _ in range(number - 1):
         task = work(seconds=0.1).after(task)
@@ -26,11 +25,9 @@ def steps(number: int) -> None:
 
 @dsl.pipeline(name="few-steps")
 def few():
-    """Two steps."""
     steps(2)
 
 
 @dsl.pipeline(name="many-steps")
 def many():
-    """Eight steps."""
     steps(8)

@@ -34,8 +34,6 @@ from kfp_pytorch.local.processes import guarded
 
 @dataclass(frozen=True)
 class Order:
-    """What a worker is to do."""
-
     namespace: str  # the namespace of the jobs
     kubeconfig: str  # the way to the server
     folder: str  # for artifacts
@@ -46,7 +44,6 @@ class Order:
 
 
 def start(order: Order, module: str = __name__) -> subprocess.Popen[str]:
-    """Starts a program that carries out an order."""
     path = Path(order.folder, "order.json")
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(asdict(order)))

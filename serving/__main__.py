@@ -123,7 +123,6 @@ def main() -> int:
 
 
 def _failed(reason: str) -> int:
-    """Prints why it does not serve, and returns the exit code."""
     print(f"error: {reason}", file=sys.stderr, flush=True)
     return 1
 

@@ -61,7 +61,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _records() -> tempfile.TemporaryDirectory[str]:
-    """A folder for the records of ranks and agent."""
     try:
         return tempfile.TemporaryDirectory(prefix="kfp-pytorch-outcome-")
     except OSError as error:
@@ -116,7 +115,6 @@ def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> tuple[in
 
 
 def _conclude(folder: Path, code: int, terminated: bool) -> int:
-    """Writes the termination message from the records, and returns the exit code."""
     result = rank_records.read_result(folder)
     if result is not None:
         write_message(success_message(result))

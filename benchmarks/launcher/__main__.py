@@ -52,7 +52,6 @@ PARTS: dict[str, Part] = {
 
 
 def main() -> None:
-    """Measures the parts that are named, or all."""
     options = parser("benchmarks.launcher", __doc__)
     options.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     names = options.parse_args().parts

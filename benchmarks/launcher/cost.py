@@ -27,8 +27,6 @@ LOG_LINE_EVERY = 10.0
 
 @dataclass
 class Hours:
-    """What one launcher took."""
-
     requests: list[int] = field(default_factory=list)  # in each hour
     cpu_s: list[float] = field(default_factory=list)  # in each hour
     rss_mb: list[float] = field(default_factory=list)  # at the beginning and after each hour

@@ -30,8 +30,6 @@ _KINDS = {kind.kind: kind for kind in (POD, PYTORCHJOB, TRAINJOB, CLUSTER_TRAINI
 
 @dataclass(frozen=True)
 class Peer:
-    """A public SDK."""
-
     script: str  # the name of its script, and of its namespace
     package: str  # what to install
     call: str  # what it calls
@@ -74,7 +72,6 @@ class Waiting:
         return True
 
     def requests(self, since: float = 0.0) -> list[Request]:
-        """What it asked the server."""
         ours = self._cluster.requests(self.namespace, since)
         if self.peer.script != "kubeflow_trainer":
             return ours
@@ -83,7 +80,6 @@ class Waiting:
         return ours + [r for r in server.requests if r.time >= since and runtimes in r.path]
 
     def cpu_s(self) -> float:
-        """The CPU time that its Python has used, in seconds."""
         for pid in guard.descendants(self._process.pid):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             if words[1:2] == [str(HERE / f"{self.peer.script}.py").encode()]:
@@ -93,6 +89,5 @@ class Waiting:
         raise RuntimeError(f"{self.peer.package} ended early: {text}")
 
     def stop(self) -> None:
-        """Ends it."""
         self._process.terminate()
         self._process.wait()

@@ -68,7 +68,6 @@ class Resource:
 
 
 def _read(name: str) -> Any:
-    """What a YAML file beside this module says."""
     # Imported late: what asks for a kind alone starts without it.
     import yaml
 

@@ -129,7 +129,6 @@ class Config:
         return self.model.startswith(LANGUAGE_PREFIX)
 
     def _check_model(self) -> None:
-        """Refuses what this kind of model cannot be trained with."""
         if not self.model:
             raise ConfigError("--model is empty; give small_cnn or a model of torchvision")
         _one_of("recompute", self.recompute, RECOMPUTE)

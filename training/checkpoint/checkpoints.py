@@ -252,7 +252,6 @@ class Checkpoints:
         return (found.folder.uri, found.meta) if found else None
 
     def _about(self) -> dict[str, Any]:
-        """The description of the run in its checkpoints."""
         config, world = self._config, self._world
         return {
             **self._identity,

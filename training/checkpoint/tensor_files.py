@@ -264,8 +264,6 @@ class _RemoteWriter(_Writer, FsspecWriter):
 
 
 class _Reader(filesystem.FileSystemReader):
-    """A reader that has its index already."""
-
     def __init__(self, folder: Folder, path: str, index: Metadata) -> None:
         super().__init__(f"{folder.uri}/{path}")
         self._index = index

@@ -149,7 +149,6 @@ def _fashion_mnist(config: Config, _world: World) -> ImageData:
 
 
 def _imagefolder(config: Config, world: World) -> ImageData:
-    """Image files in folders of classes; see `input_folder`."""
     from kfp_pytorch.training.data import encoded_images, image_folder
 
     return encoded_images.as_data(
@@ -158,7 +157,6 @@ def _imagefolder(config: Config, world: World) -> ImageData:
 
 
 def _shards(config: Config, world: World) -> ImageData:
-    """Tar files in the WebDataset layout; see `input_shards`."""
     from kfp_pytorch.training.data import encoded_images, webdataset
 
     found = webdataset.find(location.data_location(config), world, config.shuffle_block)
@@ -166,7 +164,6 @@ def _shards(config: Config, world: World) -> ImageData:
 
 
 def _synthetic(config: Config, _world: World) -> ImageData:
-    """Random images made on the device; see `synthetic`."""
     from kfp_pytorch.training.data import synthetic
 
     return synthetic.make(config)
@@ -183,7 +180,6 @@ assert set(LOADERS) == set(DATASETS)  # noqa: S101 - two lists of one thing
 
 
 def _stratified_split(every: Split, share: float) -> tuple[Split, Split]:
-    """Splits a data set into training and held-out samples; see `held_out_mask`."""
     held_out = held_out_mask(every.labels, share)
     return (
         Split(every.images[~held_out], every.labels[~held_out]),

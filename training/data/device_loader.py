@@ -180,7 +180,6 @@ def _decodes_on_gpu(config: Config, device: torch.device) -> bool:
 
 
 def _resident(samples: Samples, device: torch.device) -> Samples:
-    """A small data set on the device itself."""
     if device.type == "cpu" or not isinstance(samples, Split):
         return samples
     if samples.images.nbytes > _RESIDENT:

@@ -178,8 +178,6 @@ class Workers:
 
 
 class _Sampler:
-    """Gives the loader the requests of each epoch."""
-
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
 
@@ -225,7 +223,6 @@ def _shorten_socket_paths() -> None:
 
 
 def _begin(_number: int) -> None:
-    """Sets a new worker up."""
     torch.set_num_threads(1)
     # The rank handles the signal, and needs its workers until then.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

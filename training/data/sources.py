@@ -54,7 +54,6 @@ class Files:
     """The files below a path or URI."""
 
     def __init__(self, uri: str, option: str = "--data-dir") -> None:
-        """Names a location; nothing is read yet."""
         self._option = option
         scheme, separator, rest = uri.partition("://")
         self.uri = rest if scheme == "file" else uri.rstrip("/")

@@ -177,7 +177,6 @@ def _check_batch(config: Config, images: ImageData, model: models.Classifier) ->
 
 
 def _report_arguments(job: Job) -> None:
-    """Reports the arguments and sizes of the run, and a batch of its images."""
     config, world, train_split = job.config, job.world, job.data.train
     values = {
         **asdict(config),
@@ -202,7 +201,6 @@ def _report_arguments(job: Job) -> None:
 
 
 def _train_epoch(job: Job) -> None:
-    """Takes the steps that are left in the current epoch."""
     progress = job.state.progress
     job.replica.train()
     job.sampler.set_epoch(progress.epoch, progress.samples)

@@ -151,7 +151,6 @@ def _from_torchvision(name: str, channels: int, classes: int, image_size: int) -
 
 
 def _adapt_channels(network: nn.Module, channels: int) -> None:
-    """Replaces the first convolution by one for another number of channels."""
     for path, module in network.named_modules():
         if isinstance(module, nn.Conv2d) and module.in_channels == 3:
             fresh = nn.Conv2d(
@@ -169,7 +168,6 @@ def _adapt_channels(network: nn.Module, channels: int) -> None:
 
 
 def _check_image_size(model: nn.Module, name: str, images: ImageSpec, image_size: int) -> None:
-    """Checks before training that a model can take these images."""
     try:
         _forward_one(model, images)
     except Exception as error:

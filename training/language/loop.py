@@ -197,7 +197,6 @@ def _step_options(config: Config, device: torch.device) -> StepOptions:
 
 
 def _report_arguments(job: Job) -> None:
-    """Reports the arguments and sizes of the run."""
     config, plan, world = job.config, job.trainable.plan, job.world
     values = {
         **dataclasses.asdict(config),
@@ -214,7 +213,6 @@ def _report_arguments(job: Job) -> None:
 
 
 def _train_epoch(job: Job) -> None:
-    """Takes the steps that are left in the current epoch."""
     progress, seen = job.state.progress, 0
     clock = time.perf_counter()
     job.measurements.start(progress.step + 1)
@@ -294,7 +292,6 @@ def _finish_epoch(job: Job, evaluation: dict[str, float]) -> None:
 
 
 def _finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
-    """Writes metrics and the export, and returns the result."""
     job.stop.settle()
     lifecycle.save(job)
     job.checkpoints.wait()

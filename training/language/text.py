@@ -132,7 +132,6 @@ class TextBatches(Iterator[Tensor]):
         return self._seen / self.windows
 
     def __next__(self) -> Tensor:
-        """Return the next batch, and count it as seen."""
         batch = self.peek()
         self.advance()
         return batch

@@ -82,7 +82,6 @@ class Evaluation:
     """Loss and accuracy over all ranks, each sample counted once."""
 
     def __init__(self, world: World, classes: int) -> None:
-        """Starts with no sample."""
         self._world = world
         self._classes = classes
         # Its size is the square of the number of classes.

@@ -160,8 +160,6 @@ class Tracker:
 
 
 class _Run:
-    """A run on the server."""
-
     def __init__(self, uri: str, folder: Folder, anew: bool) -> None:
         for name, value in _SETTINGS.items():
             os.environ.setdefault(name, value)

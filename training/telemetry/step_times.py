@@ -31,7 +31,6 @@ class StepTimer:
     """Adds up the phases of steps; see the module."""
 
     def __init__(self, device: torch.device) -> None:
-        """Starts with no step."""
         self._on_gpu = device.type == "cuda"
         self._marks: list[Mark] = []
         self._spare: list[torch.cuda.Event] = []

@@ -74,7 +74,6 @@ def _columns(resource: Resource) -> dict[Column, Cell]:
 
 
 def _native_cell(column: Column) -> Cell:
-    """The cell that a line of `native.yaml` describes."""
     function = _FUNCTION.fullmatch(column.path)
     if function:
         found: Callable[..., Any] = getattr(cells, function[1])

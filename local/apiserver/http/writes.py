@@ -111,7 +111,6 @@ def _from_yaml(text: str) -> Any:
 
 
 def _object(target: Target, sent: Sent) -> Object:
-    """The object of a request's body, in the namespace of its URL."""
     kind = target.resource.kind.kind
     obj = _decoded(sent, kind)
     if not isinstance(obj, dict):
@@ -232,7 +231,6 @@ def _patch(api: Api, target: Target, sent: Sent) -> Done:
 
 
 def _delete_options(sent: Sent) -> dict[str, Any]:
-    """The keyword arguments of `Api.delete`."""
     body: Object = (_decoded(sent, "DeleteOptions") if sent.body.strip() else None) or {}
     preconditions = body.get("preconditions") or {} if isinstance(body, dict) else None
     if not isinstance(preconditions, dict):

@@ -179,7 +179,6 @@ class Collector:
         self._api.mutate(*key, lambda found: found["metadata"].update({field: list(value)}))
 
     async def _sweep_events(self) -> None:
-        """Deletes events after an hour."""
         while True:
             await asyncio.sleep(_EVENT_SWEEP_S)
             limit = self._api.clock() - _EVENT_TTL

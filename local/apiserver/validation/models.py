@@ -36,7 +36,6 @@ def _table(text: str, name: str) -> dict[str, str]:
 
 @cache
 def _modules() -> dict[str, str]:
-    """The module of each model's class."""
     listing = (_folder() / "__init__.py").read_text()
     return {name: module for module, name in _IMPORT.findall(listing)}
 

@@ -126,7 +126,6 @@ def _pod_spec(service: Object, runtime: Object, storage: list[Object]) -> Object
 
 
 def _container(service: Object, runtime: Object) -> Object:
-    """The runtime's container, overridden by the model."""
     own = next((c for c in runtime["spec"]["containers"] if c["name"] == CONTAINER), None)
     if own is None:
         raise Refusal(

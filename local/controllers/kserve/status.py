@@ -80,7 +80,6 @@ def refused(service: Object, refusal: Refusal, now: datetime) -> Object:
 
 
 def _predictor_ready(observed: Observed) -> Object:
-    """PredictorReady, from the conditions of the Deployment."""
     if observed.error:
         return {"status": "False", "reason": "ReconcileFailed", "message": observed.error}
     failure, available, progressing = (

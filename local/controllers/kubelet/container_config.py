@@ -132,7 +132,6 @@ def _field_variables(container: Object) -> list[str]:
 
 
 def _base_environment(place: Place) -> dict[str, str]:
-    """The variables that every process has."""
     home = place.folder / "home"
     home.mkdir(parents=True, exist_ok=True)
     found = {

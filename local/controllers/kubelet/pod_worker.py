@@ -135,7 +135,6 @@ class PodWorker:
             container.stop(grace)
 
     def _end_at_deadline(self) -> None:
-        """End the pod, as its activeDeadlineSeconds have passed."""
         self._evicted = _DEADLINE_EXCEEDED
         pod = self._place.pod
         self._node.recorder.event(

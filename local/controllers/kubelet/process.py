@@ -182,7 +182,6 @@ def tail(path: Path, lines: int, size: int) -> str:
 
 
 def _message(command: str, error: Exception) -> str:
-    """The runtime's message about a command that could not be executed."""
     if isinstance(error, FileNotFoundError):
         where = f"stat {command}: no such file or directory"
         why = where if "/" in command else "executable file not found in $PATH"

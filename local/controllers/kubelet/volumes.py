@@ -52,7 +52,6 @@ def _volume(volume: Object, pod: Object, own: Path, root: Path, find: Find) -> P
 
 
 def _write(folder: Path, volume: Object, kind: Kind, name: str, wanted: Object, find: Find) -> None:
-    """Write the files of a Secret or a ConfigMap."""
     found = find(kind, name)
     if found is None and not wanted.get("optional"):
         raise VolumeError(

@@ -49,8 +49,6 @@ def reconcile(deployment: Object, pods: list[Object], now: datetime) -> Plan:
 
 
 class _Reconciliation:
-    """The state of one pass over one Deployment."""
-
     def __init__(self, deployment: Object, pods: list[Object], now: datetime) -> None:
         self.deployment, self.pods, self.now = deployment, pods, now
         self.wanted = int(deployment["spec"].get("replicas", 1))
@@ -222,7 +220,6 @@ class DeploymentController:
             status.write(self._api, DEPLOYMENT, deployment, plan.status)
 
     def _create(self, pods: list[Object], deployment: Object) -> ApiError | None:
-        """Create pods until one is refused; returns the refusal."""
         for pod in pods:
             try:
                 self._api.create(POD, pod)

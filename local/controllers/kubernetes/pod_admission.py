@@ -40,7 +40,6 @@ def install(api: Api) -> None:
 
 
 def _fill_in(pod: Object) -> None:
-    """Add the service account, and a volume with its token to every container."""
     spec = pod["spec"]
     name = spec.setdefault("serviceAccountName", _ACCOUNT)
     spec["serviceAccount"] = name

@@ -75,7 +75,6 @@ class Ports:
         )
 
     def _forget(self, _kind: Kind, change: Change) -> None:
-        """Release the ports of a deleted owner."""
         if change.type == DELETED:
             uid = objects.metadata(change.object)["uid"]
             for key in [key for key in self._given if key[0] == uid]:

@@ -51,8 +51,6 @@ def _has_other_manager(job: Object) -> bool:
 
 
 class _Reconciliation:
-    """The state of one pass over one job."""
-
     def __init__(
         self, job: Object, job_pods: list[Object], services: list[Object], now: datetime
     ) -> None:
@@ -80,7 +78,6 @@ class _Reconciliation:
         self.plan.events.append(JobEvent(type_, reason, message))
 
     def _enter(self, condition: str, message: str, event_type: str = "Normal") -> None:
-        """Set a condition, with an event of its reason."""
         self._event(event_type, f"PyTorchJob{condition}", message)
         self.status.set(condition, condition, message)
 
@@ -219,7 +216,6 @@ class _Reconciliation:
             )
 
     def _handle_exit(self, replica_type: str, each: Object) -> None:
-        """Restart a failed pod, or fail the job, by the replica's restart policy."""
         code = pod_state.exit_code(each)
         if code != pod_state.NO_EXIT_CODE:
             where = f"{objects.namespace(each)}.{objects.name(each)}"
@@ -249,7 +245,6 @@ class _Reconciliation:
     # Conditions.
 
     def _update_conditions(self) -> None:
-        """Derive the job's conditions from the counts of its pods."""
         for replica_type in self._types():
             if self._update_from_replicas(replica_type):
                 return  # the workers' counts get no selector
