@@ -62,10 +62,7 @@ def default_root() -> Path:
 
 
 def check_installed() -> None:
-    """Check that this installation has what the cluster and its pods import.
-
-    Raises ClusterError: something is missing; the message says how to install it.
-    """
+    """Check that what the cluster and its pods import is installed. Raises ClusterError."""
     missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]
     if missing:
         raise ClusterError(
@@ -210,10 +207,7 @@ def _lock(root: Path) -> IO[str]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file for this user alone, whole or not at all.
-
-    Raises HomeError: it cannot be written, as on a full disk.
-    """
+    """Write a file for this user alone, whole or not at all. Raises HomeError: it cannot."""
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:

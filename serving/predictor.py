@@ -46,10 +46,7 @@ class Predictor:
         self.export = export
 
     def warm_up(self) -> None:
-        """Runs the model on zeros, in two batch sizes.
-
-        Raises ModelBroken: it fails, or its output is not what `model.json` states.
-        """
+        """Runs the model on zeros, in two batch sizes. Raises ModelBroken."""
         spec = self.export.input
         # The longest text that the model takes may be shorter than that.
         free = min(WARM_UP_SIZE, self.export.longest or WARM_UP_SIZE)

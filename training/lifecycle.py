@@ -127,9 +127,7 @@ def save_if_due(job: Job) -> None:
     """Saves after a step where a checkpoint is due, and prepares the memory for it before.
 
     After an epoch's last step `close_epoch` saves: a checkpoint from before the evaluation would
-    make a resumed run report the evaluation a second time.
-
-    Raises StorageError: if the last checkpoint could not be written.
+    make a resumed run report the evaluation a second time. Raises StorageError: the last failed.
     """
     step = job.state.progress.step
     job.checkpoints.check()

@@ -90,10 +90,8 @@ def is_complete(folder: Folder, step: int) -> bool:
 def prune(folder: Folder, keep: int, losses: dict[int, float] | None = None) -> None:
     """Deletes all but the newest checkpoints and the best, and incomplete ones.
 
-    Those after the newest complete one are kept: a rank may be writing the last step now.
-
-    `losses`: the loss on held-out samples, by step. The complete checkpoint with the lowest one is
-    kept too, and `best` names it.
+    Those after the newest complete one are kept: a rank may be writing the last step now. `losses`:
+    the loss on held-out samples, by step. `best` names the complete checkpoint with the lowest.
     """
     names = _step_names(folder)
     complete_names = [name for name in names if META in folder.names(f"{FOLDER}/{name}")]
@@ -123,10 +121,9 @@ def clear(folder: Folder) -> None:
 def newest(folder: Folder, must_match: dict[str, Any]) -> Checkpoint | None:
     """Finds the newest checkpoint that is complete and undamaged.
 
-    `must_match`: names and values that the checkpoint's `meta` has to agree with, such as the
-    model. Returns the checkpoint, or None if the folder has none and never had a complete one.
-    Raises CheckpointError: if a checkpoint has another format or another model, or if there are
-    some and none can be read.
+    `must_match`: what the checkpoint's `meta` has to agree with, such as the model. Returns None if
+    the folder never had a complete one. Raises CheckpointError: if one has another format or
+    another model, or if there are some and none can be read.
     """
     names = _step_names(folder)
     for name in names:
@@ -157,10 +154,7 @@ def newest(folder: Folder, must_match: dict[str, Any]) -> Checkpoint | None:
 
 
 def newest_of_other(folder: Folder, must_match: dict[str, Any]) -> Checkpoint:
-    """Like `newest`, for the folder of --resume-from, where there must be one.
-
-    Raises CheckpointError: if it has none, or none that `newest` accepts.
-    """
+    """Like `newest`, for --resume-from, where there must be one. Raises CheckpointError."""
     found = newest(folder, must_match)
     if found is None:
         there = ", ".join(folder.names(FOLDER) or folder.names()) or "nothing"

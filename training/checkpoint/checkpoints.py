@@ -126,7 +126,6 @@ class Checkpoints:
         """Copies the state, and lets a thread write it; all ranks call this together.
 
         It waits for a checkpoint that is still being written. The same step is not saved twice.
-
         `before`: called in the thread of rank 0 right before the checkpoint is complete. Raises
         StorageError: if the checkpoint before could not be written.
         """
@@ -160,11 +159,8 @@ class Checkpoints:
         """Writes a checkpoint by this rank alone, which has all of the model.
 
         Other ranks are lost or about to end, so nothing is exchanged with them, and the device may
-        be blocked in an exchange.
-
-        `position`: the position of the job at the last step that the weights have taken. Raises
-        DivergedError: if the weights are not finite, which was not noticed yet. Raises
-        StorageError: if it cannot be written.
+        be blocked in an exchange. `position`: that of the job at the last step that the weights
+        have taken. Raises DivergedError: if the weights are not finite. Raises StorageError.
         """
         step = position["progress"]["step"]
         if self._pending is not None and self._has_failed(self._pending, step):

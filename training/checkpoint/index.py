@@ -20,11 +20,10 @@ from kfp_pytorch.training.storage.job_folder import Folder
 
 
 def read_index(folder: Folder, place: str, files: Files) -> Metadata:
-    """Reads which tensors are where.
+    """Reads which tensors are where; their names are the keys of its `state_dict_metadata`.
 
-    `files`: the files that belong to it; the index may point to no other. Returns the index; the
-    full names of the tensors are the keys of its `state_dict_metadata`. Raises CheckpointError: if
-    the file is no such index. Raises StorageError: if it cannot be read.
+    `files`: the files that belong to it; the index may point to no other. Raises CheckpointError:
+    if the file is no such index. Raises StorageError: if it cannot be read.
     """
     where = f"{folder.uri}/{place}/{INDEX}"
     try:

@@ -45,10 +45,7 @@ class State:
 
 
 def tensors(state: State, world: World) -> Tensors:
-    """The tensors of a state, which training changes.
-
-    The options of the optimizer are not among them: they come from the arguments.
-    """
+    """The tensors that training changes; the optimizer's options come from the arguments."""
     random = {str(world.rank): _random_state(world)}
     if not state.optimizer.state:
         # To get a state that does not exist, as when the first step was skipped, torch would take a
@@ -79,9 +76,8 @@ def restore(
 ) -> None:
     """Restores a state from a checkpoint; all ranks call this together.
 
-    `group`: all ranks, or None for one process. Raises CheckpointError: on all ranks, if the
-    checkpoint is of another model, optimizer or data. Raises StorageError: on all ranks, if it
-    cannot be read.
+    `group`: None for one process. On all ranks raises CheckpointError: if the checkpoint is of
+    another model, optimizer or data; StorageError: if it cannot be read.
     """
     index = read_index(found.folder, found.path, found.meta["files"])
     saved = frozenset(index.state_dict_metadata)

@@ -52,10 +52,7 @@ class Staging:
 
     @torch.no_grad()
     def copy(self, tensors: Tensors) -> Tensors:
-        """Copies tensors; `finish` waits until that is done.
-
-        Returns their copies; the next call overwrites them.
-        """
+        """Returns copies, complete after `finish`; the next call overwrites them."""
         parts = dict(local_parts(tensors))
         copies = dict(local_parts(self._copied or {}))
         if {n: (p.shape, p.dtype) for n, p in parts.items()} != {

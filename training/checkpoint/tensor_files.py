@@ -66,11 +66,10 @@ def write(
 ) -> None:
     """Writes this rank's part; all ranks of the group call it together.
 
-    `path`: the subfolder of the files. Its content is deleted first. `tensors`: the tensors. One
-    that many ranks hold in full is written by one of them. `group`: the ranks, or None for this
-    process alone. `commit`: called on the first rank alone when all ranks have written, with all
-    files. `planner`: the planner of the last time, if tensors of the same names are written again.
-    Raises StorageError: on all ranks, if one cannot write.
+    `path`: the subfolder of the files, emptied first. A tensor that many ranks hold in full is
+    written by one of them. `group`: None for this process alone. `commit`: called on the first rank
+    when all have written, with all files. `planner`: that of the last time, if tensors of the same
+    names are written again. Raises StorageError: on all ranks, if one cannot write.
     """
     kind = _Writer if isinstance(folder, LocalFolder) else _RemoteWriter
     writer = kind(folder, path, commit)
@@ -89,10 +88,9 @@ def read(
 ) -> None:
     """Fills tensors in place; all ranks of the group call it together.
 
-    `index`: what `index.read_index` gave; `tensors`: the tensors to fill: in full or parts,
-    whatever parts were written; `group`: the ranks, or None for this process alone. Raises
-    CheckpointError: on all ranks, if a tensor is missing or has another shape. Raises StorageError:
-    on all ranks, if a file cannot be read.
+    `tensors`: in full or parts, whatever parts were written. `group`: None for this process alone.
+    Raises CheckpointError: on all ranks, if a tensor is missing or has another shape. Raises
+    StorageError: on all ranks, if a file cannot be read.
     """
     kind = _Reader if isinstance(folder, LocalFolder) else _RemoteReader
     reader = kind(folder, path, index)

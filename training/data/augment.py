@@ -34,10 +34,7 @@ class View(NamedTuple):
 
 
 def random_view(height: int, width: int, seed: int, epoch: int, index: int) -> View:
-    """A random part of an image, mirrored half of the time.
-
-    Returns the same view for the same arguments, on every machine.
-    """
+    """A random part of an image, mirrored half of the time: the same for the same arguments."""
     draw = random.Random(f"{seed}/{epoch}/{index}")  # noqa: S311 - no secret
     flip = draw.random() < 0.5
     for _ in range(_TRIES):
@@ -83,13 +80,11 @@ def show_many(images: Sequence[Tensor], views: Sequence[View], size: int) -> Ten
 
 
 def resize_weights(pixels: int, start: Tensor, length: Tensor, size: int) -> Tensor:
-    """The weights that crop and resize rows of pixels, antialiased.
+    """The weights that crop and resize rows of pixels, antialiased, by a matrix product.
 
-    A product with them is a resize: each row of a matrix has the weights of the pixels of a row (or
-    column) of the image in one pixel of the result.
-
-    `start`: the first pixel of each part; `length`: the pixels of each part. Returns a matrix for
-    each part, of shape [parts, size, pixels], whose rows add up to one.
+    Each row of a matrix has the weights of the pixels of a row (or column) of the image in one
+    pixel of the result. `start`, `length`: the first pixel of each part, and its pixels. Returns
+    [parts, size, pixels]; rows add up to one.
     """
     start, length = start[:, None], length[:, None]
     scale = length / size

@@ -92,10 +92,9 @@ def names_in_short(classes: Sequence[str]) -> str:
 
 
 def load(config: Config, world: World) -> ImageData:
-    """Loads the data set that a run trains on.
+    """Loads the data set that a run trains on; of one in files, only their list.
 
-    `world`: this rank; a download happens once on each node. Returns the data set; if it consists
-    of files, only their list is read. Raises ConfigError: if --data-dir is missing. Raises
+    A download happens once on each node. Raises ConfigError: if --data-dir is missing. Raises
     DataError: if it cannot be read, or has fewer samples than there are ranks.
     """
     if config.dataset == "fashion-mnist":

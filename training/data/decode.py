@@ -74,10 +74,7 @@ def on_gpu(contents: Sequence[Tensor], view_of: ViewOf, size: int, device: torch
 
 
 def is_whole_jpeg(content: Tensor) -> bool:
-    """Whether a file is a JPEG of a valid size that is not truncated.
-
-    The GPU would decode a truncated one to a grey image.
-    """
+    """Whether a file is a valid, whole JPEG: a GPU would decode a truncated one to grey."""
     head, tail = content[: len(_JPEG)].numpy().tobytes(), content[-_TRAILER:].numpy().tobytes()
     if head != _JPEG or _JPEG_END not in tail:
         return False

@@ -149,11 +149,7 @@ DeviceLoader = MemoryLoader | FileLoader
 
 
 def open_device_loader(config: Config, world: World, data: ImageData) -> DeviceLoader:
-    """Makes the loader of a data set.
-
-    Returns the loader; nothing is started yet. Raises ConfigError: if --decode is gpu and the GPU
-    cannot decode.
-    """
+    """Makes the loader of a data set, not started. Raises ConfigError: the GPU cannot decode."""
     train, held_out = data.train, data.held_out
     if isinstance(train, EncodedSplit) and isinstance(held_out, EncodedSplit):
         return FileLoader(config, world, train, held_out)

@@ -93,10 +93,7 @@ class DistributedBatchSampler:
         return torch.cat([own, order[~torch.isin(order, own)][:missing]])
 
     def _sizes(self) -> list[int]:
-        """Sizes of the global batches that are left.
-
-        A last batch with too few samples for each rank joins the one before.
-        """
+        """Sizes of the global batches left; one too small for all ranks joins the one before."""
         full = self.batch_size * self.world_size
         left = self.samples - self.start
         sizes = [full] * (left // full)

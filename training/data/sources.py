@@ -62,9 +62,7 @@ class Files:
     def sizes(self) -> dict[str, int]:
         """The size in bytes of each file below here, by its path relative to here, sorted.
 
-        Hidden files, such as those of editors and macOS, are left out.
-
-        Raises DataError: if it does not exist or cannot be read.
+        Hidden files, such as those of editors, are left out. Raises DataError: it cannot be read.
         """
         try:
             found = self._local_sizes() if self.local else self._remote_sizes()
@@ -107,10 +105,7 @@ class Files:
         return self.read([(name, 0, size)])[0]
 
     def open(self, name: str) -> IO[bytes]:
-        """Opens a file that is read from its start to its end.
-
-        Raises DataError: if it cannot be opened.
-        """
+        """Opens a file that is read from its start to its end. Raises DataError."""
         try:
             if self.local:
                 return (Path(self.uri) / name).open("rb")

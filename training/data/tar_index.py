@@ -55,10 +55,7 @@ class Shard:
 
 
 def read_index(files: Files) -> list[Shard] | None:
-    """Reads the index beside the shards; None if there is none.
-
-    Raises DataError: if it is damaged, or belongs to other shards.
-    """
+    """Reads the index beside the shards, if any. Raises DataError: damaged, or of other shards."""
     sizes = files.sizes()
     if INDEX not in sizes:
         return None

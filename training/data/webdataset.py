@@ -63,11 +63,10 @@ class ShardSource:
 
 
 def find(uri: str, world: World, block: int) -> Labelled:
-    """Finds the samples of the shards in a folder.
+    """Finds the samples of the shards in a folder, with their classes.
 
-    `world`: this rank; where there is no index each rank reads a part of the shards. `block`: how
-    many neighbours are shuffled and read together. Returns all samples with their classes. Raises
-    DataError: on all ranks, if there are no shards or one cannot be used.
+    Where there is no index each rank reads a part of the shards. `block`: how many neighbours are
+    shuffled and read together. Raises DataError: on all ranks, if one cannot be used.
     """
     files = Files(uri)
     shards = on_main(world, lambda: tar_index.read_index(files)) or _index_together(files, world)

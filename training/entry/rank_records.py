@@ -89,10 +89,7 @@ def failure_record(failure: Failure) -> str:
 
 
 def first_failure(folder: Path) -> Failure | None:
-    """The first failure by the time of its record, among those of the last attempt.
-
-    Returns the failure, or None where there is no record.
-    """
+    """The first failure of the last attempt, by the time of its record; None without a record."""
     paths = list((folder / RANKS_FOLDER).rglob("error.json"))
     last = max((_attempt(path) for path in paths), default=0)
     records = [_read(path) for path in paths if _attempt(path) == last]

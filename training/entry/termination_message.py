@@ -28,12 +28,10 @@ _CLASSES_SHARE = 0.25
 
 
 def success_message(result: Mapping[str, Any], limit: int = TERMINATION_MESSAGE_LIMIT) -> str:
-    """The message of a training that finished.
+    """The message of a training that finished: JSON of at most `limit` bytes of UTF-8.
 
-    `result`: the result of the ranks: metrics, world_size, samples, curves, and export, or in
-    `no_export` why there is none; `limit`: the largest size, in bytes of UTF-8. Returns JSON of at
-    most `limit` bytes. Metrics and export are complete, but for long class names; then curves and
-    samples are thinned.
+    `result`: metrics, world_size, samples, curves, and export, or in `no_export` why there is none.
+    Metrics and export are complete, but for long class names; then curves and samples are thinned.
     """
     export = dict(result.get("export") or {})
     classes = export.get("model", {}).get("classes", [])

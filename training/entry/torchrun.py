@@ -44,13 +44,10 @@ def agent_arguments(environ: Mapping[str, str]) -> list[str]:
 
 
 def threads_per_process(environ: Mapping[str, str]) -> int:
-    """The threads of each process, so that all processes share the cores.
+    """The threads of each process: this container's cores, divided among those that share them.
 
-    Two processes with two threads each on two cores are several times slower than with one.
-
-    Returns the number of cores that this container may use, divided among the processes that share
-    them: those of this node, and of all nodes where the first one's address says that they are on
-    one machine.
+    More threads than cores make training several times slower. Processes that share are those of
+    this node, and of all nodes where the first one's address says that they are on one machine.
     """
     cores = usable_cores()
     processes = environ.get("PET_NPROC_PER_NODE", "1")

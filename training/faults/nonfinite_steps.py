@@ -104,11 +104,9 @@ class Skipper(Guard):
         allowed: int,
         norm: Callable[[], Tensor] | None = None,
     ) -> None:
-        """Copies what a bad step would change.
+        """Copies what a bad step would change; `optimizer` has the state that the run resumes from.
 
-        `optimizer`: its optimizer, with the state of the checkpoint that the run resumes from.
-        `norm`: returns the norm of all gradients, and may clip them; by default that of the model's
-        own.
+        `norm`: returns the norm of all gradients, and may clip them; by default the model's own.
         """
         super().__init__(world, allowed)
         self._optimizer = optimizer

@@ -28,11 +28,9 @@ _NO_TIMEOUT = timedelta(days=3650)
 def watched_peers(world: World, on_lost: Callable[[int], None]) -> Iterator[None]:
     """A context in which each rank watches its neighbour; all ranks enter and leave it together.
 
-    As each rank that ends early is missed by one, which then ends too, all ranks end.
-
-    `world`: this rank; a single one watches none. `on_lost`: called in a thread with the
-    neighbour's rank if its process has ended. It must end this process, whose main thread may wait
-    for ever.
+    As each rank that ends early is missed by one, which then ends too, all ranks end. `on_lost`:
+    called in a thread with the rank of the neighbour that has ended. It must end this process,
+    whose main thread may wait for ever.
     """
     if world.size == 1:
         yield

@@ -44,9 +44,8 @@ class StopRequest:
     def answered_within(self, seconds: float) -> Iterator[None]:
         """A context in which this process may end at once, as nothing is lost.
 
-        While torch waits in C++, Python does not run the signal's handler, so a thread waits.
-
-        `seconds`: how long after SIGTERM the context may last, before this process ends.
+        While torch waits in C++, Python does not run the signal's handler, so a thread waits, and
+        ends this process so many seconds after SIGTERM.
         """
         reads, writes = socket.socketpair()
         writes.setblocking(False)

@@ -59,11 +59,10 @@ def publish(
     short: dict[str, Any],
     preprocessing: dict[str, Any],
 ) -> dict[str, Any]:
-    """Writes a program with its samples and its description.
+    """Writes a program with its samples and its description; see `write_export`.
 
     `sample`: returns samples with the predictions of the program, as read back; `short`: the short
-    form of `model.json`. Returns see `write_export`. Raises StorageError: if the folder cannot be
-    written to.
+    form of `model.json`. Raises StorageError.
     """
     with tempfile.TemporaryDirectory(prefix="kfp-pytorch-export-") as scratch:
         path = Path(scratch) / PROGRAM

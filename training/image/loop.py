@@ -271,10 +271,9 @@ def counted(samples: Split, batch: Batch) -> Split:
 
 @torch.no_grad()
 def evaluate(job: Job) -> dict[str, float]:
-    """Computes loss and accuracy on the held-out samples, each counted once over all ranks.
+    """Loss and accuracy on the held-out samples, each counted once over all ranks, by their names.
 
-    Returns loss and accuracy, by their names. Raises DivergedError: if the loss is not a finite
-    number. Raises Stopped: if all ranks agreed to stop.
+    Raises DivergedError: if the loss is not finite. Raises Stopped: if all ranks agreed to stop.
     """
     world, model, progress = job.world, job.state.model, job.state.progress
     share_buffers(world, model)

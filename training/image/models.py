@@ -47,9 +47,8 @@ class Classifier(nn.Module):
 def build(name: str, images: ImageSpec, image_size: int) -> Classifier:
     """Makes a model with fresh weights.
 
-    `name`: `small_cnn`, or the name of a classification model of torchvision. `image_size`: height
-    and width in pixels to which it resizes them; 0 for not at all. Raises ConfigError: if there is
-    no such model, or it cannot take images of this size.
+    `name`: `small_cnn`, or one of torchvision. `image_size`: the pixels to which it resizes; 0 for
+    not at all. Raises ConfigError: no such model, or it cannot take images of this size.
     """
     check_image_model(name)
     classes = len(images.classes)
@@ -84,8 +83,7 @@ def small_cnn(channels: int, classes: int, size: int) -> nn.Sequential:
 def norm_of_one_value(model: Classifier, images: ImageSpec) -> str:
     """Finds where batch norm has one value a channel of one image, and so no variance to train on.
 
-    `model`: the model, on the CPU. It is left as it was, in training mode. Returns the name of the
-    first such layer; empty when there is none, and the model can be trained on one image at a time.
+    Returns the name of the first such layer, or empty. `model`: on the CPU; left in training mode.
     """
     found: list[str] = []
 
@@ -105,11 +103,7 @@ def norm_of_one_value(model: Classifier, images: ImageSpec) -> str:
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Loads weights strictly, without the prefixes of DDP and torch.compile.
-
-    `weights`: its weights; all keys may begin with prefixes. Raises CheckpointError: if keys or
-    shapes do not match, even without prefixes.
-    """
+    """Loads weights strictly, without prefixes of DDP and torch.compile. Raises CheckpointError."""
     expected = set(model.state_dict())
     bare = weights
     while set(bare) != expected:

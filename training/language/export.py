@@ -52,9 +52,8 @@ def write_export(
 ) -> dict[str, Any]:
     """Exports the model of a checkpoint, if one process can hold it.
 
-    `shape`: the model's shape. Returns a part of the termination message: `export` and `samples`,
-    or `no_export` with the reason. Raises CheckpointError: if there is no checkpoint, or it has
-    other weights. Raises StorageError: if the folder cannot be read or written.
+    Returns `export` and `samples` of the termination message, or `no_export` with the reason.
+    Raises CheckpointError: without a checkpoint, or one of other weights. Raises StorageError.
     """
     if shape.parameters > LARGEST:
         reason = (

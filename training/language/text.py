@@ -53,10 +53,7 @@ class ByteText:
 
     @classmethod
     def read(cls, files: Sequence[Path]) -> ByteText:
-        """Read files, one after the other, with a zero byte between two.
-
-        Raises ConfigError: if a file cannot be read, or they are too large for memory together.
-        """
+        """Read files, a zero byte between two. Raises ConfigError: unreadable, or too large."""
         most, size = min(_MOST_BYTES, usable_memory() // _COPIES), 0
         parts = []
         for path in files:
@@ -161,10 +158,7 @@ class TextBatches(Iterator[Tensor]):
         return {"seen": self._seen, **self._sequence()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at the position of another run.
-
-        Raises CheckpointError: if that run read other text, or in another order.
-        """
+        """Continue at another run's position. Raises CheckpointError: of other text or order."""
         for name, ours in self._sequence().items():
             if state.get(name) != ours:
                 raise CheckpointError(

@@ -189,10 +189,7 @@ def build(
     """Make a model, split and wrapped for a plan. Every rank of the job calls it.
 
     It is made on the meta device first and filled when each rank has its part, so that no rank ever
-    holds the whole model.
-
-    `config`: the shape of the model. Raises ConfigError: if the plan does not fit the model or the
-    number of ranks.
+    holds the whole model. Raises ConfigError: if the plan does not fit the model or the ranks.
     """
     options = options or StepOptions()
     check_plan(plan, config, options.microbatches)
@@ -232,10 +229,7 @@ def build(
 
 
 def check_plan(plan: ParallelPlan, config: TransformerConfig, microbatches: int) -> None:
-    """Refuse a model or a number of microbatches that cannot be split as planned.
-
-    Raises ConfigError: with the value, the limit and what to change.
-    """
+    """Raises ConfigError if the model or its microbatches cannot be split as planned."""
     for name in ("heads", "hidden", "vocab", "seq_len"):
         value = getattr(config, name)
         if value % plan.tp:

@@ -85,10 +85,7 @@ assert tuple(PRESETS) == LANGUAGE_MODELS  # noqa: S101 - the same names in two p
 
 
 def preset(name: str) -> TransformerConfig:
-    """Return a shape by its name.
-
-    Raises ConfigError: if there is none of that name; the message lists those there are.
-    """
+    """Return a shape by its name. Raises ConfigError: there is none of that name."""
     if name not in PRESETS:
         raise ConfigError(f"no language model is called {name!r}; there are {', '.join(PRESETS)}")
     return PRESETS[name]

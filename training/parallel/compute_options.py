@@ -52,10 +52,7 @@ class ComputeOptions:
 
 
 def choose(config: Config, device: torch.device) -> ComputeOptions:
-    """Chooses how to compute, sets the options of the whole process, and logs the choices.
-
-    Raises ConfigError: if an argument asks for what is not available here.
-    """
+    """Chooses how to compute, sets the process's options, logs the choices. Raises ConfigError."""
     cuda = device.type == "cuda"
     torch.backends.cudnn.benchmark = cuda and config.cudnn_benchmark
     torch.set_float32_matmul_precision("high" if cuda and config.tf32 else "highest")

@@ -27,11 +27,10 @@ class ParallelPlan:
 
     @classmethod
     def parse(cls, text: str, world_size: int) -> ParallelPlan:
-        """Read a plan.
+        """Read a plan such as `ddp`, `fsdp2=2,tp=2` or `pp=2,fsdp2`, for so many ranks.
 
-        `text`: ways and sizes, such as `ddp`, `fsdp2=2,tp=2` or `pp=2,fsdp2`. One way may come
-        without a size; it takes the ranks that the others leave. Raises ConfigError: if the text
-        cannot be read, or does not fit the number of ranks.
+        One way may come without a size; it takes the ranks that the others leave. Raises
+        ConfigError: if the text cannot be read, or does not fit the number of ranks.
         """
         sizes = read_sizes(text)
         known = math.prod(size for size in sizes.values() if size is not None)
@@ -73,10 +72,7 @@ class ParallelPlan:
         return rank // self.tp % self.data_ranks
 
     def mesh(self, device_type: str) -> DeviceMesh:
-        """Make the mesh of all four ways, sizes of one included.
-
-        Every rank calls it: it makes process groups.
-        """
+        """Make the mesh of all four ways, sizes of one included. Every rank calls it."""
         from torch.distributed.device_mesh import init_device_mesh
 
         shape = tuple(getattr(self, way) for way in WAYS)

@@ -57,11 +57,10 @@ def pick_device(local_rank: int) -> torch.device:
 
 @contextmanager
 def joined(timeout: float, joining: AbstractContextManager[None] | None = None) -> Iterator[World]:
-    """A context in which this rank is in the process group that torchrun's environment describes.
+    """A context with this rank in torchrun's process group; without torchrun, alone.
 
     `timeout`: seconds that a rank waits for the others in one exchange; `joining`: a context that
-    lasts while this rank waits for the others to join. Yields this rank. Without torchrun it is the
-    only one.
+    lasts while this rank waits for the others to join.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     world = World(

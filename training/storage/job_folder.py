@@ -249,10 +249,7 @@ class RemoteFolder(Folder):
 
     @contextmanager
     def _writer(self, name: str) -> Iterator[IO[bytes]]:
-        """Writes a temporary file, then uploads it.
-
-        fsspec's own open files would upload an incomplete file on an error.
-        """
+        """Writes a temporary file, then uploads it: fsspec's own would upload an incomplete one."""
         with tempfile.NamedTemporaryFile(prefix="kfp-pytorch-") as file:
             yield file
             file.flush()
@@ -307,10 +304,7 @@ def check_writable(folder: Folder) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Makes a rename persistent over a crash of the machine, where the file system can.
-
-    Raises OSError: if the file system can, and failed to.
-    """
+    """Makes a rename survive a crash, where the file system can. Raises OSError: it failed to."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

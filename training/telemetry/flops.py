@@ -42,11 +42,9 @@ def transformer_flops_per_token(
 ) -> int:
     """Return the operations of forward and backward for one token of a decoder.
 
-    Six for each parameter that is multiplied (a multiply and an add, forward and twice backward),
-    and the attention's two products, of which a causal mask leaves half. What activation
+    Six for each parameter that is not just looked up (a multiply and an add, forward and twice
+    backward), and the attention's two products, of which a causal mask leaves half. What activation
     checkpointing computes again does not count.
-
-    `embedding_parameters`: those that are looked up rather than multiplied.
     """
     return 6 * (parameters - embedding_parameters) + 6 * layers * dim * seq_len
 
@@ -55,10 +53,8 @@ def image_flops(model: nn.Module, shape: tuple[int, ...]) -> float:
     """Return the operations of forward and backward for one image.
 
     They are counted once, on shapes without weights: a few tenths of a second. Only matrix
-    products, convolutions and attention count, a multiply and an add as two.
-
-    `model`: the model, neither wrapped nor compiled; it is left as it is. `shape`: channels, height
-    and width of an image as the model gets it.
+    products, convolutions and attention count, a multiply and an add as two. `model`: neither
+    wrapped nor compiled; it is left as it is. `shape`: channels, height and width.
     """
     on_meta = {
         name: torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)

@@ -30,10 +30,7 @@ class LossMeter:
         self._sums = torch.zeros(2, dtype=torch.float64, device=world.device)
 
     def add(self, loss: Tensor, count: int) -> None:
-        """Adds a step. A loss that is not finite is left out.
-
-        `loss`: the mean loss of this rank's samples, on the device.
-        """
+        """Adds a step's mean loss, on the device; one that is not finite is left out."""
         if not count:
             return
         value = loss.detach().double()
@@ -109,10 +106,7 @@ class Evaluation:
         return total.view(self._classes, self._classes)
 
     def result(self) -> dict[str, float]:
-        """`loss` and `accuracy` over all ranks.
-
-        Raises DataError: if there was no sample, as when all were left out.
-        """
+        """`loss` and `accuracy` over all ranks. Raises DataError: there was no sample."""
         loss, correct, count = sum_over_ranks(self._world, self._sums).tolist()
         if not count:
             raise DataError("no held-out image can be decoded, and there is nothing to evaluate on")
@@ -135,10 +129,7 @@ class History:
     curves: Curves = field(default_factory=dict)  # the points of each curve, by rising step
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds a point to each curve. Values that are not finite are left out.
-
-        If a curve gets too long, every other point is dropped.
-        """
+        """Adds finite values to their curves; one that gets too long loses every other point."""
         for name, value in values.items():
             if math.isfinite(value):
                 points = self.curves.setdefault(name, [])

@@ -99,12 +99,11 @@ class StepMeasurements:
     def read(
         self, values: Mapping[str, float], norm: float
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Returns what was measured since the last report.
+        """Returns what was measured since the last report, with `mfu` where it is known.
 
-        `values`: values of the report, such as `samples_per_second` of all ranks; `norm`: the
-        number of `last_norm`. Returns the report, with `mfu` where it is known, and details that
-        are too much for the log: seconds of each phase of a step, gigabytes of memory, the
-        gradients' norm.
+        Details are too much for the log: seconds of each phase of a step, gigabytes of memory, the
+        gradients' norm. `values`: of the report, such as `samples_per_second`; `norm`: that of
+        `last_norm`.
         """
         report = dict(values)
         if self._flops and "samples_per_second" in values:

@@ -40,10 +40,9 @@ class TensorBoardWriter:
     """
 
     def __init__(self, folder: Folder, done: int) -> None:
-        """Starts a new event file.
+        """Starts a new event file; `done`: the steps that were done before this process.
 
-        `done`: the steps that were done before this process. TensorBoard drops what an earlier
-        process wrote of later ones; for a job that starts from the beginning, all.
+        TensorBoard drops what an earlier process wrote of later ones.
         """
         self._folder = folder
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
@@ -138,10 +137,7 @@ class TensorBoardWriter:
         self._write(Event(summary=_hparams(metadata.SESSION_END_INFO_TAG, values)))
 
     def flush(self) -> None:
-        """Makes all that was written readable to others; any thread may call it.
-
-        Raises StorageError: if it cannot be uploaded.
-        """
+        """Makes all that was written readable; any thread may call it. Raises StorageError."""
         with self._uploading:
             if self._closed:
                 return

@@ -27,10 +27,7 @@ class Recorder:
     def event(
         self, about: Object, type_: str, reason: str, message: str, field_path: str = ""
     ) -> None:
-        """Record an event, or count it once more if the same was recorded before.
-
-        One that the API refuses, as in a terminating namespace, is dropped.
-        """
+        """Record an event, or count it once more; one that the API refuses is dropped."""
         key = (objects.metadata(about)["uid"], type_, reason, message, field_path)
         namespace = objects.namespace(about) or "default"
         try:
