@@ -358,9 +358,8 @@ def test_a_claim_of_the_same_name_in_another_namespace_is_doubted_at_once_and_at
     )
     step = start(metadata={"namespace": "train"}, timeout=1)
     until(kserve.service)
-    assert f"warning: The model was written to 'pvc://kfp-pytorch/export' {warning}" in (
-        capsys.readouterr().out
-    )
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"warning: The model was written to 'pvc://kfp-pytorch/export' {warning}" in printed
     assert warning in step.failed()
     assert "is served from" not in start(metadata={"namespace": NAMESPACE}, timeout=1).failed()
     bucket = {"namespace": "train", "storage_uri": "s3://b/m"}
