@@ -37,7 +37,7 @@ def what_to_do(state: Rollout, seen: Snapshot, reason: str = "") -> str:
     if advice := advice or patterns.advice("predictor_volume", reason):
         return advice
     if seen.workload is None:
-        return (
+        return patterns.advice("predictor_mode", reason) or (
             "KServe has made nothing of it: check that its controller runs (kubectl get pods -A -l "
             "control-plane=kserve-controller-manager), and see its log."
         )

@@ -14,6 +14,7 @@ from kfp_pytorch.launcher.kserve.rollout import created_revision, mode_of, model
 from kfp_pytorch.launcher.kubernetes import objects, pod_status
 from kfp_pytorch.launcher.kubernetes.api_errors import ApiError
 from kfp_pytorch.launcher.kubernetes.client import Kube
+from kfp_pytorch.launcher.kubernetes.events import about
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig
 from kfp_pytorch.launcher.kubernetes.pod_status import container_status
 
@@ -63,7 +64,7 @@ def _parts(kube: Kube, inputs: ServiceInputs, seen: Snapshot) -> Iterator[str]:
     try:
         for pod in shown:
             yield from _pod_evidence(kube, pod)
-        yield from itertools.islice(_events(kube, shown), MOST_EVENTS)
+        yield from itertools.islice(_events(kube, seen, shown), MOST_EVENTS)
     except StepError as error:
         yield f"(More could not be read: {error.short})"
     if len(seen.pods) > len(shown):
@@ -121,10 +122,12 @@ def _pod_evidence(kube: Kube, pod: Object) -> Iterator[str]:
             yield f"Container {container} of pod {name} runs, but is not ready. {tail}"
 
 
-def _events(kube: Kube, pods: list[Object]) -> Iterator[str]:
-    for name in map(objects.name, pods):
-        for event in reversed(warnings(kube, name)):
-            yield f"Event of pod {name}: {event.get('reason')}: {event.get('message')}"
+def _events(kube: Kube, seen: Snapshot, pods: list[Object]) -> Iterator[str]:
+    untouched = [("InferenceService", seen.service)] if seen.service and not seen.workload else []
+    for what, obj in [*untouched, *(("pod", pod) for pod in pods)]:
+        name = objects.name(obj)
+        for event in reversed(warnings(kube, obj)):
+            yield f"Event of {what} {name}: {event.get('reason')}: {event.get('message')}"
 
 
 def _is_ready(pod: Object) -> bool:
@@ -142,11 +145,13 @@ def _log_tail(
     return f"The end of its log:\n{tail.rstrip() or '(it is empty)'}"
 
 
-def warnings(kube: Kube, pod: str) -> list[Object]:
-    """Read the last warnings about a pod, without those that only repeat its state."""
-    events = kube.list(EVENT, fields=f"involvedObject.name={pod}")
+def warnings(kube: Kube, obj: Object) -> list[Object]:
+    """Read the last warnings about an object, without those that only repeat its state."""
+    events = kube.list(EVENT, fields=f"involvedObject.name={objects.name(obj)}")
     found = [e for e in events if e.get("type") == "Warning" and e.get("reason") != REPEATED_REASON]
-    return found[-MOST_EVENTS:]
+    # Another object had this name before, or one of another kind has it.
+    of_it = (None, dig(obj, "metadata", "uid"))
+    return [event for event in found if about(event).get("uid") in of_it][-MOST_EVENTS:]
 
 
 def _end_words(end: pod_status.ContainerEnd) -> str:

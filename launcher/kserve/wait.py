@@ -18,7 +18,7 @@ from kfp_pytorch.launcher.kserve.rollout import (
     mode_of,
     rollout,
 )
-from kfp_pytorch.launcher.kubernetes import objects, pending, pod_status
+from kfp_pytorch.launcher.kubernetes import pending, pod_status
 from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Forbidden
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig
@@ -26,6 +26,9 @@ from kfp_pytorch.launcher.kubernetes.pod_failures import StartupFailures
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 from kfp_pytorch.launcher.runtime.printing import Progress, log
 from kfp_pytorch.launcher.text import cut
+
+# What the reasons of KServe's events of a mode end with that the cluster lacks something for.
+_REJECTED = "ModeRejected"
 
 
 @dataclass
@@ -42,7 +45,8 @@ class Waiter:
         self._evidence_kube = self.kube.with_policy(
             RetryPolicy(unavailability_budget=2.0, first_contact=2.0, connect=2, read=2)
         )
-        self._unread = ""
+        self._unread = self._mode_refusal = ""
+        self._next_events = 0.0
         self._startup_failures = StartupFailures()
         self._refused_since: float | None = None
         self._failed_since: float | None = None
@@ -87,7 +91,7 @@ class Waiter:
         progress.report(f"waiting for {state.waits_for}", why)
         reason = self._permanent_failure(state, pods)
         if not reason and waited > self.inputs.timeout:
-            why = pending.reason(pods, self._events(pods))
+            why = pending.reason(pods, self._events(pods)) or self._lacks_knative()
             limit = f"after {self.inputs.timeout} s (timeout)"
             reason = f"{limit} it still waits for {state.waits_for}" + (f"; {why}" if why else "")
         if reason:
@@ -146,9 +150,10 @@ class Waiter:
     def _permanent_failure(self, state: Rollout, pods: list[Object]) -> str:
         """Why waiting longer cannot help, or an empty string."""
         now = time.monotonic()
-        self._refused_since = (self._refused_since or now) if state.refusal else None
+        refusal = state.refusal or self._refused_mode(now)
+        self._refused_since = (self._refused_since or now) if refusal else None
         if self._refused_since and now - self._refused_since >= self.timing.refusal_grace:
-            return f"the cluster cannot serve this spec: {state.refusal}"
+            return f"the cluster cannot serve this spec: {refusal}"
         self._failed_since = (self._failed_since or now) if state.failed_load else None
         if self._failed_since and now - self._failed_since >= self.timing.load_grace:
             return f"its model did not load: {state.failed_load}"
@@ -178,13 +183,47 @@ class Waiter:
     def _events(self, pods: list[Object]) -> list[Object]:
         """Reads the events of the first pod that does not start; none where that is forbidden.
 
-        The containers of such a pod are only ContainerCreating, whatever they wait for.
+        The containers of such a pod are only ContainerCreating, whatever they wait for. Of a
+        service that KServe has made nothing of, its own events tell.
         """
         stuck = [pod for pod in pods if not pod_status.is_running_or_ended(pod)]
+        stuck += [self._service] if self._is_untouched() else []
         try:
-            return evidence.warnings(self._evidence_kube, objects.name(stuck[0])) if stuck else []
+            return evidence.warnings(self._evidence_kube, stuck[0]) if stuck else []
         except StepError:
             return []
+
+    def _is_untouched(self) -> bool:
+        """Whether KServe has made nothing of the service, and its status says nothing."""
+        known = self._workload or not self._service
+        return not known and not dig(self._service, "status", "conditions")
+
+    def _refused_mode(self, now: float) -> str:
+        """Why KServe does not run the service in its mode, or an empty string.
+
+        It leaves the status empty then.
+        """
+        if not self._is_untouched():
+            self._mode_refusal = ""
+        elif now >= self._next_events:
+            self._next_events = now + self.timing.slow_poll_interval
+            rejected = [e for e in self._events([]) if str(e.get("reason")).endswith(_REJECTED)]
+            in_knative = mode_of(self._service) == "Knative"
+            self._mode_refusal = pending.reason([], rejected) or (
+                self._lacks_knative() if in_knative else ""
+            )
+        return self._mode_refusal
+
+    def _lacks_knative(self) -> str:
+        """That there is no Knative, which the service may need; or an empty string."""
+        if not self._is_untouched() or mode_of(self._service) == "Standard":
+            return ""
+        try:
+            served = self._evidence_kube.serves(KNATIVE_REVISION)
+        except StepError:
+            return ""
+        words = "it may be to run in Knative mode, as is KServe's default, but the cluster has no"
+        return "" if served else f"{words} Knative Serving"
 
     def _failure(self, reason: str) -> DeployFailed:
         headline = (

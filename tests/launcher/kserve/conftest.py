@@ -130,6 +130,23 @@ class KServe:
         }
         self._create(EVENT, event)
 
+    def rejects_the_mode(self, uid: str = "") -> None:
+        """KServe's only answer where its default mode needs Knative, which is not there.
+
+        `uid`: the service's; empty for that of the one that is there.
+        """
+        words = "It is not possible to use Serverless deployment mode when Knative Services are not"
+        about = {"kind": "InferenceService", "name": NAME, "namespace": NAMESPACE}
+        about["uid"] = uid or (self.service() or {})["metadata"]["uid"]
+        event = {
+            "metadata": {"name": f"{NAME}.1", "namespace": NAMESPACE},
+            "involvedObject": about,
+            "type": "Warning",
+            "reason": "ServerlessModeRejected",
+            "message": f"{words} available",
+        }
+        self._create(EVENT, event)
+
     def log(self, pod: Object, container: str, text: str) -> None:
         metadata = pod["metadata"]
         folder = f"{NAMESPACE}_{metadata['name']}_{metadata['uid']}"
