@@ -17,7 +17,7 @@ from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 
 # How long a signal waits for the answer of the API server, in seconds: where a watch knows the pod,
 # only for an event that is under way, or a watch that has died since it was last heard of.
-_WAIT_IF_KNOWN = 0.08
+_WAIT_IF_KNOWN = 0.065
 _WAIT_IF_NOT = 0.3
 # A server sends a bookmark about once a minute: a watch that is silent for longer may be dead.
 _KNOWN_FOR = 90.0

@@ -80,7 +80,7 @@ def test_one_failed_answer_does_not_turn_a_drain_into_terminate(
 
 def test_a_drain_is_told_though_the_watch_died_a_moment_ago(process: Any, hands: Any) -> None:
     hands.fault(SilentWatch(after_events=1), "watch", "*/pods")
-    hands.fault(Delay(0.04), "", "*", times=None)
+    hands.fault(Delay(0.035), "", "*", times=None)
     step = process(own_pod(hands)).runs()
     drain(hands)
     assert step.signal().exit()[0] == 143
