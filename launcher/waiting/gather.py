@@ -27,9 +27,9 @@ from kfp_pytorch.launcher.kubernetes.pod_status import (
 )
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 from kfp_pytorch.launcher.waiting.evidence import Evidence
+from kfp_pytorch.launcher.waiting.followers import history
 from kfp_pytorch.launcher.waiting.limits import Limits
 from kfp_pytorch.launcher.waiting.timeline import Timeline
-from kfp_pytorch.launcher.waiting.watches import history
 
 _TAIL_LINES = 100
 _TAIL_BYTES = 16 * 1024

@@ -20,12 +20,12 @@ from kfp_pytorch.launcher.runtime.printing import Progress, log
 from kfp_pytorch.launcher.waiting import refused_pods
 from kfp_pytorch.launcher.waiting.clocks import RUNNING_PHASES
 from kfp_pytorch.launcher.waiting.ensure import Ensured
-from kfp_pytorch.launcher.waiting.follower import Change, Observation, ObservationFailed, Snapshot
+from kfp_pytorch.launcher.waiting.followers import JobFollower, PodsFollower
 from kfp_pytorch.launcher.waiting.gather import Gatherer
 from kfp_pytorch.launcher.waiting.judge import Judge
 from kfp_pytorch.launcher.waiting.limits import Limits
 from kfp_pytorch.launcher.waiting.logs import LogFollower
-from kfp_pytorch.launcher.waiting.watches import JobFollower, PodsFollower
+from kfp_pytorch.launcher.waiting.watch import Change, Observation, ObservationFailed, Snapshot
 
 # How long the log of a job that has ended may take to be shown to its end, in seconds.
 _LAST_LINES = 0.4

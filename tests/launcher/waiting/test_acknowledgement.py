@@ -40,7 +40,7 @@ def test_a_silent_watch_is_no_proof_that_nobody_looks_at_the_job(step: Any, hand
 def test_the_operator_is_not_blamed_for_the_time_that_the_server_did_not_answer(
     step: Any, hands: Any, clock: Any, later: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock.install(monkeypatch, "waiting.follower")
+    clock.install(monkeypatch, "waiting.watch")
     run = step(limits={"acknowledge": 60.0})
     hands.until(lambda: hands.count("watch", "/pytorchjobs"))
     with hands.unanswered("get", f"*/pytorchjobs/{run.job}"):

@@ -12,8 +12,8 @@ from harness.objects.played import container, end
 
 from kfp_pytorch.launcher.constants import PYTORCHJOB
 from kfp_pytorch.launcher.errors import JobFailed
+from kfp_pytorch.launcher.waiting.followers import JobFollower, PodsFollower
 from kfp_pytorch.launcher.waiting.limits import Limits
-from kfp_pytorch.launcher.waiting.watches import JobFollower, PodsFollower
 
 WORKERS = 512
 # Nothing but what happens makes a launcher ask.

@@ -60,7 +60,7 @@ def test_an_end_that_no_watch_shows_is_seen_within_five_minutes(
 def test_a_pod_that_cannot_start_is_seen_though_no_watch_shows_it(
     step: Any, hands: Any, clock: Any, monkeypatch: pytest.MonkeyPatch, watch: Any
 ) -> None:
-    clock.install(monkeypatch, "waiting.follower")
+    clock.install(monkeypatch, "waiting.watch")
     hands.fault(watch, "watch", "*/pods", times=None)
     run = step(SHIPPED)
     hands.set_conditions(run.job, "Created")
@@ -74,7 +74,7 @@ def test_a_pod_that_cannot_start_is_seen_though_no_watch_shows_it(
 def test_a_pod_that_failed_is_seen_though_no_watch_shows_it(
     step: Any, hands: Any, clock: Any, says: Any, monkeypatch: pytest.MonkeyPatch, shown: str
 ) -> None:
-    clock.install(monkeypatch, "waiting.follower")
+    clock.install(monkeypatch, "waiting.watch")
     by_log = shown == "by the end of its log"
     hands.fault(BookmarksOnly(), "watch", "*/pods", times=None)
     if not by_log:

@@ -9,8 +9,8 @@ from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, NotFound
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.streams import WatchStream
-from kfp_pytorch.launcher.waiting.follower import CHANGES, Change, Follower, Observation, backoff
 from kfp_pytorch.launcher.waiting.limits import Limits
+from kfp_pytorch.launcher.waiting.watch import CHANGES, Change, Follower, Observation, backoff
 
 # Over how many seconds launchers are spread whose watches end at once. The first delays how soon a
 # job's end is seen.
