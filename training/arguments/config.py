@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
 from kfp_pytorch.launcher.constants import OUTPUT_ENV, RESUME_FROM_ENV
-from kfp_pytorch.training.arguments.image_models import check_image_model
 from kfp_pytorch.training.arguments.parallelism import read_sizes
 from kfp_pytorch.training.arguments.profile_request import read_profile_request
 from kfp_pytorch.training.entry.termination_message import printable
@@ -153,7 +152,6 @@ class Config:
                 f"models such as --model {LANGUAGE_PREFIX}tiny all ways"
             )
         self._refuse_those_of("a language model")
-        check_image_model(self.model)
 
     def _refuse_those_of(self, other: str) -> None:
         """Refuses arguments of another kind of model: they would seem to have an effect."""

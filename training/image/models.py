@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kfp_pytorch.training.arguments.image_models import SMALL_CNN, check_image_model
 from kfp_pytorch.training.data.datasets import ImageSpec
 from kfp_pytorch.training.errors import CheckpointError, ConfigError, some
 
+SMALL_CNN = "small_cnn"
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 # Prefixes of DDP and torch.compile before the names of weights.
 _WRAPPERS = ("module.", "_orig_mod.")
@@ -50,7 +51,6 @@ def build(name: str, images: ImageSpec, image_size: int) -> Classifier:
     `name`: `small_cnn`, or one of torchvision. `image_size`: the pixels to which it resizes; 0 for
     not at all. Raises ConfigError: no such model, or it cannot take images of this size.
     """
-    check_image_model(name)
     classes = len(images.classes)
     if name == SMALL_CNN:
         network: nn.Module = small_cnn(images.shape[0], classes, image_size or images.shape[1])
@@ -132,6 +132,11 @@ def _from_torchvision(name: str, channels: int, classes: int, image_size: int) -
     # torchvision takes seconds to import, and small_cnn does not need it.
     from torchvision import models
 
+    known = models.list_models(module=models)
+    if name not in known:
+        near = " or ".join(difflib.get_close_matches(name, known, n=3))
+        hint = f"did you mean {near}? See" if near else "see"
+        raise ConfigError(f"--model is {name!r}; {hint} torchvision.models, or give {SMALL_CNN}")
     options: dict[str, Any] = {"weights": None, "num_classes": classes}
     if name.startswith("vit_") and image_size:
         options["image_size"] = image_size

@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torchvision
 from torch import nn
 
-from kfp_pytorch.training.arguments import image_models
 from kfp_pytorch.training.data.datasets import ImageSpec
 from kfp_pytorch.training.errors import CheckpointError, ConfigError
 from kfp_pytorch.training.image import models
@@ -87,8 +85,3 @@ def test_where_batch_norm_has_one_value_is_where_torch_cannot_train_on_one_image
 def test_for_an_unknown_model_those_of_similar_names_are_listed():
     with pytest.raises(ConfigError, match=r"'resnet19'; did you mean resnet18 or resnet1.*See tor"):
         models.build("resnet19", DIGITS, 0)
-
-
-def test_every_classification_model_of_torchvision_is_known_without_importing_it():
-    known = torchvision.models.list_models(module=torchvision.models)
-    assert image_models.torchvision_models() == set(known)
