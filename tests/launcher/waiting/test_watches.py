@@ -70,6 +70,12 @@ def test_a_pod_that_cannot_start_is_seen_though_no_watch_shows_it(
     assert "cannot pull the image" in run.failed(JobFailed, 20)
 
 
+def no_pods_are_read(hands: Any) -> bool:
+    before = hands.count("list", "/pods")
+    time.sleep(0.3)
+    return bool(hands.count("list", "/pods") == before)
+
+
 @pytest.mark.parametrize("shown", ["by the end of its log", "by the job's status"])
 def test_a_pod_that_failed_is_seen_though_no_watch_shows_it(
     step: Any, hands: Any, clock: Any, says: Any, monkeypatch: pytest.MonkeyPatch, shown: str
@@ -83,8 +89,9 @@ def test_a_pod_that_failed_is_seen_though_no_watch_shows_it(
     hands.running(run.job)
     hands.set_conditions(run.job, "Created", "Running")
     says("running")
-    hands.ended(run.job, 1)
+    hands.until(lambda: no_pods_are_read(hands))
     clock.ahead += 61.0
+    hands.ended(run.job, 1)
     if not by_log:
         hands.set_conditions(run.job, "Created", "Running", replicaStatuses={})
     assert "ended with exit code 1" in run.failed(JobFailed, 20)
