@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 TAG := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' kfp_pytorch/__init__.py)-make-images
 DOCKER ?= docker
+# Tests start hundreds of processes, each of which would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test test-long lint format components compiled bench images wheels clean
 

@@ -270,10 +270,13 @@ def _neighbours_first(folder: Path) -> Iterator[None]:
     The next file may have neighbours of the same names, and one may be called kubernetes.py.
     """
     before = set(sys.modules)
+    # Python takes the bytecode of a file of the same size and second for that of this one.
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     sys.path.insert(0, str(folder))
     try:
         yield
     finally:
+        sys.dont_write_bytecode = writes
         with contextlib.suppress(ValueError):
             sys.path.remove(str(folder))
         new = sys.modules.keys() - before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -127,6 +129,21 @@ def test_files_may_have_the_names_of_modules_and_their_neighbours_may_be_called_
         result = cli("compile", file, "--output", tmp_path / "package.yaml")
         assert result.exit_code == 0, result.output
         assert f"name: the-{file.stem}\n" in (tmp_path / "package.yaml").read_text()
+
+
+def test_a_file_that_changed_within_the_same_second_is_read_anew(tmp_path, cli, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file, neighbour = tmp_path / "mine.py", tmp_path / "neighbour.py"
+    for number in (1, 2):
+        neighbour.write_text(f"NAME = 'number-{number}'")
+        file.write_text(f"{NAMED}    # {number}")
+        for path in (file, neighbour):
+            os.utime(path, (1e9, 1e9))
+        result = cli("compile", file, "--output", tmp_path / "package.yaml")
+        assert result.exit_code == 0, result.output
+        assert f"name: number-{number}\n" in (tmp_path / "package.yaml").read_text()
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.py", "neighbour.py", "package.yaml"}
+    assert not sys.dont_write_bytecode
 
 
 def test_annotations_may_be_text(tmp_path, cli):

@@ -156,7 +156,7 @@ def test_a_container_that_never_comes_up_still_is(step: Any, hands: Any) -> None
 
 
 def test_a_pod_that_stays_on_a_node_that_is_gone_is_not_waited_for_without_end(
-    step: Any, hands: Any, told: list[str], later: Any, clock: Any
+    step: Any, hands: Any, told: list[str], says: Any, later: Any, clock: Any
 ) -> None:
     def hold(pod: Any) -> None:
         pod["metadata"].update(finalizers=["test/hold"])
@@ -165,6 +165,7 @@ def test_a_pod_that_stays_on_a_node_that_is_gone_is_not_waited_for_without_end(
     hands.set_conditions(run.job, "Created", "Running")
     hands.running(run.job)
     held = hands.running(run.job, "worker")["metadata"]["name"]
+    says("running")
 
     def lose(pod: Any) -> None:
         lost = {"type": "Ready", "status": "False", "reason": "NodeNotReady"}
