@@ -203,7 +203,7 @@ def says(hands: Hands, told: list[str]) -> Callable[[str], None]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock that a wait counts its limits by."""
-    return Clock().install(monkeypatch, "waiting.wait")
+    return Clock().install(monkeypatch, "waiting.wait", "runtime.printing")
 
 
 @pytest.fixture

@@ -300,7 +300,7 @@ def unnoticed(server: ThreadedServer) -> Callable[[], AbstractContextManager[Non
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock that a step counts its limits by."""
-    return Clock().install(monkeypatch, "kserve.wait")
+    return Clock().install(monkeypatch, "kserve.wait", "runtime.printing")
 
 
 @pytest.fixture
