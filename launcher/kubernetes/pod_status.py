@@ -105,9 +105,12 @@ def node_lost(pod: Object) -> bool:
     Its node controller then sets Ready to False, mostly without a reason (Kubernetes
     pkg/controller/util/node, MarkPodsNotReady); the kubelet always gives one.
     """
-    ready, reason = condition(pod, "Ready"), dig(condition(pod, "Ready"), "reason")
+    ready = condition(pod, "Ready")
+    if ready.get("status") not in ("False", "Unknown"):
+        return False
+    reason = ready.get("reason")
     unsaid = not reason and condition(pod, "ContainersReady").get("status") == "True"
-    return ready.get("status") in ("False", "Unknown") and (unsaid or reason in _NODE_LOST)
+    return unsaid or reason in _NODE_LOST
 
 
 def signal_name(code: int) -> str:
