@@ -124,7 +124,7 @@ def test_keys_that_the_bucket_refuses_fail_the_step_with_the_place_and_no_job(
     for words in (f"s3://{BUCKET}/bad/", "signature"):
         assert words in ended.log
         assert words in ended.message
-    assert "name the Secret with its credentials as output_secret" in ended.log
+    assert "name the Secret with its credentials as output_secret" in " ".join(ended.log.split())
     assert "nonsense" not in ended.log
     assert ended.artifacts == {}
     until(
