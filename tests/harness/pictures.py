@@ -6,17 +6,26 @@ import io
 import tarfile
 
 import torch
-from torchvision.io import encode_jpeg
+from PIL import Image
 
 # Grey tells which image it is, whatever is cut out of it.
 STEP = 5
 CLASSES = ("blue", "green")
 
 
-def picture(number, encode=encode_jpeg):
+def encoded(image, kind="JPEG"):
+    """The file of an image of bytes: of one channel or three, its height, its width."""
+    rows = image.permute(1, 2, 0).squeeze(2) if len(image) == 1 else image.permute(1, 2, 0)
+    file = io.BytesIO()
+    # torchvision, which could do this, takes seconds to import.
+    Image.fromarray(rows.numpy()).save(file, kind)
+    return file.getvalue()
+
+
+def picture(number, kind="JPEG"):
     height, width = 20 + number % 7, 30 - number % 5
     grey = torch.full((3, height, width), number * STEP, dtype=torch.uint8)
-    return encode(grey).numpy().tobytes()
+    return encoded(grey, kind)
 
 
 def number_of(image):

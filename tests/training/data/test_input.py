@@ -15,9 +15,8 @@ import fsspec
 import numpy as np
 import pytest
 import torch
-from harness.pictures import CLASSES, STEP, make_folder, make_shards, number_of, picture
+from harness.pictures import CLASSES, STEP, encoded, make_folder, make_shards, number_of, picture
 from PIL import Image
-from torchvision.io import encode_jpeg, encode_png
 
 from kfp_pytorch.training.arguments.config import Config
 from kfp_pytorch.training.data import datasets, decode, device_loader, encoded_images, image_folder
@@ -235,8 +234,8 @@ def test_a_node_whose_files_differ_from_rank_0s_is_named(tmp_path):
 def test_pictures_of_other_formats_and_colours_are_decoded_too(tmp_path):
     make_folder(tmp_path)
     grey = torch.full((1, 9, 9), 3 * STEP, dtype=torch.uint8)
-    (tmp_path / "train/green/003.jpg").write_bytes(encode_jpeg(grey).numpy().tobytes())
-    (tmp_path / "train/blue/004.jpg").write_bytes(picture(4, encode_png))
+    (tmp_path / "train/green/003.jpg").write_bytes(encoded(grey))
+    (tmp_path / "train/blue/004.jpg").write_bytes(picture(4, "PNG"))
     for number, mode, kind in ((5, "CMYK", "JPEG"), (6, "P", "PNG"), (7, "RGBA", "WEBP")):
         image = Image.new("RGB", (9, 9), (number * STEP,) * 3).convert(mode)
         image.save(tmp_path / f"train/{CLASSES[number % 2]}/{number:03}.jpg", kind)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torchvision.io import encode_jpeg
+from harness.pictures import encoded
 
 from kfp_pytorch.training.faults import watchdog
 from kfp_pytorch.training.faults.stopping import StopRequest
@@ -88,7 +88,7 @@ def test_an_image_that_is_broken_ends_its_rank_with_its_name_and_the_others_noti
     for number in range(16):
         path = tmp_path / "images" / "ab"[number % 2] / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode_jpeg(torch.zeros(3, 8, 8, dtype=torch.uint8)).numpy().tobytes())
+        path.write_bytes(encoded(torch.zeros(3, 8, 8, dtype=torch.uint8)))
     # The other's is of 16 images of the same size, so that both begin to train.
     shutil.copytree(tmp_path / "images", tmp_path / "broken")
     for path in (tmp_path / "broken").rglob("*.jpg"):

@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 from harness.in_process import NEVER, StopAt
-from torchvision.io import encode_jpeg
+from harness.pictures import encoded
 
 from kfp_pytorch.training.arguments.config import Config
 from kfp_pytorch.training.errors import CheckpointError, Stopped
@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
         image = tint + torch.rand(3, 30 + number % 9, 40, generator=draw) * 40
         path = root / ("val" if number >= 40 else "train") / ("blue", "red")[label]
         path.mkdir(parents=True, exist_ok=True)
-        (path / f"{number}.jpg").write_bytes(encode_jpeg(image.byte()).numpy().tobytes())
+        (path / f"{number}.jpg").write_bytes(encoded(image.byte()))
     return root
 
 
