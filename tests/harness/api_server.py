@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -151,16 +152,19 @@ class ThreadedServer:
         """Breaks every connection off and refuses new ones; to be called in the server's loop."""
 
         async def outage() -> None:
-            await self.server.stop()
-            await self._wait_closed(seconds)
+            stopping = self.server.cancel()
+            with self._held_port():
+                await asyncio.gather(*stopping, return_exceptions=True)
+                await asyncio.sleep(seconds)
             await self.server.start()
 
         if self._outage is None or self._outage.done():
             self._outage = self._loop.create_task(outage())
 
     def _start_restart(self, restart: Restart) -> None:
-        async def restarting() -> None:
-            await self._wait_closed(restart.refused_s)
+        async def restarting(held: socket.socket) -> None:
+            with held:
+                await asyncio.sleep(restart.refused_s)
             self.faults.add_first(restart.fault())
             await self.server.start()
 
@@ -168,12 +172,15 @@ class ThreadedServer:
             unfinished = self.faults.unfinished()
             self.server.close_port(keep=unfinished)
             self._loop.call_later(restart.streams_s, self.faults.end, unfinished)
-            self._outage = self._loop.create_task(restarting())
+            self._outage = self._loop.create_task(restarting(self._held_port()))
 
-    async def _wait_closed(self, seconds: float) -> None:
-        # Bound, so that no other process gets the port meanwhile.
-        with listening_socket(self.server.port):
-            await asyncio.sleep(seconds)
+    def _held_port(self) -> socket.socket:
+        """The closed port, bound; to be called in the turn of the loop that closed it.
+
+        Else another process could get it, or a client that tries to connect have it for its own end
+        of the connection: the server would not come back.
+        """
+        return listening_socket(self.server.port)
 
     def stop(self) -> None:
         """Ends the server and its thread."""

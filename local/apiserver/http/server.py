@@ -90,14 +90,18 @@ class Server:
 
     async def stop(self) -> None:
         """Closes the port, resets every connection, and cancels what is being answered."""
+        await asyncio.gather(*self.cancel(), return_exceptions=True)
+
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """Begins to stop: the port is closed at once. Returns what is being cancelled."""
         if self._uvicorn is None or self._task is None:
-            return
+            return []
         unfinished = [self._task, *self._uvicorn.server_state.tasks]
         self.close_port()
         # uvicorn's own way to end checks only now and then whether it should.
         for task in unfinished:
             task.cancel()
-        await asyncio.gather(*unfinished, return_exceptions=True)
+        return unfinished
 
     def close_port(self, keep: Collection[Peer] = ()) -> None:
         """Closes the port and resets connections; what is being answered goes on."""
