@@ -66,6 +66,7 @@ class Gatherer:
         self.evidence = Evidence(kind, job)
         self.timeline = Timeline(self.evidence, self._kube.now)
         self.evidence.living = self._living = set[str]()
+        self._streamed = ""  # the pod whose log the streamed lines stand for
         self.unread_events = ""
 
     @property
@@ -166,7 +167,8 @@ class Gatherer:
     def record_streamed(self, tail: str) -> None:
         """Records the lines of the first pod's log that were streamed, where it was not read."""
         if tail and self.evidence.logs.setdefault(self.first_pod, tail) == tail:
-            lost = _DELETED_LOG.format(self.first_pod)
+            self._streamed = self.first_pod
+            lost = _DELETED_LOG.format(self._streamed)
             self.evidence.notes = [note for note in self.evidence.notes if note != lost]
 
     def read_events(self) -> None:
@@ -266,7 +268,8 @@ class Gatherer:
             self.note(f"Logs could not be read: {error.message}")
             return
         except NotFound:
-            self.note(_DELETED_LOG.format(crash.pod))
+            if crash.pod != self._streamed:
+                self.note(_DELETED_LOG.format(crash.pod))
             return
         except StepError as error:
             self.note(f"The log of {crash.pod} could not be read: {error.short}")

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 from harness.faults.actions import Answer, EndsAfter, Reset
+from harness.objects import played
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import JobFailed
+from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
+from kfp_pytorch.launcher.waiting.gather import Gatherer
+from kfp_pytorch.launcher.waiting.limits import Limits
 
 Shown = Any
 
@@ -133,6 +137,25 @@ def test_a_log_that_went_with_its_pod_is_missed_only_where_it_was_not_streamed(
     message = run.failed(JobFailed)
     assert ("line 1" in message) is streamed
     assert ("was deleted with the pod" in message) is not streamed
+
+
+def test_a_log_that_was_streamed_is_not_missed_though_its_crash_is_seen_later(
+    hands: Any, kube: Any
+) -> None:
+    job = hands.stranger()
+    gatherer = Gatherer(kube, PYTORCH_JOB, job, Limits())
+    spec = {"nodeName": "node-1", "containers": [{"name": "pytorch", "image": "a"}]}
+    made = played.pod(job, "master", 0, spec)
+    gatherer.record_pods([made])
+    gatherer.record_streamed("line 1")
+    hands.fault(Answer(404), "get", "*/log", times=None)
+    made["status"] = {
+        "phase": "Failed",
+        "containerStatuses": [played.container(terminated=played.end(1))],
+    }
+    gatherer.read_logs(gatherer.record_pods([made]))
+    assert gatherer.evidence.logs == {"stranger-master-0": "line 1"}
+    assert gatherer.evidence.notes == []
 
 
 ODD = "10%\r 20%\f page\x85 next\u2028 end"
