@@ -60,7 +60,7 @@ def test_a_delete_while_the_server_starts_deletes(shipped: Kube, hands: Any) -> 
     uid = shipped.create(PYTORCHJOB, JOB)["metadata"]["uid"]
     hands.server.restart(Restart(refused_s=0.2, forbidden_s=2.5))
     connected(hands.server, RetryPolicy()).delete(PYTORCHJOB, "j", uid)
-    assert hands.jobs() == []
+    hands.until(lambda: hands.jobs() == [])
 
 
 def test_eight_seconds_of_401_end_nothing(shipped: Kube, hands: Any) -> None:

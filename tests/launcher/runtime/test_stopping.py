@@ -229,7 +229,7 @@ def test_a_delete_is_repeated_while_the_server_starts(process: Any, hands: Any) 
     code, stderr = step.signal().exit()
     assert code == 143
     assert "deleted" in stderr
-    assert hands.jobs() == []
+    hands.until(lambda: hands.jobs() == [])
 
 
 def test_a_delete_that_is_forbidden_for_long_is_repeated_where_readyz_may_not_be_read(
@@ -250,7 +250,7 @@ def test_a_delete_that_is_forbidden_for_long_is_repeated_where_readyz_may_not_be
     hands.server.faults.clear()
     deleting.join(60)
     assert found == [True]
-    assert hands.jobs() == []
+    hands.until(lambda: hands.jobs() == [])
 
 
 def test_a_signal_while_the_server_is_away_says_that_the_job_is_not_deleted_yet(
