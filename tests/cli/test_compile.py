@@ -384,14 +384,12 @@ def test_what_kfp_cannot_compile_is_told_in_a_line(tmp_path, cli):
     path = tmp_path / "gating.py"
     path.write_text("""
 from kfp import dsl
-
-@dsl.component(base_image="python")
-def compare(minimum: float):
-    pass
+from kfp_pytorch.components import metric_gate, pytorch_job
 
 @dsl.pipeline
 def gating():
-    compare(minimum=float("nan"))
+    job = pytorch_job(image="i")
+    metric_gate(metrics=job.outputs["metrics"], minimum=float("nan"))
 """)
     result = cli("compile", path, "--output", tmp_path / "out")
     assert result.exit_code == 1
