@@ -183,9 +183,19 @@ class Collector:
             await asyncio.sleep(_EVENT_SWEEP_S)
             limit = self._api.clock() - _EVENT_TTL
             for event in self._api.snapshot(EVENT):
-                seen = event.get("lastTimestamp") or event["metadata"]["creationTimestamp"]
-                if datetime.fromisoformat(seen) < limit:
+                if _last_written(event) < limit:
                     self._api.delete(EVENT, objects.namespace(event), objects.name(event))
+
+
+def _last_written(event: Object) -> datetime:
+    """When an event was last written: as a rule it was last seen then.
+
+    It was not seen before it was created, whatever a client says: etcd's lease counts from the
+    write.
+    """
+    created = datetime.fromisoformat(event["metadata"]["creationTimestamp"])
+    seen = event.get("lastTimestamp")
+    return max(created, datetime.fromisoformat(seen)) if seen else created
 
 
 def _key(kind: Kind, obj: Object) -> _Key:

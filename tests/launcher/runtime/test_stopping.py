@@ -61,7 +61,8 @@ def test_a_drain_is_told_from_terminate_by_a_slow_server(
     if drained:
         drain(hands)
     assert step.signal().exit()[0] == 143
-    assert bool(hands.jobs()) is drained
+    assert (hands.count("delete", "pytorchjobs") == 0) is drained
+    hands.until(lambda: bool(hands.jobs()) is drained)
 
 
 @pytest.mark.parametrize(
