@@ -21,10 +21,10 @@ $(STAMP): pyproject.toml
 demo: setup
 	$(BIN)/kfp-pytorch run train_and_serve --local
 
-# Six at a time: many tests wait for a process more than they compute. In the order of
+# Eight at a time: many tests wait for a process more than they compute. In the order of
 # tests/conftest.py: the files that take long begin first.
 test: setup
-	$(BIN)/pytest -m "not slow" --numprocesses 6 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -m "not slow" --numprocesses 8 --dist loadfile --no-loadscope-reorder
 
 test-long: setup
 	$(BIN)/pytest
