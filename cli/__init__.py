@@ -24,6 +24,7 @@ from kfp_pytorch import __version__  # noqa: E402
 from kfp_pytorch.cli.compile import compile_command  # noqa: E402
 from kfp_pytorch.cli.launcher import launcher  # noqa: E402
 from kfp_pytorch.cli.local import local  # noqa: E402
+from kfp_pytorch.cli.logs import logs  # noqa: E402
 from kfp_pytorch.cli.params import params  # noqa: E402
 from kfp_pytorch.cli.run import run  # noqa: E402
 
@@ -51,5 +52,6 @@ def main() -> None:
 main.add_command(compile_command)
 main.add_command(launcher)
 main.add_command(local)
+main.add_command(logs)
 main.add_command(params)
 main.add_command(run)

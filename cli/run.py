@@ -6,14 +6,18 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kfp_pytorch.cli.local import root_option, root_or_default
 from kfp_pytorch.cli.runs.signals import Interrupted, interruptible
+
+if TYPE_CHECKING:
+    from kfp_pytorch.cli.packages.find import Package
+    from kfp_pytorch.cli.runs import before
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,10 @@ class Request:
     keep: bool
     as_json: bool
     resume: bool
+    cpu: bool
+    secrets: tuple[Path, ...]
+    claims: tuple[str, ...]
+    runtimes: tuple[Path, ...]
 
 
 @click.command("run", short_help="Run a pipeline's steps on this machine.")
@@ -56,6 +64,29 @@ class Request:
     help="Resume the pipeline's last run, from its checkpoints and with its parameters; those "
     "given with -p replace the ones of that run.",
 )
+@click.option("--cpu", is_flag=True, help="No pod gets a GPU: training is on the CPU.")
+@click.option(
+    "--secrets",
+    multiple=True,
+    metavar="PATH",
+    type=click.Path(path_type=Path, exists=True),
+    help="Secrets and ConfigMaps for a --local run: YAML of Kubernetes, NAME.env with lines "
+    "KEY=VALUE, or a folder of these and of folders NAME with a file a key; may be repeated.",
+)
+@click.option(
+    "--claim",
+    "claims",
+    multiple=True,
+    metavar="NAME=FOLDER",
+    help="A claim whose content is a folder of this machine; may be repeated.",
+)
+@click.option(
+    "--runtimes",
+    multiple=True,
+    metavar="PATH",
+    type=click.Path(path_type=Path, exists=True),
+    help="ServingRuntimes for a --local run, as YAML of Kubernetes; may be repeated.",
+)
 @root_option
 def run(root: Path | None, **options: Any) -> None:
     """Run PIPELINE: a name that comes with kfp-pytorch, a compiled YAML, or FILE.py:FUNCTION.
@@ -70,6 +101,14 @@ def run(root: Path | None, **options: Any) -> None:
                 "Say where: --local for this machine, or --kubeconfig FILE. To run the whole "
                 "pipeline on a Kubeflow cluster, compile it and upload the YAML."
             )
+        of_local = {
+            "--cpu": request.cpu,
+            "--secrets": request.secrets,
+            "--claim": request.claims,
+            "--runtimes": request.runtimes,
+        }
+        for option in [name for name, given in of_local.items() if given and not request.locally]:
+            raise click.UsageError(f"{option} is for --local; a cluster has its own.")
         result = _execute(request)
     if result["status"] != "succeeded":
         raise SystemExit(1)
@@ -85,10 +124,11 @@ def _ended_as_json(request: Request) -> Iterator[None]:
             _print_json(request, "failed", error.format_message())
         raise
     except Interrupted as interrupted:
-        hint = ""
-        if interrupted.summary or request.resume:
-            hint = " The same command with --resume resumes from the last checkpoint."
-        click.echo(f"Ended by {interrupted}; nothing is left running.{hint}", err=True)
+        click.echo(f"Ended by {interrupted}; nothing is left running.", err=True)
+        if interrupted.summary:
+            from kfp_pytorch.cli.runs import screen
+
+            click.echo("\n".join(screen.hints(interrupted.summary)), err=True)
         if request.as_json and interrupted.summary:
             click.echo(json.dumps(interrupted.summary))
         elif request.as_json:
@@ -102,10 +142,30 @@ def _print_json(request: Request, status: str, error: str) -> None:
     click.echo(json.dumps(summary.empty(request.pipeline, status, error)))
 
 
+def _on_this_machine(
+    request: Request, package: Package, arguments: dict[str, Any]
+) -> tuple[Package, before.Given]:
+    """The package as a run on this machine takes it, and what the command line gives to it."""
+    from kfp_pytorch.cli.packages import without_gpus
+    from kfp_pytorch.cli.runs import before
+
+    package, variables = before.local_package(package), {}
+    if request.cpu:
+        for line in without_gpus.changes(package, arguments):
+            click.echo(f"--cpu: {line}", err=True)
+        package = without_gpus.without_gpus(package)
+        variables = {"CUDA_VISIBLE_DEVICES": ""}
+    given = before.read(request.secrets, request.claims, request.runtimes)
+    pods = before.pods(package, arguments)
+    for line in before.mounts(pods):
+        click.echo(f"Note: {line}", err=True)
+    return package, replace(given, pods=pods, variables=variables)
+
+
 def _execute(request: Request) -> dict[str, Any]:
     """Checks everything that can be checked, runs, and prints the summary; returns it."""
     from kfp_pytorch.cli.packages import checks, find, local_features, parameters
-    from kfp_pytorch.cli.runs import clusters, run_folder, session, summary
+    from kfp_pytorch.cli.runs import before, clusters, run_folder, screen, session
     from kfp_pytorch.cli.runs.events import TerminalProgress
 
     began = time.monotonic()
@@ -117,17 +177,24 @@ def _execute(request: Request) -> dict[str, Any]:
         wanted = run_folder.new_run(package.pipeline_name, arguments)
     parameters.require(package, wanted.arguments)
     checks.check(package, wanted.arguments)
-    local_features.check(package)
+    local_features.check(package, before.HEEDED if request.locally else ())
+    given = before.Given()
+    if request.locally:
+        package, given = _on_this_machine(request, package, wanted.arguments)
     progress = TerminalProgress(err=request.as_json)
     cluster = clusters.cluster(request.root, request.kubeconfig, wanted.id, keep=request.keep)
     # An endpoint on a cluster elsewhere stays.
     kept = request.keep or bool(request.kubeconfig)
     with cluster as target:
-        result = session.run(package, wanted, target, progress)
+        if request.locally:
+            before.give(target, given)
+            before.check(package, wanted.arguments, given.pods, target)
+        pods, variables = given.pods, given.variables
+        result = session.run(package, wanted, target, progress, pods=pods, variables=variables)
         took = time.monotonic() - began
-        click.echo("\n" + summary.text(result, took, kept=kept), err=request.as_json)
+        click.echo("\n" + screen.text(result, took, kept=kept), err=request.as_json)
         if result["error"]:
-            click.echo(f"\nError: {summary.headline(result['error'])}", err=True)
+            click.echo(f"\nError: {result['error'].partition(chr(10))[0]}", err=True)
     if request.keep and not request.kubeconfig:
         click.echo("The cluster stays up; `kfp-pytorch local down` ends it.", err=request.as_json)
     if request.as_json:

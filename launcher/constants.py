@@ -59,6 +59,9 @@ INIT_CONTAINER = "init-pytorch"
 
 OUTPUT_ENV = "KFP_PYTORCH_OUTPUT"
 RESUME_FROM_ENV = "KFP_PYTORCH_RESUME_FROM"
+# The URI or path of a job's first data set; and, as JSON, of each with its metadata, by name.
+DATASET_ENV = "KFP_PYTORCH_DATASET"
+DATASETS_ENV = "KFP_PYTORCH_DATASETS"
 TERMINATION_LOG_ENV = "KFP_PYTORCH_TERMINATION_LOG"
 TERMINATION_LOG_PATH = "/dev/termination-log"
 # The kubelet cuts each message to 12,288 bytes over the pod's containers.
@@ -66,8 +69,11 @@ TERMINATION_MESSAGE_LIMIT = 2048
 # Of what training says in that message, and of the `model.json` that it exports.
 MESSAGE_VERSION = 1
 MODEL_VERSION = 1
+# How a script reports its result; told where one did not.
+SCRIPT_GUIDE = "training/script/README.md"
 OUTPUT_MOUNT = "/mnt/kfp-pytorch/output"
 RESUME_MOUNT = "/mnt/kfp-pytorch/resume"
+DATASET_MOUNT = "/mnt/kfp-pytorch/dataset"
 MODEL_MOUNT = "/mnt/models"
 CREDENTIALS_MOUNT = "/var/run/secrets/kfp-pytorch"
 # The file's name in a Secret that KServe's storage initializer also takes.

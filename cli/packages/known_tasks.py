@@ -40,7 +40,10 @@ class KnownTask:
     unknown: frozenset[str]  # the inputs that only the run knows
     # Parameters that KFP fills in as text inside JSON, where the text would break it.
     unsafe: dict[str, str]
-    sources: dict[str, KnownTask] = field(default_factory=dict)  # of its input artifacts
+    label: str  # of its executor
+    certain: bool  # whether it is known that no condition keeps it from running
+    artifacts: frozenset[str] = frozenset()  # the input artifacts that it is given
+    sources: dict[str, KnownTask] = field(default_factory=dict)  # where these are known to be made
 
 
 def known_tasks(package: Package, arguments: dict[str, Any]) -> Iterator[KnownTask]:
@@ -49,13 +52,13 @@ def known_tasks(package: Package, arguments: dict[str, Any]) -> Iterator[KnownTa
     `arguments`: those of the run that is to start; empty when there is none.
     """
     kubernetes = messages.kubernetes_settings(package.platform)
-    spec = task_settings.with_task_configs(package.spec, kubernetes)
-    root = spec["root"]
-    yield from _walk(spec, root, defaults(root, {}) | arguments)
+    known = defaults(package.spec["root"], {}) | arguments
+    spec = task_settings.with_task_configs(package.spec, kubernetes, known)
+    yield from _walk(spec, spec["root"], known, certain=True)
 
 
 def _walk(
-    spec: dict[str, Any], component: dict[str, Any], known: dict[str, Any]
+    spec: dict[str, Any], component: dict[str, Any], known: dict[str, Any], *, certain: bool
 ) -> Iterator[KnownTask]:
     found: dict[str, KnownTask] = {}
     tasks = component.get("dag", {}).get("tasks", {})
@@ -65,8 +68,9 @@ def _walk(
         if "dag" in child:
             inputs = defaults(child, task) | inputs
             # The defaults of a pipeline need not suit a branch that does not run with them.
-            for iteration in _iterations(task, inputs if _runs(task, inputs) else {}):
-                yield from _walk(spec, child, iteration)
+            runs = _runs(task, inputs)
+            for iteration in _iterations(task, inputs if runs else {}):
+                yield from _walk(spec, child, iteration, certain=certain and runs)
             continue
         executor = (
             spec.get("deploymentSpec", {}).get("executors", {}).get(child["executorLabel"], {})
@@ -84,14 +88,18 @@ def _walk(
             continue
         values = defaults(child, task) | {name: inputs[name] for name in wanted if name in inputs}
         unknown = frozenset(name for name in wanted if name in given and name not in inputs)
-        found[key] = KnownTask(key, function, values, unknown, _unsafe(task, inputs))
+        unsafe = _unsafe(task, inputs)
+        runs = certain and _runs(task, inputs)
+        label = child["executorLabel"]
+        found[key] = KnownTask(key, function, values, unknown, unsafe, label, runs)
     for key, one in found.items():
         artifacts = tasks[key].get("inputs", {}).get("artifacts", {})
         makers = {
             name: source.get("taskOutputArtifact", {}).get("producerTask")
             for name, source in artifacts.items()
         }
-        yield replace(one, sources={n: found[m] for n, m in makers.items() if m in found})
+        sources = {name: found[maker] for name, maker in makers.items() if maker in found}
+        yield replace(one, artifacts=frozenset(artifacts), sources=sources)
 
 
 def _runs(task: dict[str, Any], inputs: dict[str, Any]) -> bool:

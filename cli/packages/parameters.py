@@ -111,16 +111,37 @@ def describe(package: Package) -> str:
     lines = ["Its parameters:"]
     for name, spec in sorted(known.items()):
         kind = _KINDS[spec["parameterType"]][0]
-        default = f" = {_shown(spec)}" if "defaultValue" in spec else ""
-        description = " ".join(spec.get("description", "").split())
-        lines.append(f"  {name}: {kind}{default}  {description}".rstrip())
+        description = spec.get("description") or _of_a_step(package, package.spec["root"], name)
+        words = " ".join(description.split())
+        lines.append(f"  {name}: {kind}{_default(spec)}  {words}".rstrip())
     return "\n".join(lines)
 
 
-def _shown(spec: dict[str, Any]) -> str:
+def _of_a_step(package: Package, graph: dict[str, Any], name: str) -> str:
+    """The description of the step's input that a parameter goes to as it is.
+
+    Empty where there is none. So an author need not describe what a component describes.
+    """
+    components = package.spec.get("components", {})
+    for task in graph.get("dag", {}).get("tasks", {}).values():
+        component = components[task["componentRef"]["name"]]
+        inputs = component.get("inputDefinitions", {}).get("parameters", {})
+        for taken, source in task.get("inputs", {}).get("parameters", {}).items():
+            if source.get("componentInputParameter") != name or taken not in inputs:
+                continue
+            found = inputs[taken].get("description") or _of_a_step(package, component, taken)
+            if found:
+                return str(found)
+    return ""
+
+
+def _default(spec: dict[str, Any]) -> str:
+    if "defaultValue" not in spec:
+        return " = None" if spec.get("isOptional") else ""
     value = spec["defaultValue"]
     # YAML may have read a whole number as 64.0.
-    return json.dumps(int(value) if spec["parameterType"] == "NUMBER_INTEGER" else value)
+    value = int(value) if spec["parameterType"] == "NUMBER_INTEGER" else value
+    return f" = {json.dumps(value, ensure_ascii=False)}"
 
 
 def _integer(text: str) -> int:

@@ -25,6 +25,9 @@ class StepResult:
     seconds: float = 0.0  # how long it took
     exit_code: int = 0  # what its program ended with
     task: str = ""  # distinguishes the iterations of a loop; the same for each attempt
+    pod: str = field(default="", compare=False)  # distinguishes the attempts
+    function: str = ""  # the function of its component, such as `pytorch_job`
+    inputs: dict[str, Any] = field(default_factory=dict)  # its input parameters by name
     message: str = ""  # what it wrote to its termination log
     stderr: str = ""  # the end of its stderr, when it failed
     parameters: dict[str, Any] = field(default_factory=dict)  # its output parameters by name
@@ -51,6 +54,23 @@ class Followed:
         return None
 
 
+class ExecutorLines:
+    """Knows KFP's own lines about how it starts a function, which tell a person nothing."""
+
+    def __init__(self) -> None:
+        self._inside_input: set[str] = set()
+
+    def has(self, step: str, text: str) -> bool:
+        """Whether the next line of a step is one of them."""
+        if step in self._inside_input:
+            if text == "}":
+                self._inside_input.discard(step)
+            return True
+        if text.endswith(_EXECUTOR_INPUT) and _EXECUTOR.match(text):
+            self._inside_input.add(step)
+        return _EXECUTOR.match(text) is not None
+
+
 class TerminalProgress:
     """Writes progress as plain lines, which a log file takes as well as a terminal.
 
@@ -59,7 +79,7 @@ class TerminalProgress:
 
     def __init__(self, *, err: bool) -> None:
         self.err = err
-        self._inside_input: set[str] = set()
+        self._executor = ExecutorLines()
 
     def started(self, step: str) -> None:
         """A step has started."""
@@ -67,15 +87,7 @@ class TerminalProgress:
 
     def line(self, step: str, text: str) -> None:
         """A step has written a line."""
-        if step in self._inside_input:
-            if text == "}":
-                self._inside_input.discard(step)
-            return
-        if _EXECUTOR.match(text):
-            if text.endswith(_EXECUTOR_INPUT):
-                self._inside_input.add(step)
-            return
-        if text.strip():
+        if not self._executor.has(step, text) and text.strip():
             self._print(f"  {text}")
 
     def ended(self, result: StepResult) -> None:
@@ -104,7 +116,13 @@ class Follower:
         if event["event"] == "error":
             self.followed.error = event["message"]
         elif event["event"] == "started":
-            result = StepResult(event["step"], task=event.get("task", ""))
+            result = StepResult(
+                event["step"],
+                task=event.get("task", ""),
+                pod=event["pod"],
+                function=event.get("function", ""),
+                inputs=event.get("inputs", {}),
+            )
             self._by_pod[event["pod"]] = result
             self._began[event["pod"]] = time.monotonic()
             self.followed.steps.append(result)

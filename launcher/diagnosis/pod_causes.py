@@ -17,7 +17,7 @@ from kfp_pytorch.launcher.text import counted, cut, settled, some
 
 _NOT_THE_PROGRAM = (
     "The cluster did this, not the program. Retry the step (set_retry): training continues from "
-    "its last checkpoint."
+    "its last checkpoint, if it wrote one."
 )
 _NAME_ADVICE = (
     "It waits until the first node's name resolves: see why that pod does not start, and that the "

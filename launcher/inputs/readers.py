@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.text import cut
+
+# Words that mean something to a shell alone.
+_SHELL = re.compile(r"\d*[<>|&;]+[<>|&;\d]*|[^{}]*;")
 
 # Integers up to here are exact in JSON's numbers.
 _EXACT = 2**53
@@ -28,12 +33,15 @@ def is_unset(value: Any) -> bool:
 
 
 def text(name: str, value: Any, default: str = "") -> str:
-    """Read a string that a container can be given, as it is; unset gives the default."""
+    """Read a string that a container can be given, as it is; a number is rendered.
+
+    Unset gives the default.
+    """
     if is_unset(value):
         return default
-    if not isinstance(value, str):
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise InputError(f"{name} must be a string, not {value!r}.")
-    return encodable(name, value)
+    return rendered(name, value)
 
 
 def encodable(name: str, value: str) -> str:
@@ -62,7 +70,7 @@ def integer(name: str, value: Any, *, minimum: int = 0, maximum: int = 2**31 - 1
 def number(name: str, value: Any) -> float:
     """Read a finite number."""
     try:
-        read = float(value)
+        read = float(value if not isinstance(value, bool) else "")
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} must be a number, not {value!r}.") from None
     if not math.isfinite(read):
@@ -136,12 +144,36 @@ def strings(name: str, value: Any) -> tuple[str, ...]:
 
 
 def sequence(name: str, value: Any) -> list[Any]:
-    """Read a list, its whole floats made integers again."""
+    """Read a list, its whole floats made integers again; a word alone is a list of one."""
     if is_unset(value):
         return []
+    if isinstance(value, str) and not value.startswith("["):
+        if len(value.split()) > 1:
+            raise InputError(
+                f"{name} is the text {value!r}, which could be one item or several; write a list: "
+                f"{value.split()!r} or {[value]!r}."
+            )
+        return [value]
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise InputError(f'{name} must be a list, such as ["a", "b"], not {value!r}.')
     return [with_integers(item) for item in value]
+
+
+def words(name: str, value: Any) -> list[Any]:
+    """Read a command line: a list, or a text, which is split as a shell splits it."""
+    if is_unset(value) or not isinstance(value, str):
+        return sequence(name, value)
+    try:
+        found = shlex.split(value.replace("\\\n", " "))
+    except ValueError as error:
+        raise InputError(f"{name} is {value!r}, which no shell could read: {error}.") from None
+    for word in found:
+        if _SHELL.fullmatch(word):
+            raise InputError(
+                f"{name} is {value!r}; no shell runs it, which {word!r} needs. Write "
+                f'["sh", "-c", {json.dumps(value)}], for an image that has sh.'
+            )
+    return found
 
 
 def mapping(name: str, value: Any) -> dict[str, Any]:

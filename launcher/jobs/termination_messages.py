@@ -50,6 +50,9 @@ class Success:
     curves: dict[str, Curve] = field(default_factory=dict)  # loss and metrics by step, thinned
     samples: tuple[dict[str, Any], ...] = ()
     no_numbers: tuple[str, ...] = ()  # names of reported metrics that are not numbers
+    no_export: str = ""  # why nothing was exported, in training's words; empty if it did not say
+    checkpoint: int | None = None  # the newest complete checkpoint's step; None without one
+    left_out: int = 0  # how many metrics did not fit into the message
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Failure:
     type: str  # the exception's class
     message: str  # the exception's message
     traceback: str  # its traceback
+    checkpoint: int | None = None  # as in Success
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,12 @@ class Outcome:
 
     success: Success | None = None  # the fullest message of success, or None
     failures: tuple[Failure, ...] = ()  # messages of failure, the earliest first
+
+    @property
+    def checkpoint(self) -> int | None:
+        """The newest checkpoint's step, as far as training reported one."""
+        reports = [self.success] if self.success else self.failures
+        return max((r.checkpoint for r in reports if r.checkpoint is not None), default=None)
 
 
 def read_messages(pods: Iterable[Object]) -> Outcome:
@@ -90,6 +100,12 @@ def read_messages(pods: Iterable[Object]) -> Outcome:
         success=max(successes, key=_fullness, default=None),
         failures=tuple(sorted(failures, key=lambda failure: failure.time)),
     )
+
+
+def failure_in(message: str) -> Failure | None:
+    """The failure that a container's termination message reports; None where it reports none."""
+    report = _parse(message)
+    return _failure("", report) if report.get("status") == "failed" else None
 
 
 def is_ours(message: str) -> bool:
@@ -116,6 +132,9 @@ def _success(pod: str, report: Mapping[str, Any]) -> Success:
         no_numbers=tuple(k for k, v in _object(report.get("metrics")).items() if not _is_number(v)),
         world_size=int(_number(report.get("world_size"), 0)),
         export=_export(report.get("export")),
+        no_export=" ".join(str(report.get("no_export") or "").split()),
+        checkpoint=_count(report.get("checkpoint")),
+        left_out=_count(report.get("left_out")) or 0,
         curves=_curves(report.get("curves")),
         samples=tuple(
             sample
@@ -135,6 +154,7 @@ def _failure(pod: str, report: Mapping[str, Any]) -> Failure:
         type=str(error.get("type") or ""),
         message=str(error.get("message") or ""),
         traceback=str(error.get("traceback") or ""),
+        checkpoint=_count(report.get("checkpoint")),
     )
 
 
@@ -186,6 +206,12 @@ def _is_number(value: Any) -> bool:
 def _number(value: Any, default: float) -> float:
     number = as_float(value) if _is_number(value) else math.nan
     return number if math.isfinite(number) else default
+
+
+def _count(value: Any) -> int | None:
+    """A whole number from 0; None where it is none."""
+    number = _number(value, -1.0)
+    return int(number) if number >= 0 and number == int(number) else None
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy, Transport, ig
 
 PAGE = 500
 # Bytes of a log, from its beginning: more than a hundred lines, each of at most 16 KiB.
-_MOST_OF_A_LOG = 4 << 20
+MOST_OF_A_LOG = 4 << 20
 Objects = list[Object]
 
 
@@ -285,7 +285,7 @@ class Kube:
         query = _log_query(container, since, timestamps) | {
             "previous": "true" if previous else "",
             "tailLines": str(tail_lines or ""),
-            "limitBytes": str(_MOST_OF_A_LOG),
+            "limitBytes": str(MOST_OF_A_LOG),
         }
         answer = self._transport.retried(
             lambda: self._transport.send(call, "GET", path, query=query)

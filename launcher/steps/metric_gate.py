@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kfp_pytorch.launcher.constants import SCRIPT_GUIDE
 from kfp_pytorch.launcher.errors import InputError, StepError
 from kfp_pytorch.launcher.inputs import readers
 from kfp_pytorch.launcher.inputs.declaration import declare, parse
@@ -78,9 +79,10 @@ def _value(metadata: Mapping[str, Any], name: str) -> float:
     there = ", ".join(f"{key} = {value:g}" for key, value in sorted(numbers.items())) or "none"
     if not numbers:
         raise MetricRefused(
-            f"There is no metric {name!r}; there are: none. Training reports metrics as JSON in "
-            "the file that KFP_PYTORCH_TERMINATION_LOG names, as the README shows. One whose last "
-            "value was not a finite number is left out: then training diverged."
+            f"There is no metric {name!r}; there are: none. A script reports them with `from "
+            f"kfp_pytorch.training import script`: script.report({{{name!r}: …}}, step=…); "
+            f"{SCRIPT_GUIDE} shows it. One whose last value was not a finite number is left out: "
+            "then training diverged."
         )
     if name not in numbers:
         raise MetricRefused(

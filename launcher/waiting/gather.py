@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 
 from kfp_pytorch.launcher import text
 from kfp_pytorch.launcher.constants import EVENT, EXIT_TERMINATED, POD
@@ -27,6 +28,7 @@ from kfp_pytorch.launcher.kubernetes.pod_status import (
 )
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 from kfp_pytorch.launcher.waiting.evidence import Evidence
+from kfp_pytorch.launcher.waiting.failed_runs import failed_runs
 from kfp_pytorch.launcher.waiting.followers import history
 from kfp_pytorch.launcher.waiting.limits import Limits
 from kfp_pytorch.launcher.waiting.timeline import Timeline
@@ -39,6 +41,7 @@ _READS_A_POD = 5
 _PODS_WITH_EVENTS = 5
 _MOST_EVENTS = 200
 _MOST_PAST_PODS = 50
+_MOST_FAILED_RUNS = 500
 _DELETED_LOG = "The log of {} was deleted with the pod."
 
 
@@ -257,6 +260,11 @@ class Gatherer:
         fresh = [crash for crash in crashes(pod) if crash not in self._crashes]
         self._crashes.update(fresh)
         self.timeline.record_crashes(pod, fresh)
+        runs = self.evidence.failed_runs
+        for run in failed_runs(self._kind, self.evidence.job, pod):
+            runs.setdefault((run.uid, run.number), run)
+        while len(runs) > _MOST_FAILED_RUNS:
+            del runs[next(iter(runs))]
         return fresh
 
     def _read_log(self, crash: Crash) -> None:
@@ -278,6 +286,9 @@ class Gatherer:
             return
         if crash.container == self._kind.container:
             self._own_logs.add((crash.pod, crash.uid))
+            runs = self.evidence.failed_runs
+            if run := runs.get((crash.uid, crash.number)):
+                runs[crash.uid, crash.number] = replace(run, log=text.settled(log)[-_TAIL_BYTES:])
         elif (crash.pod, crash.uid) in self._own_logs:
             # The log of a sidecar does not replace the log of training.
             return

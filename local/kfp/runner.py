@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,12 +54,18 @@ class Run:
     arguments: dict[str, Any] = field(default_factory=dict)  # those that were given, by parameter
 
 
-def local_form(spec: dict[str, Any], name: str) -> dict[str, Any]:
+def local_form(
+    spec: dict[str, Any],
+    name: str,
+    kubernetes: dict[str, Any] | None = None,
+    known: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Makes the specification that kfp.local runs: every command is run by `step`.
 
     It gets the name of the run: KFP takes a pipeline with a component's name for that component.
+    `kubernetes`, `known`: see `task_settings.with_task_configs`.
     """
-    result = task_settings.with_task_configs(spec)
+    result = task_settings.with_task_configs(spec, kubernetes, known)
     own_defaults.fill_in(result)
     placeholders.fill_in(result, name, datetime.now(UTC))
     result["pipelineInfo"]["name"] = name

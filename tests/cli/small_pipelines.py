@@ -75,3 +75,18 @@ def sleeping(nodes: int = 2):
         command=["python", "-c", "import time; print('asleep', flush=True); time.sleep(300)"],
         num_nodes=nodes,
     )
+
+
+@component
+def meet(mine: str, other: str):
+    import pathlib
+    import time
+
+    pathlib.Path(mine).touch()
+    while not pathlib.Path(other).exists():
+        time.sleep(0.01)
+
+
+@dsl.pipeline(name="meeting")
+def meeting(mine: str, other: str):
+    meet(mine=mine, other=other)

@@ -384,12 +384,14 @@ def test_what_kfp_cannot_compile_is_told_in_a_line(tmp_path, cli):
     path = tmp_path / "gating.py"
     path.write_text("""
 from kfp import dsl
-from kfp_pytorch.components import metric_gate, pytorch_job
+
+@dsl.component(base_image="python")
+def compare(minimum: float):
+    pass
 
 @dsl.pipeline
 def gating():
-    job = pytorch_job(image="i")
-    metric_gate(metrics=job.outputs["metrics"], minimum=float("nan"))
+    compare(minimum=float("nan"))
 """)
     result = cli("compile", path, "--output", tmp_path / "out")
     assert result.exit_code == 1

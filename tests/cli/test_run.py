@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import json
 import shutil
-import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import click
 import pytest
-from harness.command import COMMAND, invoke, left_of, start, until, wait_for
+from harness.command import COMMAND, invoke, left_of, start, until
 
 from kfp_pytorch.cli.runs import clusters, session
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE
@@ -51,7 +51,7 @@ def test_the_parameters_of_a_pipeline_are_listed_with_type_default_and_descripti
 
 def test_each_command_fits_its_line_in_the_list_of_commands(cli):
     _, _, commands = cli("--help").output.partition("Commands:\n")
-    assert commands.count("\n") == 5
+    assert commands.count("\n") == 6
     assert "..." not in commands
 
 
@@ -126,27 +126,67 @@ def test_a_step_is_a_pod_of_the_runs_workflow(told):
     ]
 
 
-def test_a_run_does_not_share_a_cluster_that_ends_with_another_run(cli, root):
-    root.mkdir()
-    with (root / clusters._OWNED_FILE).open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        second = cli("run", f"{PIPELINES}:greeting", "--local", "--root", root)
-    assert second.exit_code == 1
-    assert "Another run has the cluster" in second.output
-    assert "kfp-pytorch local up" in second.output
+def test_two_runs_at_the_same_instant_share_a_cluster_and_both_end(root, tmp_path):
+    one, other = (
+        start("run", f"{PIPELINES}:meeting", "--local", *where, root=root)
+        for where in (
+            ("-p", f"mine={tmp_path}/{mine}", "-p", f"other={tmp_path}/{other}")
+            for mine, other in (("a", "b"), ("b", "a"))
+        )
+    )
+    for each in (one, other):
+        _, stderr = each.communicate()
+        assert each.returncode == 0, stderr
+    assert lifecycle.status(root) is None
 
 
-@pytest.mark.slow
-def test_of_two_runs_at_the_same_instant_one_is_told_of_the_other(root):
-    both = [start("run", f"{PIPELINES}:sleeping", "--local", "--json", root=root) for _ in range(2)]
-    until(lambda: any(each.poll() is not None for each in both))
-    other, one = sorted(both, key=lambda each: each.poll() is None)
-    assert "Another run has the cluster" in other.communicate()[1]
-    assert other.returncode == 1
-    wait_for(one, "asleep")
-    one.terminate()
-    one.communicate()
-    assert one.returncode == 128 + signal.SIGTERM
+# A run as far as its cluster goes.
+USES_A_CLUSTER = """
+import pathlib, sys
+from kfp_pytorch.cli.runs import clusters
+with clusters.cluster(pathlib.Path(sys.argv[1]), None, "r", keep=False) as target:
+    print(target.server, flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def killed_later(root):
+    """Another run in a process of its own; gives the address of its cluster."""
+    command = [sys.executable, "-c", USES_A_CLUSTER, root]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        yield process.stdout.readline().strip()
+        process.kill()
+
+
+def test_a_cluster_that_a_killed_run_started_ends_with_the_run_that_joined_it(root):
+    with contextlib.ExitStack() as joined:
+        with killed_later(root) as server:
+            target = joined.enter_context(clusters.cluster(root, None, "r", keep=False))
+            assert target.server == server
+        assert target.request("GET", "/api/v1/namespaces")["items"]
+    assert lifecycle.status(root) is None
+
+
+def test_a_cluster_outlives_the_run_that_started_it_until_the_last_is_killed(root):
+    with contextlib.ExitStack() as first:
+        target = first.enter_context(clusters.cluster(root, None, "r", keep=False))
+        with killed_later(root) as server:
+            assert target.server == server
+            first.close()
+            assert lifecycle.status(root).url == server
+    until(lambda: not lifecycle.is_locked(root))
+
+
+def test_a_cluster_that_one_of_its_runs_keeps_outlives_them_all(root):
+    with clusters.cluster(root, None, "first", keep=False) as target:
+        with clusters.cluster(root, None, "second", keep=True):
+            pass
+        with clusters.cluster(root, None, "third", keep=False):
+            pass
+        assert lifecycle.status(root).url == target.server
+    assert lifecycle.status(root).url == target.server
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -32,6 +32,12 @@ def test_the_committed_component_is_the_generated_one(interface: Interface) -> N
 
 
 @each_component
+def test_the_committed_stub_is_the_generated_one(interface: Interface) -> None:
+    committed = generate.FOLDER / interface.name / "component.pyi"
+    assert committed.read_text() == generate.stub_source(interface), "run `make components`"
+
+
+@each_component
 def test_the_readme_has_the_generated_tables(interface: Interface) -> None:
     readme = (generate.FOLDER / interface.name / "README.md").read_text()
     assert readme == generate.readme_with_tables(interface, readme), "run `make components`"
@@ -44,7 +50,7 @@ def test_the_signature_has_every_input_with_its_default(interface: Interface) ->
     declared = {
         name: item.default
         for name, item in inputs_of(interface.declaration).items()
-        if name != "task_config"
+        if name != "task_config" and interface.inputs[name]
     }
     shown = {
         name: None if parameter.default is inspect.Parameter.empty else parameter.default
@@ -52,7 +58,8 @@ def test_the_signature_has_every_input_with_its_default(interface: Interface) ->
         if name not in interface.input_artifacts
     }
     assert shown == declared
-    assert set(parameters) - set(shown) == set(interface.input_artifacts)
+    artifacts = {name for name, (_, doc) in interface.input_artifacts.items() if doc}
+    assert set(parameters) - set(shown) == artifacts
 
 
 @each_component

@@ -4,6 +4,8 @@ from typing import Optional
 
 from kfp import dsl, kubernetes
 
+from kfp_pytorch.components import kserve_deploy, kserve_predict, pytorch_job
+
 component = dsl.component(base_image="python", install_kfp_package=False)
 
 
@@ -47,5 +49,78 @@ def echoing(marker: str):
 @dsl.pipeline(name="secretive")
 def secretive():
     seen = look()
-    kubernetes.use_secret_as_env(seen, secret_name="s", secret_key_to_env={"key": "OF_THE_TASK"})
+    kubernetes.set_timeout(seen, 60)
     kubernetes.set_image_pull_policy(seen, "Always")
+
+
+@component
+def read(folder: str, digest: str, claimed: str) -> str:
+    import hashlib
+    import os
+    import pathlib
+
+    values = [os.environ["TOKEN"], pathlib.Path(folder, "key").read_text(), os.environ["COLOUR"]]
+    pathlib.Path(claimed, "written").write_text(str(pathlib.Path(folder, "key").stat().st_mode))
+    found = hashlib.sha256(" ".join(values).encode()).hexdigest()
+    if found != digest:
+        raise RuntimeError("the values are not those that were given")
+    return os.environ["KEY_FILE"]
+
+
+@dsl.pipeline(name="given")
+def given(digest: str, secret: str = "token"):
+    task = read(folder="/secrets/token", digest=digest, claimed="/data/x")
+    task.set_env_variable("KEY_FILE", "/secrets/token/key")
+    kubernetes.use_secret_as_env(task, secret_name=secret, secret_key_to_env={"key": "TOKEN"})
+    kubernetes.use_secret_as_volume(task, secret_name="token", mount_path="/secrets/token")
+    kubernetes.use_config_map_as_env(task, "colours", config_map_key_to_env={"c": "COLOUR"})
+    kubernetes.mount_pvc(task, pvc_name="mine", mount_path="/data")
+
+
+JOB = """
+import hashlib, os, pathlib, sys
+hidden = pathlib.Path(sys.argv[1]).read_text()
+assert hidden == os.environ["TOKEN"] == os.environ["OF_INPUT"]
+pathlib.Path(sys.argv[2], "written").write_text(hashlib.sha256(hidden.encode()).hexdigest())
+"""
+
+
+@dsl.pipeline(name="job-given")
+def job_given():
+    task = pytorch_job(
+        image="python",
+        command=["python", "-c", JOB, "/secrets/token/key", "/data"],
+        env={"OF_INPUT": {"secretKeyRef": {"name": "token", "key": "key"}}},
+    )
+    kubernetes.use_secret_as_env(task, secret_name="token", secret_key_to_env={"key": "TOKEN"})
+    kubernetes.use_secret_as_volume(task, secret_name="token", mount_path="/secrets/token")
+    kubernetes.mount_pvc(task, pvc_name="mine", mount_path="/data")
+
+
+@dsl.pipeline(name="large")
+def large(gpus: int = 64):
+    clean(marker="/nowhere/at/all")
+    pytorch_job(image="python", command=["python", "-c", "pass"], gpus_per_node=gpus)
+
+
+@dsl.component(base_image="python", packages_to_install=["kfp-pytorch-try"])
+def tried() -> str:
+    import try_it
+
+    return try_it.__file__
+
+
+@dsl.pipeline(name="installing")
+def installing():
+    tried()
+
+
+@dsl.pipeline(name="serving-mine")
+def serving_mine(model_format: str = "mine"):
+    metadata = {"storage_uri": "pvc://mine/x"}
+    uri = "s3://nowhere/model"
+    model = dsl.importer(artifact_uri=uri, artifact_class=dsl.Model, metadata=metadata)
+    made = kserve_deploy(model=model.output, service_name="mine", model_format=model_format)
+    kserve_predict(
+        url=made.outputs["url"], model=model.output, requests=[{"instance": 1, "prediction": 2}]
+    )

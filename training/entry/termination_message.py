@@ -30,20 +30,35 @@ _CLASSES_SHARE = 0.25
 def success_message(result: Mapping[str, Any], limit: int = TERMINATION_MESSAGE_LIMIT) -> str:
     """The message of a training that finished: JSON of at most `limit` bytes of UTF-8.
 
-    `result`: metrics, world_size, samples, curves, and export, or in `no_export` why there is none.
-    Metrics and export are complete, but for long class names; then curves and samples are thinned.
+    `result`: metrics, world_size, samples, curves, perhaps the newest checkpoint's step, and
+    export, or in `no_export` why there is none. Metrics and export come first; long class names are
+    left out, then curves and samples are thinned. Metrics for which there is no room even then are
+    counted in `left_out`, the last ones first.
     """
     export = dict(result.get("export") or {})
     classes = export.get("model", {}).get("classes", [])
     if _size(classes) > limit * _CLASSES_SHARE:
         export["model"] = {k: v for k, v in export["model"].items() if k != "classes"}
+    step = result.get("checkpoint")
     message: dict[str, Any] = {
         "version": MESSAGE_VERSION,
         "status": "succeeded",
-        "metrics": {name: _rounded(value, 6) for name, value in _finite(result["metrics"])},
+        "metrics": {},
         "world_size": result["world_size"],
-        **({"export": export} if export else {"no_export": result["no_export"]}),
+        **({} if step is None else {"checkpoint": step}),
+        **({"export": export} if export else {"no_export": result["no_export"][: limit // 4]}),
     }
+    finite = [(name, _rounded(value, 6)) for name, value in _finite(result["metrics"])]
+    for count in range(len(finite), -1, -1):
+        left_out = {"left_out": len(finite) - count} if count < len(finite) else {}
+        message = {**message, "metrics": dict(finite[:count]), **left_out}
+        if _size(message) <= limit:
+            break
+    return _text(_with_extras(message, result, limit))
+
+
+def _with_extras(message: dict[str, Any], result: Mapping[str, Any], limit: int) -> dict[str, Any]:
+    """The message with as much of curves and samples as fits."""
     curves = {name: points for name, points in result.get("curves", {}).items() if points}
     samples = [_packed(sample) for sample in result.get("samples", [])]
     points = MAX_POINTS
@@ -54,8 +69,8 @@ def success_message(result: Mapping[str, Any], limit: int = TERMINATION_MESSAGE_
         }
         whole = {**message, **{name: value for name, value in extras.items() if value}}
         if _size(whole) <= limit or not (samples or curves):
-            return _text(whole)
-        # Curves are thinned first; then samples are left out; then the curves.
+            return whole
+        # Curves are thinned first; then samples are left out; then half of the curves.
         if points > _ENOUGH_POINTS:
             points = max(_ENOUGH_POINTS, points * 3 // 4)
         elif len(samples) > 1:
@@ -65,7 +80,7 @@ def success_message(result: Mapping[str, Any], limit: int = TERMINATION_MESSAGE_
         elif samples:
             samples, points = [], MAX_POINTS
         else:
-            curves = {}
+            curves, points = dict(list(curves.items())[: len(curves) // 2]), MAX_POINTS
 
 
 def failure_message(failure: Failure, limit: int = TERMINATION_MESSAGE_LIMIT) -> str:
@@ -96,15 +111,20 @@ def failure_message(failure: Failure, limit: int = TERMINATION_MESSAGE_LIMIT) ->
             message = message[:-cut]
 
 
-def write_message(text: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Writes the termination message once, in place: in a pod the file is a mount.
-
-    Outside of a pod, where no file is named and there is none, nothing is written. If the file
-    cannot be written a warning is printed, and the exit code stays.
-    """
+def message_path(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The file of the termination message: in a pod a mount; elsewhere None, if none is named."""
     named = environ.get(TERMINATION_LOG_ENV)
     path = Path(named or TERMINATION_LOG_PATH)
-    if named or path.exists():
+    return path if named or path.exists() else None
+
+
+def write_message(text: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Writes the termination message once, in place; see `message_path`.
+
+    If the file cannot be written a warning is printed, and the exit code stays.
+    """
+    path = message_path(environ)
+    if path is not None:
         try:
             path.write_bytes(text.encode())
         except OSError as error:

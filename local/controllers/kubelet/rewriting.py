@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from kfp_pytorch.launcher import constants
 from kfp_pytorch.local import loopback
 
 Endpoint = Callable[[str, int | None], int | None]
@@ -23,6 +24,9 @@ _ADDRESS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)?(?P<host>[a-z0-9.-]+)(?
 _OPTION = re.compile(r"(?P<name>--?[A-Za-z][\w.-]*=)(?P<value>.*)", re.DOTALL)
 _PORT_VARIABLE = re.compile(r"(?:^|.*_)PORT")
 _PORT_OPTION = re.compile(r"--?(?:.*[_-])?port=?")
+
+# A path as a value in an object of JSON.
+_PATH_IN_JSON = re.compile(r'(?<=": ")/[^"]*')
 
 # The variables that carry the port of the host in another variable.
 _PORT_OF = {"MASTER_PORT": "MASTER_ADDR", "PET_MASTER_PORT": "PET_MASTER_ADDR"}
@@ -58,6 +62,8 @@ class Rewriter:
             port = self.endpoint(values.get(_PORT_OF[name], ""), int(value))
             if port:
                 return str(port)
+        if name == constants.DATASETS_ENV:
+            return _PATH_IN_JSON.sub(lambda match: self.path(match[0]) or match[0], value)
         if _PORT_VARIABLE.fullmatch(name):
             return self._port(value)
         return self._text(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -71,8 +72,12 @@ def _write(folder: Path, volume: Object, kind: Kind, name: str, wanted: Object, 
             )
         target = folder / item["path"]
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(contents[item["key"]])
-        target.chmod(item.get("mode", mode))
+        given = item.get("mode", mode)
+        # Every program here is of one user: nobody else is to read a secret.
+        given = given & 0o700 if kind == SECRET else given
+        with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(contents[item["key"]])
+        target.chmod(given)
 
 
 def mounts(

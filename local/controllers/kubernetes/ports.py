@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import socket
 
 from kfp_pytorch.launcher.constants import POD, SERVICE, Kind
@@ -31,7 +33,8 @@ class Ports:
         """The port of this machine for a port of a pod, or its headless service. Raises OSError."""
         key = (_owner_uid(pod), objects.name(pod), port)
         if key not in self._given:
-            self._given[key] = self._free()
+            own = port if _is_fixed(pod, port) and port not in self._given.values() else 0
+            self._given[key] = own if own and _is_free(own) else self._free()
         return self._given[key]
 
     def endpoint(self, namespace: str, host: str, port: int | None) -> int | None:
@@ -83,6 +86,15 @@ class Ports:
 
 def _is_headless(service: Object) -> bool:
     return (service.get("spec") or {}).get("clusterIP") == "None"
+
+
+def _is_fixed(pod: Object, port: int) -> bool:
+    """Whether a container listens on its port without being told of it, so on no other."""
+    for container in (pod.get("spec") or {}).get("containers") or []:
+        if any(each.get("containerPort") == port for each in container.get("ports") or []):
+            given = [container.get(part) for part in ("command", "args", "env")]
+            return not re.search(rf"(?<!\d){port}(?!\d)", json.dumps(given))
+    return False
 
 
 def _is_free(port: int) -> bool:

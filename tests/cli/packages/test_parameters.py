@@ -4,9 +4,13 @@ import re
 
 import click
 import pytest
+from kfp import compiler
 
 from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.cli.packages import parameters
+from kfp_pytorch.components import metric_gate
+from kfp_pytorch.launcher.inputs.declaration import inputs_of
+from kfp_pytorch.launcher.steps.metric_gate import GateInputs
 
 pytestmark = pytest.mark.usefixtures("quick_yaml")
 
@@ -76,6 +80,55 @@ def test_a_whole_number_may_be_written_with_a_point(adding):
 def test_an_integers_default_is_shown_as_one():
     package = packages.find_one("train_and_serve")
     assert "  epochs: integer = 15  " in parameters.describe(package)
+
+
+PASSED_ON = """
+from typing import Optional
+from kfp import dsl
+from kfp_pytorch.components import pytorch_job
+
+@dsl.pipeline(name="inner")
+def inner(nodes: int = 2, rounds: int = 1):
+    with dsl.If(rounds == 1):
+        pytorch_job(image="i", num_nodes=nodes)
+
+@dsl.pipeline(name="passed-on")
+def passed_on(image: str, memory: str = "2Gi", nodes: int = 4, key: Optional[str] = None):
+    \"\"\"Trains.
+
+    Args:
+        memory: As much as there is.
+    \"\"\"
+    pytorch_job(image=image, memory=memory, key=key)
+    inner(nodes=nodes)
+"""
+
+
+def test_a_parameter_that_its_author_does_not_describe_is_described_as_the_input_it_goes_to(
+    tmp_path, cli
+):
+    path = tmp_path / "passed_on.py"
+    path.write_text(PASSED_ON)
+    assert cli("compile", f"{path}:passed_on", "--output", tmp_path / "p.yaml").exit_code == 0
+    listed = cli("params", f"{path}:passed_on").output
+    assert cli("params", tmp_path / "p.yaml").output == listed
+    image, key, memory, nodes = listed.splitlines()[1:]
+    assert image.startswith("  image: string  The training image")
+    assert key.startswith("  key: string = None  ")
+    assert memory == '  memory: string = "2Gi"  As much as there is.'
+    assert nodes == "  nodes: integer = 4  How many pods train, the first one included."
+
+
+def test_every_input_of_a_step_that_is_compiled_alone_is_listed_with_all_that_is_known(
+    tmp_path, cli
+):
+    compiler.Compiler().compile(metric_gate, str(tmp_path / "gate.yaml"))
+    listed = cli("params", tmp_path / "gate.yaml").output.splitlines()[1:]
+    names = set(inputs_of(GateInputs))
+    assert {line.split(":")[0].strip() for line in listed} == names
+    assert '  metric: string = "accuracy"  ' in "\n".join(listed)
+    for line in listed:
+        assert re.fullmatch(r"  \w+: \w+ = \S+  \S.*\.", line), line
 
 
 OPTIONAL = """

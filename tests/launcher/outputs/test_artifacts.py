@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kfp import dsl
 
+from kfp_pytorch.launcher.inputs import storage
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import parse_inputs
 from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.jobs.pytorchjob.manifest import manifest
@@ -151,7 +152,13 @@ def test_all_that_is_handed_on_is_strict_json_and_flat(step: Step) -> None:
 
 def test_a_container_that_said_nothing_still_gives_every_artifact(step: Step) -> None:
     places = step.write(None, output_uri="s3://bucket/p")
-    assert places == ("s3://bucket/p/j-1", "s3://bucket/p/j-1")
+    assert places == ("", "s3://bucket/p/j-1")
+    assert step.model.metadata == {
+        "job": "j-1",
+        "namespace": "team",
+        "folder": "s3://bucket/p/j-1",
+        "no_export": "training reported no export",
+    }
     assert json.loads(Path(step.model.path).read_text()) == {"model": {}, "samples": []}
     assert step.metrics.metadata == {}
     assert "reported no curves" in Path(step.curves.path).read_text()
@@ -167,15 +174,77 @@ def test_a_message_that_is_not_understood_is_not_passed_over(step: Step, message
     status = {"containerStatuses": [{"name": "pytorch", "state": ended}]}
     step.evidence.pods["u"] = {"metadata": {"name": "j-1-master-0"}, "status": status}
     step.write(read_messages(step.evidence.pods.values()).success)
-    note = step.evidence.notes[0]
+    (note,) = step.evidence.notes
     for words in ("of j-1-master-0 was not understood", "2,048 bytes", repr(message[:40])):
         assert words in note
+    assert step.model.metadata["no_export"] == note
 
 
-@pytest.mark.parametrize("path", ["../../other", "a/./b", "{{x}}", "a\x00b"])
-def test_an_export_outside_the_job_s_folder_is_not_handed_on(step: Step, path: str) -> None:
-    assert step.write(Success("p", export=Export(path))).storage_uri == "pvc://kfp-pytorch/j-1"
-    assert any("storage_uri is the job's folder" in note for note in step.evidence.notes)
+CURVES = {"loss": ((0.0, 2.3),)}
+
+
+@pytest.mark.parametrize(
+    ("success", "said"),
+    [
+        (Success("p"), ["no metrics, no curves, no export", "script.report(", "script.export("]),
+        (Success("p", {"a": 1.0}, curves=CURVES), ["no export.", "script.export("]),
+        (Success("p", {"a": 1.0}, export=EXPORT), ["no curves.", "script.report("]),
+        (Success("p", export=EXPORT, curves=CURVES), ["no metrics.", "script.report("]),
+    ],
+)
+def test_what_a_script_did_not_report_is_said_in_one_line_with_how_to(
+    step: Step, capsys: pytest.CaptureFixture[str], success: Success, said: list[str]
+) -> None:
+    step.write(success)
+    (note,) = step.evidence.notes
+    for words in (*said, "from kfp_pytorch.training import script", "training/script/README.md"):
+        assert words in note
+    assert ("script.export(" in note) == ("script.export(" in said)
+    assert " ".join(note.split()) in " ".join(capsys.readouterr().out.split())
+
+
+def test_who_reports_everything_is_told_nothing(step: Step) -> None:
+    step.write(Success("p", {"a": 1.0}, export=EXPORT, curves=CURVES))
+    assert step.evidence.notes == []
+
+
+def test_why_training_exported_nothing_is_said_and_handed_on(step: Step) -> None:
+    reason = "the model has 7000000000 parameters"
+    places = step.write(Success("p", {"a": 1.0}, curves=CURVES, no_export=reason))
+    assert places.storage_uri == ""
+    assert step.model.metadata["no_export"] == reason
+    assert "storage_uri" not in step.model.metadata
+    assert step.evidence.notes == [f"Nothing was exported: {reason}"]
+
+
+def test_metrics_that_did_not_fit_are_counted_and_found(step: Step) -> None:
+    step.write(Success("p", {"a": 1.0}, export=EXPORT, curves=CURVES, left_out=12))
+    said = "12 metrics did not fit into the termination message; all are in"
+    assert step.evidence.notes == [f"{said} pvc://kfp-pytorch/j-1/metrics.json."]
+    assert "12 metrics did not fit" in Path(step.report.path).read_text()
+
+
+def test_the_newest_checkpoint_is_named(step: Step) -> None:
+    step.write(Success("p", checkpoint=260))
+    assert step.model.metadata["checkpoint"] == 260
+    assert "| Newest checkpoint | step 260 |" in Path(step.report.path).read_text()
+
+
+@pytest.mark.parametrize(
+    "path", ["../../other", "a/./b", "{{x}}", "a\x00b", "/mnt/job/export", "s3://b/export", " "]
+)
+def test_an_export_that_cannot_be_in_the_job_s_folder_is_named(path: str) -> None:
+    folder = storage.parse("pvc://claim/j-1")
+    said = artifacts.wrong_export(Outcome(Success("p", export=Export(path))), folder)
+    assert said.startswith(f"Training reported its export at {path!r}")
+    assert said.endswith("pvc://claim/j-1")
+
+
+@pytest.mark.parametrize("path", ["export", "export/", "models/best"])
+def test_an_export_below_the_job_s_folder_is_where_it_says(step: Step, path: str) -> None:
+    success = Success("p", export=Export(path))
+    assert artifacts.wrong_export(Outcome(success), storage.parse("pvc://claim/j-1")) == ""
+    assert step.write(success).storage_uri == f"pvc://kfp-pytorch/j-1/{path.strip('/')}"
 
 
 def test_the_curves_of_the_message_are_drawn(step: Step) -> None:

@@ -109,3 +109,30 @@ def test_the_message_is_written_in_place_and_only_where_a_pod_has_a_file_for_it(
 def test_a_message_that_cannot_be_written_changes_nothing_else(tmp_path, capsys):
     write_message("{}", {"KFP_PYTORCH_TERMINATION_LOG": str(tmp_path / "no" / "log")})
     assert "no/log cannot be written to (No such file" in capsys.readouterr().err
+
+
+def test_of_a_long_training_with_many_curves_no_metric_is_lost():
+    names = [f"{part}/{name}" for part in ("train", "val") for name in ("loss", "f1", "auc", "r2")]
+    names += ["train/top5_accuracy", "val/top5_accuracy", "lr", "grad_norm"]
+    curves = {name: [[epoch, 1 / (epoch + 3)] for epoch in range(70)] for name in names}
+    metrics = {name: points[-1][1] for name, points in curves.items()}
+    text = success_message({**result(), "metrics": metrics, "curves": curves, "checkpoint": 70})
+    assert len(text.encode()) <= LIMIT
+    message = json.loads(text)
+    assert set(message["metrics"]) == set(names)
+    assert message["checkpoint"] == 70
+    assert "left_out" not in message
+    assert set(message["curves"]) == set(names)
+    assert all(curve[0][0] == 0 and curve[-1][0] == 69 for curve in message["curves"].values())
+
+
+def test_metrics_for_which_there_is_no_room_are_counted():
+    metrics = {f"metric_of_group_{number}": number / 7 for number in range(500)}
+    text = success_message({**result(), "metrics": metrics})
+    assert len(text.encode()) <= LIMIT
+    message = json.loads(text)
+    kept = message["metrics"]
+    assert list(kept) == [f"metric_of_group_{number}" for number in range(len(kept))]
+    assert len(kept) > 30
+    assert message["left_out"] == 500 - len(kept)
+    assert message["export"]["sha256"] == "0" * 64

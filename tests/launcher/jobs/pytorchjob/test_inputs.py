@@ -114,8 +114,18 @@ def test_numbers_among_arguments_are_rendered_and_null_is_named_by_its_place() -
     )
     with pytest.raises(InputError, match=r"args\[1\] is null"):
         parsed(args=["a", None])
-    with pytest.raises(InputError, match="command must be a list"):
-        parsed(command="python train.py")
+
+
+def test_a_command_as_one_text_is_split_and_a_word_is_a_list_of_one() -> None:
+    given = parsed(command="python -u 'my train.py'", args="--fast", image_pull_secrets="a")
+    assert given.command == ("python", "-u", "my train.py")
+    assert given.args == ("--fast",)
+    assert given.image_pull_secrets == ("a",)
+    assert parsed(namespace=2024, nproc_per_node=2, cpu=4).namespace == "2024"
+    with pytest.raises(InputError, match=r"write a list: \['--lr', '3'\] or \['--lr 3'\]"):
+        parsed(args="--lr 3")
+    with pytest.raises(InputError, match=r"no shell runs it, which '\|' needs"):
+        parsed(command="python train.py | tee log")
 
 
 @pytest.mark.parametrize(

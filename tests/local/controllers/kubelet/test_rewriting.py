@@ -83,3 +83,12 @@ def test_variables_have_paths_and_ports_of_this_machine() -> None:
 def test_the_port_of_a_master_elsewhere_stays() -> None:
     given = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "23456"}
     assert TRANSLATION.variables(given) == given
+
+
+def test_paths_of_data_sets_are_found_in_their_json() -> None:
+    told = (
+        '{"a": {"uri": "/mnt/out/a", "metadata": {"at": "/mnt/outside"}}, "b": {"uri": "s3://b"}}'
+    )
+    assert TRANSLATION.variables({"KFP_PYTORCH_DATASETS": told}) == {
+        "KFP_PYTORCH_DATASETS": told.replace("/mnt/out/a", "/root/claims/c/a")
+    }

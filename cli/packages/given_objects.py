@@ -1,0 +1,138 @@
+"""The Secrets, ConfigMaps, claims and serving runtimes that a person gives to a local run.
+
+No message here has a value: they are secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from kfp_pytorch.launcher.constants import CLAIM, CONFIG_MAP, SERVING_RUNTIME, Kind
+from kfp_pytorch.local.apiserver.registry import CLUSTER_SERVING_RUNTIME, SECRET
+
+Object = dict[str, Any]
+SECRET_KINDS = (SECRET, CONFIG_MAP, CLAIM)
+RUNTIME_KINDS = (SERVING_RUNTIME, CLUSTER_SERVING_RUNTIME)
+_YAML = (".yaml", ".yml", ".json")
+
+
+def read(paths: tuple[Path, ...], kinds: tuple[Kind, ...]) -> list[Object]:
+    """Reads objects from files and folders; of two of one name the later one counts.
+
+    A file is YAML of Kubernetes objects, or NAME.env, whose lines KEY=VALUE make the Secret NAME. A
+    folder holds such files, or folders NAME with a file for each key, as a Secret is mounted.
+    Raises click.ClickException: one cannot be read, or is of no kind of `kinds`.
+    """
+    found = [made for path in paths for made in _read(path, kinds)]
+    by_name = {(each["kind"], each["metadata"]["name"]): each for each in found}
+    return list(by_name.values())
+
+
+def _read(path: Path, kinds: tuple[Kind, ...]) -> Iterator[Object]:
+    try:
+        if path.is_dir():
+            for each in sorted(path.iterdir()):
+                if each.is_dir() and not each.name.startswith(".") and SECRET in kinds:
+                    yield _secret(each.name, _keys(each))
+                elif each.suffix in (*_YAML, ".env"):
+                    yield from _read(each, kinds)
+        elif path.suffix == ".env" and SECRET in kinds:
+            yield _secret(path.stem, _variables(path))
+        elif path.suffix in _YAML:
+            for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+                yield from _objects(path, document, kinds)
+        else:
+            raise _wrong(path, "is neither a folder nor a file NAME.yaml, NAME.json or NAME.env")
+    except yaml.MarkedYAMLError as error:
+        # Its own words have the line in them.
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise _wrong(path, f"is no YAML from line {line} on") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise _wrong(path, "is no YAML in UTF-8") from None
+    except OSError as error:
+        raise _wrong(path, f"cannot be read: {error.strerror or error}") from None
+
+
+def _objects(path: Path, document: Any, kinds: tuple[Kind, ...]) -> Iterator[Object]:
+    if document is None:
+        return
+    kind = document.get("kind") if isinstance(document, dict) else None
+    if kind == "List":
+        for item in document.get("items") or []:
+            yield from _objects(path, item, kinds)
+        return
+    known = [each.kind for each in kinds]
+    if kind not in known:
+        raise _wrong(path, f"has an object of kind {kind}; give {', '.join(known)}")
+    metadata = document.get("metadata")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
+        raise _wrong(path, f"has a {kind} without metadata.name")
+    # Objects of a run are in its namespace, whatever the namespace on the cluster is.
+    metadata.pop("namespace", None)
+    if kind == CLUSTER_SERVING_RUNTIME.kind:
+        document["kind"] = SERVING_RUNTIME.kind
+    yield _checked(path, document) if kind == SECRET.kind else document
+
+
+def _checked(path: Path, secret: Object) -> Object:
+    data = secret.get("data") or {}
+    texts = secret.pop("stringData", None) or {}
+    if not isinstance(data, dict) or not isinstance(texts, dict):
+        raise _wrong(path, f"has the Secret {secret['metadata']['name']}, whose data is no mapping")
+    for key, value in data.items():
+        try:
+            base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError, TypeError):
+            where = f"{key!r} of the Secret {secret['metadata']['name']}"
+            raise _wrong(path, f"has {where} not in base64; write it under stringData") from None
+    encoded = {key: _encoded(str(text).encode()) for key, text in texts.items()}
+    return {**secret, "data": data | encoded}
+
+
+def _secret(name: str, data: dict[str, bytes]) -> Object:
+    return {
+        "apiVersion": SECRET.api_version,
+        "kind": SECRET.kind,
+        "metadata": {"name": name},
+        "data": {key: _encoded(value) for key, value in data.items()},
+    }
+
+
+def _encoded(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _keys(folder: Path) -> dict[str, bytes]:
+    # A mounted Secret has folders that begin with `..`, and links into these.
+    return {
+        each.name: each.read_bytes()
+        for each in sorted(folder.iterdir())
+        if each.is_file() and not each.name.startswith("..")
+    }
+
+
+def _variables(path: Path) -> dict[str, bytes]:
+    found = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        text = line.strip().removeprefix("export ")
+        if not text or text.startswith("#"):
+            continue
+        key, separator, value = text.partition("=")
+        if not separator or not key.strip():
+            raise _wrong(path, f"has no KEY=VALUE in line {number}")
+        value = value.strip()
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+            value = value[1:-1]
+        found[key.strip()] = value.encode()
+    return found
+
+
+def _wrong(path: Path, why: str) -> click.ClickException:
+    return click.ClickException(f"{path} {why}.")

@@ -1,0 +1,120 @@
+"""Scripts that know nothing of this project run as docs/your-own-script.md says."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kfp_pytorch
+
+pytestmark = pytest.mark.local_cluster
+
+DOCS = Path(kfp_pytorch.__file__).resolve().parent.parent / "docs"
+PIPELINES = Path(__file__).with_name("script_pipelines.py")
+LACKS = (
+    "warning: Training reported no metrics, no curves, no export. A script does so with `from "
+    "kfp_pytorch.training import script`"
+)
+KILLED_ONCE = Path(__file__).with_name("killed_once.py")
+ONE_PROCESS = ("saves_to_out", "only_prints")
+FRAMEWORKS = {
+    "lightning_module": "lightning",
+    "transformers_trainer": "transformers",
+    "accelerate_loop": "accelerate",
+    "deepspeed_engine": "deepspeed",
+}
+_ROW = re.compile(r"^\| \[(\w+)\.py\]\(\S+\) \|.*\| `(command=.*)` \| (\d+) \|", re.MULTILINE)
+
+
+def documented(folder: str) -> dict[str, dict[str, Any]]:
+    """What the page says to give `pytorch_job` for each script, with the script's whole path."""
+    return {script: _arguments(given, folder) for script, given, _ in _rows()}
+
+
+def _rows() -> list[tuple[str, str, str]]:
+    return _ROW.findall((DOCS / "your-own-script.md").read_text(encoding="utf-8"))
+
+
+def _arguments(given: str, folder: str) -> dict[str, Any]:
+    (call,) = ast.parse(f"pytorch_job({given})").body
+    found = {word.arg: ast.literal_eval(word.value) for word in call.value.keywords}
+    *before, script = found["command"]
+    return found | {"command": [*before, str(DOCS / "scripts" / folder / script)]}
+
+
+def words(text: str) -> str:
+    """A text that was wrapped, in one line."""
+    return " ".join(text.split())
+
+
+def test_scripts_of_one_process_run_unchanged_and_the_step_says_what_they_lack(cluster):
+    commands = {name: documented("plain")[name]["command"] for name in ONE_PROCESS}
+    ran = cluster.run(f"{PIPELINES}:torch_scripts", **commands)
+    assert ran.code == 0, ran.stderr
+    assert [s["status"] for s in ran.summary["steps"]] == ["succeeded"] * 2
+    assert ran.summary["metrics"] == {}
+    assert words(ran.stderr).count(LACKS) == 2
+    assert ran.summary["model"]["storage_uri"] == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["ddp", *FRAMEWORKS])
+def test_a_script_of_several_processes_runs_unchanged_and_the_step_says_what_it_lacks(
+    cluster, script
+):
+    needs(script)
+    given = documented("plain")[script]
+    ran = cluster.run(f"{PIPELINES}:own_script", name=script.replace("_", "-"), **given)
+    assert ran.code == 0, ran.stderr
+    assert ran.step("pytorch-job") == "succeeded"
+    assert LACKS in words(ran.stderr)
+    assert ran.summary["model"]["storage_uri"] == ""
+
+
+def needs(script: str) -> None:
+    """Skip the test where a script's framework is not installed."""
+    package = FRAMEWORKS.get(script, "torch")
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+
+
+def test_the_page_counts_the_lines_that_are_added_to_each_script():
+    for script, _, lines in _rows():
+        plain, reporting = (
+            (DOCS / "scripts" / folder / f"{script}.py").read_text().splitlines()
+            for folder in ("plain", "reporting")
+        )
+        changes = [line for line in difflib.ndiff(plain, reporting) if line[:2] == "+ "]
+        added = [line for line in changes if line[2:].strip()]
+        assert (script, int(lines)) == (script, len(added))
+        assert 3 <= len(added) <= 8
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("script", ["ddp", *ONE_PROCESS, *FRAMEWORKS])
+def test_with_a_few_lines_a_script_that_is_killed_resumes_and_its_model_is_served(cluster, script):
+    needs(script)
+    given = documented("reporting")[script]
+    *launcher, path = given["command"]
+    command = [*launcher, str(KILLED_ONCE), path]
+    name = script.replace("_", "-")
+    ran = cluster.run(f"{PIPELINES}:served_script", name=name, **{**given, "command": command})
+    assert ran.code == 0, ran.stderr
+    assert [s["status"] for s in ran.summary["steps"]] == ["succeeded"] * 3
+    assert re.search(r"kfp-pytorch: resuming from \S+ at step \d+", words(ran.stderr))
+    assert ran.summary["metrics"]
+    assert ran.summary["prediction"] is not None
+    (folder,) = cluster.root.glob(f"claims/default/kfp-pytorch/*/{name}-*")
+    assert (folder / "killed").exists()
+    curves = json.loads((folder / "metrics.json").read_text())["curves"]
+    steps = [step for step, _ in curves[next(name for name in curves if "loss" in name)]]
+    assert steps == [steps[0] * (index + 1) for index in range(len(steps))]
+    assert len(steps) >= 6
