@@ -149,7 +149,8 @@ def test_a_variable_that_looks_like_a_template_reaches_the_server_byte_for_byte(
     assert {"name": "E", "valueFrom": reference} in model["env"]
     predictor = {"model": model}
     service = {"metadata": {"name": "a", "namespace": "b", "uid": "c"}}
-    runtime = {"spec": {"containers": [{"name": "kserve-container", "args": ["{{.Name}}"]}]}}
+    server = {"name": "kserve-container", "command": ["python"], "args": ["{{.Name}}"]}
+    runtime = {"spec": {"containers": [server]}}
     made = make_deployment(service | {"spec": {"predictor": predictor}}, runtime, [])
     container = made["spec"]["template"]["spec"]["containers"][0]
     env = {v["name"]: v.get("value") for v in container["env"]}

@@ -106,7 +106,7 @@ def test_no_runtime_that_serves_the_model_is_kserves_refusal(
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (None, "kfp-pytorch has no command, and its image kfp-pytorch-serving:"),
+        (None, "kfp-pytorch has no command, and an image .kfp-pytorch-serving:"),
         (["torchserve-nonsuch"], "kfp-pytorch runs torchserve-nonsuch, which is not on this"),
     ],
 )
@@ -116,6 +116,13 @@ def test_a_runtime_whose_program_is_not_here_is_refused_by_name(command: Any, wo
     with pytest.raises(Refusal, match=words) as refused:
         make_deployment(service(), other, [])
     assert refused.value.reason == "InvalidPredictorSpec"
+
+
+def test_a_runtime_without_image_and_command_is_refused_too() -> None:
+    other = runtime()
+    del other["spec"]["containers"][0]["command"], other["spec"]["containers"][0]["image"]
+    with pytest.raises(Refusal, match="has no command"):
+        make_deployment(service(), other, [])
 
 
 # What is made of a service
