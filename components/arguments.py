@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -60,14 +60,33 @@ def taken(inputs: Mapping[str, InputSpec], given: Mapping[str, Any]) -> dict[str
     return {name: _argument(name, value, inputs.get(name)) for name, value in spread}
 
 
+def filled_in(inputs: Collection[str]) -> set[str]:
+    """Returns those of a component's inputs that its call fills in from a dict of artifacts.
+
+    A dict that is given as NAME fills in NAME itself, `NAME_2` and so on, and `NAME_names`.
+    """
+    several = {name for name in inputs if _names_of(name) in inputs}
+    return {_names_of(name) for name in several} | {
+        slot for name in several for slot in _slots(inputs, name) if slot != name
+    }
+
+
+def _names_of(name: str) -> str:
+    return f"{name}_names"
+
+
+def _slots(inputs: Collection[str], name: str) -> list[str]:
+    return [slot for slot in inputs if re.fullmatch(rf"{name}(_\d+)?", slot)]
+
+
 def _spread(inputs: Mapping[str, InputSpec], given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the arguments, for a dict of artifacts those of `NAME`, `NAME_2` and so on."""
+    """Yields the arguments, for a dict of artifacts those that it fills in."""
     for name, value in given.items():
-        names = f"{name}_names"
+        names = _names_of(name)
         if names not in inputs or not isinstance(value, Mapping):
             yield name, value
             continue
-        slots = [slot for slot in inputs if re.fullmatch(rf"{name}(_\d+)?", slot)]
+        slots = _slots(inputs, name)
         present = {key: artifact for key, artifact in value.items() if artifact is not None}
         if len(present) > len(slots):
             raise InputError(

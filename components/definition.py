@@ -79,21 +79,25 @@ def _with_signature(component: dsl.PythonComponent) -> dsl.PythonComponent:
     """Has `help(component)` and `inspect.signature(component)` show what the component takes.
 
     What KFP fills in is left out, as the output artifacts and the task's settings, and what the
-    call fills in from other arguments, which is not described.
+    call fills in from other arguments.
     """
     function = component.python_func
-    taken = {
-        name: parameter.replace(
-            kind=inspect.Parameter.KEYWORD_ONLY, annotation=_plain(parameter.annotation)
-        )
-        for name, parameter in inspect.signature(function).parameters.items()
-        if getattr(component.component_spec.inputs.get(name), "description", None)
-        and parameter.annotation is not dsl.TaskConfig
-    }
-    lines = "".join(f"    {parameter},\n" for parameter in taken.values())
-    component.__signature__ = inspect.Signature(list(taken.values()))
+    inputs = component.component_spec.inputs
+    parameters = inspect.signature(function).parameters.items()
+    filled_in = arguments.filled_in(inputs)
+    filled_in |= {name for name, each in parameters if each.annotation is dsl.TaskConfig}
+    taken = [
+        each.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=_plain(each.annotation))
+        for name, each in parameters
+        if name in inputs and name not in filled_in
+    ]
+    lines = "".join(f"    {parameter},\n" for parameter in taken)
+    component.__signature__ = inspect.Signature(taken)
     component.__name__ = function.__name__
-    about = re.sub("^    task_config: .*\n", "", inspect.getdoc(function) or "", flags=re.MULTILINE)
+    entry = rf"^    (?:{'|'.join(filled_in)}): .*\n(?:     +.*\n)*"
+    about = inspect.getdoc(function) or ""
+    if filled_in:
+        about = re.sub(entry, "", about, flags=re.MULTILINE)
     component.__doc__ = f"{function.__name__}(\n{lines})\n\n{about}"
     return component
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from kfp_pytorch.components.arguments import filled_in
 from kfp_pytorch.components.interfaces import INTERFACES, Interface
 from kfp_pytorch.launcher.inputs.declaration import Input, inputs_of
 
@@ -134,18 +135,19 @@ def stub_source(interface: Interface) -> str:
 
 def _arguments(interface: Interface) -> Iterable[str]:
     inputs = inputs_of(interface.declaration)
+    by_call = filled_in([*interface.input_artifacts, *inputs])
     for name in interface.input_artifacts:
         if name not in interface.optional_artifacts:
             yield f"{name}: PipelineChannel"
     for name, item in inputs.items():
         if item.default is None and item.type != TASK_CONFIG:
             yield f"{name}: {_ALSO_TAKEN[item.type]} | PipelineChannel"
-    for name, (_, doc) in interface.input_artifacts.items():
-        if name in interface.optional_artifacts and doc:
+    for name in interface.input_artifacts:
+        if name in interface.optional_artifacts and name not in by_call:
             several = " | Mapping[str, PipelineChannel | None]" * (f"{name}_names" in inputs)
             yield f"{name}: PipelineChannel{several} | None = None"
     for name, item in inputs.items():
-        if item.default is not None and interface.inputs[name]:
+        if item.default is not None and name not in by_call:
             kind = _ALSO_TAKEN[item.type]
             yield f"{name}: {kind} | PipelineChannel = {_literal(item.default)}"
 
@@ -199,8 +201,7 @@ def _returns(interface: Interface) -> str:
 
 
 def _described(docs: Iterable[tuple[str, str]]) -> str:
-    said = [f"{name}: {doc}" for name, doc in docs if doc]
-    return "\n".join(_wrapped(line, " " * 8, " " * 12) for line in said)
+    return "\n".join(_wrapped(f"{name}: {doc}", " " * 8, " " * 12) for name, doc in docs)
 
 
 def _wrapped(text: str, first: str, further: str) -> str:
@@ -221,15 +222,17 @@ def readme_with_tables(interface: Interface, readme: str) -> str:
 
 
 def _tables(interface: Interface) -> str:
+    declared = inputs_of(interface.declaration)
+    by_call = filled_in([*interface.input_artifacts, *declared])
     taken = [
         (name, f"Input[{kind}]", "`None`" * (name in interface.optional_artifacts), doc)
         for name, (kind, doc) in interface.input_artifacts.items()
-        if doc
+        if name not in by_call
     ]
     taken += [
         (name, item.type.partition("[")[0], _shown_default(item), interface.inputs[name])
-        for name, item in inputs_of(interface.declaration).items()
-        if item.type != TASK_CONFIG and interface.inputs[name]
+        for name, item in declared.items()
+        if item.type != TASK_CONFIG and name not in by_call
     ]
     made = {**interface.output_artifacts, **interface.outputs}
     inputs = _table(("input", "type", "default", "what it is"), taken)

@@ -23,8 +23,7 @@ class Interface:
     summary: str  # what it does, in one line
     details: str  # what a user must know besides
     declaration: type[Any]  # the dataclass that declares its inputs
-    # The description of each input; empty for what a call fills in from other arguments.
-    inputs: Mapping[str, str]
+    inputs: Mapping[str, str]  # the description of each input
     input_artifacts: Typed
     optional_artifacts: frozenset[str]  # those of the input artifacts that may be left out
     output_artifacts: Typed

@@ -77,6 +77,9 @@ def pytorch_job(
         dataset: The data, made or imported by an earlier step, or a dict of up to four by name.
             {dataset}, or {dataset.NAME}, stands for its URI in command, args and hyperparameters,
             and KFP_PYTORCH_DATASET holds it.
+        dataset_2: Further data.
+        dataset_3: Further data.
+        dataset_4: Further data.
         image: The training image.
         task_config: Filled in by KFP with what is set on the task.
         name: The readable part of the job's name; a hash of this step is added.
@@ -133,6 +136,7 @@ def pytorch_job(
         cleanup: When the job is deleted: on_failure (when it did not succeed, or the run was
             ended), always or never.
         pod_template_patch: A strategic merge patch of the pod template, with metadata or spec.
+        dataset_names: Names of the data sets; those of a dict that is given as dataset.
 
     Returns:
         model: What was trained: the description of the export and held-out samples. The weights

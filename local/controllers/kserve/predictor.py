@@ -132,8 +132,8 @@ def _check_command(container: Object, runtime: str) -> None:
     if not program:
         raise Refusal(
             "InvalidPredictorSpec",
-            f"the ServingRuntime {runtime} has no command, and an image ({container.get('image')}) is "
-            "not run on this machine: give its container a command",
+            f"the ServingRuntime {runtime} has no command, and an image ({container.get('image')}) "
+            "is not run on this machine: give its container a command",
         )
     if not programs.is_here(program):
         raise Refusal(

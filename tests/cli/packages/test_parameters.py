@@ -6,11 +6,10 @@ import click
 import pytest
 from kfp import compiler
 
+from kfp_pytorch import components
 from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.cli.packages import parameters
-from kfp_pytorch.components import metric_gate
-from kfp_pytorch.launcher.inputs.declaration import inputs_of
-from kfp_pytorch.launcher.steps.metric_gate import GateInputs
+from kfp_pytorch.components.interfaces import INTERFACES
 
 pytestmark = pytest.mark.usefixtures("quick_yaml")
 
@@ -119,16 +118,17 @@ def test_a_parameter_that_its_author_does_not_describe_is_described_as_the_input
     assert nodes == "  nodes: integer = 4  How many pods train, the first one included."
 
 
+@pytest.mark.parametrize("interface", INTERFACES, ids=lambda interface: interface.name)
 def test_every_input_of_a_step_that_is_compiled_alone_is_listed_with_all_that_is_known(
-    tmp_path, cli
+    interface, tmp_path, cli
 ):
-    compiler.Compiler().compile(metric_gate, str(tmp_path / "gate.yaml"))
-    listed = cli("params", tmp_path / "gate.yaml").output.splitlines()[1:]
-    names = set(inputs_of(GateInputs))
+    path = tmp_path / "alone.yaml"
+    compiler.Compiler().compile(getattr(components, interface.name), str(path))
+    listed = cli("params", path).output.splitlines()[1:]
+    names = set(interface.inputs) - {"task_config"}
     assert {line.split(":")[0].strip() for line in listed} == names
-    assert '  metric: string = "accuracy"  ' in "\n".join(listed)
     for line in listed:
-        assert re.fullmatch(r"  \w+: \w+ = \S+  \S.*\.", line), line
+        assert re.fullmatch(r"  \w+: \w+( = \S+)?  \S.*\.", line), line
 
 
 OPTIONAL = """
