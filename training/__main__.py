@@ -25,6 +25,7 @@ from typing import Any
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
 from kfp_pytorch.training import export
 from kfp_pytorch.training.arguments import config
+from kfp_pytorch.training.checkpoint import catalog
 from kfp_pytorch.training.data import location
 from kfp_pytorch.training.entry import rank_records
 from kfp_pytorch.training.entry.environment import remove_final_line_breaks
@@ -122,9 +123,9 @@ def _conclude(folder: Path, code: int, terminated: bool, output: str) -> int:
     failure = rank_records.first_failure(folder) or _of_agent(code)
     if terminated or failure.exit_code in (EXIT_TERMINATED, -signal.SIGTERM):
         text = "asked to stop; a new start goes on from the newest checkpoint"
-        write_message(failure_message(Failure(_node_rank(), time.time(), "Terminated", text)))
+        _write(Failure(_node_rank(), time.time(), "Terminated", text), output)
         return EXIT_TERMINATED
-    write_message(failure_message(failure))
+    _write(failure, output)
     return 128 - failure.exit_code if failure.exit_code < 0 else failure.exit_code
 
 
@@ -134,17 +135,24 @@ def _succeed(output: str, result: dict[str, Any]) -> int:
         if result.get("export"):
             export.verify(open_folder(output), result["export"])
     except TrainingError as error:
-        _report(error)
+        _report(error, output)
         return EXIT_RETRYABLE if isinstance(error, UnavailableError) else 1
     write_message(success_message(result))
     return 0
 
 
-def _report(error: TrainingError) -> None:
+def _report(error: TrainingError, output: str = "") -> None:
     """Writes an error of this process to stderr and into the termination message."""
     print(f"error: {error}", file=sys.stderr)
-    failure = Failure(_node_rank(), time.time(), type(error).__name__, str(error))
+    _write(Failure(_node_rank(), time.time(), type(error).__name__, str(error)), output)
+
+
+def _write(failure: Failure, output: str) -> None:
+    """Writes a failure into the termination message; `output`: the job's folder, if it is known."""
     write_message(failure_message(failure))
+    # To read the folder may take a while.
+    if output and (known := catalog.known_step(output)):
+        write_message(failure_message(failure, **known))
 
 
 def _of_agent(code: int) -> Failure:

@@ -13,7 +13,7 @@ from kfp_pytorch.launcher.diagnosis.causes import ordered_causes
 from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts, facts_of
 from kfp_pytorch.launcher.diagnosis.job_causes import check_the_operator
 from kfp_pytorch.launcher.jobs.state import Phase
-from kfp_pytorch.launcher.jobs.termination_messages import read_messages
+from kfp_pytorch.launcher.jobs.termination_messages import failure_in, read_messages
 from kfp_pytorch.launcher.kubernetes import objects, pod_status
 from kfp_pytorch.launcher.kubernetes.events import event_message, event_object
 from kfp_pytorch.launcher.kubernetes.objects import Object
@@ -70,6 +70,10 @@ def _folder(facts: Facts) -> str:
     folder = facts.evidence.folder
     if not folder or not _may_have_run(facts):
         return ""
+    ends = [end for end in facts.failed_ends if facts.kind.trains(end)]
+    told = [failure_in(end.message) for end in ends]
+    if told and all(failure and failure.no_checkpoint for failure in told):
+        return f"The job's folder is {folder}."
     return f"The job's folder, {for_resume(folder, read_messages(facts.all_pods).checkpoint)}"
 
 

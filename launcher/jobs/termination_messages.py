@@ -66,6 +66,7 @@ class Failure:
     message: str  # the exception's message
     traceback: str  # its traceback
     checkpoint: int | None = None  # as in Success
+    no_checkpoint: bool = False  # whether it says that there is no checkpoint
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,7 @@ def _failure(pod: str, report: Mapping[str, Any]) -> Failure:
         message=str(error.get("message") or ""),
         traceback=str(error.get("traceback") or ""),
         checkpoint=_count(report.get("checkpoint")),
+        no_checkpoint=report.get("checkpoint", 0) is None,
     )
 
 

@@ -67,15 +67,18 @@ def write_outputs(
     """Write the four artifacts of a job that succeeded.
 
     The model gets the short form of `model.json` and the samples as one JSON file, and metadata;
-    the metrics get the finite ones, as metadata and as a JSON file. What is missing or left out is
-    noted in the evidence. `outcome`: has no `wrong_export`. Returns where the export and the job's
-    folder are.
+    the metrics get the finite ones, as metadata and as a JSON file, and in the metadata `left_out`,
+    which says what of them is not there and why. What is missing or left out is noted in the
+    evidence, too. `outcome`: has no `wrong_export`. Returns where the export and the job's folder
+    are.
     """
     unread = "" if outcome.success else _warn_of_messages(evidence, manifest)
     success = outcome.success or Success(pod="")
     folder = inputs.folder(objects.name(manifest))
     finite = finite_metrics(success.metrics)
-    _warn_of_metrics(evidence, success, finite, folder)
+    left_out = _left_out(success, finite, folder)
+    for words in left_out:
+        _warn(evidence, words)
     if not unread:
         _warn_of_missing(evidence, success)
     about = _metadata(evidence.job or manifest, success, folder, finite)
@@ -87,6 +90,11 @@ def write_outputs(
         reason = success.no_export or unread or "training reported no export"
         about["no_export"] = cut(printing.printable(reason), _LONGEST_REASON)
     outputs.model.metadata.update(about)
+    if not (finite or left_out):
+        left_out = [unread or "Training reported no metric that is a finite number."]
+    if left_out:
+        words = printing.printable(" ".join(left_out))
+        outputs.metrics.metadata["left_out"] = cut(words, _LONGEST_REASON)
     outputs.metrics.metadata.update(finite)
     # Without a file the KFP UI shows an error in the place of the artifact's content.
     write(outputs.metrics, json.dumps(finite, ensure_ascii=False, indent=2))
@@ -173,23 +181,24 @@ def _warn_of_missing(evidence: Evidence, success: Success) -> None:
         _warn(evidence, f"Nothing was exported: {success.no_export}")
 
 
-def _warn_of_metrics(
-    evidence: Evidence, success: Success, kept: Mapping[str, float], folder: Location
-) -> None:
+def _left_out(success: Success, kept: Mapping[str, float], folder: Location) -> list[str]:
+    """Say of each reported metric that is not kept why it is not."""
+    words = []
     for name in sorted(set(success.metrics) - set(kept)):
         value, shown = success.metrics[name], name if name.isprintable() else repr(name)
         if math.isfinite(value):
-            _warn(evidence, f"Metric {name!r} is left out: that name cannot be shown.")
+            words.append(f"Metric {name!r} is left out: that name cannot be shown.")
         else:
-            _warn(evidence, f"Metric {shown} ended as {value}: training diverged.")
-    for name in success.no_numbers:
-        _warn(evidence, f"Metric {name!r} is left out: its value is no number.")
+            words.append(f"Metric {shown} ended as {value}: training diverged.")
+    words += [
+        f"Metric {name!r} is left out: its value is no number." for name in success.no_numbers
+    ]
     if success.left_out:
-        _warn(
-            evidence,
+        words.append(
             f"{counted(success.left_out, 'metric')} did not fit into the termination message; all "
-            f"are in {folder.uri}/metrics.json.",
+            f"are in {folder.uri}/metrics.json."
         )
+    return words
 
 
 def _short_form(success: Success) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from kfp_pytorch.launcher.runtime.printing import log
 # What stands for no threshold: KFP has no default that is null, and JSON no infinity.
 NO_MINIMUM = -1e308
 NO_MAXIMUM = 1e308
+_DIVERGED = "A metric whose last value was not a finite number is left out: then training diverged."
 
 
 class MetricRefused(StepError):
@@ -77,24 +78,26 @@ def _value(metadata: Mapping[str, Any], name: str) -> float:
             "reports it must do so as a number."
         )
     there = ", ".join(f"{key} = {value:g}" for key, value in sorted(numbers.items())) or "none"
-    if not numbers:
-        raise MetricRefused(
-            f"There is no metric {name!r}; there are: none. A script reports them with `from "
-            f"kfp_pytorch.training import script`: script.report({{{name!r}: …}}, step=…); "
-            f"{SCRIPT_GUIDE} shows it. One whose last value was not a finite number is left out: "
-            "then training diverged."
-        )
     if name not in numbers:
-        raise MetricRefused(
-            f"There is no metric {name!r}; there {'is' if len(numbers) == 1 else 'are'}: {there}. "
-            "A metric whose last value was not a finite number is left out: then training diverged."
-        )
+        # The step that trained says what it had to leave out.
+        left_out = str((metadata or {}).get("left_out") or "")
+        more = [left_out, _DIVERGED] if numbers else [left_out or _DIVERGED, _reports(name)]
+        are = "is" if len(numbers) == 1 else "are"
+        words = f"There is no metric {name!r}; there {are}: {there}."
+        raise MetricRefused(" ".join(filter(None, [words, *more])))
     if not math.isfinite(numbers[name]):
         raise MetricRefused(
             f"{name} is {numbers[name]}, which passes no threshold: training diverged. The "
             f"metrics are: {there}."
         )
     return numbers[name]
+
+
+def _reports(name: str) -> str:
+    return (
+        "A script reports metrics with `from kfp_pytorch.training import script`: "
+        f"script.report({{{name!r}: …}}, step=…); {SCRIPT_GUIDE} shows it."
+    )
 
 
 def _refused(name: str, value: float, words: str, threshold: float) -> MetricRefused:

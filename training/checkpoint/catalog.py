@@ -14,6 +14,7 @@ A folder with no `meta.json` is incomplete.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -24,7 +25,7 @@ from typing import Any
 
 from kfp_pytorch.training.errors import CheckpointError, StorageError
 from kfp_pytorch.training.storage import job_folder
-from kfp_pytorch.training.storage.job_folder import Folder, LocalFolder, sha256
+from kfp_pytorch.training.storage.job_folder import Folder, LocalFolder, open_folder, sha256
 
 LOG = logging.getLogger("kfp_pytorch.training")
 FORMAT = "kfp-pytorch-checkpoint"
@@ -93,6 +94,18 @@ def newest_step(folder: Folder) -> int | None:
     """The step of the newest complete checkpoint, without a look at its content; or None."""
     names = _complete_names(folder)
     return _step(names[-1]) if names else None
+
+
+def known_step(uri: str) -> dict[str, int | None]:
+    """The newest complete checkpoint of a job's folder, for a `failure_message`.
+
+    Empty where it is not known: an object store, which may be what failed, is not asked.
+    """
+    with contextlib.suppress(StorageError):
+        folder = open_folder(uri)
+        if isinstance(folder, LocalFolder):
+            return {"checkpoint": newest_step(folder)}
+    return {}
 
 
 def discard(folder: Folder, step: int) -> None:

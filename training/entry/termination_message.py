@@ -83,8 +83,13 @@ def _with_extras(message: dict[str, Any], result: Mapping[str, Any], limit: int)
             curves, points = dict(list(curves.items())[: len(curves) // 2]), MAX_POINTS
 
 
-def failure_message(failure: Failure, limit: int = TERMINATION_MESSAGE_LIMIT) -> str:
-    """The message of a failed training: JSON of at most `limit` bytes of UTF-8."""
+def failure_message(
+    failure: Failure, limit: int = TERMINATION_MESSAGE_LIMIT, **known: int | None
+) -> str:
+    """The message of a failed training: JSON of at most `limit` bytes of UTF-8.
+
+    `known`: where that is known, `checkpoint`: the newest one's step, or None if there is none.
+    """
     message = failure.message
     # The marks under lines say less than the lines for which there would be no room.
     traceback = re.sub(r"\n[ ~^]+(?=\n)", "", failure.traceback)
@@ -99,7 +104,7 @@ def failure_message(failure: Failure, limit: int = TERMINATION_MESSAGE_LIMIT) ->
             "message": message,
             "traceback": traceback,
         }
-        text = _text({"version": MESSAGE_VERSION, "status": "failed", "error": error})
+        text = _text({"version": MESSAGE_VERSION, "status": "failed", **known, "error": error})
         over = len(text.encode()) - limit
         if over <= 0:
             return text

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from kfp_pytorch.launcher.constants import OUTPUT_ENV
+from kfp_pytorch.training.checkpoint import catalog
 from kfp_pytorch.training.entry.rank_records import Failure
 from kfp_pytorch.training.entry.termination_message import (
     failure_message,
@@ -49,6 +51,10 @@ def leave(error: BaseException) -> None:
     with _locked(path):
         if not _has_failure_of_this_start(path):
             write_message(failure_message(failure))
+            # To read the folder may take a while.
+            output = os.environ.get(OUTPUT_ENV, "").strip()
+            if output and (known := catalog.known_step(output)):
+                write_message(failure_message(failure, **known))
 
 
 @contextlib.contextmanager

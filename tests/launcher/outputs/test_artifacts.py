@@ -97,7 +97,7 @@ def test_what_no_metric_can_be_is_left_out_and_said(step: Step) -> None:
     pod = {"metadata": {"name": "p"}, "status": status}
     step.write(read_messages([pod]).success)
     kept = {"accuracy", "huge", "whole", "minus", "Präzision @1"}
-    assert step.metrics.metadata.keys() == kept
+    assert step.metrics.metadata.keys() == {*kept, "left_out"}
     assert {f"metric_{name}" for name in kept} <= step.model.metadata.keys()
     notes = " ".join(step.evidence.notes)
     assert all(repr(name) in notes for name in said.keys() - kept)
@@ -109,6 +109,8 @@ def test_metrics_that_are_not_finite_are_left_out_and_said(
 ) -> None:
     metrics = {"accuracy": 0.5, "loss": math.nan, "best": math.inf, "worst": -math.inf}
     step.write(Success("p", metrics, export=EXPORT))
+    left_out = step.metrics.metadata.pop("left_out")
+    assert "Metric loss ended as nan: training diverged. Metric worst" in left_out
     assert step.metrics.metadata == {"accuracy": 0.5}
     said = capsys.readouterr().out
     assert "Metric loss ended as nan: training diverged" in said
@@ -160,7 +162,9 @@ def test_a_container_that_said_nothing_still_gives_every_artifact(step: Step) ->
         "no_export": "training reported no export",
     }
     assert json.loads(Path(step.model.path).read_text()) == {"model": {}, "samples": []}
-    assert step.metrics.metadata == {}
+    assert step.metrics.metadata == {
+        "left_out": "Training reported no metric that is a finite number."
+    }
     assert "reported no curves" in Path(step.curves.path).read_text()
     assert "wrote no message of its own" in Path(step.report.path).read_text()
 
@@ -178,6 +182,7 @@ def test_a_message_that_is_not_understood_is_not_passed_over(step: Step, message
     for words in ("of j-1-master-0 was not understood", "2,048 bytes", repr(message[:40])):
         assert words in note
     assert step.model.metadata["no_export"] == note
+    assert step.metrics.metadata == {"left_out": note}
 
 
 CURVES = {"loss": ((0.0, 2.3),)}
@@ -221,6 +226,7 @@ def test_metrics_that_did_not_fit_are_counted_and_found(step: Step) -> None:
     step.write(Success("p", {"a": 1.0}, export=EXPORT, curves=CURVES, left_out=12))
     said = "12 metrics did not fit into the termination message; all are in"
     assert step.evidence.notes == [f"{said} pvc://kfp-pytorch/j-1/metrics.json."]
+    assert step.metrics.metadata == {"a": 1.0, "left_out": step.evidence.notes[0]}
     assert "12 metrics did not fit" in Path(step.report.path).read_text()
 
 

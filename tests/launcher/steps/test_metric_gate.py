@@ -64,6 +64,18 @@ def test_a_run_without_metrics_is_told_how_training_reports_them() -> None:
         run(dsl.Metrics(), metric="accuracy", minimum=0.9, maximum=NO_MAXIMUM)
 
 
+def test_metrics_that_the_training_step_left_out_are_not_called_unreported() -> None:
+    words = "12 metrics did not fit into the termination message; all are in s3://b/metrics.json."
+    said = refused("f1", 0.9, accuracy=0.9, left_out=words)
+    assert said.startswith(f"There is no metric 'f1'; there is: accuracy = 0.9. {words}")
+    assert "script.report(" not in said
+
+
+def test_why_nothing_is_known_of_the_metrics_is_said() -> None:
+    words = "The result of training is not known: its pods were gone before their end was seen."
+    assert words in refused("accuracy", 0.9, left_out=words)
+
+
 def test_whole_numbers_from_ml_metadata_count() -> None:
     assert gate("epochs", 3, epochs=5) == 5.0
 

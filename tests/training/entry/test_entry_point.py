@@ -171,6 +171,17 @@ def test_a_stop_is_143_whichever_pod_was_asked(tmp_path, conclude, here):
     assert error["type"] == "Terminated"
 
 
+def test_a_failure_names_the_newest_checkpoint(tmp_path, conclude):
+    conclude()
+    message = tmp_path / "termination"
+    assert json.loads(message.read_text())["checkpoint"] is None
+    checkpoint = tmp_path / "job" / "checkpoints" / "step-00000026"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "meta.json").write_text("{}")
+    conclude()
+    assert json.loads(message.read_text())["checkpoint"] == 26
+
+
 def test_an_agent_that_left_nothing_is_a_failure_all_the_same(conclude):
     code, error = conclude()
     assert code == 1

@@ -19,6 +19,12 @@ def test_an_exception_is_left_with_its_traceback_and_does_what_it_did_before(run
     assert job.metrics()["curves"]["loss"] == [[1, 1.0]]
 
 
+def test_a_failure_says_whether_there_is_a_checkpoint_to_resume_from(run):
+    assert run(FAILS, code=1).message()["checkpoint"] is None
+    saves = "open('state', 'w').close()\nscript.save_checkpoint_files('state', 5)\n"
+    assert run(saves + FAILS, code=1).message()["checkpoint"] == 5
+
+
 def test_of_the_ranks_of_a_node_the_first_that_fails_is_left(run_torch):
     job = run_torch(
         """
