@@ -152,7 +152,7 @@ def _write(failure: Failure, output: str) -> None:
     write_message(failure_message(failure))
     # To read the folder may take a while.
     if output and (known := catalog.known_step(output)):
-        write_message(failure_message(failure, **known))
+        write_message(failure_message(failure, known))
 
 
 def _of_agent(code: int) -> Failure:

@@ -84,13 +84,15 @@ def _with_extras(message: dict[str, Any], result: Mapping[str, Any], limit: int)
 
 
 def failure_message(
-    failure: Failure, limit: int = TERMINATION_MESSAGE_LIMIT, **known: int | None
+    failure: Failure,
+    known: Mapping[str, int | None] | None = None,
+    limit: int = TERMINATION_MESSAGE_LIMIT,
 ) -> str:
     """The message of a failed training: JSON of at most `limit` bytes of UTF-8.
 
     `known`: where that is known, `checkpoint`: the newest one's step, or None if there is none.
     """
-    message = failure.message
+    message, known = failure.message, known or {}
     # The marks under lines say less than the lines for which there would be no room.
     traceback = re.sub(r"\n[ ~^]+(?=\n)", "", failure.traceback)
     # A traceback ends with the message, which is needed only once.

@@ -54,7 +54,7 @@ def leave(error: BaseException) -> None:
             # To read the folder may take a while.
             output = os.environ.get(OUTPUT_ENV, "").strip()
             if output and (known := catalog.known_step(output)):
-                write_message(failure_message(failure, **known))
+                write_message(failure_message(failure, known))
 
 
 @contextlib.contextmanager
