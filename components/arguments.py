@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from numbers import Integral, Real
 from typing import Any
 
-from kfp.dsl.for_loop import Collected
+from kfp.dsl.for_loop import Collected, LoopArgumentVariable
 from kfp.dsl.pipeline_channel import OneOfMixin, PipelineChannel, PipelineParameterChannel
 from kfp.dsl.pipeline_task import PipelineTask
 from kfp.dsl.structures import InputSpec
@@ -19,24 +20,43 @@ from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import readers
 from kfp_pytorch.launcher.text import cut
 
+
+def _string(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        raise InputError(f"{name} must be a string, not {value}.")
+    return readers.rendered(name, value)
+
+
 # By the declared type, what reads a value.
 _READERS: dict[str, Callable[[str, Any], Any]] = {
-    "STRING": readers.rendered,
+    "STRING": _string,
     "NUMBER_INTEGER": functools.partial(readers.integer, minimum=-(2**31)),
     "NUMBER_DOUBLE": readers.number,
     "BOOLEAN": readers.boolean,
     "LIST": readers.sequence,
     "STRUCT": readers.mapping,
 }
+_NUMBERS = ("NUMBER_INTEGER", "NUMBER_DOUBLE")
 # Unset, these have a value of their own.
 _WITH_EMPTY = {"STRING", "LIST", "STRUCT"}
 # Of the lists the command lines.
 _COMMANDS = {"command"}
+# Lists and dicts of texts, numbers and truth values.
+_OF_SCALARS = {
+    *("command", "args", "hyperparameters", "image_pull_secrets", "dataset_names"),
+    *("labels", "annotations", "node_selector", "headers"),
+}
 # Its value may hold secrets, so no message shows it.
 _CONFIDENTIAL = "env"
 _SHOWN = 200
 # What KFP turns into a value of the run, in a text. Its own pattern finds no artifact.
 _CHANNEL = re.compile(r"\{\{channel:task=([^;]*);name=([^;]*);type=(.*?);\}\}")
+# In the name of a part of a loop's item.
+_PART = LoopArgumentVariable.SUBVAR_NAME_DELIMITER
+_OF_ITS_OWN = (
+    "Put this task into a pipeline of its own (@dsl.pipeline), pass it to that, and put its "
+    "parameter here."
+)
 _TASK_AS_TEXT = f"<{PipelineTask.__module__}.{PipelineTask.__qualname__} object"
 
 
@@ -106,9 +126,9 @@ def _argument(name: str, value: Any, declared: InputSpec | None) -> Any:
         return value
     if not is_parameter_type(declared.type):
         return _artifact(name, value)
-    if isinstance(value, PipelineChannel):
-        return value
     kind = get_parameter_type_name(declared.type)
+    if isinstance(value, PipelineChannel):
+        return f"{value}" if kind == "STRING" and _is_number(value) else value
     plain = _plain(name, value)
     if kind not in _WITH_EMPTY:
         if isinstance(plain, str) and _CHANNEL.search(plain):
@@ -117,8 +137,32 @@ def _argument(name: str, value: Any, declared: InputSpec | None) -> Any:
             return declared.default
     if kind == "STRUCT" and not isinstance(plain, dict):
         raise InputError(f'{name} is {_shown(name, value)}; write a dict, {{"key": "value"}}.')
-    read = readers.words if kind == "LIST" and name in _COMMANDS else _READERS[kind]
-    return read(name, plain)
+    if kind == "LIST" and isinstance(value, os.PathLike):
+        plain = [plain]
+    read = readers.words if name in _COMMANDS else _READERS[kind]
+    found = read(name, plain)
+    if name in _OF_SCALARS:
+        _check_scalars(name, found)
+    return found
+
+
+def _check_scalars(name: str, value: Any) -> None:
+    """Refuses a list or dict in one of texts, numbers and truth values."""
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(item, dict | list):
+            of = f"{name}[{key!r}]"
+            raise InputError(
+                f"{of} must be a string, a number or true/false, not {_shown(name, item)}."
+            )
+
+
+def _is_number(channel: PipelineChannel) -> bool:
+    """Whether it is a number, for which KFP takes a text with just it."""
+    # KFP compiles none of these within a text.
+    if isinstance(channel, OneOfMixin | Collected | LoopArgumentVariable):
+        return False
+    kind = channel.channel_type
+    return is_parameter_type(kind) and get_parameter_type_name(kind) in _NUMBERS
 
 
 def _artifact(name: str, value: Any) -> Any:
@@ -152,7 +196,7 @@ def _plain(name: str, value: Any) -> Any:
         case Integral():
             return int(value)
         case Real():
-            return float(value)
+            return _finite(name, float(value))
         case list() | tuple():
             return [_plain(f"{name}[{i}]", item) for i, item in enumerate(value)]
         case Mapping():
@@ -164,13 +208,18 @@ def _plain(name: str, value: Any) -> Any:
     raise InputError(f"{name} is {_shown(name, value)}, which no JSON holds.")
 
 
+def _finite(name: str, number: float) -> float:
+    if not math.isfinite(number):
+        raise InputError(f"{name} is {number}, which no JSON holds; write it as a string.")
+    return number
+
+
 def _within(name: str, channel: PipelineChannel) -> PipelineChannel:
     """Returns what the run makes, which is within a dict or list, if KFP can put it there."""
     if isinstance(channel, OneOfMixin | Collected):
         kind = type(channel).__name__.removesuffix("Parameter").removesuffix("Artifact")
         raise InputError(
-            f"{name} is a dsl.{kind}, which KFP puts into no dict or list. Put this task into a "
-            "pipeline of its own (@dsl.pipeline), pass it to that, and put its parameter here."
+            f"{name} is a dsl.{kind}, which KFP puts into no dict or list. {_OF_ITS_OWN}"
         )
     _check_type(name, channel.task_name, channel.name, channel.channel_type)
     return channel
@@ -186,6 +235,11 @@ def _text(name: str, text: str) -> str:
 
 def _check_type(name: str, task: str | None, output: str, kind: Any) -> None:
     what = _made(task, output)
+    if _PART in output:
+        raise InputError(
+            f"{name} holds the part {output.rpartition(_PART)[2]!r} of a loop's item, which KFP "
+            f"hands on only as the whole of an input. {_OF_ITS_OWN}"
+        )
     if not is_parameter_type(kind):
         raise InputError(
             f"{name} holds {what}, an artifact, and KFP would hand on no value. Pass it "

@@ -18,8 +18,10 @@ from typing import Any
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.text import cut
 
-# Words that mean something to a shell alone.
+# Words that mean something to a shell alone, and what it puts something else for in a word.
 _SHELL = re.compile(r"\d*[<>|&;]+[<>|&;\d]*|[^{}]*;")
+_EXPANDED = re.compile(r"\$[\w({]|`")
+_SETTING = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 # Integers up to here are exact in JSON's numbers.
 _EXACT = 2**53
@@ -161,18 +163,24 @@ def sequence(name: str, value: Any) -> list[Any]:
 
 def words(name: str, value: Any) -> list[Any]:
     """Read a command line: a list, or a text, which is split as a shell splits it."""
-    if is_unset(value) or not isinstance(value, str):
+    if is_unset(value) or not isinstance(value, str) or value.startswith("["):
         return sequence(name, value)
     try:
         found = shlex.split(value.replace("\\\n", " "))
     except ValueError as error:
         raise InputError(f"{name} is {value!r}, which no shell could read: {error}.") from None
     for word in found:
-        if _SHELL.fullmatch(word):
+        if _SHELL.fullmatch(word) or _EXPANDED.search(word):
             raise InputError(
                 f"{name} is {value!r}; no shell runs it, which {word!r} needs. Write "
-                f'["sh", "-c", {json.dumps(value)}], for an image that has sh.'
+                f'["sh", "-c", {json.dumps(value)}], for an image that has sh, or a list of the '
+                "words, each of which stays as it is."
             )
+    if found and _SETTING.fullmatch(found[0]):
+        raise InputError(
+            f"{name} is {value!r}; no shell runs it, which {found[0]!r} needs: put variables into "
+            "env."
+        )
     return found
 
 

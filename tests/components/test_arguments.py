@@ -9,6 +9,7 @@ import pytest
 from google.protobuf import json_format
 from kfp import dsl
 
+from kfp_pytorch.cli.packages import references
 from kfp_pytorch.components import kserve_deploy, kserve_predict, metric_gate, pytorch_job
 
 component = dsl.component(base_image="python", install_kfp_package=False)
@@ -27,6 +28,11 @@ def table() -> dict:
 @component
 def count() -> int:
     return 1
+
+
+@component
+def listed() -> list:
+    return []
 
 
 class Color(enum.StrEnum):
@@ -67,7 +73,10 @@ def constants(call: Any, **arguments: Any) -> dict[str, Any]:
         ({"image_pull_secrets": "registry"}, {"image_pull_secrets": ["registry"]}),
         ({"output_uri": Path("/data")}, {"output_uri": "/data"}),
         ({"name": Color.RED}, {"name": "red"}),
-        ({"hyperparameters": {"size": (1, 2)}}, {"hyperparameters": {"size": [1, 2]}}),
+        ({"command": Path("/my scripts/a.py")}, {"command": ["/my scripts/a.py"]}),
+        ({"args": Path("/my data")}, {"args": ["/my data"]}),
+        ({"env": {"N": 3, "X": Path("/x")}}, {"env": {"N": 3, "X": "/x"}}),
+        ({"tolerations": ({"key": "gpu"},)}, {"tolerations": [{"key": "gpu"}]}),
         ({"namespace": None, "num_nodes": None}, {}),
         ({"num_nodes": ""}, {"num_nodes": 1}),
     ],
@@ -101,12 +110,19 @@ def test_every_component_takes_them() -> None:
         ({"command": "python a.py > log"}, "which '>' needs"),
         ({"command": "python a.py; date"}, "which 'a.py;' needs"),
         ({"command": "python 'a"}, "No closing quotation"),
+        ({"command": "python $HOME/a.py"}, "which '$HOME/a.py' needs. Write [\"sh\""),
+        ({"command": "A=1 python a.py"}, "which 'A=1' needs: put variables into env"),
+        ({"command": '["python"]'}, "command must be a list, such as"),
+        ({"command": [["python"]]}, "command[0] must be a string, a number or true/false, not ['p"),
+        ({"nproc_per_node": True}, "nproc_per_node must be a string, not True"),
         ({"args": "--epochs 3"}, "write a list: ['--epochs', '3'] or ['--epochs 3']"),
         ({"args": 3}, "args must be a list"),
         ({"args": {"lr"}}, "args is {'lr'} (a set), which no JSON holds"),
         ({"hyperparameters": "lr=1"}, "hyperparameters is 'lr=1' (a str); write a dict"),
         ({"hyperparameters": {"lr": None}}, "hyperparameters['lr'] is None"),
         ({"hyperparameters": {1: 2}}, "hyperparameters has the key 1"),
+        ({"hyperparameters": {"size": (1, 2)}}, "hyperparameters['size'] must be a string, a numb"),
+        ({"hyperparameters": {"lr": float("nan")}}, "hyperparameters['lr'] is nan"),
         ({"labels": {"a": {"b": object}}}, "labels['a']['b'] is <class 'object'> (a type)"),
         ({"namespace": ["a"]}, "namespace must be a string"),
         ({"cpu": dsl.Dataset}, "cpu is"),
@@ -149,6 +165,22 @@ def test_what_the_run_makes_stays_as_it_is() -> None:
     assert inputs["command"]["runtimeValue"]["constant"] == ["python", "train.py", "--n", place]
     hyperparameters = inputs["hyperparameters"]["runtimeValue"]["constant"]
     assert hyperparameters == {"n": place, "text": f"n-{place}"}
+
+
+def test_a_number_of_the_run_is_taken_where_a_text_is_wanted() -> None:
+    @dsl.pipeline(name="p")
+    def pipeline(processes: int = 2, memory: float = 1e9) -> None:
+        pytorch_job(image="i", nproc_per_node=processes, cpu=count().output, memory=memory)
+        with dsl.ParallelFor([1, 2]) as each:
+            pytorch_job(image="i", nproc_per_node=each)
+
+    spec = json_format.MessageToDict(pipeline.pipeline_spec)
+    inputs = spec["root"]["dag"]["tasks"]["pytorch-job"]["inputs"]["parameters"]
+    made = {name: inputs[name]["runtimeValue"]["constant"] for name in ("cpu", "memory")}
+    place = "{{{{$.inputs.parameters['pipelinechannel--{}']}}}}"
+    assert made == {"cpu": place.format("count-Output"), "memory": place.format("memory")}
+    assert inputs["nproc_per_node"]["runtimeValue"]["constant"] == place.format("processes")
+    assert references.problem(spec) == ""
 
 
 def test_one_artifact_or_a_dict_of_them_reach_the_job_with_their_names() -> None:
@@ -209,6 +241,42 @@ def test_what_kfp_would_lose_within_a_dict_is_refused_with_the_way_out(
         tasks(lambda: pytorch_job(image="i", **{where: {"x": value()}}))
     assert said in str(raised.value)
     assert f"{where}['x']" in str(raised.value)
+
+
+@pytest.mark.parametrize("items", [lambda: [{"lr": 0.1}], lambda: listed().output])
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (lambda part: {"hyperparameters": {"a": {"b": [part]}}}, "hyperparameters['a']['b'][0]"),
+        (lambda part: {"env": {"LR": part}}, "env['LR']"),
+        (lambda part: {"args": [f"--lr={part}"]}, "args[0]"),
+        (lambda part: {"name": f"lr-{part}"}, "name"),
+    ],
+)
+def test_a_part_of_a_loops_item_is_refused_but_as_the_whole_of_an_input(
+    items: Any, given: Callable[[Any], Any], named: str
+) -> None:
+    def body() -> None:
+        with dsl.ParallelFor(items()) as item:
+            pytorch_job(image="i", **given(item.lr))
+
+    with pytest.raises(TypeError) as raised:
+        tasks(body)
+    assert f"{named} holds the part 'lr' of a loop's item" in str(raised.value)
+    assert "a pipeline of its own (@dsl.pipeline)" in str(raised.value)
+
+
+def test_a_part_of_a_loops_item_reaches_a_dict_through_a_pipeline_of_its_own() -> None:
+    @dsl.pipeline(name="one")
+    def one(lr: float) -> None:
+        pytorch_job(image="i", hyperparameters={"lr": lr})
+
+    @dsl.pipeline(name="p")
+    def pipeline() -> None:
+        with dsl.ParallelFor([{"lr": 0.1}]) as item:
+            one(lr=item.lr)
+
+    assert references.problem(json_format.MessageToDict(pipeline.pipeline_spec)) == ""
 
 
 def test_outputs_of_branches_and_loops_are_refused_within_a_dict() -> None:
