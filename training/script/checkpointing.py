@@ -7,7 +7,6 @@ part of them with torch.distributed.checkpoint, and `state.pt` has all else.
 from __future__ import annotations
 
 import io
-import operator
 import os
 import re
 from collections import OrderedDict
@@ -150,12 +149,12 @@ def save_checkpoint(state: Any, step: int, *, keep: int = 2) -> None:
         keep: How many of the newest are kept.
 
     Raises:
-        TypeError: The state has an object that could not be loaded again.
+        TypeError: The state has an object that could not be loaded again, or the step is no whole
+            number.
         ValueError: The step is below 0, or nothing would be kept.
         StorageError: The job's folder cannot be written to.
     """
-    step, state = operator.index(step), _stated(state)
-    check(step, keep)
+    step, state = check(step, keep), _stated(state)
     sharded = any(place.is_sharded(value) for _, value in _leaves(state))
     folder, path = place.job_folder(), catalog.path_of(step)
     if sharded or place.rank() == 0:
@@ -179,10 +178,11 @@ def save_checkpoint(state: Any, step: int, *, keep: int = 2) -> None:
     tensor_files.write(folder, path, tensors, _group(), commit)
 
 
-def check(step: int, keep: int) -> None:
-    """Raises ValueError: no checkpoint can be of this step, or nothing would be kept."""
-    if step < 0 or keep < 1:
-        raise ValueError(f"step is {step} and must not be below 0; keep is {keep}, at least 1")
+def check(step: Any, keep: int) -> int:
+    """The step. Raises TypeError, ValueError: it cannot be one, or nothing would be kept."""
+    if keep < 1:
+        raise ValueError(f"keep is {keep} and must be at least 1")
+    return place.whole_step(step)
 
 
 def begin(step: int) -> None:
@@ -192,11 +192,15 @@ def begin(step: int) -> None:
 
 
 def complete(step: int, keep: int, files: dict[str, dict[str, Any]]) -> None:
-    """Completes a checkpoint whose files are written, and deletes the older ones."""
+    """Completes a checkpoint whose files are written, and deletes what it makes out of date.
+
+    Those of later steps, too: they are of a training that was given up for this one.
+    """
     # A start that resumes here continues the curves up to here.
     reports().write()
     about = {"world_size": place.world_size(), "versions": {"kfp-pytorch": __version__}}
     catalog.complete(place.job_folder(), step, about, files)
+    catalog.discard_after(place.job_folder(), step)
     catalog.prune(place.job_folder(), keep)
 
 
@@ -216,16 +220,17 @@ def _check_loadable(state: Any) -> None:
     import torch
 
     file = io.BytesIO()
-    torch.save(_mapped(state, lambda _, v: None if isinstance(v, torch.Tensor) else v), file)
-    file.seek(0)
     try:
+        torch.save(_mapped(state, lambda _, v: None if isinstance(v, torch.Tensor) else v), file)
+        file.seek(0)
         torch.load(file, weights_only=True)
     except Exception as error:
         found = _REFUSED.search(str(error))
         raise TypeError(
-            f"the state has {found[1] if found else 'an object'}, which torch.load refuses with "
-            "weights_only=True: save numbers, texts, tensors, and dictionaries, lists and "
-            "tuples of them (float(x) of a number of NumPy, vars(x) of arguments)"
+            f"the state has {found[1] if found else 'an object'}, which cannot be saved and loaded "
+            "with weights_only=True: save numbers, texts, tensors, and dictionaries, lists and "
+            "tuples of them (float(x) of a number of NumPy, torch.from_numpy(x) of an array, "
+            "vars(x) of arguments)"
         ) from error
 
 

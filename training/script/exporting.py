@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -77,12 +78,13 @@ def export(
 
     while type(model).__name__ in _WRAPPERS:
         model = getattr(model, _WRAPPERS[type(model).__name__])
+    about = _checked({**_longest(dynamic or {}), **(preprocessing or {})})
     name, batch = _input(model, example_inputs)
-    by_name = isinstance(example_inputs, Mapping)
+    by_name = name if isinstance(example_inputs, Mapping) else ""
     plain = _copied(model)
     with torch.no_grad():
-        key, answer = _chosen(plain(**{name: batch}) if by_name else plain(batch), output)
-        program = _traced(_served(plain, name if by_name else "", key), batch, dynamic or {})
+        key, answer = _chosen(_answer(plain, batch, by_name), output)
+        program = _traced(_served(plain, by_name, key), batch, dynamic or {})
     inputs = {"name": name, "shape": _sizes(batch.shape, {0, *(dynamic or {})})}
     outputs = {"name": output or key or "output", "shape": _output_sizes(program, answer, batch)}
     labels = [str(label) for label in classes]
@@ -96,7 +98,6 @@ def export(
         [{**outputs, "datatype": _datatype("output", answer)}],
         labels,
     )
-    about = {**_longest(dynamic or {}), **(preprocessing or {})}
     result.keep_export(
         exports.publish(
             folder, program, lambda loaded: _samples(loaded, batch, bool(labels)), short, about
@@ -110,10 +111,20 @@ def _input(model: nn.Module, given: Any) -> tuple[str, Tensor]:
     """The name of the model's input, and the first examples."""
     import torch
 
+    if not isinstance(model, torch.nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        raise ExportError(
+            f"the model is a {type(model).__name__}, and torch.export takes a torch.nn.Module that "
+            "is not of torch.jit: export the one that it was made of"
+        )
     names = [*given] if isinstance(given, Mapping) else []
     values = list(given.values()) if isinstance(given, Mapping) else given
-    tensors = [values] if isinstance(values, torch.Tensor) else list(values)
-    if len(tensors) != 1 or not isinstance(tensors[0], torch.Tensor):
+    tensors = [*values] if isinstance(values, (list, tuple)) else [values]
+    if strange := [each for each in tensors if not isinstance(each, torch.Tensor)]:
+        raise ExportError(
+            f"the example input is a {type(strange[0]).__name__} and must be a tensor: "
+            "torch.as_tensor(x) makes one of an array or of numbers"
+        )
+    if len(tensors) != 1:
         raise ExportError(
             f"there are {len(tensors)} example inputs ({', '.join(names) or 'without names'}), and "
             "the predictor serves models of one tensor: wrap the model in a torch.nn.Module that "
@@ -136,8 +147,12 @@ def _input(model: nn.Module, given: Any) -> tuple[str, Tensor]:
 
 def _copied(model: nn.Module) -> nn.Module:
     """A copy for evaluation whose tensors are on the CPU. Raises ExportError: they are sharded."""
+    import torch
     from torch import nn
 
+    # What a module keeps that is no weight, such as its last loss, may be on another device, too.
+    kept = [each for module in model.modules() for each in vars(module).values()]
+    tensors = [each for each in kept if isinstance(each, torch.Tensor)]
     memo: dict[int, Any] = {}
     for tensor in (*model.parameters(), *model.buffers()):
         if hasattr(tensor, "ds_tensor") or place.is_sharded(tensor):
@@ -145,17 +160,41 @@ def _copied(model: nn.Module) -> nn.Module:
                 "the model's weights are sharded over the ranks: load them whole into a model of "
                 "its own, as of script.latest_checkpoint().load(), and export that"
             )
-        whole = tensor.detach().to("cpu")
-        is_weight = isinstance(tensor, nn.Parameter)
-        memo[id(tensor)] = nn.Parameter(whole, requires_grad=False) if is_weight else whole
-    # A module of Lightning refers to its trainer, and by that to data and loggers.
-    memo[id(getattr(model, "_trainer", None))] = None
     try:
+        for tensor in (*tensors, *model.parameters(), *model.buffers()):
+            whole = tensor.detach().to("cpu")
+            is_weight = isinstance(tensor, nn.Parameter)
+            memo[id(tensor)] = nn.Parameter(whole, requires_grad=False) if is_weight else whole
+        # A module of Lightning refers to its trainer, and by that to data and loggers.
+        memo[id(getattr(model, "_trainer", None))] = None
         return copy.deepcopy(model, memo).eval()
     except Exception as error:
         raise ExportError(
             f"the model cannot be copied ({type(error).__name__}: {error}): export a "
             "torch.nn.Module that has the weights and nothing else"
+        ) from error
+
+
+def _checked(about: dict[str, Any]) -> dict[str, Any]:
+    """What is told of the input. Raises ExportError: JSON cannot have it."""
+    try:
+        json.dumps(about, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ExportError(
+            f"preprocessing cannot be written as JSON ({error}): give texts, finite numbers, and "
+            "lists and dictionaries of them; x.tolist() makes them of an array"
+        ) from error
+    return about
+
+
+def _answer(model: nn.Module, batch: Tensor, by_name: str) -> Any:
+    """What a copy of the model makes of the examples. Raises ExportError: it fails."""
+    try:
+        return model(**{by_name: batch}) if by_name else model(batch)
+    except Exception as error:
+        raise ExportError(
+            f"the model, in evaluation mode and on the CPU, fails for the example input of the "
+            f"shape {list(batch.shape)} ({type(error).__name__}: {error})"
         ) from error
 
 

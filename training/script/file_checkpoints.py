@@ -29,10 +29,11 @@ def save_checkpoint_files(path: str | os.PathLike[str], step: int, *, keep: int 
 
     Raises:
         FileNotFoundError: There is no file.
+        TypeError: The step is no whole number.
         ValueError: The step is below 0, or nothing would be kept.
         StorageError: The job's folder cannot be written to.
     """
-    checkpointing.check(step, keep)
+    step = checkpointing.check(step, keep)
     if place.rank() != 0:
         return
     given = Path(path)

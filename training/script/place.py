@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 import os
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from kfp_pytorch.training.errors import ConfigError
 from kfp_pytorch.training.storage.job_folder import Folder, open_folder
 
 OUTSIDE = "kfp-pytorch-output"
+# The largest that TensorBoard takes.
+_MOST_STEPS = 2**63 - 1
 # Types of tensors whose parts several ranks have.
 _SHARDED = {"DTensor", "ShardedTensor"}
 # What torch.distributed said of this process: it is also known after the group is destroyed.
@@ -65,14 +68,14 @@ def dataset(name: str = "") -> str:
                 f"{DATASET_ENV} to a path or URI"
             )
         return found
-    known: dict[str, dict[str, Any]] = json.loads(os.environ.get(DATASETS_ENV) or "{}")
+    known = _datasets()
     if name not in known:
         there = ", ".join(known) or "none"
         raise ConfigError(
             f"this job has no data set {name!r}, there is {there}: give it to pytorch_job by this "
             f'name, or outside of a job set {DATASETS_ENV} to {{"{name}": {{"uri": "PATH"}}}}'
         )
-    return str(known[name]["uri"])
+    return known[name]
 
 
 @functools.cache
@@ -84,6 +87,17 @@ def job_folder() -> Folder:
     return opened
 
 
+def whole_step(step: Any) -> int:
+    """A step of any type that counts. Raises TypeError, ValueError: no step has this number."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise TypeError(f"step is {step!r} and must be a whole number; see int()") from None
+    if not 0 <= number < _MOST_STEPS:
+        raise ValueError(f"step is {number} and must not be below 0 or above {_MOST_STEPS}")
+    return number
+
+
 def say(words: str) -> None:
     """Tells the person who reads the log, once for the job."""
     if rank() == 0:
@@ -93,6 +107,17 @@ def say(words: str) -> None:
 def is_sharded(value: Any) -> bool:
     """Whether it is a tensor of which each rank has a part; known without importing torch."""
     return any(kind.__name__ in _SHARDED for kind in type(value).__mro__)
+
+
+def _datasets() -> dict[str, str]:
+    text = os.environ.get(DATASETS_ENV, "").strip()
+    try:
+        return {name: str(about["uri"]) for name, about in json.loads(text or "{}").items()}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise ConfigError(
+            f"{DATASETS_ENV} is {text[:200]!r} and must be JSON such as "
+            '{"train": {"uri": "PATH"}}'
+        ) from None
 
 
 def _of_group(what: str, variable: str, default: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
+import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # How often `metrics.json` is written where no checkpoint is.
 _WRITE_SECONDS = 60.0
+_MAKING = threading.Lock()
 
 
 class Reports:
@@ -31,7 +32,8 @@ class Reports:
         self.history = History(read_curves(folder))
         self.last: dict[str, float] = {}  # the last value of each name, finite or not
         self.step = max((points[-1][0] for points in self.history.curves.values()), default=0)
-        self._begun = self._open = False
+        self._begun = self._open = self._went_back = False
+        self._lock = threading.Lock()
         self._board: TensorBoardWriter | None = None
         self._tracker: Tracker | None = None
         self._written = time.monotonic()
@@ -43,14 +45,19 @@ class Reports:
         self.step = step
 
     def add(self, values: Mapping[str, float], step: int | None) -> None:
-        """Reports values after a step. Raises TypeError: the step is no whole number."""
-        done, self.step = self.step, self.step + 1 if step is None else operator.index(step)
+        """Reports values after a step, or after the next one; any thread may call it."""
+        with self._lock:
+            self._add(values, self.step + 1 if step is None else step)
+
+    def _add(self, values: Mapping[str, float], step: int) -> None:
+        done, self.step = self.step, step
         if not self._begun:
             self._begun, done = True, max(0, self.step - 1)
             # An earlier start got further than where this one resumed.
             self.history.keep_until(done if self.step else -1)
         if not self._open:
             self._begin(done)
+        self._warn_of_discarded(values)
         self.history.add(self.step, values)
         self.last.update(values)
         print(line({"step": self.step, **values}), flush=True)
@@ -93,6 +100,17 @@ class Reports:
                 board.end()
             board.close()
 
+    def _warn_of_discarded(self, values: Mapping[str, float]) -> None:
+        curves = {name: self.history.curves.get(name) for name in values}
+        later = {name: points[-1][0] for name, points in curves.items() if points}
+        name = max(later, key=lambda each: later[each], default="")
+        if not self._went_back and name and later[name] > self.step:
+            self._went_back = True
+            place.say(
+                f"{name} was reported after step {later[name]}, and now after {self.step}: its "
+                "points from there on are discarded. Count steps over all of the training"
+            )
+
     def _begin(self, done: int) -> None:
         from kfp_pytorch.training.telemetry.mlflow_tracking import open_tracker
 
@@ -101,17 +119,28 @@ class Reports:
         self._tracker = open_tracker(self.folder, not self.history.curves)
 
 
-@functools.cache
 def reports() -> Reports:
     """Those of this process; rank 0 alone asks for them. Raises StorageError."""
+    # Two threads that ask first would each get their own.
+    with _MAKING:
+        return _made()
+
+
+@functools.cache
+def _made() -> Reports:
     return Reports(place.job_folder())
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Metrics as plain numbers, by names without blanks, which would break a line of pairs.
 
-    Raises TypeError: a value is no number.
+    Raises TypeError: they have no names, or a value is no number.
     """
+    if not isinstance(metrics, Mapping):
+        raise TypeError(
+            f"metrics is {type(metrics).__name__} and must be a dictionary of numbers by name, "
+            "such as {'loss': 0.1}"
+        )
     return {
         "_".join(printable(str(name)).split()): _number(name, value)
         for name, value in metrics.items()
@@ -119,12 +148,13 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
     try:
-        # A loss is a part of a graph, of which torch would warn.
-        return float(value.detach() if hasattr(value, "detach") else value)
-    except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(value, (str, bytes)):
+            raise TypeError("a text is no number")
+        # Of a tensor that is a part of a graph, torch would warn of float.
+        plain = value.item() if hasattr(value, "item") else value
+        return plain if type(plain) is int and math.isfinite(plain) else float(plain)
+    except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         shape = getattr(value, "shape", None)
         what = type(value).__name__ + (f" of shape {tuple(shape)}" if shape is not None else "")
         raise TypeError(

@@ -45,12 +45,14 @@ def report(metrics: Mapping[str, Any], step: int | None = None) -> None:
 
     Raises:
         TypeError: A value is no number, or the step no whole number.
+        ValueError: The step is below 0.
         StorageError: The job's folder cannot be written to.
     """
     if place.rank() == 0:
         values = numbers(metrics)
+        after = None if step is None else place.whole_step(step)
         leave_at_exit()
-        reports().add(values, step)
+        reports().add(values, after)
 
 
 def finish(metrics: Mapping[str, Any] | None = None) -> None:
@@ -82,8 +84,12 @@ def leave_at_exit() -> None:
     if _result.process != os.getpid():
         _result.process = os.getpid()
         # Python's `atexit` comes after all threads have ended, and the clients of object stores
-        # need some. What comes before has no public name; `concurrent.futures` uses it, too.
-        getattr(threading, "_register_atexit", atexit.register)(_at_exit)
+        # need some. What comes before has no public name; `concurrent.futures` uses it, too. A
+        # thread that is still there then, and reports more, is refused it.
+        try:
+            getattr(threading, "_register_atexit", atexit.register)(_at_exit)
+        except RuntimeError:
+            atexit.register(_at_exit)
 
 
 def _leave(metrics: dict[str, float]) -> None:
@@ -106,7 +112,10 @@ def _leave(metrics: dict[str, float]) -> None:
 
 def _at_exit() -> None:
     # A fork has the functions of the process that it was made from, and no part in the result.
-    if _result.process != os.getpid() or _result.is_left:
+    if _result.process != os.getpid():
+        return
+    _result.process = 0
+    if _result.is_left:
         return
     try:
         if failures.seen:

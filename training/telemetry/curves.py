@@ -27,10 +27,15 @@ class History:
     curves: Curves = field(default_factory=dict)  # the points of each curve, by rising step
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds finite values to their curves; one that gets too long loses every other point."""
+        """Adds finite values to their curves, and discards their points from this step on.
+
+        A curve that gets too long loses every other point.
+        """
         for name, value in values.items():
             if math.isfinite(value):
                 points = self.curves.setdefault(name, [])
+                while points and points[-1][0] >= step:
+                    points.pop()
                 points.append((step, value))
                 if len(points) > _MOST_POINTS:
                     del points[1:-1:2]

@@ -70,6 +70,7 @@ def test_another_jobs_folder_is_where_a_job_without_a_checkpoint_resumes(run_tor
     [
         ('{"best": __import__("numpy").float64(1)}', "float(x) of a number of NumPy"),
         ('{"args": __import__("argparse").Namespace(lr=1)}', "the state has argparse.Namespace"),
+        ('{"schedule": lambda step: 1.0}', "the state has an object"),
         ("{}, -1", "step is -1"),
     ],
 )
@@ -78,6 +79,18 @@ def test_what_could_not_be_loaded_again_is_refused_when_it_is_saved(run_torch, s
     job = run_torch(f"script.save_checkpoint({given})", code=1)
     assert words in job.message()["error"]["message"]
     assert not (job.folder / "out" / "checkpoints").exists()
+
+
+def test_the_checkpoint_that_was_saved_last_is_the_newest_whatever_its_step(run_torch):
+    job = run_torch(
+        """
+        for step in (5, 10, 7):
+            script.save_checkpoint({"step": step}, step)
+        assert script.latest_checkpoint().load() == {"step": 7}
+        """
+    )
+    kept = {path.name for path in (job.folder / "out" / "checkpoints").iterdir()}
+    assert kept == {"latest", "step-00000005", "step-00000007"}
 
 
 SHARDED = """

@@ -16,9 +16,11 @@ class Net(torch.nn.Module):
         self.last = torch.nn.Linear(3, 2)
 
     def forward(self, features):
-        return self.last(self.norm(features))
+        self.newest = self.last(self.norm(features))
+        return self.newest
 
 model = Net()
+model(torch.ones(2, 3))
 script.export(model, torch.arange(15.0).view(5, 3), classes=["no", "yes"], output="logits")
 assert model.training
 script.finish({"accuracy": 0.9})
@@ -82,6 +84,14 @@ def test_a_model_of_named_inputs_and_outputs_and_free_lengths_is_served(run_torc
         ("torch.nn.LogSoftmax(1)", "torch.full((2, 2), float('nan'))", "is not finite"),
         ("torch.nn.Linear(2, 2)", "torch.ones(0, 2)", "at least one input"),
         ("Branches()", "torch.ones(2, 2)", "torch.export cannot export the model"),
+        ("torch.nn.Linear(2, 2)", "torch.ones(2, 2).numpy()", "is a ndarray and must be a tensor"),
+        ("torch.nn.Linear(2, 2)", "torch.ones(2, 3)", "fails for the example input of the shape"),
+        ("torch.jit.script(torch.nn.ReLU())", "torch.ones(2, 2)", "is not of torch.jit"),
+        (
+            "torch.nn.Linear(2, 2)",
+            "torch.ones(2, 2), preprocessing={'mean': torch.ones(2)}",
+            "preprocessing cannot be written as JSON",
+        ),
     ],
 )
 def test_a_model_that_would_not_be_served_is_refused_with_the_reason(

@@ -49,9 +49,9 @@ def test_a_damaged_file_makes_the_job_resume_from_the_checkpoint_before(run):
 
 def test_one_file_is_kept_under_its_name(run):
     run("""
-        import pathlib
+        import pathlib, numpy
         pathlib.Path("model.ckpt").write_text("weights")
-        script.save_checkpoint_files("model.ckpt", 1)
+        script.save_checkpoint_files("model.ckpt", numpy.int64(1))
         found = pathlib.Path(script.latest_checkpoint().files())
         assert [(p.name, p.read_text()) for p in found.iterdir()] == [("model.ckpt", "weights")]
     """)

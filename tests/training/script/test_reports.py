@@ -75,8 +75,9 @@ def test_a_metric_whose_last_value_is_no_number_is_no_final_metric(run):
     ("metrics", "words"),
     [
         ('{"loss": [1, 2]}', "the metric 'loss' is list and must be one number"),
-        ('{"loss": None}', "the metric 'loss' is NoneType"),
-        ('{"loss": 1}, step=1.5', "float"),
+        ('{"loss": "0.5"}', "the metric 'loss' is str"),
+        ("[('loss', 1)]", "metrics is list and must be a dictionary"),
+        ('{"loss": 1}, step=1.5', "step is 1.5 and must be a whole number"),
     ],
 )
 def test_what_is_no_number_is_refused_by_name(run, metrics, words):
@@ -85,12 +86,55 @@ def test_what_is_no_number_is_refused_by_name(run, metrics, words):
     assert job.message()["error"]["type"] == "TypeError"
 
 
+def test_numbers_of_numpy_and_arrays_of_one_are_numbers_and_steps(run):
+    job = run(
+        "import numpy as np\n"
+        'values = {"loss": np.ones(1), "seen": np.int64(3), "rate": np.float32(0.5)}\n'
+        "script.report(values, step=np.int64(2))\n"
+    )
+    assert "step=2 loss=1 seen=3 rate=0.5\n" in job.output
+
+
 def test_a_start_that_begins_again_discards_the_curves_from_its_step_on(run):
     run(THREE_STEPS)
     job = run('script.report({"loss": 9.0}, step=3)')
     assert job.metrics()["curves"]["loss"] == [[1, 1.0], [2, 0.5], [3, 9.0]]
     assert [e.step for e in board(job).Scalars("loss")] == [1, 2, 3]
     assert board(job).Scalars("loss")[-1].value == 9.0
+
+
+def test_a_step_before_the_last_one_continues_the_curve_there_and_says_so_once(run):
+    job = run(
+        'for step in (1, 2, 3, 2, 3, 3, 1, 2):\n    script.report({"loss": step}, step)\n'
+        'script.report({"accuracy": 1}, 1)\n'
+    )
+    assert job.metrics()["curves"] == {"loss": [[1, 1], [2, 2]], "accuracy": [[1, 1]]}
+    assert job.output.count("loss was reported after step 3, and now after 2") == 1
+    assert job.output.count("discarded") == 1
+
+
+def test_what_threads_report_at_once_or_after_the_script_has_ended_is_kept(run):
+    job = run(
+        """
+        import threading
+
+        def work(name):
+            for step in range(100):
+                script.report({name: step}, step)
+
+        def work_on():
+            threading.main_thread().join()
+            work("late")
+
+        for number in range(4):
+            threading.Thread(target=work, args=(f"loss{number}",)).start()
+        threading.Thread(target=work_on).start()
+        """
+    )
+    assert {len(points) for points in job.metrics()["curves"].values()} == {100}
+    assert job.message()["metrics"] == dict.fromkeys(
+        ["loss0", "loss1", "loss2", "loss3", "late"], 99
+    )
 
 
 def test_after_finish_a_script_may_report_more(run):
@@ -141,6 +185,7 @@ def test_without_tensorboard_one_word_says_what_to_install(run):
     assert job.message()["metrics"]["loss"] == 0.333333
 
 
+@pytest.mark.slow
 def test_a_server_of_mlflow_gets_the_reports_where_it_is_named(run, tmp_path, monkeypatch):
     # A script ends without what a server takes too long for, and mlflow is imported for seconds.
     begun = """
@@ -170,5 +215,7 @@ def test_a_data_set_is_where_the_job_was_told(run):
     assert job.output == f"{uri} /val\n"
     job = run('script.dataset("test")', code=1, **environ)
     assert "no data set 'test', there is train, val" in job.message()["error"]["message"]
+    job = run('script.dataset("val")', code=1, KFP_PYTORCH_DATASETS='{"val": "/val"}')
+    assert "must be JSON such as" in job.message()["error"]["message"]
     job = run("script.dataset()", code=1)
     assert "set KFP_PYTORCH_DATASET to a path" in job.message()["error"]["message"]
