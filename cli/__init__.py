@@ -5,8 +5,10 @@ What a command needs is imported when it runs: `kfp` alone takes half a second.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import sys
 import threading
 from typing import Any
 
@@ -36,7 +38,13 @@ __all__ = ["main"]
 
 class _Command(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command; Ctrl-C ends it with the code that a shell expects."""
+        """Runs the command; Ctrl-C ends it with the code that a shell expects.
+
+        What the terminal's encoding does not have is written as `?`.
+        """
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:

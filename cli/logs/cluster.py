@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import queue
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from kfp_pytorch.cli.logs import local, pod_logs
-from kfp_pytorch.cli.logs.source import Step
+from kfp_pytorch.cli.logs.source import NEWEST, Step
 from kfp_pytorch.cli.runs.jobs import Job, job_of
 from kfp_pytorch.launcher.constants import (
     MANAGED_BY_LABEL,
@@ -32,6 +34,7 @@ from kfp_pytorch.launcher.kubernetes.pod_status import (
     container_status,
     describe_exit_code,
     pod_phase,
+    reason_not_running,
 )
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 from kfp_pytorch.launcher.runtime.identity import label_value
@@ -40,33 +43,71 @@ from kfp_pytorch.local.kfp.runner import RUN_FILE
 
 # Of a command that does not follow, in seconds.
 _UNAVAILABILITY_BUDGET = 60.0
+# Of a server that has never answered, in seconds: most often its address is wrong.
+_FIRST_CONTACT = 10.0
+# How many lines are read ahead of what is printed.
+_AHEAD = 1000
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ENDED = ("succeeded", "failed")
-_NEWEST = 5
+_WHILE_THEY_EXIST = "A job's pods have logs while they exist"
+_IN_THE_UI = (
+    "The log of its step, in the KFP UI, has the lines of the first node and why it failed."
+)
 
 
-def find(
-    asked: str, kubeconfig: Path | None, namespace: str, runs: Path, *, follow: bool
-) -> ClusterRun:
-    """Finds the jobs of a run by its id, by a job's name, or by a run whose steps ran here.
+def connect(kubeconfig: Path | None, namespace: str, *, follow: bool) -> Kube:
+    """Connects to the cluster of a kubeconfig file, or of the environment.
 
-    `runs`: the folder of these. Raises click.ClickException: there are none. Raises StepError: the
-    cluster cannot be asked.
+    Raises StepError: there is none.
     """
     environ = {**os.environ, **({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {})}
-    kube = client.connect(
+    policy = RetryPolicy(first_contact=_FIRST_CONTACT)
+    return client.connect(
         namespace,
-        policy=RetryPolicy() if follow else RetryPolicy(_UNAVAILABILITY_BUDGET),
+        policy=policy if follow else replace(policy, unavailability_budget=_UNAVAILABILITY_BUDGET),
         notify=lambda text: click.echo(text, err=True),
         load_credentials=lambda: credentials.load(environ),
     )
-    if asked == "latest":
-        newest = _labelled(kube, f"{MANAGED_BY_LABEL}={PREFIX}")[-1:]
-        asked = next((_run_id(job) or job.name for job in newest), asked)
-    run = ClusterRun(kube, asked, _step_ids(runs / asked))
-    if not run.steps():
-        raise click.ClickException(_none_there(kube, asked))
-    return run
+
+
+def find(kube: Kube, asked: str, root: Path) -> ClusterRun:
+    """Finds the jobs of a run by its id, by a job's name, or by a run whose steps ran here.
+
+    Of an id or a name the beginning is enough. `root`: the folder of runs whose steps ran here.
+    Raises click.ClickException: there are none. Raises StepError: the cluster cannot be asked.
+    """
+    ours = _ours(kube)
+    if asked == "latest" and ours:
+        asked = _run_id(ours[0]) or ours[0].name
+    run = ClusterRun(kube, asked, _step_ids(root / "runs" / asked))
+    if run.steps():
+        return run
+    named = [job.name for job in ours if job.name.startswith(asked)]
+    ids = {_run_id(job) for job in ours if _run_id(job).startswith(asked)}
+    ids |= {_run_id(job) or job.name for job in ours if job.name in named}
+    for found in (named, sorted(ids)):
+        if len(found) == 1:
+            return ClusterRun(kube, found[0], [])
+    raise click.ClickException(
+        f"{asked!r} may be any of {len(ids)} runs in namespace {kube.namespace!r}: "
+        f"{some(sorted(ids), NEWEST)}."
+        if ids
+        else _none_there(kube, asked, ours)
+    )
+
+
+def listing(kube: Kube) -> list[tuple[str, ...]]:
+    """Lists the run, the name and the state of the jobs of a namespace, the newest first.
+
+    Raises click.ClickException: there are none. Raises StepError: the cluster cannot be asked.
+    """
+    ours = _ours(kube)
+    if not ours:
+        raise click.ClickException(
+            f"There is no job of kfp-pytorch in namespace {kube.namespace!r}. -n names another."
+        )
+    states = [job.kind.read_state(job.manifest).phase.value for job in ours]
+    return [(_run_id(job) or "-", job.name, state) for job, state in zip(ours, states, strict=True)]
 
 
 def step_name(job: Object) -> str:
@@ -82,7 +123,8 @@ class ClusterRun:
 
     # What may still start is not known here.
     to_come: frozenset[str] = frozenset()
-    advice = ""
+    error = ""
+    advice = f"{_WHILE_THEY_EXIST}. {_IN_THE_UI}"
 
     def __init__(self, kube: Kube, asked: str, step_ids: list[str]) -> None:
         self._kube, self._asked, self._step_ids = kube, asked, step_ids
@@ -142,21 +184,32 @@ class ClusterRun:
         pod, container = job.pod(node), job.kind.container
         if not follow:
             return pod_logs.read(self._kube, pod, container)
-        return pod_logs.follow(self._kube, pod, container, lambda: _is_over(self._kube, job))
+        return pod_logs.follow(
+            self._kube,
+            pod,
+            container,
+            lambda: _is_over(self._kube, job),
+            lambda text: click.echo(text, err=True),
+        )
 
     def follow_all(self) -> None:
         """Prints what the first node of each job writes until it has ended."""
         jobs = [step for step in self.steps() if step.job]
-        threads = [
-            _Printing(step.task if len(jobs) > 1 else "", self.pod_log(step, 0, follow=True))
-            for step in jobs
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-            if thread.error:
-                raise thread.error
+        prefixes = [f"{step.task} | " if len(jobs) > 1 else "" for step in jobs]
+        # Printed by this thread: it is the one that Ctrl-C and a closed pipe end.
+        written: queue.Queue[str | StepError | None] = queue.Queue(_AHEAD)
+        for step, prefix in zip(jobs, prefixes, strict=True):
+            given = (prefix, self.pod_log(step, 0, follow=True), written)
+            threading.Thread(target=_pass_on, args=given, daemon=True).start()
+        going_on = len(jobs)
+        while going_on:
+            found = written.get()
+            if isinstance(found, StepError):
+                raise found
+            if found is None:
+                going_on -= 1
+            else:
+                click.echo(found)
 
     def _pods(self, job: Job) -> dict[int, Object]:
         listed = self._kube.list(POD, labels=job.kind.pod_selector(job.name))
@@ -164,22 +217,15 @@ class ClusterRun:
         return {job.kind.node_of(job.manifest, pod): pod for pod in job.kind.in_order(own)}
 
 
-class _Printing(threading.Thread):
-    """Prints the lines of one job, each after the job's name where that is given."""
-
-    error: StepError | None = None
-
-    def __init__(self, job: str, lines: Iterable[str]) -> None:
-        super().__init__(daemon=True)
-        self._prefix, self._lines = f"{job} | " if job else "", lines
-
-    def run(self) -> None:
-        """Prints until the lines end."""
-        try:
-            for line in self._lines:
-                click.echo(self._prefix + line)
-        except StepError as error:
-            self.error = error
+def _pass_on(prefix: str, lines: Iterable[str], to: queue.Queue[str | StepError | None]) -> None:
+    """Puts lines into a queue; at their end None, or the error that ended them."""
+    try:
+        for line in lines:
+            to.put(prefix + line)
+    except StepError as error:
+        to.put(error)
+    else:
+        to.put(None)
 
 
 def _step_ids(folder: Path) -> list[str]:
@@ -191,20 +237,23 @@ def _step_ids(folder: Path) -> list[str]:
     return sorted({job.manifest["metadata"]["labels"][STEP_ID_LABEL] for job in jobs if job})
 
 
-def _none_there(kube: Kube, asked: str) -> str:
-    ours = reversed(_labelled(kube, f"{MANAGED_BY_LABEL}={PREFIX}"))
+def _none_there(kube: Kube, asked: str, ours: Sequence[Job]) -> str:
     there = [f"{job.name} (run {_run_id(job) or 'unknown'})" for job in ours]
     return (
         f"There is no job {asked!r} in namespace {kube.namespace!r}, and none of a run of that id. "
-        f"{f'The newest there: {some(there, _NEWEST)}.' if there else ''}\n"
-        "A job's pods have logs while they exist, and a job that fails is deleted unless its input "
-        "cleanup is 'never'. The log of its step, in the KFP UI, has the lines of the first node "
-        "and why it failed. -n names another namespace."
+        f"{f'The newest there: {some(there, NEWEST)}.' if there else ''}\n"
+        f"{_WHILE_THEY_EXIST}, and a job that fails is deleted unless its input cleanup is "
+        f"'never'. {_IN_THE_UI} -n names another namespace."
     )
 
 
 def _run_id(job: Job) -> str:
     return str(dig(job.manifest, "metadata", "labels", RUN_ID_LABEL) or "")
+
+
+def _ours(kube: Kube) -> list[Job]:
+    """The jobs that steps made, the newest first."""
+    return _labelled(kube, f"{MANAGED_BY_LABEL}={PREFIX}")[::-1]
 
 
 def _labelled(kube: Kube, labels: str) -> list[Job]:
@@ -250,6 +299,7 @@ def _how(pod: Object, container: str) -> str:
     restarts = int(container_status(pod, container).get("restartCount") or 0)
     words = [
         pod_phase(pod),
+        " ".join(reason_not_running(pod).split()),
         counted(restarts, "restart") if restarts else "",
         describe_exit_code(codes[0]) if codes else "",
     ]

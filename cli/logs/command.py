@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command("logs", short_help="Show the logs of a run's steps and ranks.")
-@click.argument("run")
+@click.argument("run", default="")
 @click.option(
     "--step",
     default="",
@@ -47,8 +47,9 @@ def logs(
 ) -> None:
     """Show the logs of RUN, which may be running or have ended.
 
-    On this machine RUN is the name or the folder that a run prints at its end, or `latest`. On a
-    cluster it is the run's id or the job's name; a job's pods have logs there while they exist.
+    On this machine RUN is the name, id or folder of a run, or `latest`. On a cluster it is the
+    run's id or the job's name; a job's pods have logs there while they exist. Of a name or id the
+    beginning is enough. Without RUN this lists the runs.
 
     Without options this lists, on stderr, what has logs, and shows that of the failing step, else
     of the first node of each job.
@@ -56,13 +57,16 @@ def logs(
     from kfp_pytorch.cli.logs import cluster, local, show
     from kfp_pytorch.launcher.errors import StepError
 
+    if not run and (step or rank is not None or follow):
+        raise click.UsageError("Name a RUN, or `latest`; without one and options, runs are listed.")
     folder = root_or_default(root)
     try:
-        found: Source = (
-            cluster.find(run, kubeconfig, namespace, folder / "runs", follow=follow)
-            if kubeconfig or namespace
-            else local.find(run, folder)
-        )
+        remote = bool(kubeconfig or namespace)
+        kube = cluster.connect(kubeconfig, namespace, follow=follow) if remote else None
+        if not run:
+            show.runs(cluster.listing(kube) if kube else local.listing(folder))
+            return
+        found: Source = cluster.find(kube, run, folder) if kube else local.find(run, folder)
         show.show(found, step, rank, follow=follow)
     except StepError as error:
         raise click.ClickException(error.message) from None

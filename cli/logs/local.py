@@ -4,46 +4,77 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kfp_pytorch.cli.logs.source import Step
+from kfp_pytorch.cli.logs.source import NEWEST, Step
 from kfp_pytorch.cli.runs import run_folder
 from kfp_pytorch.cli.runs.events import ExecutorLines, Follower, StepResult, TerminalProgress
 from kfp_pytorch.cli.runs.jobs import NAMESPACE, job_of
 from kfp_pytorch.launcher.text import some
-from kfp_pytorch.local.kfp.runner import PIPELINE_FILE, RUN_FILE
+from kfp_pytorch.local.kfp.runner import PIPELINE_FILE, RUN_FILE, Run
 from kfp_pytorch.local.kfp.step import EVENT_MARK
 from kfp_pytorch.local.processes import locks
 
 # How often a file is looked at for more, in seconds.
 POLL_S = 0.1
 _LINE_EVENT = '"event": "line"'
-_NEWEST = 5
 
 
 def find(asked: str, root: Path) -> LocalRun:
-    """Finds a run by its name, folder or id, or the latest.
+    """Finds a run by its name, folder or id, or the latest; of a name or id by its beginning.
 
-    Raises click.ClickException: there is none; those that there are are named.
+    Raises click.ClickException: there is none, or more than one; those that there are are named.
     """
     runs = root / "runs"
-    recorded = run_folder.recorded(runs)
+    recorded = run_folder.recorded(runs)[::-1]
     if asked == "latest" and recorded:
-        return LocalRun(runs / recorded[-1].name)
+        return LocalRun(runs / recorded[0].name)
     named = [run.name for run in recorded if asked in (run.name, run.id)]
     for folder in (Path(asked).absolute(), *(runs / name for name in named)):
         if (folder / RUN_FILE).is_file():
             return LocalRun(folder)
-    newest = [run.name for run in reversed(recorded)]
-    there = f"The newest there: {some(newest, _NEWEST)}" if newest else "None was made there yet"
+    begin = [r.name for r in recorded if r.name.startswith(asked) or r.id.startswith(asked)]
+    if len(begin) == 1:
+        return LocalRun(runs / begin[0])
+    if begin:
+        raise click.ClickException(
+            f"{asked!r} may be any of {len(begin)} runs in {runs}: {some(begin, NEWEST)}."
+        )
     raise click.ClickException(
-        f"There is no run {asked!r} in {runs}. {there}. Of a run on a cluster, --kubeconfig FILE "
-        "says which cluster; another folder than that one, --root or KFP_PYTORCH_HOME."
+        f"There is no run {asked!r} in {runs}. {_newest(recorded)}. Of a run on a cluster, "
+        "--kubeconfig FILE says which cluster; another folder than that one, --root or "
+        "KFP_PYTORCH_HOME."
     )
+
+
+def listing(root: Path) -> list[tuple[str, ...]]:
+    """Lists the runs of a folder with how they ended, the newest first.
+
+    Raises click.ClickException: there are none.
+    """
+    runs = root / "runs"
+    recorded = run_folder.recorded(runs)[::-1]
+    if not recorded:
+        raise click.ClickException(
+            f"No run was made in {runs} yet; `kfp-pytorch run PIPELINE --local` makes one. Of runs "
+            "on a cluster, --kubeconfig FILE says which cluster."
+        )
+    return [(run.name, _how(runs / run.name)) for run in recorded]
+
+
+def _how(folder: Path) -> str:
+    if not LocalRun(folder).is_over():
+        return "running"
+    return str(run_folder.read(folder / run_folder.SUMMARY_FILE).get("status") or "killed")
+
+
+def _newest(recorded: Sequence[Run]) -> str:
+    names = [run.name for run in recorded]
+    return f"The newest there: {some(names, NEWEST)}" if names else "None was made there yet"
 
 
 class Lines:
@@ -83,6 +114,12 @@ class LocalRun:
         self._folder, self._root = folder, folder.parent.parent
         self._log = Lines(folder / run_folder.LOG_FILE)
         self._follower = Follower(_Silent())
+
+    @property
+    def error(self) -> str:
+        """What kfp.local itself said when it failed."""
+        self.attempts()
+        return self._follower.followed.error
 
     @property
     def title(self) -> str:

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 from kfp_pytorch.cli.runs.jobs import Job
 
+NEWEST = 5
+"""How many runs a message names."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -26,6 +29,10 @@ class Source(Protocol):
     @property
     def advice(self) -> str:
         """What to do where a pod has no log; or empty."""
+
+    @property
+    def error(self) -> str:
+        """What went wrong outside of the steps; or empty."""
 
     @property
     def title(self) -> str:

@@ -16,7 +16,6 @@ from harness.objects.played import container, end
 from kfp_pytorch.cli.runs.jobs import job_of
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.constants import PYTORCHJOB
-from kfp_pytorch.launcher.kubernetes import client
 from kfp_pytorch.local.kfp.step import EVENT_MARK
 
 RUN = "6a5b1c0e-0000-4000-8000-000000000001"
@@ -149,12 +148,64 @@ def test_what_is_not_there_is_named_with_what_is_and_the_way_out(logs, hands, jo
     assert f"There is no job '{RUN}' in namespace 'team'" in elsewhere
     hands.fault(Forbidden(), "list", "*/pytorchjobs*", times=None)
     assert "Missing permission" in logs(RUN).output
+    hands.reset()
+    hands.running(job())
+    hands.fault(Forbidden(), "get", "*/log*", times=None)
+    message = logs(RUN).output
+    assert "rank 0: job-0-master-0: Running" in message
+    assert "may not get pods/log 'job-0-master-0' in namespace 'default'" in message
+    assert "`kubectl create rolebinding" in message
 
 
-def test_a_long_log_is_read_in_pieces_and_no_line_is_lost(logs, hands, job, monkeypatch):
-    monkeypatch.setattr(client, "MOST_OF_A_LOG", 100)
-    hands.log(hands.running(job()), lines(*range(20)))
-    assert logs(RUN).stdout.splitlines() == [f"line {n}" for n in range(20)]
+def test_a_log_is_shown_byte_for_byte_however_long_it_and_its_lines_are(logs, hands, job):
+    pod = hands.running(job())
+    texts = ["x" * (1 << 20), *("y" * 99 for _ in range(50_000)), "10 %\r20 %\r", "\x1b[1mé", "end"]
+    # All of one second, from which a log is read again where its stream breaks.
+    hands.log(pod, [f"2025-11-27T12:00:01Z {text}" for text in texts])
+    (path,) = hands.server.log_root.glob("*/pytorch/0.log")
+    with path.open("ab") as file:
+        file.write(b"2025-11-27T12:00:02Z stdout F not UTF-8: \xff\n")
+    wanted = "\n".join([*texts, "not UTF-8: \ufffd\n"])
+    assert logs(RUN, "--rank", "0").stdout_bytes.decode() == wanted
+
+
+def test_a_pod_that_does_not_run_is_listed_with_the_reason_and_a_job_without_pods_with_its_state(
+    logs, hands, job
+):
+    name = job()
+    hands.set_conditions(name, "Created")
+    result = logs(RUN)
+    assert "  train  starting\n" in result.stderr
+    assert "The pod is not there. A job's pods have logs while they exist." in result.stderr
+    message = logs(RUN, "--rank", "0").output
+    assert "the pod job-0-master-0 has no log. Those that have one: none" in message
+    assert "The log of its step, in the KFP UI," in message
+    hands.waiting(name, "ImagePullBackOff", "no such\nimage")
+    result = logs(RUN, "--rank", "0")
+    assert (result.exit_code, result.stdout) == (0, "")
+    how = "job-0-master-0: Pending, ImagePullBackOff: no such image"
+    assert f"It has no lines ({how})." in result.stderr
+    assert f"    rank 0: {how}\n" in logs(RUN).stderr
+
+
+def test_the_log_of_a_container_in_a_crash_loop_is_shown_once(logs, hands, job):
+    name = job()
+    state = {"waiting": {"reason": "CrashLoopBackOff"}, "lastState": {"terminated": end(1)}}
+    pod = hands.pod(name, phase="Running", containerStatuses=[container(restarts=1, **state)])
+    hands.log(pod, lines(1), number=0)
+    hands.log(pod, lines(2), number=1)
+    assert logs(RUN).stdout == "line 2\n"
+
+
+def test_a_run_may_be_named_by_the_beginning_of_its_id_and_without_one_all_are_listed(
+    logs, hands, job
+):
+    assert "no job of kfp-pytorch in namespace 'default'" in logs().output
+    for number in (1, 2):
+        hands.log(hands.running(job(number)), [f"2025-11-27T12:00:00Z {number} learns"])
+    assert logs("6a5b").stdout == "1 learns\n2 learns\n"
+    assert logs("job-2").stdout == "2 learns\n"
+    assert f"{RUN}  job-1  unacknowledged\n" in logs().stdout
 
 
 def follow(hands, tmp_path, *arguments):
@@ -171,6 +222,9 @@ def test_a_log_is_followed_over_a_restart_of_the_server_and_of_the_container(han
     name = job()
     hands.set_conditions(name, "Created")
     process = follow(hands, tmp_path, "--rank", "0")
+    assert "Waiting. " in process.stderr.readline()
+    hands.waiting(name, "ErrImagePull", "no such image")
+    assert "does not run: ErrImagePull: no such image" in process.stderr.readline()
     pod = hands.running(name)
     hands.log(pod, lines(1, 2))
     assert [process.stdout.readline() for _ in range(2)] == ["line 1\n", "line 2\n"]
@@ -201,10 +255,16 @@ def test_several_jobs_are_followed_together_and_one_whose_pods_are_gone_has_ende
         "job-1 | line 1\n",
         "job-2 | line 1\n",
     }
+    closed = follow(hands, tmp_path)
+    closed.stdout.readline()
+    closed.stdout.close()
     hands.delete(PYTORCHJOB, first)
+    hands.log(hands.running(second), lines(2))
     hands.success(second)
     out, _ = process.communicate()
-    assert (process.returncode, out) == (0, "")
+    assert (process.returncode, out) == (0, "job-2 | line 2\n")
+    assert "Error" not in closed.stderr.read()
+    assert closed.wait() == 1
 
 
 def test_the_namespace_and_the_account_are_those_of_the_kubeconfig(cli, hands, job, tmp_path):
