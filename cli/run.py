@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -192,7 +193,9 @@ def _execute(request: Request) -> dict[str, Any]:
         pods, variables = given.pods, given.variables
         result = session.run(package, wanted, target, progress, pods=pods, variables=variables)
         took = time.monotonic() - began
-        click.echo("\n" + screen.text(result, took, kept=kept), err=request.as_json)
+        columns = shutil.get_terminal_size().columns
+        text = screen.text(result, took, kept=kept, columns=columns)
+        click.echo(f"\n{text}", err=request.as_json)
         if result["error"]:
             click.echo(f"\nError: {result['error'].partition(chr(10))[0]}", err=True)
     if request.keep and not request.kubeconfig:

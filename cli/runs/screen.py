@@ -1,4 +1,4 @@
-"""The summary at the end of a run for a person: an ordinary one fits a screen of 80 x 24."""
+"""The summary at the end of a run for a person: an ordinary one fits a screen of 24 lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from kfp_pytorch.cli.runs.summary import headline
 from kfp_pytorch.launcher.text import cut
 from kfp_pytorch.local import lifecycle
 
-_WIDTH = 78
+# Columns between which a terminal's own number counts.
+_NARROWEST, _WIDEST = 40, 120
 # What of each part is shown, in lines; the rest is in the file of the summary.
 _MESSAGE_LINES, _STEPS, _JOBS, _NODES, _FILES = 5, 8, 6, 4, 6
 _REPORT_ROWS = ("Nodes × processes", "GPUs a node", "Restarts", "Training took")
@@ -28,15 +29,20 @@ _BESIDE = ("checkpoints", "export")
 Row = tuple[str, str]
 
 
-def text(summary: dict[str, Any], seconds: float, *, kept: bool) -> str:
+def text(summary: dict[str, Any], seconds: float, *, kept: bool, columns: int = 80) -> str:
     """Writes what `summarise` returned.
 
-    `seconds`: how long the run took. `kept`: whether the endpoint stays up.
+    `seconds`: how long the run took. `kept`: whether the endpoint stays up. `columns`: those of
+    the terminal. Paths and commands are not broken apart: they are to be copied.
     """
+    width = min(max(columns, _NARROWEST), _WIDEST) - 2
     parts = [
         [f"{summary['pipeline']} {summary['status']} in {seconds:.1f} s"],
-        [*_failure(summary), *_steps(summary)],
-        [*_table(summary["jobs"]), *_aligned([*_details(summary, kept), *_logs(summary)])],
+        [*_failure(summary, width), *_steps(summary)],
+        [
+            *_table(summary["jobs"], width),
+            *_aligned([*_details(summary, kept, width), *_logs(summary)]),
+        ],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
 
@@ -64,14 +70,15 @@ def short(path: Path | str) -> str:
     return shlex.quote(written)
 
 
-def _failure(summary: dict[str, Any]) -> list[str]:
+def _failure(summary: dict[str, Any], width: int) -> list[str]:
     """The failing step with its message in short, or what went wrong outside of a step."""
     if not summary["error"]:
         return []
     said = headline(summary["error"]).strip()
-    whole = [piece for line in said.splitlines() for piece in textwrap.wrap(line, _WIDTH - 4)]
+    whole = [piece for line in said.splitlines() for piece in textwrap.wrap(line, width - 4)]
     lines = [f"    {line}" for line in whole[:_MESSAGE_LINES]]
-    lines[-1] += " …" if len(whole) > _MESSAGE_LINES else ""
+    if len(whole) > _MESSAGE_LINES:
+        lines[-1] += " …"
     failed = summary["failed"]
     if not failed:
         return [*lines, ""] if summary["steps"] else lines
@@ -105,29 +112,29 @@ def _row(step: dict[str, Any], width: int) -> str:
     return f"  {step['label']:<{width}}  {took}  {step['status']}"
 
 
-def _table(jobs: Sequence[dict[str, Any]]) -> list[str]:
+def _table(jobs: Sequence[dict[str, Any]], width: int) -> list[str]:
     """What the reports of the jobs say in short, and their metrics, one job a line.
 
     What was submitted, in JSON, is in the reports alone.
     """
     rows = [_cells(job) if len(jobs) == 1 else {"Job": job["step"]} | _cells(job) for job in jobs]
     rows = rows if any(_cells(job) for job in jobs) else []
-    heads = _heads(rows)
-    width = {head: max(len(row.get(head, "")) for row in ({head: head}, *rows)) for head in heads}
+    heads = _heads(rows, width)
+    wide = {head: max(len(row.get(head, "")) for row in ({head: head}, *rows)) for head in heads}
     lines = [
-        "  ".join(f"{row.get(head, ''):<{width[head]}}" for head in heads).rstrip()
+        "  ".join(f"{row.get(head, ''):<{wide[head]}}" for head in heads).rstrip()
         for row in ({head: head for head in heads}, *rows[:_JOBS])
     ]
     more = [f"and {len(rows) - _JOBS} more jobs"] if len(rows) > _JOBS else []
     return [f"  {line}" for line in (*lines, *more)] if rows else []
 
 
-def _heads(rows: Sequence[dict[str, str]]) -> list[str]:
+def _heads(rows: Sequence[dict[str, str]], width: int) -> list[str]:
     """As many columns as fit."""
     heads = list(dict.fromkeys(head for row in rows for head in row))
     widths = (max(len(row.get(head, "")) for row in ({head: head}, *rows)) + 2 for head in heads)
     ends = itertools.accumulate(widths)
-    return [head for head, end in zip(heads, ends, strict=True) if end <= _WIDTH]
+    return [head for head, end in zip(heads, ends, strict=True) if end <= width]
 
 
 def _cells(job: dict[str, Any]) -> dict[str, str]:
@@ -136,17 +143,17 @@ def _cells(job: dict[str, Any]) -> dict[str, str]:
     return shown | {name: f"{value:.4g}" for name, value in metrics.items()}
 
 
-def _details(summary: dict[str, Any], kept: bool) -> list[Row]:
+def _details(summary: dict[str, Any], kept: bool, width: int) -> list[Row]:
     details = []
-    if summary["metrics"].keys() - set(_heads([_cells(job) for job in summary["jobs"]])):
+    if summary["metrics"].keys() - set(_heads([_cells(job) for job in summary["jobs"]], width)):
         shown = (f"{name} {value:.4g}" for name, value in summary["metrics"].items())
-        details.append(("metrics", cut(", ".join(shown), 2 * _WIDTH)))
+        details.append(("metrics", cut(", ".join(shown), 2 * width)))
     details += [*_files(summary), *_folders(summary)]
     if summary["endpoint"]:
         gone = "ended with this command; --keep leaves it up"
         details.append(("endpoint", summary["endpoint"] if kept else gone))
     if summary["prediction"]:
-        details.append(("prediction", cut(json.dumps(summary["prediction"]), _WIDTH - 14)))
+        details.append(("prediction", cut(json.dumps(summary["prediction"]), width - 14)))
     return details
 
 

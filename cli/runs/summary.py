@@ -28,7 +28,7 @@ _REPORT_HEAD = "|  |  |"
 _LAUNCHER_FAILED = re.compile(r"^\w+ failed\.\n(.)", re.MULTILINE)
 _TRACEBACK = re.compile(r"^(Traceback \(most recent call last\):)", re.MULTILINE)
 # All but the exception, whose words begin at the left.
-_TRACEBACK_HEAD = re.compile(r"\A.*\n  [^\n]*\n(?=\S)", re.DOTALL)
+_TRACEBACK_HEAD = re.compile(r"\A.*\n  File [^\n]*\n(?:  [ [][^\n]*\n)*(?=\S)", re.DOTALL)
 _STEP_FAILED = re.compile(r"Step \S+ failed\.")
 _FRAME = re.compile(r'  File "([^"]+)", line \d+')
 

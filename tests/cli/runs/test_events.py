@@ -142,8 +142,9 @@ ValueError: 2"""
             "It broke.\nWhat to do: Mend it.",
         ),
         (
-            'Traceback (most recent call last):\n  File "x", line 1\n    raise\nE: two\nlines',
-            "E: two\nlines",
+            'Traceback (most recent call last):\n  File "x", line 1\n    raise\n  [Previous line repeated 9 more times]\n'
+            "E: two\n  - lines\nof it",
+            "E: two\n  - lines\nof it",
         ),
         ("It broke; the log is below.\n\nIts log:\n- x", "It broke; the log is below."),
     ],
