@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -72,7 +73,25 @@ def test_a_run_is_named_by_its_name_folder_or_id(cli, logs, ran, tmp_path):
     assert wanted
     assert logs(folder.name, "--rank", "0").stdout == wanted
     assert logs(run_id, "--rank", "0").stdout == wanted
+    assert logs(folder.name[:-2], "--rank", "0").stdout == wanted
+    assert logs(run_id[:8], "--rank", "0").stdout == wanted
     assert cli("logs", folder, "--rank", "0", "--root", tmp_path).stdout == wanted
+
+
+def test_without_a_run_all_are_listed_the_newest_first(cli, logs, ran, tmp_path):
+    (folder,) = (ran[1] / "runs").iterdir()
+    for number, name in enumerate(("older", "oldest"), 1):
+        copy = tmp_path / "runs" / name
+        copy.mkdir(parents=True)
+        copy.joinpath("run.json").write_text(folder.joinpath("run.json").read_text())
+        os.utime(copy / "run.json", (-number, -number))
+    assert logs().stdout == f"{folder.name}  failed\n"
+    assert [line.split() for line in cli("logs", "--root", tmp_path).stdout.splitlines()] == [
+        [folder.name, "killed"]
+    ] * 2
+    assert "Name a RUN, or `latest`" in logs("-f").stderr
+    assert "No run was made in" in cli("logs", "--root", tmp_path / "other").stderr
+    assert "may be any of 2 runs in" in cli("logs", "telling", "--root", tmp_path).stderr
 
 
 @pytest.mark.parametrize(
@@ -114,6 +133,9 @@ def test_the_failing_step_comes_first_with_its_message_and_loops_are_told_apart(
     shown = process.stdout.partition("telling-apart failed in ")[2].splitlines()
     assert shown[2].split()[0] == "train:lr=0.2"
     assert shown[3] == "    ValueError: 0.2 is too large"
+    table = next(line for line in shown if line.startswith("  Nodes × processes"))
+    assert shown[shown.index(table) + 1].startswith("  2 × 1 ")
+    assert "apiVersion" not in process.stdout
     assert "--step train:lr=0.2" in shown[4]
     assert {line.split()[0] for line in shown[6:8]} == {"pytorch-job", "train:lr=0.1"}
     assert process.stderr.endswith("\nError: Step train failed.\n")
@@ -143,7 +165,7 @@ def test_a_run_that_goes_on_is_followed_to_its_end_and_a_rank_before_its_pod_is_
     assert stopped.returncode == 130
     for node in ("0", "1"):
         (tmp_path / node).touch()
-    assert rank.communicate() == ("node 1 goes on\n", "")
+    assert rank.communicate()[0] == "node 1 goes on\n"
     said, _ = whole.communicate()
     assert "  master-0 | node 0 goes on\n" in said
     assert "pytorch-job: succeeded in " in said

@@ -1,12 +1,15 @@
 """Parameters as a person types them."""
 
+import json
 import re
 
 import click
 import pytest
+from click.testing import CliRunner
 from kfp import compiler
 
 from kfp_pytorch import components
+from kfp_pytorch.cli import main
 from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.cli.packages import parameters
 from kfp_pytorch.components.interfaces import INTERFACES
@@ -129,7 +132,48 @@ def test_every_input_of_a_step_that_is_compiled_alone_is_listed_with_all_that_is
     names = set(interface.inputs) - {"task_config"}
     assert {line.split(":")[0].strip() for line in listed} == names
     for line in listed:
-        assert re.fullmatch(r"  \w+: \w+( = \S+)?  \S.*\.", line), line
+        assert re.fullmatch(r"  \w+: \w+( = \S+| \(required\))  \S.*\.", line), line
+
+
+LONG = """
+from kfp import dsl
+from kfp_pytorch.components import pytorch_job
+
+@dsl.pipeline(name="long")
+def long(image: str, env: dict = {"a": "é"}, args: list = ["--word"] * 99, unused: int = 3):
+    \"\"\"Trains.
+
+    Args:
+        args: The first line
+            and the second: both.
+
+            A paragraph.
+    \"\"\"
+    pytorch_job(image=image, env=env, args=args)
+"""
+
+
+def test_what_must_be_given_comes_first_and_a_long_default_is_cut_but_not_for_a_program(
+    tmp_path, cli
+):
+    path = tmp_path / "long.py"
+    path.write_text(LONG)
+    image, args, env, unused = cli("params", path).output.splitlines()[1:]
+    assert image.startswith("  image: string (required)  ")
+    described = "The first line and the second: both. A paragraph."
+    assert re.fullmatch(rf'  args: list = \["--word", .{{180,}}…  {described}', args)
+    assert env.startswith('  env: dict = {"a": "é"}  ')
+    assert unused == "  unused: integer = 3"
+    told = json.loads(cli("params", path, "--json").output)
+    assert told["pipeline"] == "long"
+    by_name = {each["name"]: each for each in told["parameters"]}
+    assert by_name["args"]["default"] == ["--word"] * 99
+    assert (by_name["image"]["required"], by_name["image"]["default"]) == (True, None)
+    narrow = parameters.describe(packages.find_one(str(path)), 40).splitlines()
+    assert max(map(len, narrow)) <= 40
+    # What the terminal's encoding lacks ends no command.
+    shown = CliRunner(charset="latin-1").invoke(main, ["params", str(path)])
+    assert f"?  {described}" in shown.stdout
 
 
 OPTIONAL = """

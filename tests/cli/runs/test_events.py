@@ -142,7 +142,8 @@ ValueError: 2"""
             "It broke.\nWhat to do: Mend it.",
         ),
         (
-            'Traceback (most recent call last):\n  File "x", line 1\n    raise\n  [Previous line repeated 9 more times]\n'
+            'Traceback (most recent call last):\n  File "x", line 1\n    raise\n'
+            "  [Previous line repeated 9 more times]\n"
             "E: two\n  - lines\nof it",
             "E: two\n  - lines\nof it",
         ),

@@ -26,12 +26,13 @@ def told(place, status="succeeded", error="", **more):
     return summary.empty("p", status, error) | {"run": "r", "place": f"{place}/runs/r"} | more
 
 
-def rows(text):
-    return sum(max(1, -(-len(line) // 80)) for line in text.split("\n"))
+def rows(text, columns):
+    return sum(max(1, -(-len(line) // columns)) for line in text.split("\n"))
 
 
+@pytest.mark.parametrize("columns", [60, 80, 200])
 @pytest.mark.parametrize("status", ["succeeded", "failed"])
-def test_a_loop_of_a_hundred_iterations_fits_a_screen(tmp_path, status, monkeypatch):
+def test_a_loop_of_a_hundred_iterations_fits_a_screen(tmp_path, status, columns, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     names = [f"train:lr={n}" for n in range(100)]
     steps = [step(name, status if name == names[-1] else "succeeded", "train") for name in names]
@@ -39,8 +40,9 @@ def test_a_loop_of_a_hundred_iterations_fits_a_screen(tmp_path, status, monkeypa
     error = f"Step train failed.\n{'It broke. ' * 100}\n\nMore."
     failed = {"error": error, "failed": names[-1]} if status == "failed" else {}
     made = {"steps": steps, "jobs": jobs, "metrics": {"loss": 0.5}, **failed}
-    text = screen.text(told(tmp_path / ".kfp-pytorch", status, **made), 9, kept=True)
-    assert rows(text) <= 24
+    summary = told(tmp_path / ".kfp-pytorch", status, **made)
+    text = screen.text(summary, 9, kept=True, columns=columns)
+    assert rows(text, columns) <= 24
     assert "Nodes × processes  loss\n" in text
     assert "and 94 more jobs" in text
     assert ("train, 100 times  succeeded" in text) == (status == "succeeded")
