@@ -35,6 +35,13 @@ def labelled(steps: Sequence[Step]) -> list[str]:
     return labels.labels([(step.name, step.inputs) for step in steps])
 
 
+def label_of(source: Source, step: Step) -> str:
+    """Returns the label of one of the steps."""
+    steps = source.steps()
+    known = zip(steps, labelled(steps), strict=True)
+    return next(label for each, label in known if each.is_task_of(step))
+
+
 def step_of(source: Source, asked: str) -> Step:
     """Finds the one step of a name.
 
@@ -86,9 +93,12 @@ def _only(source: Source, found: Sequence[Step], asked: str) -> Step:
         return found[0]
     every = source.steps()
     known = [label for step, label in zip(every, labelled(every), strict=True) if step in found]
+    name = found[0].name
+    is_all = [step.name for step in found] == [step.name for step in every if step.name == name]
+    numbered = f" {name}:1 to {name}:{len(found)} name them in this order." if is_all else ""
     raise click.ClickException(
         f"{source.title}: {asked} may be any of {len(found)} steps; name one with --step: "
-        f"{some(known, _MOST)}. STEP:1 to STEP:{len(found)} name them in this order."
+        f"{some(known, _MOST)}.{numbered}"
     )
 
 

@@ -94,7 +94,7 @@ def _step(source: Source, step: Step, *, follow: bool) -> None:
     if own is None:
         _node(source, step, follow=follow)
         return
-    _tell(f"The log of step {step.name}:")
+    _tell(f"The log of step {choice.label_of(source, step)}:")
     _print(own, follow=follow)
 
 

@@ -22,6 +22,10 @@ class Step:
     task: str = ""  # distinguishes it from other tasks of the step
     inputs: Mapping[str, Any] = field(default_factory=dict)  # its input parameters by name
 
+    def is_task_of(self, other: Step) -> bool:
+        """Whether both are one task, perhaps at different times."""
+        return (self.name, self.task) == (other.name, other.task)
+
 
 class Source(Protocol):
     """A run's steps and their logs."""

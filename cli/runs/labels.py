@@ -7,6 +7,7 @@ A step's own name where it ran once; else the name, a colon, and the arguments t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -47,8 +48,9 @@ def matches(tasks: Sequence[Task], asked: str) -> list[int]:
         return same
     if which.isdecimal():
         return same[int(which) - 1 : int(which)] if int(which) else []
-    wanted = set(which.split(","))
-    texts = [{_text(*item) for item in _arguments(tasks[index][1]).items()} for index in same]
+    wanted = {_same(text) for text in which.split(",")}
+    given = [_arguments(tasks[index][1]).items() for index in same]
+    texts = [{_same(_text(name, value)) for name, value in items} for items in given]
     return [index for index, given in zip(same, texts, strict=True) if wanted <= given]
 
 
@@ -80,6 +82,11 @@ def _text(name: str, value: str) -> str:
     return f"{name.removeprefix(_PART)}={cut(value, _LONGEST)}"
 
 
+def _same(text: str) -> str:
+    """Writes a whole number in one way, whether a person typed `3` or `3.0`."""
+    return re.sub(r"(?<==)(-?\d+)\.0+$", r"\1", text)
+
+
 def _arguments(inputs: Mapping[str, Any]) -> dict[str, str]:
     """The inputs by name, with each entry of a dict or list as an argument of its own."""
     found: dict[str, str] = {}
@@ -101,4 +108,7 @@ def _leaves(inputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _written(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        # KFP has no whole numbers in a dict or list.
+        value = int(value)
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shlex
 import textwrap
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ _NOT_SHOWN = {
     *("checkpoints", "tensorboard"),
 }
 _BESIDE = ("checkpoints", "export")
+_ITERATION = re.compile(r"iteration-\d+")
 Row = tuple[str, str]
 
 
@@ -38,7 +40,8 @@ def text(summary: dict[str, Any], seconds: float, *, kept: bool, columns: int = 
     width = min(max(columns, _NARROWEST), _WIDEST) - 2
     parts = [
         [f"{summary['pipeline']} {summary['status']} in {seconds:.1f} s"],
-        [*_failure(summary, width), *_steps(summary)],
+        _failure(summary, width),
+        _steps(summary),
         [
             *_table(summary["jobs"], width),
             *_aligned([*_details(summary, kept, width), *_logs(summary)]),
@@ -81,11 +84,11 @@ def _failure(summary: dict[str, Any], width: int) -> list[str]:
         lines[-1] += " …"
     failed = summary["failed"]
     if not failed:
-        return [*lines, ""] if summary["steps"] else lines
+        return lines
     if len(whole) > _MESSAGE_LINES or summary["error"].partition("\n")[2].strip() != said:
         lines.append(f"    All of it: {logs_command(summary)} --step {shlex.quote(failed)}")
     last = next(s for s in reversed(summary["steps"]) if s["label"] == failed)
-    return [_row(last, len(failed)), *lines, ""]
+    return [_row(last, len(failed)), *lines]
 
 
 def _steps(summary: dict[str, Any]) -> list[str]:
@@ -148,7 +151,7 @@ def _details(summary: dict[str, Any], kept: bool, width: int) -> list[Row]:
     if summary["metrics"].keys() - set(_heads([_cells(job) for job in summary["jobs"]], width)):
         shown = (f"{name} {value:.4g}" for name, value in summary["metrics"].items())
         details.append(("metrics", cut(", ".join(shown), 2 * width)))
-    details += [*_files(summary), *_folders(summary)]
+    details += [*_files(summary, width), *_folders(summary)]
     if summary["endpoint"]:
         gone = "ended with this command; --keep leaves it up"
         details.append(("endpoint", summary["endpoint"] if kept else gone))
@@ -157,7 +160,7 @@ def _details(summary: dict[str, Any], kept: bool, width: int) -> list[Row]:
     return details
 
 
-def _files(summary: dict[str, Any]) -> list[Row]:
+def _files(summary: dict[str, Any], width: int) -> list[Row]:
     """The pages and files of the run: below its folder, by their paths there."""
     artifacts = summary["artifacts"].items()
     kinds = ((name, name.rpartition(".")[2], at) for name, at in artifacts)
@@ -166,9 +169,12 @@ def _files(summary: dict[str, Any]) -> list[Row]:
     inside = [at.removeprefix(below) for _, at in files if at.startswith(below)]
     rows = [(name, at) for name, at in files if not at.startswith(below)]
     if inside:
+        # Those of a loop's iterations together.
+        inside = list(dict.fromkeys(_ITERATION.sub("iteration-*", path) for path in inside))
         more = len(inside) - _FILES
         shown = ", ".join(inside[:_FILES]) + (f" and {more} more" if more > 0 else "")
-        rows.insert(0, ("files", f"in {short(summary['place'])}:\n{shown}"))
+        lines = textwrap.wrap(shown, width - 14, break_long_words=False, break_on_hyphens=False)
+        rows.insert(0, ("files", "\n".join([f"in {short(summary['place'])}:", *lines])))
     return rows
 
 

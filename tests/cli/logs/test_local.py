@@ -102,6 +102,7 @@ def test_without_a_run_all_are_listed_the_newest_first(cli, logs, ran, tmp_path)
         (("latest", "--step", "nonsuch"), "has no step 'nonsuch'. There are: pytorch-job, train:"),
         (("latest", "--step", "train:3"), "has no step 'train:3'"),
         (("latest", "--step", "train"), "may be any of 2 steps; name one with --step: train:lr=0."),
+        (("latest", "--step", "train"), "train:1 to train:2 name them in this order."),
         (("latest", "--step", "train:1", "--rank", "0"), "makes no job"),
         (("latest", "--rank", "2"), "has the ranks 0 to 1, of 2 x 1 processes"),
         (("latest", "--rank", "-1"), "-1 is not in the range x>=0"),

@@ -73,6 +73,14 @@ def test_the_end_of_many_nodes_is_cut_and_resume_is_offered_for_an_unfinished_jo
         assert "It broke." in text.splitlines()[2]
 
 
+def test_the_files_of_a_loops_iterations_are_shown_together(tmp_path):
+    folders = [f"{tmp_path}/runs/r/for-loop-2-iteration-{n}/train" for n in range(9)]
+    artifacts = {f"{n}.report": f"{folder}/report.md" for n, folder in enumerate(folders)}
+    text = screen.text(told(tmp_path, artifacts=artifacts), 1, kept=True)
+    assert text.count("report.md") == 1
+    assert "for-loop-2-iteration-*/train/report.md" in text
+
+
 def test_of_a_job_elsewhere_the_end_says_how_the_logs_of_its_ranks_are_read(tmp_path):
     made = job("train", tmp_path, logs=[], elsewhere=True)
     assert "with --kubeconfig FILE: of ranks" in screen.text(
@@ -94,6 +102,7 @@ def test_of_a_job_elsewhere_the_end_says_how_the_logs_of_its_ranks_are_read(tmp_
         ),
         ([{"h": {"lr": 1, "x": 0}}, {"h": {"lr": 2, "x": 0}}], ["s:lr=1", "s:lr=2"]),
         ([{"args": ["--lr=1"]}, {"args": ["--lr=2"]}], ["s:lr=1", "s:lr=2"]),
+        ([{"h": {"n": 2.0}}, {"h": {"n": 3.5}}], ["s:n=2", "s:n=3.5"]),
         ([{"pipelinechannel--x": 1}, {"pipelinechannel--x": 2}], ["s:x=1", "s:x=2"]),
         ([{"a": f"{'x' * 99}{n}"} for n in (1, 2)], ["s:1", "s:2"]),
         ([{"a": "x y"}, {"a": None}], ["s:a=x y", "s:a=null"]),
@@ -105,5 +114,6 @@ def test_tasks_are_told_apart_by_the_arguments_that_differ(inputs, made):
     for number, label in enumerate(made):
         assert labels.matches(tasks, label) == [number]
         assert labels.matches(tasks, f"s:{number + 1}") == [number]
+    assert labels.matches([("s", {"n": 1}), ("s", {"n": 2.0})], "s:n=2.0") == [1]
     assert labels.matches(tasks, "s:0") == labels.matches(tasks, "t") == []
     assert labels.matches(tasks, "s") == list(range(len(tasks)))
