@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from typing import Any
 from kfp_pytorch.local.processes import guard
 
 _GUARD = str(Path(guard.__file__).resolve())
+# A guard that is stopped reads nothing.
+_DETACHED_WITHIN_MS = 10_000
 
 
 class Owner:
@@ -64,10 +67,14 @@ class SharedOwner(Owner):
         return owner
 
     def detach(self) -> None:
-        """Let the command outlive all of its owners."""
+        """Let the command outlive all of its owners; nobody becomes one after this."""
         # Another owner may have detached it.
         with self._writer, contextlib.suppress(BrokenPipeError):
             self._writer.write(b".")
+            # The guard closes its end once it has read that.
+            closed = select.poll()
+            closed.register(self._writer, 0)
+            closed.poll(_DETACHED_WITHIN_MS)
 
     def leave(self) -> None:
         """Stop to be an owner."""
