@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -18,7 +19,10 @@ from kfp_pytorch.cli.runs.signals import Interrupted, interruptible
 
 if TYPE_CHECKING:
     from kfp_pytorch.cli.packages.find import Package
+    from kfp_pytorch.cli.packages.known_tasks import KnownTask
     from kfp_pytorch.cli.runs import before
+
+_PATHS = ("secrets", "runtimes")
 
 
 @dataclass(frozen=True)
@@ -34,9 +38,15 @@ class Request:
     as_json: bool
     resume: bool
     cpu: bool
-    secrets: tuple[Path, ...]
-    claims: tuple[str, ...]
-    runtimes: tuple[Path, ...]
+    secrets: list[str]
+    claims: list[str]
+    runtimes: list[str]
+
+    @property
+    def kept_options(self) -> dict[str, Any]:
+        """The options that a run on this machine has again when it is resumed."""
+        names = ("cpu", "secrets", "claims", "runtimes")
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
 
 
 @click.command("run", short_help="Run a pipeline's steps on this machine.")
@@ -62,8 +72,8 @@ class Request:
 @click.option(
     "--resume",
     is_flag=True,
-    help="Resume the pipeline's last run, from its checkpoints and with its parameters; those "
-    "given with -p replace the ones of that run.",
+    help="Resume the pipeline's last run, from its checkpoints and with its parameters and "
+    "options; those given replace the ones of that run.",
 )
 @click.option("--cpu", is_flag=True, help="No pod gets a GPU: training is on the CPU.")
 @click.option(
@@ -95,6 +105,8 @@ def run(root: Path | None, **options: Any) -> None:
     With --json, everything but the summary goes to stderr, and the summary is the last line of
     stdout.
     """
+    options |= {name: [str(path.absolute()) for path in options[name]] for name in _PATHS}
+    options["claims"] = [_absolute(text) for text in options["claims"]]
     request = Request(root_or_default(root), **options)
     with _ended_as_json(request), interruptible():
         if request.locally == bool(request.kubeconfig):
@@ -113,6 +125,11 @@ def run(root: Path | None, **options: Any) -> None:
         result = _execute(request)
     if result["status"] != "succeeded":
         raise SystemExit(1)
+
+
+def _absolute(claim: str) -> str:
+    name, _, folder = claim.partition("=")
+    return f"{name}={Path(folder).expanduser().absolute()}" if folder else claim
 
 
 @contextmanager
@@ -143,55 +160,72 @@ def _print_json(request: Request, status: str, error: str) -> None:
     click.echo(json.dumps(summary.empty(request.pipeline, status, error)))
 
 
+def _resumed(request: Request, options: dict[str, Any]) -> Request:
+    """The request with the options that the resumed run had, but for those that are given."""
+    lacking = {name: value for name, value in options.items() if not getattr(request, name)}
+    if lacking and request.locally:
+        words = ["--cpu"] if lacking.get("cpu") else []
+        for name, option in (("secrets", "secrets"), ("claims", "claim"), ("runtimes", "runtimes")):
+            words += [f"--{option} {shlex.quote(value)}" for value in lacking.get(name, [])]
+        click.echo(f"Resumed with the options of the run: {' '.join(words)}", err=True)
+    return replace(request, **lacking)
+
+
 def _on_this_machine(
     request: Request, package: Package, arguments: dict[str, Any]
-) -> tuple[Package, before.Given]:
-    """The package as a run on this machine takes it, and what the command line gives to it."""
+) -> tuple[Package, list[KnownTask], before.Given]:
+    """The package as a run takes it, and of one with --local its tasks and what they are given."""
     from kfp_pytorch.cli.packages import without_gpus
+    from kfp_pytorch.cli.packages.known_tasks import known_tasks
     from kfp_pytorch.cli.runs import before
 
-    package, variables = before.local_package(package), {}
+    if not request.locally:
+        return package, [], before.Given()
+    package = before.local_package(package)
+    given = before.read(request.secrets, request.claims, request.runtimes, cpu=request.cpu)
+    tasks = list(known_tasks(package, arguments))
     if request.cpu:
-        for line in without_gpus.changes(package, arguments):
+        for line in dict.fromkeys(without_gpus.changes(tasks)):
             click.echo(f"--cpu: {line}", err=True)
-        package = without_gpus.without_gpus(package)
-        variables = {"CUDA_VISIBLE_DEVICES": ""}
-    given = before.read(request.secrets, request.claims, request.runtimes)
+        tasks = [without_gpus.changed(task) for task in tasks]
+        on_cpu = {"CUDA_VISIBLE_DEVICES": ""}
+        given = replace(given, variables=on_cpu, without_gpus=without_gpus.steps(package))
     pods = before.pods(package, arguments)
     for line in before.mounts(pods):
         click.echo(f"Note: {line}", err=True)
-    return package, replace(given, pods=pods, variables=variables)
+    return package, tasks, replace(given, pods=pods)
 
 
 def _execute(request: Request) -> dict[str, Any]:
     """Checks everything that can be checked, runs, and prints the summary; returns it."""
     from kfp_pytorch.cli.packages import checks, find, local_features, parameters
-    from kfp_pytorch.cli.runs import before, clusters, run_folder, screen, session
+    from kfp_pytorch.cli.runs import before, clusters, objects, run_folder, screen, session
     from kfp_pytorch.cli.runs.events import TerminalProgress
+    from kfp_pytorch.local.kfp import task_settings
 
     began = time.monotonic()
     package = find.find_one(request.pipeline)
     arguments = parameters.typed(package, request.given)
     if request.resume:
         wanted = run_folder.run_to_resume(request.root / "runs", package.pipeline_name, arguments)
+        request = _resumed(request, wanted.options)
     else:
         wanted = run_folder.new_run(package.pipeline_name, arguments)
+    wanted = replace(wanted, options=request.kept_options)
     parameters.require(package, wanted.arguments)
     checks.check(package, wanted.arguments)
-    local_features.check(package, before.HEEDED if request.locally else ())
-    given = before.Given()
-    if request.locally:
-        package, given = _on_this_machine(request, package, wanted.arguments)
+    local_features.check(package, task_settings.HEEDED if request.locally else ())
+    package, tasks, given = _on_this_machine(request, package, wanted.arguments)
     progress = TerminalProgress(err=request.as_json)
     cluster = clusters.cluster(request.root, request.kubeconfig, wanted.id, keep=request.keep)
     # An endpoint on a cluster elsewhere stays.
     kept = request.keep or bool(request.kubeconfig)
-    with cluster as target:
-        if request.locally:
-            before.give(target, given)
-            before.check(package, wanted.arguments, given.pods, target)
-        pods, variables = given.pods, given.variables
-        result = session.run(package, wanted, target, progress, pods=pods, variables=variables)
+    with cluster as target, objects.given(target, given.objects, given.claims):
+        before.check(package.pipeline_name, tasks, given.pods, target)
+        settings = {"pods": given.pods, "without_gpus": given.without_gpus}
+        result = session.run(
+            package, wanted, target, progress, variables=given.variables, **settings
+        )
         took = time.monotonic() - began
         columns = shutil.get_terminal_size().columns
         text = screen.text(result, took, kept=kept, columns=columns)

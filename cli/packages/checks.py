@@ -147,10 +147,15 @@ def _check_pod(template: dict[str, Any], task: str) -> None:
         )
 
 
-def _kserve_deploy(task: KnownTask) -> None:
+def deploy_inputs(task: KnownTask) -> service_manifest.ServiceInputs:
+    """Returns the checked inputs of a task that deploys a model. Raises InputError."""
     model = _artifact(task, "model")
     unknown = dict.fromkeys({"service_name", "runtime"} & task.unknown, _ANY_NAME)
-    inputs = service_manifest.parse_inputs(model.uri, model.metadata, **task.inputs, **unknown)
+    return service_manifest.parse_inputs(model.uri, model.metadata, **task.inputs, **unknown)
+
+
+def _kserve_deploy(task: KnownTask) -> None:
+    inputs = deploy_inputs(task)
     service_manifest.check_host(inputs.service_name, inputs.namespace or _ANY_NAME)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ RUNTIME_KINDS = (SERVING_RUNTIME, CLUSTER_SERVING_RUNTIME)
 _YAML = (".yaml", ".yml", ".json")
 
 
-def read(paths: tuple[Path, ...], kinds: tuple[Kind, ...]) -> list[Object]:
+def read(paths: Iterable[Path], kinds: tuple[Kind, ...]) -> list[Object]:
     """Reads objects from files and folders; of two of one name the later one counts.
 
     A file is YAML of Kubernetes objects, or NAME.env, whose lines KEY=VALUE make the Secret NAME. A
@@ -46,16 +46,18 @@ def _read(path: Path, kinds: tuple[Kind, ...]) -> Iterator[Object]:
         elif path.suffix == ".env" and SECRET in kinds:
             yield _secret(path.stem, _variables(path))
         elif path.suffix in _YAML:
-            for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+            for document in yaml.safe_load_all(path.read_text(encoding="utf-8-sig")):
                 yield from _objects(path, document, kinds)
-        else:
+        elif path.exists():
             raise _wrong(path, "is neither a folder nor a file NAME.yaml, NAME.json or NAME.env")
+        else:
+            raise _wrong(path, "is not there")
     except yaml.MarkedYAMLError as error:
         # Its own words have the line in them.
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise _wrong(path, f"is no YAML from line {line} on") from None
     except (yaml.YAMLError, UnicodeDecodeError):
-        raise _wrong(path, "is no YAML in UTF-8") from None
+        raise _wrong(path, "is no text in UTF-8") from None
     except OSError as error:
         raise _wrong(path, f"cannot be read: {error.strerror or error}") from None
 
@@ -64,8 +66,8 @@ def _objects(path: Path, document: Any, kinds: tuple[Kind, ...]) -> Iterator[Obj
     if document is None:
         return
     kind = document.get("kind") if isinstance(document, dict) else None
-    if kind == "List":
-        for item in document.get("items") or []:
+    if isinstance(document, list) or str(kind).endswith("List"):
+        for item in (document if isinstance(document, list) else document.get("items")) or []:
             yield from _objects(path, item, kinds)
         return
     known = [each.kind for each in kinds]
@@ -74,26 +76,42 @@ def _objects(path: Path, document: Any, kinds: tuple[Kind, ...]) -> Iterator[Obj
     metadata = document.get("metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
         raise _wrong(path, f"has a {kind} without metadata.name")
-    # Objects of a run are in its namespace, whatever the namespace on the cluster is.
-    metadata.pop("namespace", None)
+    # Of one that was read from a cluster, the rest says how it is there.
+    kept = {name: metadata[name] for name in ("name", "labels", "annotations") if name in metadata}
+    document = {**document, "metadata": kept}
     if kind == CLUSTER_SERVING_RUNTIME.kind:
         document["kind"] = SERVING_RUNTIME.kind
-    yield _checked(path, document) if kind == SECRET.kind else document
+    yield _checked(path, document) if kind in (SECRET.kind, CONFIG_MAP.kind) else document
 
 
-def _checked(path: Path, secret: Object) -> Object:
-    data = secret.get("data") or {}
-    texts = secret.pop("stringData", None) or {}
-    if not isinstance(data, dict) or not isinstance(texts, dict):
-        raise _wrong(path, f"has the Secret {secret['metadata']['name']}, whose data is no mapping")
-    for key, value in data.items():
-        try:
-            base64.b64decode(value, validate=True)
-        except (binascii.Error, ValueError, TypeError):
-            where = f"{key!r} of the Secret {secret['metadata']['name']}"
-            raise _wrong(path, f"has {where} not in base64; write it under stringData") from None
-    encoded = {key: _encoded(str(text).encode()) for key, text in texts.items()}
-    return {**secret, "data": data | encoded}
+def _checked(path: Path, given: Object) -> Object:
+    """A Secret or a ConfigMap whose values are texts; a Secret's are all in `data`."""
+    encoded = "data" if given["kind"] == SECRET.kind else "binaryData"
+    parts = {}
+    for field in ("data", "stringData", "binaryData"):
+        where = f"the {given['kind']} {given['metadata']['name']}"
+        values = given.pop(field, None) or {}
+        if not isinstance(values, dict):
+            raise _wrong(path, f"has {where}, whose {field} is no mapping")
+        for key, value in values.items():
+            if not isinstance(value, str):
+                why = "is no text; put it in quotation marks"
+                raise _wrong(path, f"has {key!r} of {where}, which {why}")
+            if field == encoded:
+                values[key] = _decoded(path, f"{key!r} of {where}", value)
+        parts[field] = values
+    if given["kind"] == CONFIG_MAP.kind:
+        return {**given, "data": parts["data"], "binaryData": parts["binaryData"]}
+    texts = {key: _encoded(text.encode()) for key, text in parts["stringData"].items()}
+    return {**given, "data": parts["data"] | texts}
+
+
+def _decoded(path: Path, where: str, value: str) -> str:
+    """A value in base64 without the line breaks that it may have."""
+    try:
+        return _encoded(base64.b64decode("".join(value.split()), validate=True))
+    except (binascii.Error, ValueError):
+        raise _wrong(path, f"has {where} not in base64; write it under stringData") from None
 
 
 def _secret(name: str, data: dict[str, bytes]) -> Object:
@@ -120,7 +138,7 @@ def _keys(folder: Path) -> dict[str, bytes]:
 
 def _variables(path: Path) -> dict[str, bytes]:
     found = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
         text = line.strip().removeprefix("export ")
         if not text or text.startswith("#"):
             continue

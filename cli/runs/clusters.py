@@ -73,7 +73,7 @@ def _shared(root: Path, *, keep: bool) -> Iterator[lifecycle.ClusterHandle]:
     One that a run has started ends with the last run that uses it, unless a run keeps it.
     """
     with (root / _USERS_FILE).open("a") as users:
-        with _alone(root), failures_told():
+        with alone(root), failures_told():
             # Before the cluster is looked for: the last run to leave stops it.
             locks.share(users)
             running = lifecycle.status(root)
@@ -86,7 +86,7 @@ def _shared(root: Path, *, keep: bool) -> Iterator[lifecycle.ClusterHandle]:
             if keep and owner:
                 owner.detach()
         finally:
-            with _alone(root), failures_told():
+            with alone(root), failures_told():
                 # Where the cluster was detached, nobody is its owner.
                 still = guarded.SharedOwner.joined(root / _OWNERS_FILE)
                 last = locks.take_alone(users)
@@ -106,7 +106,7 @@ def _started(root: Path) -> tuple[lifecycle.ClusterHandle, guarded.SharedOwner]:
 
 
 @contextmanager
-def _alone(root: Path) -> Iterator[None]:
+def alone(root: Path) -> Iterator[None]:
     """Lets one run at a time come to the cluster or leave it."""
     with (root / _TURN_FILE).open("a") as turn:
         if not locks.take(turn, within=_TURN_WITHIN_S):

@@ -8,7 +8,7 @@ import secrets
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import datetime
 from io import FileIO
 from pathlib import Path
@@ -22,6 +22,7 @@ from kfp_pytorch.local.processes import guard, locks
 
 SUMMARY_FILE = "summary.json"
 LOG_FILE = "runner.log"
+# A run of an earlier version has no options.
 _FIELDS = {field.name for field in fields(Run)}
 # The processes of a run that was killed end within `guard.ORPHAN_GRACE`.
 _LOCK_WITHIN_S = guard.ORPHAN_GRACE + 3
@@ -49,13 +50,17 @@ def run_to_resume(runs: Path, pipeline: str, arguments: dict[str, Any]) -> Run:
         raise click.ClickException(
             f"The last run of {pipeline}, {last.name}, succeeded. Start another without --resume."
         )
-    return Run(last.name, last.id, last.pipeline, last.arguments | arguments)
+    return replace(last, arguments=last.arguments | arguments)
 
 
 def recorded(runs: Path) -> list[Run]:
     """Lists the runs of a folder, the one that was started or resumed last at the end."""
     files = sorted(runs.glob(f"*/{RUN_FILE}"), key=lambda path: path.stat().st_mtime)
-    return [Run(**found) for found in map(read, files) if found.keys() == _FIELDS]
+    return [
+        Run(**found)
+        for found in map(read, files)
+        if _FIELDS - {"options"} <= found.keys() <= _FIELDS
+    ]
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -73,12 +73,12 @@ def run(
     target: Target,
     progress: TerminalProgress,
     *,
-    pods: dict[str, Any] | None = None,
     variables: Mapping[str, str] | None = None,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Runs a pipeline's steps on this machine, against a cluster, to the end.
 
-    `pods`: what the steps' own pods have, see `step.Setting`. `variables`: further ones of steps.
+    `variables`: further ones of the steps. `settings`: fields of `step.Setting`.
     Returns the summary. It is written into the run's folder too. Raises Interrupted: a signal ended
     this process's waiting, once every step has ended; it has the summary.
     """
@@ -101,7 +101,7 @@ def run(
     with run_folder.log(folder) as log:
         run_folder.write(folder, wanted, form)
         try:
-            setting = replace(_setting(wanted, target, folder), pods=pods or {})
+            setting = replace(_setting(wanted, target, folder), **settings)
             code = _follow(folder, setting, variables or {}, target, follower, log)
         except Interrupted as interrupted:
             interrupted.summary = ended("terminated")

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+_INPUT = "--executor_input"
+
 
 def option(command: list[str], name: str) -> str:
     """The value of an option of the command; empty if it has none."""
@@ -14,8 +16,23 @@ def option(command: list[str], name: str) -> str:
 
 def executor_input(command: list[str]) -> dict[str, Any]:
     """What KFP hands to the step: its inputs, and where its outputs belong."""
-    found: dict[str, Any] = json.loads(option(command, "--executor_input") or "{}")
+    found: dict[str, Any] = json.loads(option(command, _INPUT) or "{}")
     return found
+
+
+def inputs(command: list[str]) -> dict[str, Any]:
+    """The input parameters of the step."""
+    found: dict[str, Any] = executor_input(command).get("inputs", {}).get("parameterValues", {})
+    return found
+
+
+def with_inputs(command: list[str], values: dict[str, Any]) -> list[str]:
+    """Returns the command with other values of the step's input parameters."""
+    if _INPUT not in command:
+        return command
+    at, given = command.index(_INPUT) + 1, executor_input(command)
+    given.setdefault("inputs", {})["parameterValues"] = values
+    return [*command[:at], json.dumps(given), *command[at + 1 :]]
 
 
 def _written(outputs: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ argument or a variable begins with it.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,9 +13,8 @@ from kfp_pytorch.launcher.constants import Kind
 from kfp_pytorch.local.controllers.kubelet import environment, volumes
 from kfp_pytorch.local.controllers.kubelet.rewriting import Rewriter
 from kfp_pytorch.local.controllers.kubernetes import one_machine
+from kfp_pytorch.local.kfp import commands
 from kfp_pytorch.local.kfp.packages import PreparationError
-
-_INPUT = "--executor_input"
 
 
 class Missing(PreparationError):
@@ -50,6 +48,11 @@ def apply(
         prepared = volumes.prepare(_of_the_step(pod.created), scratch, root, pod.find)
     except (environment.ConfigError, volumes.VolumeError) as error:
         raise Missing(str(error)) from None
+    for name in [name for name, value in declared.items() if "\0" in value]:
+        raise Missing(
+            f"the variable {name} would have a NUL character, which no program takes: mount what "
+            "it is of, with use_secret_as_volume or use_config_map_as_volume."
+        )
     own = [each for each in container.get("volumeMounts") or [] if each["name"] in prepared]
     mounts = volumes.mounts({"volumeMounts": own}, prepared, declared)
     rewriter = Rewriter(mounts, {}, lambda _host, _port: None)
@@ -63,11 +66,8 @@ def _of_the_step(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_paths(command: list[str], rewriter: Rewriter) -> list[str]:
-    if _INPUT not in command:
-        return command
-    at = command.index(_INPUT) + 1
-    given = json.loads(command[at])
-    values = given.get("inputs", {}).get("parameterValues", {})
-    for name, value in values.items():
-        values[name] = (rewriter.path(value) or value) if isinstance(value, str) else value
-    return [*command[:at], json.dumps(given), *command[at + 1 :]]
+    values = {
+        name: (rewriter.path(value) or value) if isinstance(value, str) else value
+        for name, value in commands.inputs(command).items()
+    }
+    return commands.with_inputs(command, values)

@@ -15,20 +15,27 @@ import site
 import subprocess
 import sys
 import venv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from kfp_pytorch.local.processes import locks
 
 _PIP = "python3 -m pip install"
-# What KFP adds to the packages of a component, at any version of its own, and the environment that
-# it makes for that with `use_venv`.
+# What KFP adds to the packages of a component, at any version of its own: itself, the environment
+# that it makes for that with `use_venv`, and what it does on a machine without pip.
 _OF_KFP = re.compile(
     r"python3 -m pip install (?:(?!&&).)*'kfp==[^']+'\s+'--no-deps'\s+'typing-extensions[^']*'"
     r"|^export PIP_DISABLE_PIP_VERSION_CHECK=1$|^tmp=\$\(mktemp -d\)$|^python3 -m venv .*$"
-    r'|^\. "\$tmp/venv/bin/activate"$',
+    r'|^\. "\$tmp/venv/bin/activate"$'
+    r"|python3 -m ensurepip .*$",
     re.MULTILINE,
 )
+# A requirement as KFP writes it, and a path in it.
+_REQUIREMENT = re.compile(
+    r"'(?:[^']* @ |-r ?|--requirement[= ])?(?:file://)?([^'\[]+)(?:\[[^']*)?'"
+)
+# With these, pip installs somewhere else, such as into a person's own places.
+_ELSEWHERE = {"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER"}
 _COMPLETE = "complete"
 # Another step may install the same packages, however long that takes.
 _LOCK_WITHIN_S = 3600.0
@@ -57,19 +64,43 @@ def installed(
     script, program = _OF_KFP.sub("true", command[2]), command[3:]
     if _PIP not in script:
         return program, {}
-    of = "\0".join([script, sys.prefix, sys.version])
+    of = "\0".join([script, sys.prefix, sys.version, *_local_files(script)])
     folder = root / "environments" / hashlib.sha256(of.encode()).hexdigest()[:16]
     path = os.pathsep.join([str(folder / "bin"), variables["PATH"]])
+    try:
+        _install_once(folder, script, {**variables, "PATH": path}, tell)
+    except OSError as error:
+        where = error.filename or folder
+        raise InstallError(
+            f"No environment for this step's packages: {where}: {error.strerror or error}"
+        ) from None
+    return program, {"PATH": path}
+
+
+def _local_files(script: str) -> Iterator[str]:
+    """The files and folders that are installed, and when they were last changed."""
+    for path in map(Path, _REQUIREMENT.findall(script)):
+        if path.exists():
+            files = [path, *path.glob("*"), *path.rglob("*.py")]
+            times = [each.stat().st_mtime_ns for each in files if each.is_file()]
+            yield f"{path} {max(times, default=0)}"
+
+
+def _install_once(
+    folder: Path, script: str, variables: Mapping[str, str], tell: Callable[[str], None]
+) -> None:
     # An environment takes neither of a person's own places for packages.
-    found = {"PATH": path, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    kept = {name: value for name, value in variables.items() if name not in _ELSEWHERE}
+    kept |= {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("a") as lock:
-        if not locks.take(lock, within=_LOCK_WITHIN_S):
-            raise InstallError(f"Another step has {lock.name} for an hour; end it first.")
+        if not locks.take(lock):
+            tell("Waiting for another step that installs the same packages.")
+            if not locks.take(lock, within=_LOCK_WITHIN_S):
+                raise InstallError(f"Another step has {lock.name} for an hour; end it first.")
         if not (folder / _COMPLETE).exists():
             tell(f"Installing this step's packages into {folder}, not into {sys.prefix}.")
-            _install(folder, script, {**variables, **found})
-    return program, {"PATH": path}
+            _install(folder, script, kept)
 
 
 def _install(folder: Path, script: str, variables: Mapping[str, str]) -> None:
@@ -86,7 +117,7 @@ def _install(folder: Path, script: str, variables: Mapping[str, str]) -> None:
             text=True,
             errors="replace",
         )
-    except (OSError, subprocess.CalledProcessError) as error:
+    except subprocess.CalledProcessError as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise InstallError(f"No environment for this step's packages: {error}") from None
     if ran.returncode:
@@ -107,6 +138,6 @@ def _show_own_packages(folder: Path) -> None:
         *([site.getusersitepackages()] if site.ENABLE_USER_SITE else []),
     ]
     lines = [
-        f"import site; site.addsitedir({place!r})\n" for place in places if Path(place).is_dir()
+        f"import site; site.addsitedir({place!a})\n" for place in places if Path(place).is_dir()
     ]
     (folder / "lib" / version / "site-packages" / "of-this-python.pth").write_text("".join(lines))

@@ -52,6 +52,8 @@ class Run:
     id: str  # the run's id, the value of `dsl.PIPELINE_JOB_ID_PLACEHOLDER`
     pipeline: str  # the pipeline's name
     arguments: dict[str, Any] = field(default_factory=dict)  # those that were given, by parameter
+    # The options of its command that it has again when it is resumed, by field of the request.
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 def local_form(

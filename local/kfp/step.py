@@ -34,7 +34,7 @@ from typing import IO, Any
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.local import client
-from kfp_pytorch.local.kfp import commands, packages
+from kfp_pytorch.local.kfp import commands, packages, without_gpus
 from kfp_pytorch.local.kfp.packages import PreparationError
 from kfp_pytorch.local.processes import temporary
 
@@ -68,6 +68,8 @@ class Setting:
     services: str = ""  # the root of URL/NAMESPACE/SERVICE/PORT/PATH of a remote cluster
     # The variables and volumes of each step's pod, by executor; see `task_settings.pod_settings`.
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # The executors of the steps whose inputs are to ask for no GPUs; see `without_gpus`.
+    without_gpus: list[str] = field(default_factory=list)
 
 
 class Events:
@@ -233,14 +235,15 @@ def main(arguments: list[str]) -> int:
     began = time.monotonic()
     setting = Setting(**json.loads(os.environ[SETTING_ENV]))
     command = _with_reachable_url(command, setting.services)
+    if f"exec-{step}" in setting.without_gpus:
+        command = commands.with_inputs(command, without_gpus.inputs(commands.inputs(command)))
     pod = PodObject(setting, step)
     events = Events(step, pod.name)
-    given = commands.executor_input(command)
     events.send(
         "started",
-        task=given.get("outputs", {}).get("outputFile", ""),
+        task=commands.executor_input(command).get("outputs", {}).get("outputFile", ""),
         function=commands.option(command, "--function_to_execute"),
-        inputs=given.get("inputs", {}).get("parameterValues", {}),
+        inputs=commands.inputs(command),
     )
     try:
         pod.create(_deploys(command, setting.namespace))
@@ -337,15 +340,14 @@ def _deploys(command: list[str], namespace: str) -> dict[str, str]:
     """The annotation of a step that deploys a model; none for other steps."""
     if commands.option(command, "--function_to_execute") != "kserve_deploy":
         return {}
-    inputs = commands.executor_input(command).get("inputs", {}).get("parameterValues", {})
+    inputs = commands.inputs(command)
     where = inputs.get("namespace") or namespace
     return {DEPLOYS_ANNOTATION: f"{where}/{inputs.get('service_name', '')}"}
 
 
 def _with_reachable_url(command: list[str], services: str) -> list[str]:
     """Has a step that asks a service of a cluster elsewhere ask it through `services`."""
-    given = commands.executor_input(command)
-    values = given.get("inputs", {}).get("parameterValues", {})
+    values = commands.inputs(command)
     found = _SERVICE_URL.fullmatch(str(values.get("url", "")))
     if (
         not services
@@ -354,10 +356,8 @@ def _with_reachable_url(command: list[str], services: str) -> list[str]:
     ):
         return command
     service, namespace, port, path = found.groups()
-    values["url"] = f"{services}/{namespace}/{service}/{port or 80}{path}"
-    result = list(command)
-    result[result.index("--executor_input") + 1] = json.dumps(given)
-    return result
+    url = f"{services}/{namespace}/{service}/{port or 80}{path}"
+    return commands.with_inputs(command, values | {"url": url})
 
 
 def _rfc3339(when: datetime) -> str:

@@ -58,6 +58,11 @@ _AS_ENV = {
 }
 OBJECT_SETTINGS = frozenset([*_AS_VOLUME, *_AS_ENV])
 """What `kfp.kubernetes` sets that uses a Secret, a ConfigMap or a claim."""
+_FIELDS = "fieldPathAsEnv"
+# Volumes that are empty at the start of a step; KFP passes none of these on.
+_EMPTY = ("emptyDirMounts", "genericEphemeralVolume")
+HEEDED = OBJECT_SETTINGS | {_FIELDS, *_EMPTY}
+"""What `kfp.kubernetes` sets that a run on this machine heeds."""
 
 
 def with_task_configs(
@@ -96,7 +101,7 @@ def with_task_configs(
 
 
 def pod_settings(spec: Object, kubernetes: Object, known: Mapping[str, Any]) -> dict[str, Object]:
-    """The variables and volumes of the steps' own pods that use objects, by executor."""
+    """The variables and volumes of the steps' own pods, by executor; see `HEEDED`."""
     found = {}
     executors = spec.get("deploymentSpec", {}).get("executors", {})
     for _, component in tasks(spec):
@@ -111,6 +116,7 @@ def pod_settings(spec: Object, kubernetes: Object, known: Mapping[str, Any]) -> 
             for field, value in of_objects(kubernetes.get(label, {}), known).items()
             if _PASSED_AS[field] not in passed_on
         }
+        settings = _with_empty_volumes(settings, kubernetes.get(label, {}))
         if settings:
             own = executors.get(label, {}).get("container", {}).get("env", [])
             found[label] = {**settings, "env": [*own, *settings.get("env", [])]}
@@ -126,7 +132,7 @@ def tasks(spec: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]
 
 
 def of_objects(given: Object, known: Mapping[str, Any]) -> Object:
-    """The `env`, `volumes` and `volumeMounts` that a task's Secrets, ConfigMaps and claims make.
+    """The `env`, `volumes` and `volumeMounts` that KFP passes on: of objects, and of pods' fields.
 
     `given`: what `kfp.kubernetes` sets on the task. One whose name only the run knows is called by
     its kind.
@@ -153,7 +159,25 @@ def of_objects(given: Object, known: Mapping[str, Any]) -> Object:
                 }
                 for pair in each.get("keyToEnv", [])
             ]
+    found["env"] += [
+        {"name": each["name"], "valueFrom": {"fieldRef": {"fieldPath": each["fieldPath"]}}}
+        for each in given.get(_FIELDS, [])
+    ]
     return {field: value for field, value in found.items() if value}
+
+
+def _with_empty_volumes(settings: Object, given: Object) -> Object:
+    """The settings of a pod with the volumes of it that are empty at its start."""
+    empty = [each for setting in _EMPTY for each in given.get(setting, [])]
+    if not empty:
+        return settings
+    volumes = [{"name": each["volumeName"], "emptyDir": {}} for each in empty]
+    mounts = [{"name": each["volumeName"], "mountPath": each["mountPath"]} for each in empty]
+    return {
+        **settings,
+        "volumes": [*settings.get("volumes", []), *volumes],
+        "volumeMounts": [*settings.get("volumeMounts", []), *mounts],
+    }
 
 
 def _placement(given: Object) -> Object:

@@ -11,7 +11,7 @@ from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.registry import SECRET
 from kfp_pytorch.local.controllers.kubelet.environment import Find, expand, files
-from kfp_pytorch.local.controllers.kubernetes.claims import claim_folder
+from kfp_pytorch.local.controllers.kubernetes.claims import make_folder
 
 _KNOWN = "persistentVolumeClaim, emptyDir, secret, configMap, hostPath"
 # Empty folders: a projected volume would hold a service account's token, and there is none.
@@ -33,7 +33,7 @@ def prepare(pod: Object, folder: Path, root: Path, find: Find) -> dict[str, Path
 def _volume(volume: Object, pod: Object, own: Path, root: Path, find: Find) -> Path:
     if "persistentVolumeClaim" in volume:
         claim = volume["persistentVolumeClaim"]["claimName"]
-        own = claim_folder(root, objects.namespace(pod), claim)
+        own = make_folder(root, objects.namespace(pod), claim)
     elif "hostPath" in volume:
         own = Path(volume["hostPath"]["path"])
     elif "secret" in volume:

@@ -33,6 +33,25 @@ def test_yaml_with_several_documents_is_read(tmp_path):
     assert other["kind"] == "ConfigMap"
 
 
+def test_what_kubectl_writes_of_a_cluster_is_read(tmp_path):
+    exported = {
+        "name": "s",
+        "namespace": "prod",
+        "resourceVersion": "1",
+        "uid": "u",
+        "ownerReferences": [{"kind": "X", "name": "x", "uid": "y"}],
+        "annotations": {"serving.kserve.io/s3-endpoint": "e"},
+    }
+    secret = {"kind": "Secret", "metadata": exported, "data": {"k": "YW\nJj\n"}}
+    config = {"kind": "ConfigMap", "metadata": {"name": "c"}, "binaryData": {"b": "AP8="}}
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump({"kind": "SecretList", "items": [secret]}))
+    (tmp_path / "b.yaml").write_text(yaml.safe_dump([config]))
+    found, other = read((tmp_path,), SECRET_KINDS)
+    kept = {name: exported[name] for name in ("name", "annotations")}
+    assert (found["metadata"], data(found)) == (kept, {"k": "abc"})
+    assert other["binaryData"] == {"b": "AP8="}
+
+
 def test_a_file_of_variables_is_a_secret_of_its_name(tmp_path):
     path = tmp_path / "s3.env"
     path.write_text('# a comment\n\nexport A=1\nB="two words"\nC=x=y\nD=\n')
@@ -72,6 +91,16 @@ def test_of_two_of_one_name_the_later_counts(tmp_path):
             "has 'k' of the Secret s not in base64; write it under stringData",
         ),
         ("a.env", f"A=1\n{HIDDEN}", "has no KEY=VALUE in line 2"),
+        (
+            "a.yaml",
+            "kind: Secret\nmetadata: {name: s}\nstringData: {port: 5432}",
+            "has 'port' of the Secret s, which is no text; put it in quotation marks",
+        ),
+        (
+            "a.yaml",
+            "kind: ConfigMap\nmetadata: {name: c}\ndata: [a]",
+            "has the ConfigMap c, whose data is no mapping",
+        ),
         (".env", f"A={HIDDEN}", "is neither a folder nor a file NAME.yaml, NAME.json or NAME.env"),
     ],
 )
