@@ -36,6 +36,8 @@ def read(paths: Iterable[Path], kinds: tuple[Kind, ...]) -> list[Object]:
 
 
 def _read(path: Path, kinds: tuple[Kind, ...]) -> Iterator[Object]:
+    if not path.exists():
+        raise _wrong(path, "is not there")
     try:
         if path.is_dir():
             for each in sorted(path.iterdir()):
@@ -48,10 +50,8 @@ def _read(path: Path, kinds: tuple[Kind, ...]) -> Iterator[Object]:
         elif path.suffix in _YAML:
             for document in yaml.safe_load_all(path.read_text(encoding="utf-8-sig")):
                 yield from _objects(path, document, kinds)
-        elif path.exists():
-            raise _wrong(path, "is neither a folder nor a file NAME.yaml, NAME.json or NAME.env")
         else:
-            raise _wrong(path, "is not there")
+            raise _wrong(path, "is neither a folder nor a file NAME.yaml, NAME.json or NAME.env")
     except yaml.MarkedYAMLError as error:
         # Its own words have the line in them.
         line = error.problem_mark.line + 1 if error.problem_mark else 1

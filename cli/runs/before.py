@@ -17,7 +17,7 @@ from kfp_pytorch.cli.packages.checks import deploy_inputs, job_of
 from kfp_pytorch.cli.packages.find import Package
 from kfp_pytorch.cli.packages.known_tasks import KnownTask, defaults
 from kfp_pytorch.cli.runs.session import Target
-from kfp_pytorch.launcher.constants import CLAIM
+from kfp_pytorch.launcher.constants import CLAIM, POD
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import k8s
 from kfp_pytorch.launcher.jobs.registry import KINDS
@@ -86,8 +86,8 @@ def check(pipeline: str, tasks: list[KnownTask], pods: dict[str, Object], target
         if task.certain
         for why in (
             *_refused_job(task, target),
+            *_refused_server(task, target),
             *_lacking(pods.get(task.label, {}), target),
-            *_lacking(_of_server(task), target),
         )
     ]
     if found:
@@ -97,24 +97,36 @@ def check(pipeline: str, tasks: list[KnownTask], pods: dict[str, Object], target
 
 def _refused_job(task: KnownTask, target: Target) -> Iterator[str]:
     """Why the cluster would not take the job of a task."""
-    if task.function not in KINDS or "namespace" in task.unknown:
-        return
-    job, kind = job_of(task), KINDS[task.function].resource
-    namespace = str(task.inputs.get("namespace") or target.namespace)
-    try:
-        target.request("POST", f"{client.path(kind, namespace)}?dryRun=All", job)
-    except client.RequestRefused as error:
-        yield str(error).rpartition("denied the request: ")[2]
+    if task.function in KINDS and "namespace" not in task.unknown:
+        namespace = str(task.inputs.get("namespace") or target.namespace)
+        kind = KINDS[task.function].resource
+        yield from _refused(target, client.path(kind, namespace), job_of(task))
 
 
-def _of_server(task: KnownTask) -> Object:
-    """The variables and volumes of the model server that a task deploys, where that is known."""
+def _refused_server(task: KnownTask, target: Target) -> Iterator[str]:
+    """Why the cluster would not take the pod of the model server that a task deploys."""
     if task.function != "kserve_deploy" or task.inputs.get("namespace"):
-        return {}
-    model = deploy_inputs(task).predictor["model"]
+        return
+    predictor = deploy_inputs(task).predictor
+    model = predictor["model"]
     scheme, _, rest = model["storageUri"].partition("://")
-    volume = {"persistentVolumeClaim": {"claimName": rest.partition("/")[0]}}
-    return {"env": model.get("env"), "volumes": [volume] if scheme == "pvc" else []}
+    claim = {"persistentVolumeClaim": {"claimName": rest.partition("/")[0]}}
+    yield from _lacking(
+        {"env": model.get("env"), "volumes": [claim] if scheme == "pvc" else []}, target
+    )
+    container = {"name": "server", "image": "any", "resources": model.get("resources") or {}}
+    spec = {"containers": [container], "nodeSelector": predictor.get("nodeSelector") or {}}
+    pod = {"metadata": {"name": "server"}, "spec": spec}
+    yield from _refused(target, client.path(POD, target.namespace), pod)
+
+
+def _refused(target: Target, url: str, made: Object) -> Iterator[str]:
+    """Why the cluster would not take an object."""
+    try:
+        target.request("POST", f"{url}?dryRun=All", made)
+    except client.RequestRefused as error:
+        said = str(error).rpartition("denied the request: ")[2]
+        yield said.rpartition("is forbidden: ")[2]
 
 
 def _lacking(pod: Object, target: Target) -> Iterator[str]:

@@ -100,10 +100,10 @@ def _install_once(
                 raise InstallError(f"Another step has {lock.name} for an hour; end it first.")
         if not (folder / _COMPLETE).exists():
             tell(f"Installing this step's packages into {folder}, not into {sys.prefix}.")
-            _install(folder, script, kept)
+            _install(folder, script, kept, lock.fileno())
 
 
-def _install(folder: Path, script: str, variables: Mapping[str, str]) -> None:
+def _install(folder: Path, script: str, variables: Mapping[str, str], lock: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     try:
         venv.create(folder, symlinks=True, with_pip=importlib.util.find_spec("pip") is None)
@@ -111,6 +111,8 @@ def _install(folder: Path, script: str, variables: Mapping[str, str]) -> None:
         ran = subprocess.run(
             ["sh", "-c", script, "true"],
             env=variables,
+            # If this process is killed, the lock is held until pip has ended as well.
+            pass_fds=[lock],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -1,6 +1,6 @@
 """Pipelines that are quick to run."""
 
-from kfp import dsl
+from kfp import dsl, kubernetes
 
 from kfp_pytorch.components import pytorch_job
 
@@ -65,7 +65,7 @@ def telling(name: str, text: str = "😀 é"):
 
 @dsl.pipeline(name="trying")
 def trying(marker: str):
-    once(marker=marker)
+    kubernetes.use_secret_as_env(once(marker=marker), "token", {"KEY": "KEY"})
 
 
 @dsl.pipeline(name="sleeping")

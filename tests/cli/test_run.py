@@ -14,7 +14,7 @@ import click
 import pytest
 from harness.command import COMMAND, invoke, left_of, start, until
 
-from kfp_pytorch.cli.runs import clusters, session
+from kfp_pytorch.cli.runs import clusters, run_folder, session
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE
 from kfp_pytorch.local import client, lifecycle
 from kfp_pytorch.local.kfp import step
@@ -77,6 +77,19 @@ def test_bad_input_is_refused_before_anything_starts(cli, root, arguments, messa
     assert result.exit_code in (1, 2)
     assert message in result.output
     assert not root.exists()
+
+
+def test_a_resumed_run_has_its_options_again_but_for_those_that_are_given(cli, root, tmp_path):
+    options = {"cpu": True, "secrets": ["/gone/a.yaml"], "claims": ["c=/gone/too"]}
+    run_folder.write(root / "runs" / "r", Run("r", "id", "greeting", options=options), {})
+    resume = ("run", f"{PIPELINES}:greeting", "--local", "--resume", "--root", root)
+    ended = cli(*resume, "--claim", f"mine={tmp_path}")
+    assert "options of the run: --cpu --secrets /gone/a.yaml\n" in ended.output
+    assert "/gone/a.yaml is not there" in ended.output
+    (tmp_path / "b.yaml").touch()
+    ended = cli(*resume, "--secrets", tmp_path / "b.yaml")
+    assert "options of the run: --cpu --claim c=/gone/too\n" in ended.output
+    assert "--claim is 'c=/gone/too'; it takes NAME=FOLDER" in ended.output
 
 
 def test_json_tells_of_a_command_that_does_not_say_where_to_run(cli):

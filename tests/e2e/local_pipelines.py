@@ -54,11 +54,14 @@ def secretive():
 
 
 @component
-def read(folder: str, digest: str, claimed: str) -> str:
+def read(folder: str, digest: str, claimed: str, colour: str, scratch: str) -> str:
     import hashlib
     import os
     import pathlib
 
+    assert os.environ["NAMESPACE"] == "default"
+    assert list(pathlib.Path(scratch).iterdir()) == []
+    assert pathlib.Path(colour).read_text() == os.environ["COLOUR"]
     values = [os.environ["TOKEN"], pathlib.Path(folder, "key").read_text(), os.environ["COLOUR"]]
     pathlib.Path(claimed, "written").write_text(str(pathlib.Path(folder, "key").stat().st_mode))
     found = hashlib.sha256(" ".join(values).encode()).hexdigest()
@@ -69,11 +72,20 @@ def read(folder: str, digest: str, claimed: str) -> str:
 
 @dsl.pipeline(name="given")
 def given(digest: str, secret: str = "token"):
-    task = read(folder="/secrets/token", digest=digest, claimed="/data/x")
+    task = read(
+        folder="/secrets/token",
+        digest=digest,
+        claimed="/data/x",
+        colour="/colours/c",
+        scratch="/scratch",
+    )
     task.set_env_variable("KEY_FILE", "/secrets/token/key")
     kubernetes.use_secret_as_env(task, secret_name=secret, secret_key_to_env={"key": "TOKEN"})
     kubernetes.use_secret_as_volume(task, secret_name="token", mount_path="/secrets/token")
     kubernetes.use_config_map_as_env(task, "colours", config_map_key_to_env={"c": "COLOUR"})
+    kubernetes.use_config_map_as_volume(task, "colours", mount_path="/colours")
+    kubernetes.use_field_path_as_env(task, "NAMESPACE", "metadata.namespace")
+    kubernetes.empty_dir_mount(task, volume_name="scratch", mount_path="/scratch")
     kubernetes.mount_pvc(task, pvc_name="mine", mount_path="/data")
 
 
@@ -103,6 +115,22 @@ def large(gpus: int = 64):
     pytorch_job(image="python", command=["python", "-c", "pass"], gpus_per_node=gpus)
 
 
+@component
+def count() -> int:
+    return 64
+
+
+@dsl.pipeline(name="late")
+def late(patch: dict = {}):  # noqa: B006
+    pytorch_job(
+        image="python",
+        command=["python", "-c", "import os; assert os.environ['PET_NPROC_PER_NODE'] == '1'"],
+        gpus_per_node=count().output,
+        nproc_per_node="gpu",
+        pod_template_patch=patch,
+    )
+
+
 @dsl.component(base_image="python", packages_to_install=["kfp-pytorch-try"])
 def tried() -> str:
     import try_it
@@ -116,11 +144,17 @@ def installing():
 
 
 @dsl.pipeline(name="serving-mine")
-def serving_mine(model_format: str = "mine"):
+def serving_mine(model_format: str = "mine", gpus: int = 0):
     metadata = {"storage_uri": "pvc://mine/x"}
     uri = "s3://nowhere/model"
     model = dsl.importer(artifact_uri=uri, artifact_class=dsl.Model, metadata=metadata)
-    made = kserve_deploy(model=model.output, service_name="mine", model_format=model_format)
+    made = kserve_deploy(
+        model=model.output,
+        service_name="mine",
+        model_format=model_format,
+        gpus=gpus,
+        env={"TOKEN": {"secretKeyRef": {"name": "token", "key": "key"}}},
+    )
     kserve_predict(
         url=made.outputs["url"], model=model.output, requests=[{"instance": 1, "prediction": 2}]
     )

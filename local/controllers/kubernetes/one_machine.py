@@ -66,11 +66,12 @@ def _check_pod(api: Api, pod: Object) -> None:
     meta, spec = objects.metadata(pod), pod["spec"]
     if meta.get("resourceVersion") or spec.get("schedulerName", SCHEDULER) != SCHEDULER:
         return
-    why = " ".join(_too_large(api, [pod], "the pod asks"))
+    large = " ".join(_too_large(api, [pod], "the pod asks"))
+    # Not in the name of a webhook: whoever waits for one that denies may wait long.
+    why = f"maximum usage per Pod: {large}" if large else " ".join(_unselected(api, pod))
     if why:
-        # Not in the name of a webhook: whoever waits for one that denies may wait long.
         shown = meta.get("generateName") or objects.name(pod)
-        raise errors.forbidden(POD, shown, f"maximum usage per Pod: {why}")
+        raise errors.forbidden(POD, shown, why)
 
 
 def _pods(job: Object) -> Iterator[Object]:
@@ -105,7 +106,7 @@ def _unselected(api: Api, pod: Object) -> Iterator[str]:
     node = api.find(NODE, "", NODE_NAME)
     if node and not is_selected(pod, objects.labels(node)):
         yield (
-            "its node_selector or affinity fits no node: the one node is this machine. Leave it "
+            "the node_selector or affinity fits no node: the one node is this machine. Leave it "
             "out; --cpu does so, too."
         )
 

@@ -99,13 +99,14 @@ def test_ctrl_c_while_the_cluster_starts_leaves_nothing(root, command):
 @pytest.mark.slow
 def test_resume_keeps_the_runs_identity_and_its_arguments(cli, root, tmp_path):
     what = f"{PIPELINES}:trying"
-    first = invoke(
-        *("run", what, "--local", "--json", "-p", f"marker={tmp_path}/marker"), root=root
-    )
+    (tmp_path / "token.env").write_text("KEY=value")
+    options = ("-p", f"marker={tmp_path}/marker", "--secrets", tmp_path / "token.env")
+    first = invoke("run", what, "--local", "--json", *options, root=root)
     assert first.returncode == 1
     assert "RuntimeError: the first time fails" in json.loads(first.stdout)["error"]
     second = invoke("run", what, "--local", "--json", "--resume", root=root)
     assert second.returncode == 0, second.stderr
+    assert f"options of the run: --secrets {tmp_path}/token.env\n" in second.stderr
     run = json.loads(second.stdout)["run"]
     assert run == json.loads(first.stdout)["run"]
     artifacts = json.loads(second.stdout)["artifacts"]

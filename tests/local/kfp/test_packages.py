@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -13,9 +15,17 @@ import pytest
 from harness.wheels import write_wheel
 from kfp.dsl.component_factory import _get_packages_to_install_command
 
+from kfp_pytorch.local.kfp import packages
 from kfp_pytorch.local.kfp.packages import InstallError, installed
 
 PROGRAM = ["sh", "-ec", "exec python3 -c 'import {0}; print({0}.__file__)'"]
+
+INSTALL = """
+import json, pathlib, sys
+from kfp_pytorch.local.kfp.packages import installed
+command, root, variables = json.loads(sys.argv[1])
+installed(command, pathlib.Path(root), variables, print)
+"""
 
 
 @pytest.fixture
@@ -78,6 +88,55 @@ def test_a_failure_has_pips_last_words_and_leaves_no_environment(
     assert "No matching distribution found for no-such-package-anywhere" in str(caught.value)
     assert f"Without a network, install them into {sys.prefix} first" in str(caught.value)
     assert not list((tmp_path / "environments").glob("*/"))
+
+
+def folder_of(found: dict[str, str]) -> Path:
+    return Path(found["PATH"].partition(os.pathsep)[0]).parent
+
+
+def test_what_an_interrupted_installation_left_is_made_anew(
+    tmp_path: Path, wheel: Path, variables: dict[str, str]
+) -> None:
+    """The index takes the connection and never answers; the installation is killed then."""
+    with socket.socket() as index:
+        index.bind(("127.0.0.1", 0))
+        index.listen()
+        url = f"http://127.0.0.1:{index.getsockname()[1]}/simple"
+        given = [command("kfp-pytorch-try"), str(tmp_path), variables | {"PIP_INDEX_URL": url}]
+        line = [sys.executable, "-c", INSTALL, json.dumps(given)]
+        with subprocess.Popen(line) as process:
+            index.accept()[0].close()
+            process.kill()
+    (left,) = (tmp_path / "environments").glob("*/")
+    (left / "broken").touch()
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheel.parent)}
+    found = installed(command("kfp-pytorch-try"), tmp_path, variables | offline, lambda _: None)[1]
+    assert folder_of(found) == left
+    assert not (left / "broken").exists()
+
+
+def test_a_folder_that_has_changed_is_installed_again(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    source = tmp_path / "mine"
+    source.mkdir()
+    (source / "module.py").write_text("")
+    keys = []
+    for time in (1, 1, 2):
+        os.utime(source / "module.py", (time, time))
+        keys.append([*packages._local_files(command(f"{source}[extra]")[2])])
+        assert keys[-1] == [*packages._local_files(command(f"mine @ file://{source}")[2])]
+    assert keys[0] == keys[1] != keys[2]
+    assert [*packages._local_files(command("mine", "other>=1")[2])] == []
+
+
+def test_an_own_place_for_packages_is_not_used(
+    tmp_path: Path, wheel: Path, variables: dict[str, str]
+) -> None:
+    own = {"PIP_TARGET": str(tmp_path / "own"), "PIP_PREFIX": str(tmp_path / "own")}
+    found = installed(command(str(wheel)), tmp_path, variables | own, lambda _: None)[1]
+    assert [*folder_of(found).glob("lib/*/site-packages/try_it.py")]
+    assert not (tmp_path / "own").exists()
 
 
 def test_steps_at_the_same_time_install_once(
