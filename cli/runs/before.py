@@ -17,10 +17,11 @@ from kfp_pytorch.cli.packages.checks import deploy_inputs, job_of
 from kfp_pytorch.cli.packages.find import Package
 from kfp_pytorch.cli.packages.known_tasks import KnownTask, defaults
 from kfp_pytorch.cli.runs.session import Target
-from kfp_pytorch.launcher.constants import CLAIM, POD
+from kfp_pytorch.launcher.constants import CLAIM, INFERENCE_SERVICE, POD
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import k8s
 from kfp_pytorch.launcher.jobs.registry import KINDS
+from kfp_pytorch.launcher.kserve import manifest
 from kfp_pytorch.local import client
 from kfp_pytorch.local.controllers.kubernetes import one_machine
 from kfp_pytorch.local.kfp import task_settings, without_gpus
@@ -107,7 +108,8 @@ def _refused_server(task: KnownTask, target: Target) -> Iterator[str]:
     """Why the cluster would not take the pod of the model server that a task deploys."""
     if task.function != "kserve_deploy" or task.inputs.get("namespace"):
         return
-    predictor = deploy_inputs(task).predictor
+    inputs = deploy_inputs(task)
+    predictor = inputs.predictor
     model = predictor["model"]
     scheme, _, rest = model["storageUri"].partition("://")
     claim = {"persistentVolumeClaim": {"claimName": rest.partition("/")[0]}}
@@ -118,6 +120,8 @@ def _refused_server(task: KnownTask, target: Target) -> Iterator[str]:
     spec = {"containers": [container], "nodeSelector": predictor.get("nodeSelector") or {}}
     pod = {"metadata": {"name": "server"}, "spec": spec}
     yield from _refused(target, client.path(POD, target.namespace), pod)
+    service = manifest.manifest(inputs, None)
+    yield from _refused(target, client.path(INFERENCE_SERVICE, target.namespace), service)
 
 
 def _refused(target: Target, url: str, made: Object) -> Iterator[str]:

@@ -143,18 +143,24 @@ def installing():
     tried()
 
 
-@dsl.pipeline(name="serving-mine")
-def serving_mine(model_format: str = "mine", gpus: int = 0):
-    metadata = {"storage_uri": "pvc://mine/x"}
-    uri = "s3://nowhere/model"
-    model = dsl.importer(artifact_uri=uri, artifact_class=dsl.Model, metadata=metadata)
-    made = kserve_deploy(
-        model=model.output,
-        service_name="mine",
-        model_format=model_format,
-        gpus=gpus,
-        env={"TOKEN": {"secretKeyRef": {"name": "token", "key": "key"}}},
-    )
+def serve(uri: str, secret: str, **inputs):
+    model = dsl.importer(
+        artifact_uri="s3://nowhere/model",
+        artifact_class=dsl.Model,
+        metadata={"storage_uri": uri},
+    ).output
+    token = {"TOKEN": {"secretKeyRef": {"name": secret, "key": "key"}}}
+    made = kserve_deploy(model=model, service_name="mine", env=token, **inputs)
     kserve_predict(
-        url=made.outputs["url"], model=model.output, requests=[{"instance": 1, "prediction": 2}]
+        url=made.outputs["url"], model=model, requests=[{"instance": 1, "prediction": 2}]
     )
+
+
+@dsl.pipeline(name="serving-mine")
+def serving_mine():
+    serve("pvc://mine/x", "token", model_format="mine")
+
+
+@dsl.pipeline(name="serving-elsewhere")
+def serving_elsewhere():
+    serve("pvc://nowhere/x", "nonsuch", model_format="mine", gpus=64)

@@ -160,12 +160,15 @@ def test_packages_of_a_step_are_not_installed_into_this_python(cluster, tmp_path
     assert importlib.util.find_spec("try_it") is None
 
 
-# A model server of somebody else's: it is told neither its port nor the service's name.
+# A model server of somebody else's.
 SERVER = """
-import http.server, json, pathlib, sys
-words = pathlib.Path(sys.argv[1], "weights").read_text()
+import http.server, json, os, pathlib, sys
+folder, name, *port = sys.argv[1:]
+assert os.environ["TOKEN"] == os.environ["KNOWN"]
+words = pathlib.Path(folder, "weights").read_text()
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
+        assert self.path == f"/v1/models/{name}:predict"
         given = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.reply({"predictions": [{"class": each + int(words)} for each in given["instances"]]})
     def do_GET(self):
@@ -176,7 +179,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-http.server.ThreadingHTTPServer(("127.0.0.1", PORT), Handler).serve_forever()
+http.server.ThreadingHTTPServer(("127.0.0.1", int((port or [PORT])[-1])), Handler).serve_forever()
 """
 
 
@@ -194,17 +197,35 @@ def runtime(folder, **container):
     return ["--runtimes", str(folder / "runtime.yaml")]
 
 
-def test_a_model_server_of_somebody_elses_serves(cluster, tmp_path, secrets):
-    port = free_port()
+@pytest.mark.parametrize("told", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_model_server_of_somebody_elses_serves_whether_or_not_it_is_told_its_port(
+    cluster, tmp_path, secrets, told
+):
+    port = 8080 if told else free_port()
     (tmp_path / "server.py").write_text(SERVER.replace("PORT", str(port)))
     (tmp_path / "claim" / "x" / "weights").write_text("1")
-    probe = {"tcpSocket": {"port": port}, "periodSeconds": 1}
-    command = ["python", str(tmp_path / "server.py"), "/mnt/models"]
     options = runtime(
-        tmp_path, command=command, ports=[{"containerPort": port}], readinessProbe=probe
+        tmp_path,
+        command=["python", str(tmp_path / "server.py"), "/mnt/models"],
+        args=["{{.Name}}", *(["--port", str(port)] if told else [])],
+        env=[{"name": "KNOWN", "value": HIDDEN}],
+        ports=[{"containerPort": port}],
+        readinessProbe={"tcpSocket": {"port": port}, "periodSeconds": 1},
     )
     ran, told = run_local(cluster.root, "serving_mine", tmp_path, *secrets, *options)
     assert told["status"] == "succeeded", ran.stdout + ran.stderr
+
+
+def test_what_a_model_server_needs_and_is_not_there_is_named_before_the_run(cluster, tmp_path):
+    ran, told = run_local(cluster.root, "serving_elsewhere", tmp_path)
+    assert ran.returncode == 1
+    for words in (
+        "task kserve-deploy: there is no Secret 'nonsuch'. Give it: ",
+        "task kserve-deploy: there is no PersistentVolumeClaim 'nowhere'",
+        "task kserve-deploy: maximum usage per Pod: the pod asks for 64 nvidia.com/gpu",
+    ):
+        assert words in told["error"]
+    assert "importer" not in ran.stderr
 
 
 def test_a_model_server_that_cannot_run_here_is_named_at_once(cluster, tmp_path, secrets):

@@ -14,7 +14,7 @@ from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.registry import AUTOSCALER
-from kfp_pytorch.local.controllers.kserve.runtimes import Refusal
+from kfp_pytorch.local.controllers.kserve.runtimes import NotHere, Refusal
 from kfp_pytorch.local.controllers.kserve.storage import add_model
 from kfp_pytorch.local.processes import programs
 
@@ -127,17 +127,15 @@ def _pod_spec(service: Object, runtime: Object, storage: list[Object]) -> Object
 
 
 def _check_command(container: Object, runtime: str) -> None:
-    """Refuses a model server that cannot run here, where KServe would run its image."""
+    """Raises NotHere."""
     (program, *_) = container.get("command") or [""]
     if not program:
-        raise Refusal(
-            "InvalidPredictorSpec",
+        raise NotHere(
             f"the ServingRuntime {runtime} has no command, and an image ({container.get('image')}) "
             "is not run on this machine: give its container a command",
         )
     if not programs.is_here(program):
-        raise Refusal(
-            "InvalidPredictorSpec",
+        raise NotHere(
             f"the ServingRuntime {runtime} runs {program}, which is not on this machine: install "
             "it; its image is not run here",
         )
