@@ -89,9 +89,10 @@ def _local_files(script: str) -> Iterator[str]:
 def _install_once(
     folder: Path, script: str, variables: Mapping[str, str], tell: Callable[[str], None]
 ) -> None:
-    # An environment takes neither of a person's own places for packages.
     kept = {name: value for name, value in variables.items() if name not in _ELSEWHERE}
-    kept |= {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    # Nobody reads its warnings. A look for conflicts among all packages of this Python takes
+    # seconds; to pip, 0 says that it is not to be done.
+    kept |= {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_WARN_CONFLICTS": "0"}
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("a") as lock:
         if not locks.take(lock):

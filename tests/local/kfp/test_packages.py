@@ -34,7 +34,7 @@ def wheel(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def variables() -> dict[str, str]:
+def variables(tmp_path: Path) -> dict[str, str]:
     """Those of a step, with no package index to be reached, and with a person's own habits."""
     here = str(Path(sys.executable).parent)
     path = os.pathsep.join([here, os.environ.get("PATH", os.defpath)])
@@ -42,6 +42,8 @@ def variables() -> dict[str, str]:
         "PATH": path,
         "HOME": os.environ.get("HOME", "/"),
         "PIP_USER": "1",
+        "PIP_TARGET": str(tmp_path / "own"),
+        "PIP_PREFIX": str(tmp_path / "own"),
         "PIP_RETRIES": "0",
         "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
     }
@@ -65,6 +67,7 @@ def test_packages_are_found_by_the_step_and_by_nobody_else(
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith(str(tmp_path / "environments"))
     assert importlib.util.find_spec("try_it") is None
+    assert not (tmp_path / "own").exists()
     assert len(told) == 1
     again = installed(command(str(wheel)), tmp_path, variables, told.append)[1]
     assert again["PATH"] == found["PATH"]
@@ -128,15 +131,6 @@ def test_a_folder_that_has_changed_is_installed_again(
         assert keys[-1] == [*packages._local_files(command(f"mine @ file://{source}")[2])]
     assert keys[0] == keys[1] != keys[2]
     assert [*packages._local_files(command("mine", "other>=1")[2])] == []
-
-
-def test_an_own_place_for_packages_is_not_used(
-    tmp_path: Path, wheel: Path, variables: dict[str, str]
-) -> None:
-    own = {"PIP_TARGET": str(tmp_path / "own"), "PIP_PREFIX": str(tmp_path / "own")}
-    found = installed(command(str(wheel)), tmp_path, variables | own, lambda _: None)[1]
-    assert [*folder_of(found).glob("lib/*/site-packages/try_it.py")]
-    assert not (tmp_path / "own").exists()
 
 
 def test_steps_at_the_same_time_install_once(
