@@ -166,12 +166,13 @@ def pods(package: Package, arguments: Object) -> dict[str, Object]:
     return task_settings.pod_settings(package.spec, kubernetes, known)
 
 
-def mounts(pods: dict[str, Object]) -> list[str]:
-    """Says at which paths steps find what is mounted."""
-    return [
-        f"step {label.removeprefix('exec-')}: {mount['name']} is mounted at {mount['mountPath']} "
-        "on a cluster; here a parameter or variable that begins with that path gets the folder in "
-        "its place, but a path in the code finds nothing."
-        for label, pod in pods.items()
-        for mount in pod.get("volumeMounts", [])
-    ]
+def mounts(pods: dict[str, Object]) -> Iterator[str]:
+    """Says where steps find what is mounted."""
+    for label, pod in pods.items():
+        paths = ", ".join(mount["mountPath"] for mount in pod.get("volumeMounts", []))
+        if paths:
+            yield (
+                f"step {label.removeprefix('exec-')}: a path in its code finds nothing of what is "
+                f"mounted on a cluster at {paths}. A parameter or variable that begins with such a "
+                "path gets the folder here in its place."
+            )

@@ -125,7 +125,8 @@ def _install(folder: Path, script: str, variables: Mapping[str, str], lock: int)
         raise InstallError(f"No environment for this step's packages: {error}") from None
     if ran.returncode:
         shutil.rmtree(folder, ignore_errors=True)
-        last = "\n".join(ran.stdout.splitlines()[-_LINES:])
+        lines = ran.stdout.splitlines()
+        last = "\n".join([each for each in lines if not each.startswith("WARNING: ")][-_LINES:])
         raise InstallError(
             f"This step's packages_to_install cannot be installed; pip says:\n{last}\n"
             f"Without a network, install them into {sys.prefix} first: they are then found there."

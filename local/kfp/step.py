@@ -248,7 +248,7 @@ def main(arguments: list[str]) -> int:
     try:
         pod.create(_deploys(command, setting.namespace))
     except (OSError, client.RequestRefused) as error:
-        return _not_started(events, f"The pod of this step could not be made: {error}")
+        return _not_started(events, f"The pod of this step could not be made: {error}", began)
     log = Path(setting.folder) / "steps" / pod.name / "termination-log"
     log.parent.mkdir(parents=True)
     log.touch()
@@ -261,7 +261,7 @@ def main(arguments: list[str]) -> int:
             command, variables = _prepared(pod, command, variables, events)
         except PreparationError as error:
             pod.ended(1, str(error), datetime.now(UTC))
-            return _not_started(events, str(error))
+            return _not_started(events, str(error), began)
         program = Program(command, variables, events)
         signal.signal(signal.SIGTERM, program.terminate)
         pod.started(datetime.now(UTC))
@@ -301,9 +301,10 @@ def _prepared(
     return command, variables | found
 
 
-def _not_started(events: Events, message: str) -> int:
+def _not_started(events: Events, message: str, began: float) -> int:
+    took = round(time.monotonic() - began, 3)
     outcome = {"message": message, "stderr": message, "outputs": {}}
-    events.send("ended", exit=1, terminated=False, seconds=0.0, **outcome)
+    events.send("ended", exit=1, terminated=False, seconds=took, **outcome)
     return 1
 
 

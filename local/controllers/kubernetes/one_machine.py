@@ -138,8 +138,9 @@ def lacking(kind: Kind, name: str, key: str, found: Object | None) -> str:
             f"there is no {kind.kind} {name!r}. Give it: `kfp-pytorch run … --local {option}`, or "
             "create it in the local cluster with kubectl."
         )
-    if key and key not in {**(found.get("data") or {}), **(found.get("binaryData") or {})}:
-        return f"the {kind.kind} {name!r} has no key {key!r}."
+    keys = sorted({**(found.get("data") or {}), **(found.get("binaryData") or {})})
+    if key and key not in keys:
+        return f"the {kind.kind} {name!r} has no key {key!r}; it has {', '.join(keys) or 'none'}."
     return ""
 
 

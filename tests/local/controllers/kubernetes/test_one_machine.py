@@ -112,8 +112,8 @@ def test_what_a_pod_refers_to_is_named_where_it_is_not_there(api: Api) -> None:
 
 
 def test_a_missing_key_is_named_unless_it_is_optional(api: Api) -> None:
-    api.create(SECRET, {"metadata": {"name": "s", "namespace": "default"}, "data": {}})
-    assert "the Secret 's' has no key 'token'" in refusal(api, job(env=secret_env()))
+    api.create(SECRET, {"metadata": {"name": "s", "namespace": "default"}, "data": {"a": "eA=="}})
+    assert "the Secret 's' has no key 'token'; it has a." in refusal(api, job(env=secret_env()))
     api.create(PYTORCHJOB, job(env=secret_env(optional=True)))
 
 
