@@ -15,6 +15,11 @@ from kfp_pytorch.launcher.runtime import identity
 
 # That of what runs on the local cluster, unless it names another.
 NAMESPACE = "default"
+# The inputs that KFP adds to a task whose image or resources are values of the run.
+_OF_KFP = {
+    *("accelerator_count", "accelerator_type", "base_image"),
+    *("cpu_limit", "cpu_request", "memory_limit", "memory_request"),
+}
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,9 @@ def job_of(function: str, task: str, inputs: Mapping[str, Any]) -> Job | None:
     kind = KINDS.get(function)
     if kind is None or not task:
         return None
-    given = {key: value for key, value in inputs.items() if key.isidentifier()}
+    given = {
+        key: value for key, value in inputs.items() if key.isidentifier() and key not in _OF_KFP
+    }
     try:
         checked = kind.parse_inputs(**given)
         known = identity.identify(

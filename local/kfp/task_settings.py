@@ -8,6 +8,7 @@ k8s.go (extendPodSpecPatch).
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,8 @@ _AMOUNTS = (
     ("limits", "cpu", "resourceCpuLimit"),
     ("limits", "memory", "resourceMemoryLimit"),
 )
+# A parameter as the whole of a text.
+_PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 Object = dict[str, Any]
 
 
@@ -80,6 +83,7 @@ def with_task_configs(
         container = executors.get(label, {}).get("container", {})
         wanted = {each.get("field") for each in component.get("taskConfigPassthroughs", [])}
         settings = _settings(container, wanted)
+        _name_accelerators(settings, task, known or {})
         set_on_pod = (kubernetes or {}).get(label, {})
         passed = _placement(set_on_pod) | of_objects(set_on_pod, known or {})
         passed["env"] = [*settings.get("env", []), *passed.get("env", [])]
@@ -209,6 +213,16 @@ def _settings(container: dict[str, Any], wanted: set[str]) -> dict[str, Any]:
     if resources:
         settings["resources"] = resources
     return settings
+
+
+def _name_accelerators(settings: Object, task: Object, known: Mapping[str, Any]) -> None:
+    """Fills parameters into the names of resources: KFP fills them into values alone."""
+    limits = settings.get("resources", {}).get("limits", {})
+    for name in [name for name in limits if _PARAMETER.fullmatch(name)]:
+        given = task.get("inputs", {}).get("parameters", {}).get(_PARAMETER.sub(r"\1", name), {})
+        value = known.get(given.get("componentInputParameter", ""))
+        if value:
+            limits[str(value)] = limits.pop(name)
 
 
 def _resources(written: dict[str, Any]) -> dict[str, dict[str, str]]:

@@ -121,14 +121,15 @@ def count() -> int:
 
 
 @dsl.pipeline(name="late")
-def late(patch: dict = {}):  # noqa: B006
-    pytorch_job(
+def late(patch: dict = {}, cpu: str = "1"):  # noqa: B006
+    task = pytorch_job(
         image="python",
         command=["python", "-c", "import os; assert os.environ['PET_NPROC_PER_NODE'] == '1'"],
         gpus_per_node=count().output,
         nproc_per_node="gpu",
         pod_template_patch=patch,
     )
+    task.set_cpu_limit(cpu)
 
 
 @dsl.component(base_image="python", packages_to_install=["kfp-pytorch-try"])

@@ -150,6 +150,7 @@ def test_cpu_leaves_out_gpus_wherever_they_are_asked_for_and_says_so(cluster, tm
     assert ran.stderr.startswith(
         "--cpu: task pytorch-job trains on the CPU, without its 32 GPUs a node: 1 × 1 processes "
     )
+    assert "rank 0: default_pytorch-job-" in ran.stderr
 
 
 def test_packages_of_a_step_are_not_installed_into_this_python(cluster, tmp_path):

@@ -31,7 +31,7 @@ def count() -> int:
 
 
 @dsl.pipeline(name="mine")
-def mine(gpus: int = 4, patch: dict = PATCH):
+def mine(gpus: int = 4, kind: str = 'amd.com/gpu', patch: dict = PATCH):
     """
 
 
@@ -55,6 +55,11 @@ def package(tmp_path):
         (
             "pytorch_job(image='i').set_accelerator_type('amd.com/gpu').set_accelerator_limit(2)",
             "2",
+            "1",
+        ),
+        (
+            "pytorch_job(image='i').set_accelerator_type(kind).set_accelerator_limit(gpus)",
+            "4",
             "1",
         ),
         ("pytorch_job(image='i', gpus_per_node=1, node_selector={'a': 'b'})", "1", "1"),
