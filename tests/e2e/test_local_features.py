@@ -233,4 +233,4 @@ def test_what_a_model_server_needs_and_is_not_there_is_named_before_the_run(clus
 def test_a_model_server_that_cannot_run_here_is_named_at_once(cluster, tmp_path, secrets):
     options = runtime(tmp_path, args=["--port=8080"])
     _, told = run_local(cluster.root, "serving_mine", tmp_path, *secrets, *options)
-    assert "the ServingRuntime mine has no command, and an image (somewhere/server)" in told["error"]
+    assert "mine has no command, and an image (somewhere/server)" in told["error"]
