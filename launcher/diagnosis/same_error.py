@@ -29,8 +29,12 @@ _FROM_OUTSIDE = re.compile(
     r"|SignalException|KeyboardInterrupt"
 )
 _FRAME = re.compile(r'^\s*File "')
-# Names of temporary files, addresses of objects, hashes and ids; then all other numbers.
-_CHANGING = re.compile(r"\btmp\w{8}\b|\b0x[0-9a-fA-F]+|\b[0-9a-f]{8}[0-9a-f-]{4,}\b|\d[\d.:]*")
+# Names of temporary files, addresses of objects, hashes and ids.
+_NAMES = re.compile(
+    r"\btmp[._-]?\w{6,}|\b0x[0-9a-fA-F]+|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
+    r"|\b(?=[a-z]*\d)(?=\d*[a-z])[0-9a-z]{8,}\b|\b(?=[a-f]*\d)[0-9a-f]{5,}\b"
+)
+_NUMBERS = re.compile(r"\d[\d.:]*")
 
 
 def failed_twice(evidence: Evidence) -> str:
@@ -116,5 +120,6 @@ def _in_log(log: str) -> tracebacks.Raised | None:
 
 def _settled(words: str) -> Iterator[str]:
     for line in words.split("\n"):
+        named = _NAMES.sub("#", line)
         # Another line of the program is another error.
-        yield line if _FRAME.match(line) else _CHANGING.sub("#", line)
+        yield named if _FRAME.match(line) else _NUMBERS.sub("#", named)

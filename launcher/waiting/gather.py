@@ -33,8 +33,9 @@ from kfp_pytorch.launcher.waiting.followers import history
 from kfp_pytorch.launcher.waiting.limits import Limits
 from kfp_pytorch.launcher.waiting.timeline import Timeline
 
-_TAIL_LINES = 100
-_TAIL_BYTES = 16 * 1024
+# A traceback through a training framework has a hundred lines and more.
+_TAIL_LINES = 500
+_TAIL_BYTES = 64 * 1024
 # The first ranks to fail say why; of a job with hundreds, the rest only report lost peers.
 _PODS_WITH_LOGS = 8
 _READS_A_POD = 5

@@ -119,6 +119,18 @@ def test_a_log_says_it_where_the_end_of_it_does_not(program: Any, hands: Any) ->
     assert WORDS in " ".join(failing.run.failed(JobFailed).split())
 
 
+def test_a_traceback_of_hundreds_of_lines_is_read_whole(program: Any, hands: Any) -> None:
+    failing = program()
+    pod = hands.find(POD, f"{failing.run.job}-master-0")
+    frames = "".join(f'  File "/lib/{n}.py", line {n}, in call\n    call()\n' for n in range(120))
+    written = "Traceback (most recent call last):\n" + frames + "ValueError: no shard\n"
+    for number in range(2):
+        lines = [f"2025-11-27T12:00:0{number}.5Z {line}" for line in written.splitlines()]
+        hands.log(pod, lines, number)
+    failing.fails_each_time(end(0, written[-2048:]), end(1, written[-2048:]))
+    assert WORDS in " ".join(failing.run.failed(JobFailed).split())
+
+
 def test_one_node_that_fails_alone_counts_and_lost_peers_do_not(program: Any) -> None:
     lost = "RuntimeError: [gloo/transport/tcp/pair.cc] Connection closed by peer [10.0.0.7]:4010"
     failing = program(num_nodes=2)
@@ -163,6 +175,46 @@ def test_what_another_start_may_mend_is_started_again(kube: Any, ends: list[Obje
 def test_the_same_error_counts_whatever_it_was_before(kube: Any) -> None:
     ends = [end(0, log(0, kind="KeyError")), end(1, log(1)), end(2, log(2))]
     assert WORDS in failed_twice(after(kube, ends))
+
+
+CHANGING = [
+    "pid {0}41 at 2025-11-27T12:0{0}:00.92{0}5 in 0.{0}s",
+    "<object at 0x7f{0}a4c0> of 127.0.0.1:4010{0}",
+    "no file /tmp/tmpab{0}c_d9/x, /tmp/tmp.k{0}LmNoPqRs or /tmp/torchelastic_{0}/none_x{0}c4v2a1b",
+    "run 0{0}f3a9c1-77b2-4c1e-9d55-1a2b3c4d5e6{0} of 9f{0}ac2d and {0}b3c9f, lr 1.0{0}e-07",
+]
+
+
+@pytest.mark.parametrize("words", CHANGING)
+def test_addresses_times_ports_and_ids_make_no_other_error(kube: Any, words: str) -> None:
+    ends = [end(n, log(n, message=words.format(n))) for n in (0, 1)]
+    assert ends[0]["message"].splitlines()[-1] != ends[1]["message"].splitlines()[-1]
+    assert WORDS in failed_twice(after(kube, ends))
+
+
+def test_a_program_in_a_temporary_folder_is_the_same_in_another(kube: Any) -> None:
+    ends = [end(n, log(n).replace("/app/", f"/tmp/tmp.aB3dE5{n}/")) for n in (0, 1)]
+    assert WORDS in failed_twice(after(kube, ends))
+
+
+def test_what_failed_twice_counts_though_its_pod_is_gone(kube: Any) -> None:
+    gatherer = watching(kube)
+    ends = [SAME, end(1, log(1))]
+    last = {"lastState": {"terminated": ends[0]}}
+    status = evident.container(restarts=1, state={"terminated": ends[1]}, **last)
+    gatherer.record_event("MODIFIED", owned(status))
+    gatherer.record_event("DELETED", owned(status))
+    assert gatherer.pods() == []
+    assert WORDS in failed_twice(gatherer.evidence)
+
+
+def test_a_second_try_whose_pod_went_before_its_end_was_seen_is_left_to_a_third(kube: Any) -> None:
+    gatherer = watching(kube)
+    last = {"lastState": {"terminated": SAME}}
+    gatherer.record_event("MODIFIED", owned(evident.container(state={"terminated": SAME})))
+    status = evident.container(restarts=1, state={"running": {}}, **last)
+    gatherer.record_event("DELETED", owned(status))
+    assert failed_twice(gatherer.evidence) == ""
 
 
 def test_runs_that_were_not_seen_may_have_been_long(kube: Any) -> None:
