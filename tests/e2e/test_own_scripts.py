@@ -118,3 +118,54 @@ def test_with_a_few_lines_a_script_that_is_killed_resumes_and_its_model_is_serve
     steps = [step for step, _ in curves[next(name for name in curves if "loss" in name)]]
     assert steps == [steps[0] * (index + 1) for index in range(len(steps))]
     assert len(steps) >= 6
+
+
+def test_of_a_long_training_with_many_curves_no_metric_is_lost(cluster):
+    ran = cluster.run(f"{PIPELINES}:reporting", metric="curve_11")
+    assert ran.code == 0, ran.stderr
+    assert ran.summary["metrics"].keys() == {f"curve_{number}" for number in range(12)}
+    assert ran.step("metric-gate") == "succeeded"
+    folder = ran.summary["folder"].removeprefix("pvc://")
+    written = Path(cluster.root, "claims/default", folder, "metrics.json").read_text()
+    curves = json.loads(written)["curves"]
+    assert [len(points) for points in curves.values()] == [70] * 12
+
+
+@pytest.mark.slow
+def test_a_metric_that_did_not_fit_is_not_called_one_that_was_never_reported(cluster):
+    ran = cluster.run(f"{PIPELINES}:reporting", metric="metric_499", more=500)
+    assert ran.step("pytorch-job") == "succeeded"
+    assert ran.step("metric-gate") == "failed"
+    said = words(ran.summary["error"])
+    assert "There is no metric 'metric_499'; there are: curve_0 = " in said
+    (left_out,) = re.findall(r"(\d+) metrics did not fit into the termination message", said)
+    assert int(left_out) + len(ran.summary["metrics"]) == 512
+    (folder,) = re.findall(r"all are in pvc://kfp-pytorch/(\S+)\.", said)
+    written = json.loads(Path(cluster.root, "claims/default/kfp-pytorch", folder).read_text())
+    assert written["metrics"]["metric_499"] == pytest.approx(499 / 7)
+
+
+@pytest.mark.slow
+def test_a_gate_behind_a_script_that_reports_nothing_says_how_to_report(cluster):
+    ran = cluster.run(f"{PIPELINES}:silently_gated")
+    assert ran.step("pytorch-job") == "succeeded"
+    said = words(ran.summary["error"])
+    assert "There is no metric 'accuracy'; there are: none. Training reported no metric" in said
+    assert "script.report({'accuracy': …}, step=…)" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "change", "said"),
+    [
+        ("model.json", False, "has no model.json"),
+        ("model.pt2", False, "has no model.pt2"),
+        ("model.pt2", True, "export/model.pt2 is not what was written"),
+    ],
+)
+def test_an_export_that_is_not_there_as_it_was_written_fails_the_step(cluster, file, change, said):
+    ran = cluster.run(f"{PIPELINES}:exporting", file=file, change=change)
+    assert ran.code == 1
+    assert ran.step("pytorch-job") == "failed"
+    assert said in words(ran.summary["error"])
+    assert "it was changed or deleted after the export" in words(ran.summary["error"])
