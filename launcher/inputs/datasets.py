@@ -19,6 +19,8 @@ from kfp_pytorch.launcher.runtime.artifact import Artifact
 
 SLOTS = ("dataset", "dataset_2", "dataset_3", "dataset_4")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
+# What KFP adds to the metadata of an artifact.
+_OF_KFP = ("display_name", "store_session_info")
 _REFERENCE = re.compile(r"\{dataset(?:\.([^{}\s]*))?\}")
 
 
@@ -68,8 +70,24 @@ def by_name(artifacts: Mapping[str, Artifact | None], given: Sequence[str]) -> d
     }
 
 
+def _metadata(artifact: Artifact) -> dict[str, Any]:
+    """The metadata as its step wrote it, as far as ML Metadata keeps that.
+
+    A list and a dict come back in a dict of their own:
+    https://github.com/kubeflow/pipelines/blob/2.16.0/backend/src/v2/metadata/converter.go
+    """
+    found: dict[str, Any] = readers.with_integers(artifact.metadata)
+    return {
+        name: next(iter(value.values()))
+        if isinstance(value, dict) and value.keys() <= {"struct", "list"} and len(value) == 1
+        else value
+        for name, value in found.items()
+        if name not in _OF_KFP
+    }
+
+
 def _dataset(name: str, artifact: Artifact) -> DataSet:
-    metadata = readers.with_integers(artifact.metadata)
+    metadata = _metadata(artifact)
     if metadata.get("no_export"):
         raise InputError(
             f"The data set {name!r} is a model that was not exported: {metadata['no_export']}"

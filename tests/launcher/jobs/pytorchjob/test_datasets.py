@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness.kfp.metadata import given_back
 
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs, parse_inputs
@@ -69,6 +70,14 @@ def test_the_claims_of_data_sets_are_mounted_once_and_read_only() -> None:
     assert variables(spec)["KFP_PYTORCH_DATASET"] == "/mnt/kfp-pytorch/dataset/train/data"
     places = parsed(dataset=artifact("s3://x/y", storage_uri="pvc://c")).places
     assert places["dataset 'dataset'"].host == "c"
+
+
+def test_the_metadata_is_what_the_step_wrote_after_ml_metadata_too() -> None:
+    wrote = {"rows": 3, "share": 0.5, "columns": ["a", "b"], "of": {"a": {"list": [1]}}, "by": "x"}
+    for metadata in (wrote, given_back(wrote, "data")):
+        spec = pod(dataset=artifact("s3://b/data", **metadata))
+        told = json.loads(variables(spec)["KFP_PYTORCH_DATASETS"])
+        assert told["dataset"]["metadata"] == wrote
 
 
 def test_a_data_set_in_a_gcs_bucket_is_read_with_the_key_of_the_secret() -> None:
