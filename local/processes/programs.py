@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -14,6 +16,23 @@ OF_PYTHON = {
     "python3": [sys.executable],
     "torchrun": [sys.executable, "-m", "torch.distributed.run"],
 }
+# Words of a shell's script, what has a port after it, and an address of this machine.
+WORD = re.compile(r"[^\s\"'`;|&()<>=]+")
+PORT_OPTION = re.compile(r"--?(?:.*[_-])?port=?")
+PORT_VARIABLE = re.compile(r"(?:^|.*_)PORT")
+BOUND = re.compile(r"(0\.0\.0\.0|127\.0\.0\.1|localhost|\[::\]|\*|):(\d+)")
+_SHELL = re.compile(r"(?:.*/)?(?:|a|ba|da|k|z)sh")
+
+
+def script_at(words: Sequence[str]) -> int:
+    """Which word of a command line is the script of a shell, as in `sh -c SCRIPT`; 0 for none."""
+    if words and _SHELL.fullmatch(words[0]):
+        for at, word in enumerate(words[1:-1], 1):
+            if not word.startswith("-"):
+                return 0
+            if re.fullmatch("-[a-z]*c", word):
+                return at + 1
+    return 0
 
 
 def is_here(program: str) -> bool:

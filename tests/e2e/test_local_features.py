@@ -206,10 +206,11 @@ def test_a_model_server_of_somebody_elses_serves_whether_or_not_it_is_told_its_p
     port = 8080 if told else free_port()
     (tmp_path / "server.py").write_text(SERVER.replace("PORT", str(port)))
     (tmp_path / "claim" / "x" / "weights").write_text("1")
+    script = f"exec python '{tmp_path}/server.py' /mnt/models {{{{.Name}}}}"
     options = runtime(
         tmp_path,
-        command=["python", str(tmp_path / "server.py"), "/mnt/models"],
-        args=["{{.Name}}", *(["--port", str(port)] if told else [])],
+        command=["sh", "-ec"],
+        args=[f"{script} --port {port}" if told else script],
         env=[{"name": "KNOWN", "value": HIDDEN}],
         ports=[{"containerPort": port}],
         readinessProbe={"tcpSocket": {"port": port}, "periodSeconds": 1},

@@ -60,7 +60,10 @@ def test_a_machine_without_a_free_port_is_an_error_and_no_wait(
         ({"command": ["server", "--port=8080"]}, 20_001),
         ({"args": ["--bind", "0.0.0.0:8080"]}, 20_001),
         ({"env": [{"name": "PORT", "value": "8080"}]}, 20_001),
-        ({"args": ["18080"]}, 8080),
+        ({"args": ["--port", "8080"]}, 20_001),
+        ({"args": ["18080", "--batch", "8080"]}, 8080),
+        ({"command": ["sh", "-c", "exec server --port 8080"]}, 20_001),
+        ({"command": ["python", "-c", "serve('--port 8080')"]}, 8080),
     ],
 )
 def test_a_server_that_is_told_no_port_gets_its_own(
