@@ -28,9 +28,15 @@ def read(paths: Iterable[Path], kinds: tuple[Kind, ...]) -> list[Object]:
 
     A file is YAML of Kubernetes objects, or NAME.env, whose lines KEY=VALUE make the Secret NAME. A
     folder holds such files, or folders NAME with a file for each key, as a Secret is mounted.
-    Raises click.ClickException: one cannot be read, or is of no kind of `kinds`.
+    Raises click.ClickException: one cannot be read, has nothing, or is of no kind of `kinds`.
     """
-    found = [made for path in paths for made in _read(path, kinds)]
+    found: list[Object] = []
+    for path in paths:
+        made = [*_read(path, kinds)]
+        if not made:
+            folders = ", and no folder NAME with a file for each key" if path.is_dir() else ""
+            raise _wrong(path, f"has no {', '.join(kind.kind for kind in kinds)}{folders}")
+        found += made
     by_name = {(each["kind"], each["metadata"]["name"]): each for each in found}
     return list(by_name.values())
 
@@ -42,7 +48,7 @@ def _read(path: Path, kinds: tuple[Kind, ...]) -> Iterator[Object]:
         if path.is_dir():
             for each in sorted(path.iterdir()):
                 if each.is_dir() and not each.name.startswith(".") and SECRET in kinds:
-                    yield _secret(each.name, _keys(each))
+                    yield from _mounted(each)
                 elif each.suffix in (*_YAML, ".env"):
                     yield from _read(each, kinds)
         elif path.suffix == ".env" and SECRET in kinds:
@@ -127,13 +133,16 @@ def _encoded(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-def _keys(folder: Path) -> dict[str, bytes]:
+def _mounted(folder: Path) -> Iterator[Object]:
+    """The Secret of a folder with a file for each key; none for a folder without files."""
     # A mounted Secret has folders that begin with `..`, and links into these.
-    return {
+    data = {
         each.name: each.read_bytes()
         for each in sorted(folder.iterdir())
         if each.is_file() and not each.name.startswith("..")
     }
+    if data:
+        yield _secret(folder.name, data)
 
 
 def _variables(path: Path) -> dict[str, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import shutil
 import socket
@@ -86,8 +87,8 @@ def test_a_resumed_run_has_its_options_again_but_for_those_that_are_given(cli, r
     ended = cli(*resume, "--claim", f"mine={tmp_path}")
     assert "options of the run: --cpu --secrets /gone/a.yaml\n" in ended.output
     assert "/gone/a.yaml is not there" in ended.output
-    (tmp_path / "b.yaml").touch()
-    ended = cli(*resume, "--secrets", tmp_path / "b.yaml")
+    (tmp_path / "b.env").write_text("A=1")
+    ended = cli(*resume, "--secrets", tmp_path / "b.env")
     assert "options of the run: --cpu --claim c=/gone/too\n" in ended.output
     assert "--claim is 'c=/gone/too'; it takes NAME=FOLDER" in ended.output
 
@@ -139,18 +140,19 @@ def test_a_step_is_a_pod_of_the_runs_workflow(told):
     ]
 
 
-def test_two_runs_at_the_same_instant_share_a_cluster_and_both_end(root, tmp_path):
-    one, other = (
-        start("run", f"{PIPELINES}:meeting", "--local", *where, root=root)
-        for where in (
-            ("-p", f"mine={tmp_path}/{mine}", "-p", f"other={tmp_path}/{other}")
-            for mine, other in (("a", "b"), ("b", "a"))
-        )
-    )
-    for each in (one, other):
+@pytest.mark.parametrize("folders", ["aa", pytest.param("ab", marks=pytest.mark.slow)])
+def test_two_runs_at_the_same_instant_both_end_on_one_cluster_or_on_two(root, tmp_path, folders):
+    roots = [root.with_name(folder) for folder in folders]
+    marks = [("-p", f"mine={tmp_path}/1"), ("-p", f"other={tmp_path}/2")]
+    swapped = [("-p", f"mine={tmp_path}/2"), ("-p", f"other={tmp_path}/1")]
+    runs = [
+        start("run", f"{PIPELINES}:meeting", "--local", *itertools.chain(*given), root=where)
+        for where, given in zip(roots, (marks, swapped), strict=True)
+    ]
+    for each in runs:
         _, stderr = each.communicate()
         assert each.returncode == 0, stderr
-    assert lifecycle.status(root) is None
+    assert [lifecycle.status(where) for where in roots] == [None, None]
 
 
 # A run as far as its cluster goes.

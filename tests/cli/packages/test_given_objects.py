@@ -113,6 +113,17 @@ def test_what_is_wrong_is_said_without_a_value(tmp_path, name, content, words):
     assert HIDDEN not in caught.value.message
 
 
+def test_what_holds_nothing_is_said_so(tmp_path):
+    (tmp_path / "key").write_text(HIDDEN)
+    (tmp_path / "prod" / "token").mkdir(parents=True)
+    with pytest.raises(click.ClickException) as caught:
+        read((tmp_path,), SECRET_KINDS)
+    assert caught.value.message == (
+        f"{tmp_path} has no Secret, ConfigMap, PersistentVolumeClaim, and no folder NAME with a "
+        "file for each key."
+    )
+
+
 def test_a_runtime_of_the_whole_cluster_is_one_of_the_runs_namespace(tmp_path):
     path = tmp_path / "r.yaml"
     path.write_text("kind: ClusterServingRuntime\nmetadata: {name: r}\nspec: {containers: []}")
