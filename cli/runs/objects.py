@@ -17,7 +17,7 @@ import click
 from kfp_pytorch.cli.runs import clusters
 from kfp_pytorch.cli.runs.session import Target
 from kfp_pytorch.launcher.constants import CLAIM, CONFIG_MAP, SERVING_RUNTIME
-from kfp_pytorch.local import client
+from kfp_pytorch.local import client, lifecycle
 from kfp_pytorch.local.apiserver.registry import SECRET
 from kfp_pytorch.local.controllers.kubernetes.claims import claim_folder
 from kfp_pytorch.local.processes import locks
@@ -48,16 +48,26 @@ def given(target: Target, objects: list[Object], claims: dict[str, Path]) -> Ite
         yield
         return
     with contextlib.ExitStack() as held:
-        with clusters.alone(target.root):
-            for name, folder in claims.items():
-                if _is_first(held, target, CLAIM.kind, name, str(folder)):
-                    _link(claim_folder(target.root, target.namespace, name), name, folder)
-                    _put(target, {"kind": CLAIM.kind, "spec": _CLAIM_SPEC}, name)
-            for each in objects:
-                name = each["metadata"]["name"]
-                if _is_first(held, target, each["kind"], name, each):
-                    _put(target, each, name)
+        try:
+            _give(held, target, objects, claims)
+        except OSError as error:
+            place = Path(error.filename or target.root)
+            raise click.ClickException(str(lifecycle.HomeError(place, error))) from None
         yield
+
+
+def _give(
+    held: contextlib.ExitStack, target: Target, objects: list[Object], claims: dict[str, Path]
+) -> None:
+    with clusters.alone(target.root):
+        for name, folder in claims.items():
+            if _is_first(held, target, CLAIM.kind, name, str(folder)):
+                _link(claim_folder(target.root, target.namespace, name), name, folder)
+                _put(target, {"kind": CLAIM.kind, "spec": _CLAIM_SPEC}, name)
+        for each in objects:
+            name = each["metadata"]["name"]
+            if _is_first(held, target, each["kind"], name, each):
+                _put(target, each, name)
 
 
 def _is_first(

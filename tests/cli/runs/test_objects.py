@@ -75,6 +75,15 @@ def test_what_the_cluster_refuses_is_named(target):
         pass
 
 
+def test_a_folder_that_cannot_be_written_is_named(target):
+    (target.root / "objects").touch()
+    with (
+        pytest.raises(click.ClickException, match=f"Cannot write {target.root}/objects"),
+        objects.given(target, [secret("MQ==")], {}),
+    ):
+        pass
+
+
 @pytest.mark.parametrize(
     ("claim", "words"),
     [
