@@ -23,13 +23,6 @@ file.write_bytes(b"other") if os.environ["CHANGE"] == "true" else file.unlink()
 """
 
 
-@dsl.pipeline(name="torch-scripts")
-def torch_scripts(saves_to_out: list[Any], only_prints: list[Any]):
-    key = dsl.PIPELINE_JOB_ID_PLACEHOLDER
-    pytorch_job(name="saves-to-out", image="own", command=saves_to_out, key=key)
-    pytorch_job(name="only-prints", image="own", command=only_prints, key=key)
-
-
 @dsl.pipeline(name="own-script")
 def own_script(
     name: str,

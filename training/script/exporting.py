@@ -32,6 +32,7 @@ _WRAPPERS = {
     "DeepSpeedEngine": "module",
     "OptimizedModule": "_orig_mod",
 }
+_OLDEST_TORCH = "2.6"
 _MOST_SAMPLES = 8
 # Numbers in all instances of `samples.json`: about 4 MB.
 _MOST_NUMBERS = 200_000
@@ -76,6 +77,12 @@ def export(
         return where
     import torch
 
+    # By version, which torch's own kind of text compares so.
+    if torch.__version__ < _OLDEST_TORCH:
+        raise ExportError(
+            f"torch {torch.__version__} exports programs that the predictor's torch cannot load: "
+            f"train with torch {_OLDEST_TORCH} or later"
+        )
     while type(model).__name__ in _WRAPPERS:
         model = getattr(model, _WRAPPERS[type(model).__name__])
     about = _checked({**_longest(dynamic or {}), **(preprocessing or {})})

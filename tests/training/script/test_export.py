@@ -87,6 +87,7 @@ def test_a_model_of_named_inputs_and_outputs_and_free_lengths_is_served(run_torc
         ("torch.nn.Linear(2, 2)", "torch.ones(2, 2).numpy()", "is a ndarray and must be a tensor"),
         ("torch.nn.Linear(2, 2)", "torch.ones(2, 3)", "fails for the example input of the shape"),
         ("torch.jit.script(torch.nn.ReLU())", "torch.ones(2, 2)", "is not of torch.jit"),
+        ("Old().model", "torch.ones(2, 2)", "torch 2.5.1 exports programs"),
         (
             "torch.nn.Linear(2, 2)",
             "torch.ones(2, 2), preprocessing={'mean': torch.ones(2)}",
@@ -102,6 +103,11 @@ def test_a_model_that_would_not_be_served_is_refused_with_the_reason(
         class Branches(torch.nn.Module):
             def forward(self, x):
                 return x if x.sum() > 0 else -x
+
+        class Old:
+            def __init__(self):
+                self.model = torch.nn.Linear(2, 2)
+                torch.__version__ = torch.torch_version.TorchVersion("2.5.1")
 
         script.export({model}, {example})
         """,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 from harness.ports import free_port
 
 from kfp_pytorch.serving import export, predictor
+from kfp_pytorch.training import script
 
 README = Path(__file__).parents[3] / "training" / "script" / "README.md"
 SCRIPT = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[1]
@@ -77,6 +79,16 @@ def test_it_adds_no_more_lines_than_it_says():
     assert numbered == [str(number) for number in range(1, 9)]
     ours = [line for line in SCRIPT.splitlines() if "script" in line or "checkpoint" in line]
     assert len(ours) == 8
+
+
+def test_it_names_all_of_the_library_and_each_docstring_describes_all_arguments():
+    functions = [getattr(script, name) for name in script.__all__ if name != "Checkpoint"]
+    methods = [script.Checkpoint.load, script.Checkpoint.files]
+    assert {"Checkpoint", *(each.__name__ for each in functions)} == {*script.__all__}
+    for each in [*functions, *methods]:
+        assert f"{each.__qualname__}(" in README.read_text()
+        for argument in {*inspect.signature(each).parameters} - {"self"}:
+            assert re.search(rf"Args:\n.*^ +{argument}: ", each.__doc__, re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.slow
