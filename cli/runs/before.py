@@ -23,6 +23,7 @@ from kfp_pytorch.launcher.inputs import k8s
 from kfp_pytorch.launcher.jobs.registry import KINDS
 from kfp_pytorch.launcher.kserve import manifest
 from kfp_pytorch.local import client
+from kfp_pytorch.local.controllers.kserve.storage import STORAGE_CONFIG
 from kfp_pytorch.local.controllers.kubernetes import one_machine
 from kfp_pytorch.local.kfp import task_settings, without_gpus
 
@@ -106,16 +107,19 @@ def _refused_job(task: KnownTask, target: Target) -> Iterator[str]:
 
 def _refused_server(task: KnownTask, target: Target) -> Iterator[str]:
     """Why the cluster would not take the pod of the model server that a task deploys."""
-    if task.function != "kserve_deploy" or task.inputs.get("namespace"):
+    elsewhere = task.inputs.get("namespace") or "namespace" in task.unknown
+    if task.function != "kserve_deploy" or elsewhere:
         return
     inputs = deploy_inputs(task)
     predictor = inputs.predictor
     model = predictor["model"]
     scheme, _, rest = model["storageUri"].partition("://")
     claim = {"persistentVolumeClaim": {"claimName": rest.partition("/")[0]}}
-    yield from _lacking(
-        {"env": model.get("env"), "volumes": [claim] if scheme == "pvc" else []}, target
-    )
+    key = (model.get("storage") or {}).get("key")
+    of_storage = {"valueFrom": {"secretKeyRef": {"name": STORAGE_CONFIG, "key": key}}}
+    env = [*(model.get("env") or []), *([of_storage] if key else [])]
+    volumes = [claim] if scheme == "pvc" else []
+    yield from _lacking({"env": env, "volumes": volumes}, target)
     container = {"name": "server", "image": "any", "resources": model.get("resources") or {}}
     spec = {"containers": [container], "nodeSelector": predictor.get("nodeSelector") or {}}
     pod = {"metadata": {"name": "server"}, "spec": spec}

@@ -164,4 +164,4 @@ def serving_mine():
 
 @dsl.pipeline(name="serving-elsewhere")
 def serving_elsewhere():
-    serve("pvc://nowhere/x", "nonsuch", model_format="mine", gpus=64)
+    serve("pvc://nowhere/x", "nonsuch", model_format="mine", gpus=64, storage_key="mine")

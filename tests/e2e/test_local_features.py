@@ -224,6 +224,7 @@ def test_what_a_model_server_needs_and_is_not_there_is_named_before_the_run(clus
     assert ran.returncode == 1
     for words in (
         "task kserve-deploy: there is no Secret 'nonsuch'. Give it: ",
+        "task kserve-deploy: there is no Secret 'storage-config'",
         "task kserve-deploy: there is no PersistentVolumeClaim 'nowhere'",
         "task kserve-deploy: maximum usage per Pod: the pod asks for 64 nvidia.com/gpu",
     ):
