@@ -12,6 +12,7 @@ except ImportError:
     from pytorch_lightning.callbacks import Checkpoint
 
 from kfp_pytorch.training import script
+from kfp_pytorch.training.errors import ConfigError
 
 _NAME = "lightning.ckpt"
 
@@ -21,6 +22,16 @@ class ReportCallback(Checkpoint):  # type: ignore[misc] # it is not looked into
 
     It takes the place of Lightning's own ModelCheckpoint, which writes to the working folder.
     """
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
+        """See `lightning.pytorch.Callback`. Raises ConfigError: there would be several models."""
+        if trainer.world_size != script.world_size():
+            raise ConfigError(
+                f"Lightning's Trainer has {trainer.world_size} processes and the job "
+                f"{script.world_size()}, so each would train a model of its own. Start the script "
+                'with torchrun, and give the Trainer devices=int(os.environ["LOCAL_WORLD_SIZE"]) '
+                'and num_nodes=int(os.environ["GROUP_WORLD_SIZE"])'
+            )
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """See `lightning.pytorch.Callback`; validation has been done by then."""
