@@ -66,7 +66,7 @@ def test_a_constant_that_cannot_work_is_found(mine, cli, tmp_path, before, after
     result = cli("compile", f"{mine}:training", "--output", tmp_path / "out")
     assert result.exit_code == 1
     assert re.search(message, result.output)
-    assert "task pytorch-job" in result.output
+    assert "pytorch-job: " in result.output
 
 
 def test_where_one_pipeline_cannot_work_none_of_its_file_is_written(mine, cli, tmp_path):
