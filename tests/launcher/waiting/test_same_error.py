@@ -59,6 +59,7 @@ class Program:
     def __init__(self, step: Any, hands: Any, says: Any, **inputs: Any) -> None:
         self.run = step(**inputs)
         self.hands, self.number = hands, 0
+        self.before: dict[str, Object] = {}  # how it ended before, by role
         self.nodes = ["master", *["worker"] * (self.run.inputs.num_nodes - 1)]
         for role in self.nodes:
             hands.running(self.run.job, role)
@@ -68,18 +69,20 @@ class Program:
     def fails(self, *ends: Object) -> Program:
         """A run of it on each node ends so."""
         for role, ended in zip(self.nodes, ends, strict=True):
-            container = played.container(restarts=self.number, terminated=ended)
+            container = self.container(role, terminated=ended)
             self.hands.pod(self.run.job, role, phase="Running", containerStatuses=[container])
         self.number += 1
         return self
 
     def starts_again(self, *ends: Object) -> Program:
         for role, ended in zip(self.nodes, ends, strict=True):
-            state = {"running": {"startedAt": played.STARTED}}
-            last = {"lastState": {"terminated": ended}}
-            container = played.container(restarts=self.number, **state, **last)
+            self.before[role] = {"lastState": {"terminated": ended}}
+            container = self.container(role, running={"startedAt": played.STARTED})
             self.hands.pod(self.run.job, role, phase="Running", containerStatuses=[container])
         return self
+
+    def container(self, role: str, **state: Object) -> Object:
+        return played.container(restarts=self.number, **state, **self.before.get(role, {}))
 
     def fails_each_time(self, *ends: Object) -> Program:
         """It fails on the first node, and is started again after each time but the last."""
