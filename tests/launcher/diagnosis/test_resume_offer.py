@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from harness.objects.evident import container, end, job, of, pod
 
-
 OFFER = "The job's folder, for resume_from: pvc://claim/j"
 
 
