@@ -145,7 +145,7 @@ def save_checkpoint(state: Any, step: int, *, keep: int = 2) -> None:
     Args:
         state: Dictionaries, lists and tuples of tensors, numbers, texts, and of what has a
             `state_dict`, such as `{"model": model, "optimizer": optimizer, "best": 0.9}`.
-        step: How many steps are done.
+        step: How many steps are done. Checkpoints of later steps are deleted.
         keep: How many of the newest are kept.
 
     Raises:

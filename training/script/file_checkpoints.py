@@ -24,7 +24,7 @@ def save_checkpoint_files(path: str | os.PathLike[str], step: int, *, keep: int 
 
     Args:
         path: A file, or a folder with all that is in it.
-        step: How many steps are done.
+        step: How many steps are done. Checkpoints of later steps are deleted.
         keep: How many of the newest are kept.
 
     Raises:

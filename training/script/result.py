@@ -41,7 +41,8 @@ def report(metrics: Mapping[str, Any], step: int | None = None) -> None:
 
     Args:
         metrics: One number by each name; a tensor or an array of one element is a number.
-        step: How many steps are done; by default one more than at the last report.
+        step: How many steps are done; by default one more than at the last report. A curve's points
+            of this step and later ones are replaced.
 
     Raises:
         TypeError: A value is no number, or the step no whole number.
