@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import shutil
 import socket
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import click
 import pytest
-from harness.command import COMMAND, invoke, left_of, start, until
+from harness.command import invoke, left_of, start, until
 
 from kfp_pytorch.cli.runs import clusters, run_folder, session
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE
@@ -26,13 +25,13 @@ PIPELINES = Path(__file__).with_name("small_pipelines.py")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def told(cli, tmp_path_factory):
     """A run of a compiled package with a cluster of its own: what it said, and its folder."""
     folder = tmp_path_factory.mktemp("told")
     package, root = folder / "a.yaml", folder / "root"
-    subprocess.run([*COMMAND, "compile", f"{PIPELINES}:telling", "--output", package], check=True)
-    ran = invoke("run", package, "--local", "-p", "name=it's ✨", root=root)
-    assert ran.returncode == 0, ran.stderr
+    assert cli("compile", f"{PIPELINES}:telling", "--output", package).exit_code == 0
+    ran = cli("run", package, "--local", "-p", "name=it's ✨", "--root", root)
+    assert ran.exit_code == 0, ran.stderr
     (run,) = (root / "runs").iterdir()
     return ran.stdout, run
 
@@ -141,17 +140,18 @@ def test_a_step_is_a_pod_of_the_runs_workflow(told):
 
 
 @pytest.mark.parametrize("folders", ["aa", pytest.param("ab", marks=pytest.mark.slow)])
-def test_two_runs_at_the_same_instant_both_end_on_one_cluster_or_on_two(root, tmp_path, folders):
+def test_two_runs_at_the_same_instant_both_end_on_one_cluster_or_on_two(
+    cli, root, tmp_path, folders
+):
     roots = [root.with_name(folder) for folder in folders]
-    marks = [("-p", f"mine={tmp_path}/1"), ("-p", f"other={tmp_path}/2")]
-    swapped = [("-p", f"mine={tmp_path}/2"), ("-p", f"other={tmp_path}/1")]
-    runs = [
-        start("run", f"{PIPELINES}:meeting", "--local", *itertools.chain(*given), root=where)
-        for where, given in zip(roots, (marks, swapped), strict=True)
-    ]
-    for each in runs:
-        _, stderr = each.communicate()
-        assert each.returncode == 0, stderr
+    run = ("run", f"{PIPELINES}:meeting", "--local")
+    one, other = (
+        ("-p", f"mine={tmp_path}/{a}", "-p", f"other={tmp_path}/{b}") for a, b in ("12", "21")
+    )
+    process = start(*run, *one, root=roots[0])
+    ended = cli(*run, *other, "--root", roots[1])
+    _, stderr = process.communicate()
+    assert (ended.exit_code, process.returncode) == (0, 0), ended.stderr + stderr
     assert [lifecycle.status(where) for where in roots] == [None, None]
 
 

@@ -19,11 +19,11 @@ PIPELINES = Path(__file__).with_name("pipelines.py")
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory):
+def ran(cli, tmp_path_factory):
     """A run in whose loop an iteration fails: what it said, and the folder of all runs."""
     root = tmp_path_factory.mktemp("ran") / "root"
-    process = invoke("run", f"{PIPELINES}:telling_apart", "--local", root=root)
-    assert process.returncode == 1, process.stdout
+    process = cli("run", f"{PIPELINES}:telling_apart", "--local", "--root", root)
+    assert process.exit_code == 1, process.stdout
     yield process, root
     assert left_of(root) == []
 

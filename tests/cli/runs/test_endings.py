@@ -23,7 +23,7 @@ PIPELINES = Path(__file__).parents[1] / "small_pipelines.py"
         pytest.param((signal.SIGTERM,), marks=pytest.mark.slow),
     ],
 )
-def test_however_a_run_is_ended_nothing_is_left_and_the_next_one_works(root, numbers):
+def test_however_a_run_is_ended_nothing_is_left_and_the_next_one_works(cli, root, numbers):
     for number in numbers:
         process = start("run", f"{PIPELINES}:sleeping", "--local", "--json", root=root)
         wait_for(process, "asleep")
@@ -40,8 +40,8 @@ def test_however_a_run_is_ended_nothing_is_left_and_the_next_one_works(root, num
             assert [s["status"] for s in summary["steps"]] == ["terminated"]
             # The job wrote no checkpoint.
             assert "--resume" not in stderr
-    again = invoke("run", f"{PIPELINES}:greeting", "--local", root=root)
-    assert again.returncode == 0, again.stderr
+    again = cli("run", f"{PIPELINES}:greeting", "--local", "--root", root)
+    assert again.exit_code == 0, again.stderr
 
 
 @pytest.mark.slow
