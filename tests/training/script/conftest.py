@@ -16,6 +16,8 @@ import pytest
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "script_process.py"
 IMPORT = "from kfp_pytorch.training import script\n"
+# Importing it takes longer than most scripts here.
+WITHOUT_TENSORBOARD = "import sys\nsys.modules['tensorboard'] = None\n"
 
 
 @dataclass
@@ -50,13 +52,14 @@ def job(tmp_path: Path) -> Job:
 def run(job: Job) -> Callable[..., Job]:
     """Runs a script without torch: `run("script.report({'loss': 1})")`."""
 
-    def start(source: str, code: int = 0, cwd: Path | None = None, **environ: str) -> Job:
+    def start(source: str, code: int = 0, board: bool = False, **environ: str) -> Job:
         path = job.folder / "train.py"
-        path.write_text(IMPORT + textwrap.dedent(source))
+        head = IMPORT if board else WITHOUT_TENSORBOARD + IMPORT
+        path.write_text(head + textwrap.dedent(source))
         own = {"PATH": os.environ["PATH"], "HOME": str(job.folder), **job.environ, **environ}
         found = subprocess.run(
             [sys.executable, str(path)],
-            cwd=cwd or job.folder,
+            cwd=job.folder,
             env=own,
             capture_output=True,
             text=True,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from kfp_pytorch.serving import export, predictor
 
 CLASSIFIER = """
@@ -73,61 +71,77 @@ def test_a_model_of_named_inputs_and_outputs_and_free_lengths_is_served(run_torc
     assert len(loaded.answer_v1({"instances": [[1, 2, 3]]})["predictions"][0]) == 4
 
 
-@pytest.mark.parametrize(
-    ("model", "example", "words"),
-    [
-        ("torch.nn.Bilinear(2, 2, 1)", "[torch.ones(2, 2)] * 2", "there are 2 example inputs"),
-        ("torch.nn.LSTM(2, 2)", "torch.ones(2, 2, 2)", "the model returns a tuple"),
-        ("torch.nn.Linear(2, 2).bfloat16()", "torch.ones(2, 2).bfloat16()", "torch.bfloat16"),
-        ("torch.nn.Linear(2, 2)", "torch.ones(3, 2), classes='abc'", "there are 3 classes"),
-        ("torch.nn.Flatten(0)", "torch.ones(3, 2)", "its first dimension must be the batch"),
-        ("torch.nn.LogSoftmax(1)", "torch.full((2, 2), float('nan'))", "is not finite"),
-        ("torch.nn.Linear(2, 2)", "torch.ones(0, 2)", "at least one input"),
-        ("Branches()", "torch.ones(2, 2)", "torch.export cannot export the model"),
-        ("torch.nn.Linear(2, 2)", "torch.ones(2, 2).numpy()", "is a ndarray and must be a tensor"),
-        ("torch.nn.Linear(2, 2)", "torch.ones(2, 3)", "fails for the example input of the shape"),
-        ("torch.jit.script(torch.nn.ReLU())", "torch.ones(2, 2)", "is not of torch.jit"),
-        ("Old().model", "torch.ones(2, 2)", "torch 2.5.1 exports programs"),
-        (
-            "torch.nn.Linear(2, 2)",
-            "torch.ones(2, 2), preprocessing={'mean': torch.ones(2)}",
-            "preprocessing cannot be written as JSON",
-        ),
-    ],
-)
-def test_a_model_that_would_not_be_served_is_refused_with_the_reason(
-    run_torch, model, example, words
-):
-    job = run_torch(
-        f"""
-        class Branches(torch.nn.Module):
-            def forward(self, x):
-                return x if x.sum() > 0 else -x
+REFUSED = [
+    ("torch.nn.Bilinear(2, 2, 1)", "[torch.ones(2, 2)] * 2", "there are 2 example inputs"),
+    ("torch.nn.LSTM(2, 2)", "torch.ones(2, 2, 2)", "the model returns a tuple"),
+    ("torch.nn.Linear(2, 2).bfloat16()", "torch.ones(2, 2).bfloat16()", "torch.bfloat16"),
+    ("torch.nn.Linear(2, 2)", "torch.ones(3, 2), classes='abc'", "there are 3 classes"),
+    ("torch.nn.Flatten(0)", "torch.ones(3, 2)", "its first dimension must be the batch"),
+    ("torch.nn.LogSoftmax(1)", "torch.full((2, 2), float('nan'))", "is not finite"),
+    ("torch.nn.Linear(2, 2)", "torch.ones(0, 2)", "at least one input"),
+    ("Branches()", "torch.ones(2, 2)", "torch.export cannot export the model"),
+    ("torch.nn.Linear(2, 2)", "torch.ones(2, 2).numpy()", "is a ndarray and must be a tensor"),
+    ("torch.nn.Linear(2, 2)", "torch.ones(2, 3)", "fails for the example input of the shape"),
+    ("torch.jit.script(torch.nn.ReLU())", "torch.ones(2, 2)", "is not of torch.jit"),
+    (
+        "torch.nn.Linear(2, 2)",
+        "torch.ones(2, 2), preprocessing={'mean': torch.ones(2)}",
+        "preprocessing cannot be written as JSON",
+    ),
+    # The last one: it sets the version of torch.
+    ("Old().model", "torch.ones(2, 2)", "torch 2.5.1 exports programs"),
+]
+REFUSING = """
+class Branches(torch.nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
 
-        class Old:
-            def __init__(self):
-                self.model = torch.nn.Linear(2, 2)
-                torch.__version__ = torch.torch_version.TorchVersion("2.5.1")
+class Old:
+    def __init__(self):
+        self.model = torch.nn.Linear(2, 2)
+        torch.__version__ = torch.torch_version.TorchVersion("2.5.1")
 
-        script.export({model}, {example})
-        """,
-        code=1,
-    )
-    assert job.message()["error"]["type"] == "ExportError"
-    assert words in job.message()["error"]["message"]
+for call in CALLS:
+    try:
+        eval(call)
+    except Exception as error:
+        print(f"{call}: {type(error).__name__}:", *str(error).split())
+"""
+
+
+def test_a_model_that_would_not_be_served_is_refused_with_the_reason(run_torch):
+    calls = [f"script.export({model}, {example})" for model, example, _ in REFUSED]
+    job = run_torch(f"CALLS = {calls!r}\n{REFUSING}")
+    for call, (_, _, words) in zip(calls, REFUSED, strict=True):
+        (said,) = (line for line in job.output.splitlines() if line.startswith(f"{call}: "))
+        assert said.startswith(f"{call}: ExportError: ")
+        assert words in said
     assert not (job.folder / "out" / "export" / "model.json").exists()
 
 
-@pytest.mark.parametrize("name", ["model.pt2", "samples.json", "model.json"])
-@pytest.mark.parametrize("change", ["unlink()", "write_text('{}')"])
-def test_an_export_that_is_gone_or_changed_fails_the_job(run_torch, name, change):
-    job = run_torch(
-        f"""
-        from pathlib import Path
-        script.export(torch.nn.Linear(2, 2), torch.ones(2, 2))
-        Path(script.folder(), "export", "{name}").{change}
-        """,
-        code=1,
-    )
-    assert job.message()["error"]["type"] == "ExportError"
-    assert name in job.message()["error"]["message"]
+DAMAGED = """
+import shutil
+from pathlib import Path
+
+script.export(torch.nn.Linear(2, 2), torch.ones(2, 2))
+there = Path(script.folder(), "export")
+kept = shutil.copytree(there, there.with_name("kept"))
+for name in ("model.pt2", "samples.json", "model.json"):
+    for change in (Path.unlink, lambda path: path.write_text("{}")):
+        change(there / name)
+        try:
+            script.finish()
+        except Exception as error:
+            print(type(error).__name__, "names it" if name in str(error) else error)
+        shutil.copytree(kept, there, dirs_exist_ok=True)
+script.report({"loss": 1})
+(there / name).unlink()
+"""
+
+
+def test_an_export_that_is_gone_or_changed_fails_the_job(run_torch):
+    job = run_torch(DAMAGED, code=1)
+    assert job.output.count("ExportError names it") == 6
+    error = job.message()["error"]
+    assert error["type"] == "ExportError"
+    assert "model.json" in error["message"]

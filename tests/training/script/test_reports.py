@@ -33,7 +33,7 @@ def test_the_library_is_imported_without_torch_and_all_else_that_takes_long():
 
 
 def test_a_report_is_a_line_a_curve_a_scalar_of_tensorboard_and_in_the_end_a_final_metric(run):
-    job = run(THREE_STEPS)
+    job = run(THREE_STEPS, board=True)
     assert "step=2 loss=0.5 epoch=2\n" in job.output
     assert job.metrics()["curves"]["loss"] == [[1, 1.0], [2, 0.5], [3, 1 / 3]]
     assert job.metrics()["metrics"] == {"loss": 1 / 3, "epoch": 3}
@@ -96,8 +96,8 @@ def test_numbers_of_numpy_and_arrays_of_one_are_numbers_and_steps(run):
 
 
 def test_a_start_that_begins_again_discards_the_curves_from_its_step_on(run):
-    run(THREE_STEPS)
-    job = run('script.report({"loss": 9.0}, step=3)')
+    run(THREE_STEPS, board=True)
+    job = run('script.report({"loss": 9.0}, step=3)', board=True)
     assert job.metrics()["curves"]["loss"] == [[1, 1.0], [2, 0.5], [3, 9.0]]
     assert [e.step for e in board(job).Scalars("loss")] == [1, 2, 3]
     assert board(job).Scalars("loss")[-1].value == 9.0
@@ -129,7 +129,8 @@ def test_what_threads_report_at_once_or_after_the_script_has_ended_is_kept(run):
         for number in range(4):
             threading.Thread(target=work, args=(f"loss{number}",)).start()
         threading.Thread(target=work_on).start()
-        """
+        """,
+        board=True,
     )
     assert {len(points) for points in job.metrics()["curves"].values()} == {100}
     assert job.message()["metrics"] == dict.fromkeys(
@@ -139,7 +140,8 @@ def test_what_threads_report_at_once_or_after_the_script_has_ended_is_kept(run):
 
 def test_after_finish_a_script_may_report_more(run):
     job = run(
-        'script.report({"loss": 1.0}, 5)\nscript.finish()\nscript.report({"test_loss": 2.0}, 5)\n'
+        'script.report({"loss": 1.0}, 5)\nscript.finish()\nscript.report({"test_loss": 2.0}, 5)\n',
+        board=True,
     )
     assert job.message()["metrics"] == {"loss": 1.0, "test_loss": 2.0}
     assert [e.step for e in board(job).Scalars("loss")] == [5]
@@ -166,7 +168,7 @@ def test_a_fork_of_a_script_leaves_no_result(run):
 
 def test_a_job_in_an_object_store_leaves_its_result_without_being_asked_to(run, s3):
     uri = f"s3://{BUCKET}/script-reports"
-    job = run(THREE_STEPS, KFP_PYTORCH_OUTPUT=uri, **s3.environment)
+    job = run(THREE_STEPS, board=True, KFP_PYTORCH_OUTPUT=uri, **s3.environment)
     assert job.message()["metrics"]["loss"] == 0.333333
     with s3.files.open(f"{BUCKET}/script-reports/metrics.json") as file:
         assert json.load(file)["step"] == 3
@@ -180,7 +182,7 @@ def test_an_object_store_without_its_client_says_what_to_install(run):
 
 
 def test_without_tensorboard_one_word_says_what_to_install(run):
-    job = run("import sys\nsys.modules['tensorboard'] = None\n" + THREE_STEPS)
+    job = run(THREE_STEPS, board=False)
     assert job.output.count("pip install tensorboard") == 1
     assert job.message()["metrics"]["loss"] == 0.333333
 
