@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+from concurrent import futures
 from pathlib import Path
 
 import pytest
@@ -152,26 +153,33 @@ def test_the_help_comes_at_once(cli):
 
 
 def test_a_run_that_goes_on_is_followed_to_its_end_and_a_rank_before_its_pod_is_there(
-    root, tmp_path
+    cli, root, tmp_path
 ):
-    run = start("run", f"{PIPELINES}:waiting", "--local", "-p", f"folder={tmp_path}", root=root)
-    until(lambda: list((root / "runs").glob("*/run.json")))
-    whole = start("logs", "latest", "-f", root=root)
-    rank = start("logs", "latest", "--step", "pytorch-job", "--rank", "1", "-f", root=root)
-    assert rank.stdout.readline() == "node 1 waits\n"
-    stopped = start("logs", "latest", "--rank", "0", "-f", root=root)
-    assert stopped.stdout.readline() == "node 0 waits\n"
-    stopped.send_signal(signal.SIGINT)
-    assert stopped.communicate() == ("", "")
-    assert stopped.returncode == 130
-    for node in ("0", "1"):
-        (tmp_path / node).touch()
-    assert rank.communicate()[0] == "node 1 goes on\n"
-    said, _ = whole.communicate()
-    assert "  master-0 | node 0 goes on\n" in said
-    assert "pytorch-job: succeeded in " in said
-    assert (run.wait(), rank.returncode, whole.returncode) == (0, 0, 0)
-    run.communicate()
+    def follow():
+        until(lambda: list((root / "runs").glob("*/run.json")))
+        whole = start("logs", "latest", "-f", root=root)
+        rank = start("logs", "latest", "--step", "pytorch-job", "--rank", "1", "-f", root=root)
+        stopped = start("logs", "latest", "--rank", "0", "-f", root=root)
+        began = [process.stdout.readline() for process in (rank, stopped)]
+        stopped.send_signal(signal.SIGINT)
+        ended = [stopped.communicate()]
+        for node in ("0", "1"):
+            (tmp_path / node).touch()
+        ended += [process.communicate() for process in (rank, whole)]
+        codes = [process.returncode for process in (stopped, rank, whole)]
+        return began, [out for out, _ in ended], ended[0][1], codes
+
+    with futures.ThreadPoolExecutor() as pool:
+        followed = pool.submit(follow)
+        what = f"{PIPELINES}:waiting"
+        run = cli("run", what, "--local", "-p", f"folder={tmp_path}", "--root", root)
+    began, (stopped, rank, whole), said, codes = followed.result()
+    assert began == ["node 1 waits\n", "node 0 waits\n"]
+    assert (stopped, rank) == ("", "node 1 goes on\n")
+    assert "Traceback" not in said
+    assert "  master-0 | node 0 goes on\n" in whole
+    assert "pytorch-job: succeeded in " in whole
+    assert [run.exit_code, *codes] == [0, 130, 0, 0]
 
 
 @pytest.mark.slow

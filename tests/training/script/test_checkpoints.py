@@ -93,6 +93,17 @@ def test_the_checkpoint_that_was_saved_last_is_the_newest_whatever_its_step(run_
     assert kept == {"latest", "step-00000005", "step-00000007"}
 
 
+def test_a_checkpoint_of_a_state_has_no_files(run_torch):
+    job = run_torch(
+        """
+        script.save_checkpoint({"weights": torch.zeros(2)}, 1)
+        script.latest_checkpoint().files()
+        """,
+        code=1,
+    )
+    assert "step-00000001 has no files of save_checkpoint_files" in job.output
+
+
 SHARDED = """
 import os
 import torch.distributed as dist

@@ -76,14 +76,3 @@ def test_the_files_in_a_bucket_are_downloaded_and_removed_at_the_end(run):
 def test_what_is_not_there_is_named(run):
     job = run("script.save_checkpoint_files('nonsuch', 1)", code=1)
     assert "there is no file to keep as a checkpoint: nonsuch" in job.output
-
-
-def test_a_checkpoint_of_a_state_has_no_files(run_torch):
-    job = run_torch(
-        """
-        script.save_checkpoint({"weights": torch.zeros(2)}, 1)
-        script.latest_checkpoint().files()
-        """,
-        code=1,
-    )
-    assert "step-00000001 has no files of save_checkpoint_files" in job.output
