@@ -201,6 +201,7 @@ def _execute(request: Request) -> dict[str, Any]:
     from kfp_pytorch.cli.packages import checks, find, local_features, parameters
     from kfp_pytorch.cli.runs import before, clusters, objects, run_folder, screen, session
     from kfp_pytorch.cli.runs.events import TerminalProgress
+    from kfp_pytorch.launcher.constants import REPLACE_OTHER_ENV
     from kfp_pytorch.local.kfp import task_settings
 
     began = time.monotonic()
@@ -223,9 +224,9 @@ def _execute(request: Request) -> dict[str, Any]:
     with cluster as target, objects.given(target, given.objects, given.claims):
         before.check(package.pipeline_name, tasks, given.pods, target)
         settings = {"pods": given.pods, "without_gpus": given.without_gpus}
-        result = session.run(
-            package, wanted, target, progress, variables=given.variables, **settings
-        )
+        replacing = {REPLACE_OTHER_ENV: "1"} if request.resume else {}
+        variables = {**given.variables, **replacing}
+        result = session.run(package, wanted, target, progress, variables=variables, **settings)
         took = time.monotonic() - began
         columns = shutil.get_terminal_size().columns
         text = screen.text(result, took, kept=kept, columns=columns)

@@ -63,6 +63,8 @@ RESUME_FROM_ENV = "KFP_PYTORCH_RESUME_FROM"
 DATASET_ENV = "KFP_PYTORCH_DATASET"
 DATASETS_ENV = "KFP_PYTORCH_DATASETS"
 TERMINATION_LOG_ENV = "KFP_PYTORCH_TERMINATION_LOG"
+# Of a step: set where a job that was made from other inputs is replaced, not adopted.
+REPLACE_OTHER_ENV = "KFP_PYTORCH_REPLACE_OTHER_INPUTS"
 TERMINATION_LOG_PATH = "/dev/termination-log"
 # The kubelet cuts each message to 12,288 bytes over the pod's containers.
 TERMINATION_MESSAGE_LIMIT = 2048

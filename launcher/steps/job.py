@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION
+from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION, REPLACE_OTHER_ENV
 from kfp_pytorch.launcher.diagnosis.message import diagnose
 from kfp_pytorch.launcher.diagnosis.same_error import failed_twice
 from kfp_pytorch.launcher.errors import CannotObserve, JobFailed, StepError
@@ -81,7 +82,8 @@ def train(
         return _build(kind, inputs, identity, _owner(step, inputs, kube), attempt)
 
     try:
-        ensured = ensure(kube, kind, build, target, stopper, limits)
+        replace_other = bool(os.environ.get(REPLACE_OTHER_ENV))
+        ensured = ensure(kube, kind, build, target, stopper, limits, replace_other=replace_other)
         announce(ensured, kind.title(f"{kube.namespace}/{known.name}"), folder.uri)
         gatherer = Gatherer(kube, kind, ensured.job, limits)
         gatherer.evidence.folder = folder.uri

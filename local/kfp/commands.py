@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,22 @@ def missing_outputs(command: list[str]) -> list[str]:
         for name, place in wanted.get("parameters", {}).items()
         if name not in given and not Path(place["outputFile"]).is_file()
     ]
+
+
+def clear_outputs(command: list[str]) -> None:
+    """Deletes what an earlier attempt of the step left at the places of its outputs.
+
+    On a cluster each attempt begins in a new container.
+    """
+    wanted = executor_input(command).get("outputs", {})
+    parameters = (place["outputFile"] for place in wanted.get("parameters", {}).values())
+    artifacts = (of["artifacts"][0]["uri"] for of in wanted.get("artifacts", {}).values())
+    for place in filter(None, (wanted.get("outputFile"), *parameters, *artifacts)):
+        path = Path(place)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def outputs(command: list[str]) -> dict[str, Any]:

@@ -249,6 +249,10 @@ def main(arguments: list[str]) -> int:
         pod.create(_deploys(command, setting.namespace))
     except (OSError, client.RequestRefused) as error:
         return _not_started(events, f"The pod of this step could not be made: {error}", began)
+    try:
+        commands.clear_outputs(command)
+    except OSError as error:
+        return _not_started(events, f"Outputs of an earlier attempt stay: {error}", began)
     log = Path(setting.folder) / "steps" / pod.name / "termination-log"
     log.parent.mkdir(parents=True)
     log.touch()
