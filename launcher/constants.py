@@ -72,7 +72,7 @@ TERMINATION_MESSAGE_LIMIT = 2048
 MESSAGE_VERSION = 1
 MODEL_VERSION = 1
 # How a script reports its result; told where one did not.
-SCRIPT_GUIDE = "training/script/README.md"
+SCRIPT_GUIDE = "help(script)"
 OUTPUT_MOUNT = "/mnt/kfp-pytorch/output"
 RESUME_MOUNT = "/mnt/kfp-pytorch/resume"
 DATASET_MOUNT = "/mnt/kfp-pytorch/dataset"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import platform
 import shutil
 import tempfile
@@ -26,7 +25,6 @@ from kfp_pytorch.training.storage.job_folder import Folder, LocalFolder, sha256
 if TYPE_CHECKING:
     import torch
 
-LOG = logging.getLogger("kfp_pytorch.training")
 FOLDER = "export"
 PROGRAM = "model.pt2"
 SAMPLES = "samples.json"
@@ -75,7 +73,6 @@ def publish(
     }
     model_content = json.dumps(full, indent=1, allow_nan=False).encode()
     job_folder.write(folder, f"{FOLDER}/{MODEL}", model_content)
-    LOG.info("wrote the export %s/%s", folder.uri, FOLDER)
     digest = _facts(model_content)["sha256"]
     return {"export": {"path": FOLDER, "sha256": digest, "model": short}, "samples": samples}
 

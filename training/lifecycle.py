@@ -166,7 +166,10 @@ def conclude(
     def write() -> dict[str, Any]:
         job.telemetry.finished()
         job.telemetry.flush(**_summary(job, evaluation))
-        return {**export(), "checkpoint": catalog.newest_step(job.folder)}
+        exported = export()
+        if exported.get("export"):
+            LOG.info("wrote the export %s/%s", job.folder.uri, exported["export"]["path"])
+        return {**exported, "checkpoint": catalog.newest_step(job.folder)}
 
     exported = on_main(job.world, write)
     kept = {name: job.state.history.curves.get(name, []) for name in curves}
