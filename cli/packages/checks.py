@@ -29,6 +29,7 @@ from kfp_pytorch.launcher.steps.tensorboard import View
 from kfp_pytorch.local.apiserver.errors import ApiError
 from kfp_pytorch.local.apiserver.registry import Registry
 from kfp_pytorch.local.apiserver.validation import admission
+from kfp_pytorch.local.kfp import placeholders
 
 
 def check(package: Package, arguments: dict[str, Any] | None = None) -> None:
@@ -49,10 +50,7 @@ def check(package: Package, arguments: dict[str, Any] | None = None) -> None:
 
 def _problems(task: KnownTask) -> list[str]:
     problems = [
-        f"parameter {name} is {value!r}; KFP puts it as it is into the JSON of a step's inputs, "
-        "so it may have no quotation mark, backslash or control character. Pass such a value "
-        "whole, as an input of its own."
-        for name, value in task.unsafe.items()
+        placeholders.problem(f"parameter {name}", value) for name, value in task.unsafe.items()
     ]
     checker = _CHECKERS.get(task.function)
     if checker and not problems:

@@ -15,9 +15,8 @@ from typing import Any
 from kfp_pytorch.cli.packages import messages
 from kfp_pytorch.cli.packages.find import Package
 from kfp_pytorch.components import forms
-from kfp_pytorch.local.kfp import conditions, task_settings
+from kfp_pytorch.local.kfp import conditions, placeholders, task_settings
 
-_REFERENCE = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 _WHOLE = re.compile(r"\{\{\$[^{}]*\}\}")
 # Placeholders of the run: https://github.com/kubeflow/pipelines/tree/master/backend/src/v2/driver
 _OF_THE_RUN = re.compile(r"\{\{\$\.(?:pipeline_(?:job|task|root)\w*|workspace_path)\}\}")
@@ -164,7 +163,7 @@ def _is_filled_in_later(constant: Any) -> bool:
     """Whether KFP fills in a value of the run: only for the whole value of an argument."""
     if not isinstance(constant, str):
         return False
-    whole = _WHOLE.fullmatch(constant) and not _REFERENCE.fullmatch(constant)
+    whole = _WHOLE.fullmatch(constant) and not placeholders.REFERENCE.fullmatch(constant)
     return bool(whole) or _WORKSPACE in constant
 
 
@@ -197,24 +196,18 @@ def _filled(value: Any, known: dict[str, Any]) -> Any:
         return _UNKNOWN if _UNKNOWN in items else items
     if not isinstance(value, str) or "{{$" not in value:
         return value
-    if any(name not in known for name in _REFERENCE.findall(value)):
+    if any(name not in known for name in placeholders.REFERENCE.findall(value)):
         return _UNKNOWN
-    return _REFERENCE.sub(lambda match: _text(known[match[1]]), value)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return value if isinstance(value, str) else json.dumps(value)
+    return placeholders.REFERENCE.sub(lambda match: placeholders.as_text(known[match[1]]), value)
 
 
 def _unsafe(task: dict[str, Any], inputs: dict[str, Any]) -> dict[str, str]:
     parameters = task.get("inputs", {}).get("parameters", {})
-    inside = set(_REFERENCE.findall(json.dumps(parameters)))
+    inside = set(placeholders.REFERENCE.findall(json.dumps(parameters)))
     found = {}
     for name in inside & inputs.keys():
         # A list or dict inside JSON text has quotes of its own.
-        text = _text(inputs[name])
-        if json.dumps(text, ensure_ascii=False) != f'"{text}"':
+        text = placeholders.as_text(inputs[name])
+        if placeholders.is_unsafe(text):
             found[parameters[name].get("componentInputParameter", name)] = text
     return found
