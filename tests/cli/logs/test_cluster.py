@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 
 import pytest
@@ -255,9 +256,12 @@ def test_several_jobs_are_followed_together_and_one_whose_pods_are_gone_has_ende
         "job-1 | line 1\n",
         "job-2 | line 1\n",
     }
-    closed = follow(hands, tmp_path)
-    closed.stdout.readline()
+    closed, stopped = follow(hands, tmp_path), follow(hands, tmp_path)
+    assert {each.stdout.readline()[-7:] for each in (closed, stopped)} == {"line 1\n"}
     closed.stdout.close()
+    stopped.send_signal(signal.SIGINT)
+    assert "Error" not in stopped.communicate()[1]
+    assert stopped.returncode == 130
     hands.delete(PYTORCHJOB, first)
     hands.log(hands.running(second), lines(2))
     hands.success(second)
@@ -267,11 +271,16 @@ def test_several_jobs_are_followed_together_and_one_whose_pods_are_gone_has_ende
     assert closed.wait() == 1
 
 
-def test_the_namespace_and_the_account_are_those_of_the_kubeconfig(cli, hands, job, tmp_path):
+def test_the_namespace_and_the_account_are_those_of_the_kubeconfig(
+    cli, hands, job, tmp_path, monkeypatch
+):
     path = write_kubeconfig(tmp_path / "team", kubeconfig(hands.server.url, namespace="team"))
     result = cli("logs", RUN, "--kubeconfig", path, "--root", tmp_path)
     assert "in namespace 'team'" in result.output
     assert until(lambda: any("/namespaces/team/" in r.path for r in hands.server.requests))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    hands.log(hands.running(job()), lines(1))
+    assert cli("logs", RUN, "-n", "default", "--root", tmp_path).stdout == "line 1\n"
 
 
 def test_the_jobs_of_a_run_whose_steps_ran_here_are_found_by_what_their_steps_were_given(
