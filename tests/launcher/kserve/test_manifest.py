@@ -121,7 +121,7 @@ def test_the_models_own_place_beats_the_artifacts_and_minio_becomes_s3(
 def test_a_model_that_was_not_exported_is_refused_with_the_reason(
     metadata: Object, uri: str, said: str
 ) -> None:
-    with pytest.raises(InputError, match=r"script\.export.*training/script/README\.md") as raised:
+    with pytest.raises(InputError, match=r"script\.export.*help\(script\)") as raised:
         parsed(metadata, uri)
     assert said in raised.value.message
     assert raised.value.short.startswith("There is no model to deploy: ")
