@@ -73,6 +73,10 @@ MESSAGE_VERSION = 1
 MODEL_VERSION = 1
 # How a script reports its result; told where one did not.
 SCRIPT_GUIDE = "help(script)"
+# The file of an export that describes it.
+MODEL_FILE = "model.json"
+# Names the folder of claims, NAMESPACE/CLAIM below it, to a step that can read them.
+CLAIMS_ENV = "KFP_PYTORCH_CLAIMS"
 OUTPUT_MOUNT = "/mnt/kfp-pytorch/output"
 RESUME_MOUNT = "/mnt/kfp-pytorch/resume"
 DATASET_MOUNT = "/mnt/kfp-pytorch/dataset"

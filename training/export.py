@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_pytorch import __version__
-from kfp_pytorch.launcher.constants import MODEL_FORMAT, MODEL_VERSION
+from kfp_pytorch.launcher.constants import MODEL_FILE, MODEL_FORMAT, MODEL_VERSION
 from kfp_pytorch.training.errors import ExportError
 from kfp_pytorch.training.storage import job_folder
 from kfp_pytorch.training.storage.job_folder import Folder, LocalFolder, sha256
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FOLDER = "export"
 PROGRAM = "model.pt2"
 SAMPLES = "samples.json"
-MODEL = "model.json"
+MODEL = MODEL_FILE
 _COPIED_AT_ONCE = 2**22
 _CHANGED = "it was changed or deleted after the export; give each job a folder of its own"
 

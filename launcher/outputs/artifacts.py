@@ -17,7 +17,6 @@ from kfp_pytorch.launcher.constants import (
     SCRIPT_GUIDE,
     TERMINATION_MESSAGE_LIMIT,
 )
-from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import storage
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs.kind import JobInputs
@@ -69,8 +68,8 @@ def write_outputs(
     The model gets the short form of `model.json` and the samples as one JSON file, and metadata;
     the metrics get the finite ones, as metadata and as a JSON file, and in the metadata `left_out`,
     which says what of them is not there and why. What is missing or left out is noted in the
-    evidence, too. `outcome`: has no `wrong_export`. Returns where the export and the job's folder
-    are.
+    evidence, too. `outcome`: has no `exports.wrong_export`. Returns where the export and the job's
+    folder are.
     """
     unread = "" if outcome.success else _warn_of_messages(evidence, manifest)
     success = outcome.success or Success(pod="")
@@ -112,25 +111,6 @@ def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
         for name, value in metrics.items()
         if name and name.isprintable() and math.isfinite(value)
     }
-
-
-def wrong_export(outcome: Outcome, folder: Location) -> str:
-    """Say why what training named as its export cannot be one; empty where it can, or named none.
-
-    Whether it is there and whole is for the container to check: the launcher reads no storage.
-    """
-    if outcome.success is None or outcome.success.export is None:
-        return ""
-    path = outcome.success.export.path
-    try:
-        if not path.startswith("/") and "://" not in path and storage.relative("path", path):
-            return ""
-    except InputError:
-        pass
-    return (
-        f"Training reported its export at {path!r}, which is no folder below the job's, "
-        f"{folder.uri}"
-    )
 
 
 def _warn_of_messages(evidence: Evidence, manifest: Object) -> str:

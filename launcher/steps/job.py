@@ -14,7 +14,8 @@ from kfp_pytorch.launcher.jobs.kind import JobInputs, JobKind
 from kfp_pytorch.launcher.jobs.termination_messages import Outcome, read_messages
 from kfp_pytorch.launcher.kubernetes.client import Kube, connect
 from kfp_pytorch.launcher.kubernetes.objects import Object
-from kfp_pytorch.launcher.outputs.artifacts import Artifacts, Places, write_outputs, wrong_export
+from kfp_pytorch.launcher.outputs.artifacts import Artifacts, Places, write_outputs
+from kfp_pytorch.launcher.outputs.exports import wrong_export
 from kfp_pytorch.launcher.outputs.report import render
 from kfp_pytorch.launcher.runtime import stopping
 from kfp_pytorch.launcher.runtime.artifact import write
@@ -97,7 +98,7 @@ def train(
         if end.cause:
             raise _failure(end, gatherer, inputs, outputs, submitted)
         gatherer.read_result(kube)
-        if wrong := wrong_export(_outcome(gatherer.evidence), folder):
+        if wrong := wrong_export(_outcome(gatherer.evidence), folder, kube.namespace):
             raise _failure(End(end.state, wrong, "export"), gatherer, inputs, outputs, submitted)
     except CannotObserve as error:
         stopper.clear_target()

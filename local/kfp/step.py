@@ -336,6 +336,7 @@ def environment(pod: PodObject, log: Path) -> dict[str, str]:
     variables["PYTHONUNBUFFERED"] = "1"
     variables[constants.TERMINATION_LOG_ENV] = str(log)
     if pod.uid:
+        variables[constants.CLAIMS_ENV] = str(Path(pod.setting.folder).parents[1] / "claims")
         variables[constants.KFP_POD_NAME_ENV] = pod.name
         variables[constants.KFP_POD_UID_ENV] = pod.uid
     return variables

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.jobs.pytorchjob.manifest import manifest
 from kfp_pytorch.launcher.jobs.termination_messages import Export, Outcome, Success, read_messages
 from kfp_pytorch.launcher.outputs import artifacts
+from kfp_pytorch.launcher.outputs.exports import wrong_export
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
 EXPORT = Export("export", "ab" * 32, {"format": "kfp-pytorch", "classes": ["0", "ü"]})
@@ -241,15 +244,52 @@ def test_the_newest_checkpoint_is_named(step: Step) -> None:
 )
 def test_an_export_that_cannot_be_in_the_job_s_folder_is_named(path: str) -> None:
     folder = storage.parse("pvc://claim/j-1")
-    said = artifacts.wrong_export(Outcome(Success("p", export=Export(path))), folder)
+    said = wrong_export(Outcome(Success("p", export=Export(path))), folder, "team")
     assert said.startswith(f"Training reported its export at {path!r}")
     assert said.endswith("pvc://claim/j-1")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("none", ""),
+        ("no folder", "there is no such folder"),
+        ("no model.json", "there is no model.json in it"),
+        ("other model.json", "its model.json is not the one that was written"),
+        ("no program", "there is no model.pt2 in it"),
+        ("longer program", "its model.pt2 is not the one that was written"),
+    ],
+)
+def test_where_the_step_can_read_the_claim_an_export_that_is_not_there_or_differs_is_named(
+    tmp_path: Path, change: str, said: str
+) -> None:
+    path = tmp_path / "team/claim/j-1/export"
+    path.mkdir(parents=True)
+    (path / "model.pt2").write_bytes(b"program")
+    files = {"model.pt2": {"bytes": 7, "sha256": hashlib.sha256(b"program").hexdigest()}}
+    (path / "model.json").write_text(json.dumps({"files": files}))
+    export = Export("export", hashlib.sha256((path / "model.json").read_bytes()).hexdigest())
+    if change == "no folder":
+        shutil.rmtree(path)
+    elif change.endswith("model.json"):
+        (path / "model.json").unlink()
+        if change == "other model.json":
+            (path / "model.json").write_text("{}")
+    elif change == "no program":
+        (path / "model.pt2").unlink()
+    elif change == "longer program":
+        (path / "model.pt2").write_bytes(b"programx")
+    folder, outcome = storage.parse("pvc://claim/j-1"), Outcome(Success("p", export=export))
+    found = wrong_export(outcome, folder, "team", {"KFP_PYTORCH_CLAIMS": str(tmp_path)})
+    assert said in found
+    assert bool(found) == bool(said)
+    assert wrong_export(outcome, folder, "team", {}) == ""
 
 
 @pytest.mark.parametrize("path", ["export", "export/", "models/best"])
 def test_an_export_below_the_job_s_folder_is_where_it_says(step: Step, path: str) -> None:
     success = Success("p", export=Export(path))
-    assert artifacts.wrong_export(Outcome(success), storage.parse("pvc://claim/j-1")) == ""
+    assert wrong_export(Outcome(success), storage.parse("pvc://claim/j-1"), "team") == ""
     assert step.write(success).storage_uri == f"pvc://kfp-pytorch/j-1/{path.strip('/')}"
 
 
