@@ -36,6 +36,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "LIST": readers.sequence,
     "STRUCT": readers.mapping,
 }
+_JSON_TYPES = {"STRUCT": "dict", "LIST": "list"}
 _NUMBERS = ("NUMBER_INTEGER", "NUMBER_DOUBLE")
 # Unset, these have a value of their own.
 _WITH_EMPTY = {"STRING", "LIST", "STRUCT"}
@@ -51,6 +52,10 @@ _CONFIDENTIAL = "env"
 _SHOWN = 200
 # What KFP turns into a value of the run, in a text. Its own pattern finds no artifact.
 _CHANNEL = re.compile(r"\{\{channel:task=([^;]*);name=([^;]*);type=(.*?);\}\}")
+# What KFP takes for a placeholder, but for those of a run, which may be a whole argument.
+_PLACEHOLDER = re.compile(
+    r"\{\{\$(?!\.(?:pipeline_(?:job|task|root)\w*|workspace_path)\}\}).*?\}\}", re.DOTALL
+)
 # In the name of a part of a loop's item.
 _PART = LoopArgumentVariable.SUBVAR_NAME_DELIMITER
 _OF_ITS_OWN = (
@@ -228,9 +233,20 @@ def _within(name: str, channel: PipelineChannel) -> PipelineChannel:
 def _text(name: str, text: str) -> str:
     if _TASK_AS_TEXT in text:
         raise InputError(f"{name} is a text with a task in it; put the task's .output there.")
+    _check_literal(name, text)
     for task, output, kind in _CHANNEL.findall(text):
         _check_type(name, task, output, kind)
     return text
+
+
+def _check_literal(name: str, text: str) -> None:
+    found = _PLACEHOLDER.search(text)
+    if found:
+        raise InputError(
+            f"{name} holds {found[0]!r}, which KFP takes for a placeholder of its own wherever it "
+            "finds one: no step is handed it as it is. Leave it out, put the text into a file, or "
+            "pass the parameter or output itself, whose value is wanted."
+        )
 
 
 def _check_type(name: str, task: str | None, output: str, kind: Any) -> None:
@@ -247,9 +263,10 @@ def _check_type(name: str, task: str | None, output: str, kind: Any) -> None:
             "or have the task return its URI as a further output, of type str, and put that here."
         )
     root = name.partition("[")[0]
-    if get_parameter_type_name(kind) == "STRUCT":
+    found = _JSON_TYPES.get(get_parameter_type_name(kind))
+    if found:
         raise InputError(
-            f"{name} holds {what}, a dict: KFP would put its quotation marks as they are into "
+            f"{name} holds {what}, a {found}: KFP would put its quotation marks as they are into "
             "the JSON of the step's inputs, and the step would not start. Have a component make "
             f"the whole of {root}, and pass its output as {root}."
         )
@@ -262,6 +279,7 @@ def _made(task: str | None, output: str) -> str:
 def _key(name: str, key: Any) -> str:
     if not isinstance(key, str):
         raise InputError(f"{name} has the key {key!r}; keys must be strings.")
+    _check_literal(f"a key of {name}", key)
     if _CHANNEL.search(key):
         raise InputError(
             f"{name} has a key with a value of the run in it, which KFP would hand on as the "

@@ -230,7 +230,13 @@ def test_an_artifact_that_the_pipeline_takes_is_a_data_set_too() -> None:
         (lambda: make(), "is the task make; write its .outputs['data'] or its .outputs['model']"),
         (lambda: f"{make()}", "is a text with a task in it"),
         (lambda: table().output, "a dict: KFP would put its quotation marks"),
+        (lambda: listed().output, "holds output 'Output' of task listed, a list: KFP would put"),
         (lambda: f"{table().output}", "Have a component make the whole of"),
+        (lambda: "{{$.inputs.y}}", "holds '{{$.inputs.y}}', which KFP takes for a placeholder"),
+        (
+            lambda: f"{dsl.WORKSPACE_PATH_PLACEHOLDER}{{{{$}}}}",
+            "holds '{{$}}', which KFP takes for",
+        ),
         (lambda: {f"{count().output}": 1}, "has a key with a value of the run in it"),
     ],
 )
