@@ -78,6 +78,11 @@ def rank_of(source: Source, asked: str, rank: int) -> Place:
 def _named(source: Source, asked: str) -> list[Step]:
     steps = source.steps()
     found = [steps[i] for i in labels.matches([(s.name, s.inputs) for s in steps], asked)]
+    if not found:
+        called, _, which = asked.partition(":")
+        same = [step for step in steps if step.is_called(asked) or step.is_called(called)]
+        tasks = [("", step.inputs) for step in same]
+        found = [same[i] for i in labels.matches(tasks, f":{which}" if which else "")]
     if found:
         return found
     known = labelled(steps)

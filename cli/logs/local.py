@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from kfp_pytorch.cli.logs.source import NEWEST, Step
-from kfp_pytorch.cli.runs import run_folder
+from kfp_pytorch.cli.runs import labels, run_folder
 from kfp_pytorch.cli.runs.events import ExecutorLines, Follower, StepResult, TerminalProgress
 from kfp_pytorch.cli.runs.jobs import NAMESPACE, job_of
 from kfp_pytorch.launcher.text import some
@@ -129,9 +129,16 @@ class LocalRun:
     @property
     def to_come(self) -> frozenset[str]:
         """The names of the pipeline's steps."""
-        spec = run_folder.read(self._folder / PIPELINE_FILE)
+        spec = self._spec()
         executors = spec.get("deploymentSpec", {}).get("executors", {})
         return frozenset(label.removeprefix("exec-") for label in executors)
+
+    def _spec(self) -> dict[str, Any]:
+        return run_folder.read(self._folder / PIPELINE_FILE)
+
+    def _attempts(self) -> dict[str, int]:
+        spec = self._spec()
+        return labels.attempts(spec) if spec else {}
 
     def is_over(self) -> bool:
         """Whether no process of the run is left."""
@@ -150,6 +157,8 @@ class LocalRun:
 
     def steps(self) -> list[Step]:
         """The steps that have started, each with the status of its last attempt."""
+        spec = self._spec()
+        display = labels.display_names(spec) if spec else {}
         last: dict[tuple[str, str], StepResult] = {}
         for attempt in self.attempts():
             last[attempt.name, attempt.task] = attempt
@@ -160,6 +169,7 @@ class LocalRun:
                 job_of(each.function, each.task, each.inputs),
                 each.task,
                 each.inputs,
+                display.get(each.name, ""),
             )
             for each in last.values()
         ]
@@ -201,7 +211,7 @@ class LocalRun:
     def follow_all(self) -> None:
         """Prints what the run's own command prints."""
         lines = Lines(self._folder / run_folder.LOG_FILE)
-        follower = Follower(TerminalProgress(err=False))
+        follower = Follower(TerminalProgress(err=False), self._attempts())
         while True:
             over = self.is_over()
             for line in lines.new():

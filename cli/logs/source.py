@@ -21,6 +21,11 @@ class Step:
     job: Job | None  # the job that it makes
     task: str = ""  # distinguishes it from other tasks of the step
     inputs: Mapping[str, Any] = field(default_factory=dict)  # its input parameters by name
+    display: str = ""  # the name that `set_display_name` gave it
+
+    def is_called(self, asked: str) -> bool:
+        """Whether a name is its display name, or the `name` of its job."""
+        return asked in (self.display, self.inputs.get("name")) and bool(asked)
 
     def is_task_of(self, other: Step) -> bool:
         """Whether both are one task, perhaps at different times."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import click
 
+from kfp_pytorch.cli.runs import labels
 from kfp_pytorch.local.kfp.step import EVENT_MARK
 
 _EXECUTOR = re.compile(r"\[KFP Executor [^]]*\]: ")
@@ -32,6 +34,9 @@ class StepResult:
     stderr: str = ""  # the end of its stderr, when it failed
     parameters: dict[str, Any] = field(default_factory=dict)  # its output parameters by name
     artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)  # `uri`, `metadata`, `type`
+    attempt: int = field(default=1, compare=False)  # which one this is, from 1
+    attempts: int = field(default=1, compare=False)  # how many the pipeline allows
+    label: str = field(default="", compare=False)  # as far as the tasks are known that have started
 
 
 @dataclass
@@ -81,29 +86,45 @@ class TerminalProgress:
         self.err = err
         self._executor = ExecutorLines()
 
-    def started(self, step: str) -> None:
+    def started(self, result: StepResult) -> None:
         """A step has started."""
-        self._print(f"{step}: started")
+        again = result.attempt > 1
+        self._print(f"{result.label or result.name}: started{_attempt(result) if again else ''}")
 
-    def line(self, step: str, text: str) -> None:
+    def line(self, result: StepResult, text: str) -> None:
         """A step has written a line."""
-        if not self._executor.has(step, text) and text.strip():
-            self._print(f"  {text}")
+        if not self._executor.has(result.pod, text) and text.strip():
+            # Iterations of a loop write at the same time.
+            whose = f"{result.label} | " if result.label not in ("", result.name) else ""
+            self._print(f"  {whose}{text}")
 
     def ended(self, result: StepResult) -> None:
         """A step has ended."""
-        self._print(f"{result.name}: {result.status} in {result.seconds:.1f} s")
+        attempt = _attempt(result) if result.status != "succeeded" or result.attempt > 1 else ""
+        label = result.label or result.name
+        self._print(f"{label}: {result.status} in {result.seconds:.1f} s{attempt}")
 
     def _print(self, text: str) -> None:
         click.echo(text, err=self.err)
 
 
-class Follower:
-    """Reads the runner's output line by line, so that an interruption loses nothing."""
+def _attempt(result: StepResult) -> str:
+    of = max(result.attempt, result.attempts)
+    return f" (attempt {result.attempt} of {of})" if of > 1 else ""
 
-    def __init__(self, progress: TerminalProgress) -> None:
+
+class Follower:
+    """Reads the runner's output line by line, so that an interruption loses nothing.
+
+    `attempts`: how many the pipeline allows, by the step's name, where it is more than one.
+    """
+
+    def __init__(
+        self, progress: TerminalProgress, attempts: Mapping[str, int] | None = None
+    ) -> None:
         self.followed = Followed()
         self._progress = progress
+        self._attempts = attempts or {}
         self._by_pod: dict[str, StepResult] = {}
         self._began: dict[str, float] = {}
 
@@ -125,14 +146,26 @@ class Follower:
             )
             self._by_pod[event["pod"]] = result
             self._began[event["pod"]] = time.monotonic()
-            self.followed.steps.append(result)
-            self._progress.started(result.name)
+            self._add(result)
+            self._progress.started(result)
         elif event["event"] == "line":
-            self._progress.line(event["step"], event["text"])
+            self._progress.line(self._by_pod[event["pod"]], event["text"])
         else:
             result = self._by_pod[event["pod"]]
             _end(result, event)
             self._progress.ended(result)
+
+    def _add(self, result: StepResult) -> None:
+        """Numbers an attempt, and labels all tasks of its step: one more may tell them apart."""
+        self.followed.steps.append(result)
+        same = [step for step in self.followed.steps if step.name == result.name]
+        result.attempt = sum(step.task == result.task for step in same)
+        result.attempts = self._attempts.get(result.name, 1)
+        tasks = {step.task: step for step in same}
+        made = labels.labels([(step.name, step.inputs) for step in tasks.values()])
+        known = dict(zip(tasks, made, strict=True))
+        for step in same:
+            step.label = known[step.task]
 
     def finish(self) -> Followed:
         """Mark each step that has not reported its end as terminated."""

@@ -22,16 +22,40 @@ Task = tuple[str, Mapping[str, Any]]
 
 def labels(tasks: Sequence[Task]) -> list[str]:
     """Returns the label of each task, in their order."""
-    found = []
-    for number, (name, _) in enumerate(tasks):
+    found = [name for name, _ in tasks]
+    for name in dict.fromkeys(found):
         same = [index for index, (other, _) in enumerate(tasks) if other == name]
-        if len(same) == 1:
-            found.append(name)
-            continue
-        given = [_arguments(tasks[index][1]) for index in same]
-        at = same.index(number)
-        found.append(f"{name}:{_telling(given)[at] or at + 1}")
+        if len(same) > 1:
+            told = _telling([_arguments(tasks[index][1]) for index in same])
+            for number, (index, text) in enumerate(zip(same, told, strict=True), 1):
+                found[index] = f"{name}:{text or number}"
     return found
+
+
+def attempts(spec: Mapping[str, Any]) -> dict[str, int]:
+    """Returns how many attempts each step of a pipeline has, where it is more than one."""
+    found = {}
+    for step, _, task in _steps(spec):
+        retries = int(task.get("retryPolicy", {}).get("maxRetryCount", 0))
+        if retries > 0:
+            found[step] = retries + 1
+    return found
+
+
+def display_names(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the names that `set_display_name` gave to steps of a pipeline."""
+    named = ((step, key, task.get("taskInfo", {}).get("name")) for step, key, task in _steps(spec))
+    return {step: str(name) for step, key, name in named if name not in (None, "", key)}
+
+
+def _steps(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """The steps of a pipeline by name, each with its task and the key of that."""
+    components = spec.get("components", {})
+    for dag in (spec["root"], *components.values()):
+        for key, task in dag.get("dag", {}).get("tasks", {}).items():
+            label = components[task["componentRef"]["name"]].get("executorLabel", "")
+            if label:
+                yield label.removeprefix("exec-"), key, task
 
 
 def matches(tasks: Sequence[Task], asked: str) -> list[int]:

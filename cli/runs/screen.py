@@ -87,23 +87,20 @@ def _failure(summary: dict[str, Any], width: int) -> list[str]:
         return lines
     if len(whole) > _MESSAGE_LINES or summary["error"].partition("\n")[2].strip() != said:
         lines.append(f"    All of it: {logs_command(summary)} --step {shlex.quote(failed)}")
-    last = next(s for s in reversed(summary["steps"]) if s["label"] == failed)
+    last = next(s for s in summary["steps"] if s["label"] == failed)
     return [_row(last, len(failed)), *lines]
 
 
 def _steps(summary: dict[str, Any]) -> list[str]:
     """The other steps; those of a loop together, where they are many."""
-    steps = list(summary["steps"])
-    if summary["failed"]:
-        last = max(i for i, step in enumerate(steps) if step["label"] == summary["failed"])
-        del steps[last]
+    steps = [step for step in summary["steps"] if step["label"] != summary["failed"]]
     width = max((len(step["label"]) for step in steps), default=0)
     lines = [_row(step, width) for step in steps]
     if len(lines) <= _STEPS:
         return lines
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for step in steps:
-        groups.setdefault((step["name"], step["status"]), []).append(step)
+        groups.setdefault((step["name"], _state(step)), []).append(step)
     return [
         f"  {f'{name}, {len(same)} times' if len(same) > 1 else same[0]['label']}  {status}"
         for (name, status), same in groups.items()
@@ -112,7 +109,13 @@ def _steps(summary: dict[str, Any]) -> list[str]:
 
 def _row(step: dict[str, Any], width: int) -> str:
     took = f"{step['seconds']:6.1f} s" if step["status"] != "skipped" else " " * 8
-    return f"  {step['label']:<{width}}  {took}  {step['status']}"
+    called = f"  ({', '.join(step['called'])})" if step["called"] else ""
+    return f"  {step['label']:<{width}}  {took}  {_state(step)}{called}"
+
+
+def _state(step: dict[str, Any]) -> str:
+    after = f" after {step['attempts']} attempts" if step["attempts"] > 1 else ""
+    return f"{step['status']}{after}"
 
 
 def _table(jobs: Sequence[dict[str, Any]], width: int) -> list[str]:

@@ -19,7 +19,7 @@ import click
 from kfp_pytorch.cli.packages import messages
 from kfp_pytorch.cli.packages.find import Package
 from kfp_pytorch.cli.packages.known_tasks import defaults
-from kfp_pytorch.cli.runs import run_folder, summary
+from kfp_pytorch.cli.runs import labels, run_folder, summary
 from kfp_pytorch.cli.runs.events import Follower, TerminalProgress
 from kfp_pytorch.cli.runs.signals import Interrupted
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
@@ -84,7 +84,7 @@ def run(
     """
     folder = target.root / "runs" / wanted.name
     place = summary.Place(folder, target.claims)
-    follower = Follower(progress)
+    follower = Follower(progress, labels.attempts(package.spec))
     kubernetes = messages.kubernetes_settings(package.platform) if target.server else {}
     known = defaults(package.spec["root"], {}) | wanted.arguments
     form = runner.local_form(image_form(package.spec, THIS_PYTHON), wanted.name, kubernetes, known)

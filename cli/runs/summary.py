@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from kfp_pytorch.cli.packages.find import Package
 from kfp_pytorch.cli.runs import labels
 from kfp_pytorch.cli.runs.events import Followed, StepResult
 from kfp_pytorch.cli.runs.jobs import Job, job_of
+from kfp_pytorch.launcher.jobs.registry import KINDS
 
 _SUFFIXES = {"system.HTML": ".html", "system.Markdown": ".md"}
 _CHECKPOINTS = "checkpoints"
@@ -58,7 +59,8 @@ def summarise(package: Package, followed: Followed, place: Place, status: str) -
     `status`: `succeeded`, `failed` or `terminated`.
     """
     parameters = {name: value for s in followed.steps for name, value in s.parameters.items()}
-    steps = [*followed.steps, *_skipped(package, followed.steps)]
+    steps = [*_tasks(followed.steps), *_skipped(package, followed.steps)]
+    display = labels.display_names(package.spec)
     error = error_of(followed) if status == "failed" else ""
     names = _labels(followed.steps)
     return empty(package.pipeline_name, status, error) | {
@@ -71,6 +73,8 @@ def summarise(package: Package, followed: Followed, place: Place, status: str) -
                 "label": _label(names, step),
                 "status": step.status,
                 "seconds": step.seconds,
+                "attempts": step.attempt,
+                "called": _called(step, display.get(step.name, "")),
             }
             for step in steps
         ],
@@ -148,6 +152,25 @@ def _without_kfp(stderr: str) -> str:
         if not inside:
             kept.append(line)
     return "\n".join(kept)
+
+
+def _tasks(steps: list[StepResult]) -> list[StepResult]:
+    """The last attempt of each task, with the time that all of its attempts took."""
+    last = {(step.name, step.task): step for step in steps}
+    return [
+        replace(
+            step,
+            seconds=round(sum(s.seconds for s in steps if (s.name, s.task) == task), 3),
+        )
+        for task, step in last.items()
+    ]
+
+
+def _called(step: StepResult, display: str) -> list[str]:
+    """What else the pipeline calls a step: its display name, and its job's `name`."""
+    given = str(step.inputs.get("name") or "") if step.function in KINDS else ""
+    own = {step.name, step.function.replace("_", "-"), ""}
+    return [name for name in dict.fromkeys((display, given)) if name not in own]
 
 
 def _labels(steps: list[StepResult]) -> dict[tuple[str, str], str]:

@@ -44,7 +44,7 @@ def train(lr: float, worst: float = 0.2):
 def telling_apart(worst: float = 0.2):
     job = pytorch_job(image="any", command=["python", "-c", TALK], num_nodes=2, name="talk")
     with dsl.ParallelFor([0.1, 0.2]) as lr:
-        train(lr=lr, worst=worst).after(job)
+        train(lr=lr, worst=worst).after(job).set_display_name("one rate")
 
 
 @dsl.pipeline(name="waiting")

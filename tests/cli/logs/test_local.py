@@ -51,10 +51,19 @@ def test_what_has_logs_is_listed_and_the_log_of_the_failing_step_is_shown(logs):
     assert [line[:2] for line in listed if line[0] == "rank"] == [["rank", "0:"], ["rank", "1:"]]
 
 
-def test_a_step_is_named_by_its_task_and_an_iteration_by_an_argument_or_a_number(logs):
+def test_the_end_of_a_run_shows_the_names_that_the_pipeline_gives(ran):
+    assert re.search(r"pytorch-job .*succeeded  \(talk\)\n", ran[0].stdout)
+    assert re.search(r"train:lr=0.1 .*succeeded  \(one rate\)\n", ran[0].stdout)
+
+
+def test_a_step_is_named_by_task_display_name_or_job_and_an_iteration_by_argument_or_number(
+    logs,
+):
     assert "master-0 | I am node 0 of 2" in logs("latest", "--step", "pytorch-job").stdout
     assert "I am node 0 of 2" in logs("latest", "--step", "pytorch_job").stdout
     assert logs("latest", "--step", "train:lr=0.1").stdout.count("lr is 0.1") == 1
+    assert "I am node 0 of 2" in logs("latest", "--step", "talk").stdout
+    assert "lr is 0.1" in logs("latest", "--step", "one rate:lr=0.1").stdout
     both = [logs("latest", "--step", f"train:{number}").stdout for number in (1, 2)]
     assert sorted(re.search("lr is (.*)", text)[1] for text in both) == ["0.1", "0.2"]
 

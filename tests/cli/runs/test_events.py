@@ -37,11 +37,11 @@ class Recorder:
     def __init__(self):
         self.told = []
 
-    def started(self, step):
-        self.told.append(("started", step))
+    def started(self, result):
+        self.told.append(("started", result.label))
 
-    def line(self, step, text):
-        self.told.append(("line", step, text))
+    def line(self, result, text):
+        self.told.append(("line", result.label, text))
 
     def ended(self, result):
         self.told.append(("ended", result.name, result.status))
@@ -242,8 +242,8 @@ def test_of_a_job_elsewhere_that_exported_nothing_the_folder_alone_is_named(tmp_
 
 
 def test_terminal_shows_what_the_program_says_and_not_how_kfp_started_it(capsys):
-    progress = TerminalProgress(err=False)
-    progress.started("train")
+    progress, result = TerminalProgress(err=False), StepResult("train")
+    progress.started(result)
     for line in (
         "[KFP Executor 2026-01-01 10:00:00,000 INFO]: Got executor_input:",
         "{",
@@ -252,8 +252,39 @@ def test_terminal_shows_what_the_program_says_and_not_how_kfp_started_it(capsys)
         "epoch=1 loss=0.5",
         "[KFP Executor 2026-01-01 10:00:00,000 INFO]: Wrote executor output file to /x.",
     ):
-        progress.line("train", line)
+        progress.line(result, line)
     progress.ended(StepResult("train", "succeeded", 2.04))
     assert capsys.readouterr().out == (
         "train: started\n  epoch=1 loss=0.5\ntrain: succeeded in 2.0 s\n"
     )
+
+
+def test_iterations_of_a_loop_are_told_apart_while_they_run_and_attempts_are_counted(
+    tmp_path, capsys
+):
+    follower = Follower(TerminalProgress(err=False), {"train": 3})
+    for line in (
+        told("started", task="0", inputs={"lr": 0.1, "epochs": 2}),
+        told("started", task="1", pod="pod-2", inputs={"lr": 0.2, "epochs": 2}),
+        told("line", text="loss=1"),
+        end(1, stderr="no"),
+        told("started", task="0", pod="pod-3", inputs={"lr": 0.1, "epochs": 2}),
+        end(0, pod="pod-3"),
+        end(0, pod="pod-2"),
+    ):
+        follower.take(line)
+    assert capsys.readouterr().out.splitlines() == [
+        "train: started",
+        "train:lr=0.2: started",
+        "  train:lr=0.1 | loss=1",
+        "train:lr=0.1: failed in 1.5 s (attempt 1 of 3)",
+        "train:lr=0.1: started (attempt 2 of 3)",
+        "train:lr=0.1: succeeded in 1.5 s (attempt 2 of 3)",
+        "train:lr=0.2: succeeded in 1.5 s",
+    ]
+    place = summary.Place(tmp_path, None)
+    shown = screen.text(
+        summary.summarise(PACKAGE, follower.finish(), place, "succeeded"), 1, kept=False
+    )
+    assert "  train:lr=0.1     3.0 s  succeeded after 2 attempts\n" in shown
+    assert "failed" not in shown

@@ -8,7 +8,8 @@ from kfp_pytorch.cli.runs import labels, screen, summary
 
 
 def step(label, status="succeeded", name=""):
-    return {"name": name or label, "label": label, "status": status, "seconds": 1.0}
+    shown = {"name": name or label, "label": label, "status": status, "seconds": 1.0}
+    return {**shown, "attempts": 1, "called": []}
 
 
 def job(label, place, **more):
