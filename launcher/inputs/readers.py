@@ -16,12 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs import shell_syntax
 from kfp_pytorch.launcher.text import cut
-
-# Words that mean something to a shell alone, and what it puts something else for in a word.
-_SHELL = re.compile(r"\d*[<>|&;]+[<>|&;\d]*|[^{}]*;")
-_EXPANDED = re.compile(r"\$[\w({]|`")
-_SETTING = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 # Integers up to here are exact in JSON's numbers.
 _EXACT = 2**53
@@ -169,17 +165,17 @@ def words(name: str, value: Any) -> list[Any]:
         found = shlex.split(value.replace("\\\n", " "))
     except ValueError as error:
         raise InputError(f"{name} is {value!r}, which no shell could read: {error}.") from None
-    for word in found:
-        if _SHELL.fullmatch(word) or _EXPANDED.search(word):
-            raise InputError(
-                f"{name} is {value!r}; no shell runs it, which {word!r} needs. Write "
-                f'["sh", "-c", {json.dumps(value)}], for an image that has sh, or a list of the '
-                "words, each of which stays as it is."
-            )
-    if found and _SETTING.fullmatch(found[0]):
+    first = found[0] if found else ""
+    needed = shell_syntax.first_found(value) or (shell_syntax.is_command(first) and first)
+    if needed:
         raise InputError(
-            f"{name} is {value!r}; no shell runs it, which {found[0]!r} needs: put variables into "
-            "env."
+            f"{name} is {value!r}; no shell runs it, which {needed!r} needs. Write "
+            f'["sh", "-c", {json.dumps(value)}], for an image that has sh, or a list of the '
+            "words, each of which stays as it is, as does what is in single quotation marks."
+        )
+    if shell_syntax.is_setting(first):
+        raise InputError(
+            f"{name} is {value!r}; no shell runs it, which {first!r} needs: put variables into env."
         )
     return found
 
