@@ -148,10 +148,18 @@ def _ended_as_json(request: Request) -> Iterator[None]:
 
             click.echo("\n".join(screen.hints(interrupted.summary)), err=True)
         if request.as_json and interrupted.summary:
-            click.echo(json.dumps(interrupted.summary))
+            click.echo(_as_json(request, interrupted.summary))
         elif request.as_json:
             _print_json(request, "terminated", f"ended by {interrupted}")
         raise SystemExit(interrupted.exit_code) from None
+
+
+def _as_json(request: Request, summary: dict[str, Any]) -> str:
+    """The summary, without an endpoint that has ended with the cluster of the run."""
+    from kfp_pytorch.local import lifecycle
+
+    ended = not request.kubeconfig and lifecycle.status(request.root) is None
+    return json.dumps({**summary, "endpoint": ""} if ended else summary)
 
 
 def _print_json(request: Request, status: str, error: str) -> None:
@@ -191,7 +199,7 @@ def _on_this_machine(
         on_cpu = {"CUDA_VISIBLE_DEVICES": ""}
         given = replace(given, variables=on_cpu, without_gpus=without_gpus.steps(package))
     pods = before.pods(package, arguments)
-    for line in before.mounts(pods):
+    for line in dict.fromkeys(before.mounts(pods, tasks)):
         click.echo(f"Note: {line}", err=True)
     return package, tasks, replace(given, pods=pods)
 
@@ -209,6 +217,7 @@ def _execute(request: Request) -> dict[str, Any]:
     arguments = parameters.typed(package, request.given)
     if request.resume:
         wanted = run_folder.run_to_resume(request.root / "runs", package.pipeline_name, arguments)
+        click.echo(f"Resuming the run {wanted.name}.", err=True)
         request = _resumed(request, wanted.options)
     else:
         wanted = run_folder.new_run(package.pipeline_name, arguments)
@@ -236,5 +245,5 @@ def _execute(request: Request) -> dict[str, Any]:
     if request.keep and not request.kubeconfig:
         click.echo("The cluster stays up; `kfp-pytorch local down` ends it.", err=request.as_json)
     if request.as_json:
-        click.echo(json.dumps(result))
+        click.echo(_as_json(request, result))
     return result

@@ -34,10 +34,12 @@ def changes(tasks: list[KnownTask]) -> Iterator[str]:
             before, now = job_inputs(task), job_inputs(changed(task))
             gpus = _gpus(task)
             if gpus:
+                words = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+                shapes = [f"{each.num_nodes} × {each.nproc_per_node}" for each in (now, before)]
+                changed_to = f": {shapes[0]} processes in place of {shapes[1]}"
                 yield (
-                    f"task {task.name} trains on the CPU, without its {gpus} GPUs a node: "
-                    f"{now.num_nodes} × {now.nproc_per_node} processes in place of "
-                    f"{before.num_nodes} × {before.nproc_per_node}."
+                    f"task {task.name} trains on the CPU, without its {words} a node"
+                    f"{changed_to if shapes[0] != shapes[1] else ''}."
                 )
         elif changed(task).inputs.get("gpus") != task.inputs.get("gpus"):
             yield f"task {task.name} deploys a model server without GPUs."

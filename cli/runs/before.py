@@ -28,6 +28,10 @@ from kfp_pytorch.local.controllers.kubernetes import one_machine
 from kfp_pytorch.local.kfp import task_settings, without_gpus
 
 Object = dict[str, Any]
+# The inputs of a job that may mount something.
+_WITH_MOUNTS = ("task_config", "pod_template_patch")
+# Every machine has it.
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where volumes are mounted, not a file of this program)
 
 
 @dataclass(frozen=True)
@@ -170,13 +174,39 @@ def pods(package: Package, arguments: Object) -> dict[str, Object]:
     return task_settings.pod_settings(package.spec, kubernetes, known)
 
 
-def mounts(pods: dict[str, Object]) -> Iterator[str]:
-    """Says where steps find what is mounted."""
-    for label, pod in pods.items():
-        paths = ", ".join(mount["mountPath"] for mount in pod.get("volumeMounts", []))
+def mounts(pods: dict[str, Object], tasks: list[KnownTask]) -> Iterator[str]:
+    """Says where steps and jobs find what is mounted, where no value of theirs has the path."""
+    for task in tasks:
+        declared = list(pods.get(task.label, {}).get("volumeMounts", []))
+        if task.function in KINDS:
+            patch = (task.inputs.get("pod_template_patch") or {}).get("spec") or {}
+            for container in [task.inputs.get("task_config") or {}, *patch.get("containers", [])]:
+                declared += container.get("volumeMounts") or []
+        given = {key: value for key, value in task.inputs.items() if key not in _WITH_MOUNTS}
+        texts = list(_texts([given, pods.get(task.label, {}).get("env", [])]))
+        paths = [
+            path
+            for path in dict.fromkeys(str(mount["mountPath"]) for mount in declared)
+            if path != _SHARED_MEMORY and not any(_begins(text, path) for text in texts)
+        ]
         if paths:
             yield (
-                f"step {label.removeprefix('exec-')}: a path in its code finds nothing of what is "
-                f"mounted on a cluster at {paths}. A parameter or variable that begins with such a "
-                "path gets the folder here in its place."
+                f"task {task.name}: a path in its code finds nothing of what is mounted on a "
+                f"cluster at {', '.join(paths)}. A parameter, an argument or a variable that "
+                "begins with such a path gets the folder here in its place."
             )
+
+
+def _begins(text: str, path: str) -> bool:
+    """Whether a text, or its value as an option, is a path or one below it."""
+    found = {text, text.partition("=")[2]}
+    below = f"{path.rstrip('/')}/"
+    return any(f"{each.rstrip('/')}/".startswith(below) for each in found)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)

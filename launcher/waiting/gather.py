@@ -43,7 +43,7 @@ _PODS_WITH_EVENTS = 5
 _MOST_EVENTS = 200
 _MOST_PAST_PODS = 50
 _MOST_FAILED_RUNS = 500
-_DELETED_LOG = "The log of {} was deleted with the pod."
+_DELETED_LOG = "The log of {} can no longer be read here: the pod was deleted."
 
 
 class Gatherer:

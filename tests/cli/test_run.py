@@ -84,6 +84,7 @@ def test_a_resumed_run_has_its_options_again_but_for_those_that_are_given(cli, r
     run_folder.write(root / "runs" / "r", Run("r", "id", "greeting", options=options), {})
     resume = ("run", f"{PIPELINES}:greeting", "--local", "--resume", "--root", root)
     ended = cli(*resume, "--claim", f"mine={tmp_path}")
+    assert ended.output.startswith("Resuming the run r.\n")
     assert "options of the run: --cpu --secrets /gone/a.yaml\n" in ended.output
     assert "/gone/a.yaml is not there" in ended.output
     (tmp_path / "b.env").write_text("A=1")

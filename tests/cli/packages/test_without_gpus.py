@@ -87,7 +87,9 @@ def test_a_job_gets_no_gpus_and_no_process_for_each(package, body, before, proce
         assert (container["workingDir"], resources["limits"]) == ("/tmp", {"memory": "1Gi"})
     (line,) = changes([task])
     assert line.startswith("task pytorch-job trains on the CPU, without its ")
-    assert f"1 × {processes} processes in place of 1 × {before}." in line
+    changed_to = f": 1 × {processes} processes in place of 1 × {before}"
+    assert line.endswith(f" a node{changed_to if before != processes else ''}.")
+    assert "its 1 GPUs" not in line
 
 
 def test_what_asks_for_no_gpus_stays_as_it_is(package):

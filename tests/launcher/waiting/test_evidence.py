@@ -91,8 +91,7 @@ def test_a_program_that_raised(seen: Any, hands: Any) -> None:
         log
         == f"""pytorch_job failed.
 Rank 0 ({name}-master-0) raised ValueError: no such data set: 'cats'.
-What to do: Correct the program or its arguments and run again; the
-traceback is below.
+What to do: Correct the program or its arguments and run again.
 
 The job's folder, for resume_from:
 pvc://kfp-pytorch/{name} (if it wrote a checkpoint)
