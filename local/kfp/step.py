@@ -335,8 +335,9 @@ def environment(pod: PodObject, log: Path) -> dict[str, str]:
     variables["PATH"] = os.pathsep.join([here, variables.get("PATH", os.defpath)])
     variables["PYTHONUNBUFFERED"] = "1"
     variables[constants.TERMINATION_LOG_ENV] = str(log)
-    if pod.uid:
+    if pod.uid and pod.setting.folder:
         variables[constants.CLAIMS_ENV] = str(Path(pod.setting.folder).parents[1] / "claims")
+    if pod.uid:
         variables[constants.KFP_POD_NAME_ENV] = pod.name
         variables[constants.KFP_POD_UID_ENV] = pod.uid
     return variables
