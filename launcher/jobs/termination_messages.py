@@ -53,6 +53,7 @@ class Success:
     no_export: str = ""  # why nothing was exported, in training's words; empty if it did not say
     checkpoint: int | None = None  # the newest complete checkpoint's step; None without one
     left_out: int = 0  # how many metrics did not fit into the message
+    curves_left_out: int = 0  # how many curves did not
 
 
 @dataclass(frozen=True)
@@ -129,13 +130,14 @@ def _fullness(success: Success) -> tuple[bool, int, int]:
 def _success(pod: str, report: Mapping[str, Any]) -> Success:
     return Success(
         pod=pod,
-        metrics=_metrics(report.get("metrics")),
+        metrics=_metrics(report.get("metrics")) | _not_finite(report.get("not_finite")),
         no_numbers=tuple(k for k, v in _object(report.get("metrics")).items() if not _is_number(v)),
         world_size=int(_number(report.get("world_size"), 0)),
         export=_export(report.get("export")),
         no_export=" ".join(str(report.get("no_export") or "").split()),
         checkpoint=_count(report.get("checkpoint")),
         left_out=_count(report.get("left_out")) or 0,
+        curves_left_out=_count(report.get("curves_left_out")) or 0,
         curves=_curves(report.get("curves")),
         samples=tuple(
             sample
@@ -162,6 +164,11 @@ def _failure(pod: str, report: Mapping[str, Any]) -> Failure:
 
 def _metrics(value: Any) -> dict[str, float]:
     return {name: as_float(n) for name, n in _object(value).items() if _is_number(n)}
+
+
+def _not_finite(value: Any) -> dict[str, float]:
+    """Metrics whose last value JSON has no number for."""
+    return {name: float(n) for name, n in _object(value).items() if n in ("nan", "inf", "-inf")}
 
 
 def _export(value: Any) -> Export | None:

@@ -78,6 +78,8 @@ def write_outputs(
     left_out = _left_out(success, finite, folder)
     for words in left_out:
         _warn(evidence, words)
+    if success.curves_left_out:
+        _warn(evidence, _did_not_fit(success.curves_left_out, "curve", folder))
     if not unread:
         _warn_of_missing(evidence, success)
     about = _metadata(evidence.job or manifest, success, folder, finite)
@@ -144,8 +146,8 @@ def _why_unread(evidence: Evidence, manifest: Object) -> str:
 def _warn_of_missing(evidence: Evidence, success: Success) -> None:
     """Say in one line what a script did not report, and how it does."""
     parts = {
-        "metrics": success.metrics or success.no_numbers,
-        "curves": success.curves,
+        "metrics": success.metrics or success.no_numbers or success.left_out,
+        "curves": success.curves or success.curves_left_out,
         "export": success.export or success.no_export,
     }
     missing = [name for name, reported in parts.items() if not reported]
@@ -164,21 +166,25 @@ def _warn_of_missing(evidence: Evidence, success: Success) -> None:
 def _left_out(success: Success, kept: Mapping[str, float], folder: Location) -> list[str]:
     """Say of each reported metric that is not kept why it is not."""
     words = []
+    if success.left_out:
+        words.append(_did_not_fit(success.left_out, "metric", folder))
     for name in sorted(set(success.metrics) - set(kept)):
         value, shown = success.metrics[name], name if name.isprintable() else repr(name)
         if math.isfinite(value):
             words.append(f"Metric {name!r} is left out: that name cannot be shown.")
         else:
-            words.append(f"Metric {shown} ended as {value}: training diverged.")
+            words.append(f"Metric {shown} is left out: it ended as {value}, not finite.")
     words += [
         f"Metric {name!r} is left out: its value is no number." for name in success.no_numbers
     ]
-    if success.left_out:
-        words.append(
-            f"{counted(success.left_out, 'metric')} did not fit into the termination message; all "
-            f"are in {folder.uri}/metrics.json."
-        )
     return words
+
+
+def _did_not_fit(count: int, what: str, folder: Location) -> str:
+    return (
+        f"{counted(count, what)} did not fit into the termination message; all are in "
+        f"{folder.uri}/metrics.json."
+    )
 
 
 def _short_form(success: Success) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def _value(metadata: Mapping[str, Any], name: str) -> float:
     if name not in numbers:
         # The step that trained says what it had to leave out.
         left_out = str((metadata or {}).get("left_out") or "")
-        more = [left_out, _DIVERGED] if numbers else [left_out or _DIVERGED, _reports(name)]
+        more = [left_out or _DIVERGED] + ([] if numbers or name in left_out else [_reports(name)])
         are = "is" if len(numbers) == 1 else "are"
         words = f"There is no metric {name!r}; there {are}: {there}."
         raise MetricRefused(" ".join(filter(None, [words, *more])))

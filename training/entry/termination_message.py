@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import bisect
 import json
 import math
 import os
@@ -25,6 +26,7 @@ MAX_POINTS = 64
 _ENOUGH_POINTS = 12
 # The share of the message for class names, so that samples and curves have room, too.
 _CLASSES_SHARE = 0.25
+_SHORTEST_CURVE = 16  # bytes
 
 
 def success_message(result: Mapping[str, Any], limit: int = TERMINATION_MESSAGE_LIMIT) -> str:
@@ -33,39 +35,72 @@ def success_message(result: Mapping[str, Any], limit: int = TERMINATION_MESSAGE_
     `result`: metrics, world_size, samples, curves, perhaps the newest checkpoint's step, and
     export, or in `no_export` why there is none. Metrics and export come first; long class names are
     left out, then curves and samples are thinned. Metrics for which there is no room even then are
-    counted in `left_out`, the last ones first.
+    counted in `left_out`, the last ones first, and curves in `curves_left_out`.
     """
-    export = dict(result.get("export") or {})
-    classes = export.get("model", {}).get("classes", [])
-    if _size(classes) > limit * _CLASSES_SHARE:
-        export["model"] = {k: v for k, v in export["model"].items() if k != "classes"}
+    export = _short_export(result.get("export") or {}, limit)
     step = result.get("checkpoint")
+    odd = {
+        name: str(value) for name, value in result["metrics"].items() if not math.isfinite(value)
+    }
+    odd |= result.get("not_finite", {})
     message: dict[str, Any] = {
         "version": MESSAGE_VERSION,
         "status": "succeeded",
-        "metrics": {},
+        "metrics": {},  # they come first
         "world_size": result["world_size"],
         **({} if step is None else {"checkpoint": step}),
-        **({"export": export} if export else {"no_export": result["no_export"][: limit // 4]}),
+        **({"export": export} if export else {"no_export": _cut(result["no_export"], limit // 4)}),
     }
-    finite = [(name, _rounded(value, 6)) for name, value in _finite(result["metrics"])]
-    for count in range(len(finite), -1, -1):
-        left_out = {"left_out": len(finite) - count} if count < len(finite) else {}
-        message = {**message, "metrics": dict(finite[:count]), **left_out}
-        if _size(message) <= limit:
-            break
-    return _text(_with_extras(message, result, limit))
-
-
-def _with_extras(message: dict[str, Any], result: Mapping[str, Any], limit: int) -> dict[str, Any]:
-    """The message with as much of curves and samples as fits."""
+    finite = {
+        name: _rounded(value, 6)
+        for name, value in result["metrics"].items()
+        if math.isfinite(value)
+    }
     curves = {name: points for name, points in result.get("curves", {}).items() if points}
-    samples = [_packed(sample) for sample in result.get("samples", [])]
+    # Where no curve fits, there is room to say so.
+    room = limit - _size({"curves_left_out": len(curves)}) if curves else limit
+    reported = [*finite, *odd]
+
+    def with_first(count: int) -> dict[str, Any]:
+        kept = reported[:count]
+        more = {
+            "not_finite": {name: odd[name] for name in kept if name in odd},
+            "left_out": len(reported) - count,
+        }
+        metrics = {name: finite[name] for name in kept if name in finite}
+        return (
+            message | {"metrics": metrics} | {name: value for name, value in more.items() if value}
+        )
+
+    most = len(reported)
+    if _size(with_first(most)) > room:
+        most = bisect.bisect_right(range(most), room, key=lambda n: _size(with_first(n))) - 1
+    return _text(_with_extras(with_first(max(0, most)), curves, result.get("samples", []), limit))
+
+
+def _short_export(export: Mapping[str, Any], limit: int) -> dict[str, Any]:
+    """An export in at most half of the message: `model.json` has all that is left out."""
+    model = export.get("model", {})
+    if _size(model.get("classes", [])) > limit * _CLASSES_SHARE:
+        model = {name: value for name, value in model.items() if name != "classes"}
+    if _size({**export, "model": model}) > limit // 2:
+        model = {name: value for name, value in model.items() if name in ("format", "versions")}
+    return {**export, "model": model} if "model" in export else dict(export)
+
+
+def _with_extras(
+    message: dict[str, Any], every: Mapping[str, list[Any]], given: list[Any], limit: int
+) -> dict[str, Any]:
+    """The message with as much of curves and samples as fits."""
+    # No more could fit, however short.
+    curves = dict(list(every.items())[: limit // _SHORTEST_CURVE])
+    samples = [_packed(sample) for sample in given]
     points = MAX_POINTS
     while True:
         extras = {
             "curves": {name: _thinned(curve, points) for name, curve in curves.items()},
             "samples": samples,
+            "curves_left_out": len(every) - len(curves),
         }
         whole = {**message, **{name: value for name, value in extras.items() if value}}
         if _size(whole) <= limit or not (samples or curves):
@@ -186,8 +221,11 @@ def _without_largest(samples: list[Any]) -> list[Any]:
     return samples[:largest] + samples[largest + 1 :]
 
 
-def _finite(values: Mapping[str, float]) -> list[tuple[str, float]]:
-    return [(name, value) for name, value in values.items() if math.isfinite(value)]
+def _cut(text: str, most: int) -> str:
+    """A text cut to so many bytes of JSON."""
+    while _size(text) > most:
+        text = text[: len(text) * 7 // 8]
+    return text
 
 
 def _rounded(value: float, digits: int) -> float:

@@ -37,6 +37,7 @@ _MOST_SAMPLES = 8
 # Numbers in all instances of `samples.json`: about 4 MB.
 _MOST_NUMBERS = 200_000
 _NO_LIMIT = 2**31
+_LONGEST_NAME = 128
 
 
 def export(
@@ -58,7 +59,8 @@ def export(
             DeepSpeed and torch.compile around it, or with them.
         example_inputs: A batch of real inputs, as a tensor or as `{"name": tensor}`. The first of
             them, with the model's answers, are the samples that `kserve_predict` checks.
-        output: The output's name; of a model that returns several by name, the one to serve.
+        output: The output's name; of a model that returns several by name, the one to serve. It
+            and the input's name have at most 128 characters.
         classes: The label of each class, if the output has a number for each.
         dynamic: Other dimensions of the input that are of any size, within limits, such as
             `{1: torch.export.Dim("length", min=1, max=512)}`.
@@ -92,6 +94,12 @@ def export(
     with torch.no_grad():
         key, answer = _chosen(_answer(plain, batch, by_name), output)
         program = _traced(_served(plain, by_name, key), batch, dynamic or {})
+    for each in (name, output or key):
+        if len(each) > _LONGEST_NAME:
+            raise ExportError(
+                f"the name {each[:40]!r}… has {len(each)} characters; an input's or an output's has "
+                f"at most {_LONGEST_NAME}: give a shorter one"
+            )
     inputs = {"name": name, "shape": _sizes(batch.shape, {0, *(dynamic or {})})}
     outputs = {"name": output or key or "output", "shape": _output_sizes(program, answer, batch)}
     labels = [str(label) for label in classes]

@@ -80,11 +80,13 @@ class Reports:
         write_metrics(self.folder, self.summary(), self.history)
 
     def summary(self) -> dict[str, Any]:
-        """The final metrics so far, the number of processes, and the last step."""
+        """The final metrics so far, the others of them, the number of processes, the last step."""
         ends = {name: points[-1][1] for name, points in self.history.curves.items()}
         every = {**self.last, **ends, **self.last}
         metrics = {name: value for name, value in every.items() if math.isfinite(value)}
-        return {"metrics": metrics, "world_size": place.world_size(), "step": self.step}
+        about = {"metrics": metrics, "world_size": place.world_size(), "step": self.step}
+        odd = {name: str(value) for name, value in every.items() if name not in metrics}
+        return {**about, "not_finite": odd} if odd else about
 
     def close(self, failed: type[BaseException] | None) -> None:
         """Ends what is open, after such a failure or none; a later report opens it again."""

@@ -54,10 +54,13 @@ def test_a_success_is_read_whole() -> None:
 
 def test_what_newer_messages_have_is_read() -> None:
     more = {"checkpoint": 260, "left_out": 12.0, "no_export": "too\nlarge"}
+    more |= {"curves_left_out": 3, "not_finite": {"auc": "nan", "odd": "text", "none": None}}
     found = read_messages([pod("a", GOOD | more)])
     assert found.success is not None
     assert (found.success.checkpoint, found.success.left_out) == (260, 12)
     assert found.success.no_export == "too large"
+    assert found.success.curves_left_out == 3
+    assert found.success.metrics.keys() - GOOD["metrics"].keys() == {"auc"}
     assert found.checkpoint == 260
     assert read_messages([pod("a", failed(0, 1.0) | {"checkpoint": 0}, code=1)]).checkpoint == 0
 

@@ -113,13 +113,13 @@ def test_metrics_that_are_not_finite_are_left_out_and_said(
     metrics = {"accuracy": 0.5, "loss": math.nan, "best": math.inf, "worst": -math.inf}
     step.write(Success("p", metrics, export=EXPORT))
     left_out = step.metrics.metadata.pop("left_out")
-    assert "Metric loss ended as nan: training diverged. Metric worst" in left_out
+    assert "Metric loss is left out: it ended as nan, not finite. Metric worst" in left_out
     assert step.metrics.metadata == {"accuracy": 0.5}
     said = capsys.readouterr().out
-    assert "Metric loss ended as nan: training diverged" in said
-    assert "best ended as inf" in said
-    assert "worst ended as -inf" in said
-    assert "loss ended as nan" in Path(step.report.path).read_text(encoding="utf-8")
+    assert "Metric loss is left out: it ended as nan" in said
+    assert "best is left out: it ended as inf" in said
+    assert "worst is left out: it ended as -inf" in said
+    assert "loss is left out: it ended as nan" in Path(step.report.path).read_text(encoding="utf-8")
 
 
 def test_the_metrics_artifact_has_content_that_the_ui_can_show(step: Step) -> None:
@@ -231,6 +231,14 @@ def test_metrics_that_did_not_fit_are_counted_and_found(step: Step) -> None:
     assert step.evidence.notes == [f"{said} pvc://kfp-pytorch/j-1/metrics.json."]
     assert step.metrics.metadata == {"a": 1.0, "left_out": step.evidence.notes[0]}
     assert "12 metrics did not fit" in Path(step.report.path).read_text()
+
+
+def test_curves_that_did_not_fit_are_not_called_unreported(step: Step) -> None:
+    step.write(Success("p", {"a": 1.0}, export=EXPORT, left_out=6, curves_left_out=41))
+    said = (
+        "did not fit into the termination message; all are in pvc://kfp-pytorch/j-1/metrics.json."
+    )
+    assert step.evidence.notes == [f"6 metrics {said}", f"41 curves {said}"]
 
 
 def test_the_newest_checkpoint_is_named(step: Step) -> None:

@@ -136,3 +136,41 @@ def test_metrics_for_which_there_is_no_room_are_counted():
     assert len(kept) > 30
     assert message["left_out"] == 500 - len(kept)
     assert message["export"]["sha256"] == "0" * 64
+
+
+def test_of_70_epochs_of_41_metrics_those_that_do_not_fit_are_counted_and_so_are_the_curves():
+    names = [f"validation/task_{number:02d}/balanced_accuracy" for number in range(40)]
+    curves = {name: [[epoch, epoch / 7] for epoch in range(70)] for name in [*names, "accuracy"]}
+    metrics = {name: points[-1][1] for name, points in curves.items()}
+    text = success_message({**result(), "metrics": metrics, "curves": curves})
+    assert len(text.encode()) <= LIMIT
+    message = json.loads(text)
+    assert message["left_out"] == 41 - len(message["metrics"]) > 0
+    assert message["curves_left_out"] == 41
+    assert "curves" not in message
+    # With fewer metrics, no curve takes the place of one.
+    text = success_message(
+        {**result(), "metrics": dict.fromkeys(names[:20], 0.5), "curves": curves}
+    )
+    message = json.loads(text)
+    assert len(message["metrics"]) == 20
+    assert message["curves_left_out"] + len(message.get("curves", {})) == 41
+
+
+def test_metrics_that_are_not_finite_are_named():
+    message = json.loads(success_message(result()))
+    assert message["not_finite"] == {"odd": "nan"}
+
+
+@pytest.mark.parametrize("name", ["x" * 3000, "\x00" * 3000, "\udcff" * 3000])
+def test_no_name_however_long_makes_the_message_longer_than_its_limit(name):
+    whole = result()
+    whole["export"]["model"]["outputs"][0]["name"] = name
+    text = success_message({**whole, "metrics": {"accuracy": 0.9, name: 1.0}})
+    assert len(text.encode()) <= LIMIT
+    message = json.loads(text)
+    assert message["metrics"] == {"accuracy": 0.9}
+    assert message["left_out"] == 1
+    assert message["export"]["model"] == {"format": "kfp-pytorch", "versions": {"torch": "2.8.0"}}
+    text = success_message({"metrics": {}, "world_size": 1, "no_export": name})
+    assert len(text.encode()) <= LIMIT

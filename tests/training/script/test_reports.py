@@ -68,6 +68,7 @@ def test_a_metric_whose_last_value_is_no_number_is_no_final_metric(run):
     )
     assert "step=2 loss=nan" in job.output
     assert job.message()["metrics"] == {"auc": 0.9, "accuracy": 0.5}
+    assert job.message()["not_finite"] == job.metrics()["not_finite"] == {"loss": "nan"}
     assert job.metrics()["curves"]["loss"] == [[1, 1.0]]
 
 
