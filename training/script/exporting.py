@@ -97,8 +97,8 @@ def export(
     for each in (name, output or key):
         if len(each) > _LONGEST_NAME:
             raise ExportError(
-                f"the name {each[:40]!r}… has {len(each)} characters; an input's or an output's has "
-                f"at most {_LONGEST_NAME}: give a shorter one"
+                f"the name {each[:40]!r}… has {len(each)} characters; that of an input or output "
+                f"has at most {_LONGEST_NAME}: give a shorter one"
             )
     inputs = {"name": name, "shape": _sizes(batch.shape, {0, *(dynamic or {})})}
     outputs = {"name": output or key or "output", "shape": _output_sizes(program, answer, batch)}

@@ -88,6 +88,7 @@ REFUSED = [
         "torch.ones(2, 2), preprocessing={'mean': torch.ones(2)}",
         "preprocessing cannot be written as JSON",
     ),
+    ("torch.nn.Linear(2, 2)", "torch.ones(2, 2), output='o' * 129", "has at most 128: give a"),
     # The last one: it sets the version of torch.
     ("Old().model", "torch.ones(2, 2)", "torch 2.5.1 exports programs"),
 ]
