@@ -16,6 +16,8 @@ from kfp_pytorch.local.kfp.step import EVENT_MARK
 
 _EXECUTOR = re.compile(r"\[KFP Executor [^]]*\]: ")
 _EXECUTOR_INPUT = "Got executor_input:"
+# In the paths of what kfp.local keeps of a task in a loop.
+_ITERATION = "-iteration-"
 
 
 @dataclass
@@ -125,6 +127,7 @@ class Follower:
         self.followed = Followed()
         self._progress = progress
         self._attempts = attempts or {}
+        self._starts: list[StepResult] = []  # not shown yet
         self._by_pod: dict[str, StepResult] = {}
         self._began: dict[str, float] = {}
 
@@ -134,6 +137,8 @@ class Follower:
         if not mark:
             return
         event = json.loads(text)
+        if event["event"] != "started":
+            self._show_starts()
         if event["event"] == "error":
             self.followed.error = event["message"]
         elif event["event"] == "started":
@@ -147,13 +152,21 @@ class Follower:
             self._by_pod[event["pod"]] = result
             self._began[event["pod"]] = time.monotonic()
             self._add(result)
-            self._progress.started(result)
+            self._starts.append(result)
+            # Only those that start with it tell the first iteration of a loop apart.
+            if _ITERATION not in result.task or result.label != result.name:
+                self._show_starts()
         elif event["event"] == "line":
             self._progress.line(self._by_pod[event["pod"]], event["text"])
         else:
             result = self._by_pod[event["pod"]]
             _end(result, event)
             self._progress.ended(result)
+
+    def _show_starts(self) -> None:
+        for result in self._starts:
+            self._progress.started(result)
+        self._starts.clear()
 
     def _add(self, result: StepResult) -> None:
         """Numbers an attempt, and labels all tasks of its step: one more may tell them apart."""

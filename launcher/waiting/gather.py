@@ -277,7 +277,9 @@ class Gatherer:
             self.note(f"Logs could not be read: {error.message}")
             return
         except NotFound:
-            if crash.pod != self._streamed:
+            # Of a pod that was told to end, an earlier start's log says why.
+            has_log = crash.asked and crash.pod in self.evidence.logs
+            if crash.pod != self._streamed and not has_log:
                 self.note(_DELETED_LOG.format(crash.pod))
             return
         except StepError as error:

@@ -9,11 +9,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
 from harness.command import invoke, left_of, start, until
 
+from kfp_pytorch.cli.run import _as_json
 from kfp_pytorch.cli.runs import clusters, run_folder, session
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE
 from kfp_pytorch.local import client, lifecycle
@@ -93,6 +95,14 @@ def test_a_resumed_run_has_its_options_again_but_for_those_that_are_given(cli, r
     assert "--claim is 'c=/gone/too'; it takes NAME=FOLDER" in ended.output
 
 
+def test_json_has_no_endpoint_that_has_ended_with_the_runs_cluster(tmp_path):
+    ended = {"endpoint": "http://127.0.0.1:1/m"}
+    here = SimpleNamespace(root=tmp_path, kubeconfig=None)
+    elsewhere = SimpleNamespace(root=tmp_path, kubeconfig=tmp_path / "kubeconfig")
+    assert json.loads(_as_json(here, ended)) == {"endpoint": ""}
+    assert json.loads(_as_json(elsewhere, ended)) == ended
+
+
 def test_json_tells_of_a_command_that_does_not_say_where_to_run(cli):
     result = cli("run", "train_and_serve", "--json")
     assert result.exit_code == 2
@@ -159,6 +169,7 @@ def test_two_runs_at_the_same_instant_both_end_on_one_cluster_or_on_two(
 # A run as far as its cluster goes.
 USES_A_CLUSTER = """
 import pathlib, sys
+from kfp_pytorch.cli.run import _as_json
 from kfp_pytorch.cli.runs import clusters
 with clusters.cluster(pathlib.Path(sys.argv[1]), None, "r", keep=False) as target:
     print(target.server, flush=True)

@@ -262,19 +262,30 @@ def test_terminal_shows_what_the_program_says_and_not_how_kfp_started_it(capsys)
 def test_iterations_of_a_loop_are_told_apart_while_they_run_and_attempts_are_counted(
     tmp_path, capsys
 ):
+    first, second = (f"for-loop-1-iteration-{n}/train" for n in range(2))
     follower = Follower(TerminalProgress(err=False), {"train": 3})
     for line in (
-        told("started", task="0", inputs={"lr": 0.1, "epochs": 2}),
-        told("started", task="1", pod="pod-2", inputs={"lr": 0.2, "epochs": 2}),
+        told("started", task=first, inputs={"lr": 0.1, "epochs": 2}),
+        told(
+            "started",
+            task=second,
+            pod="pod-2",
+            inputs={"lr": 0.2, "epochs": 2},
+        ),
         told("line", text="loss=1"),
         end(1, stderr="no"),
-        told("started", task="0", pod="pod-3", inputs={"lr": 0.1, "epochs": 2}),
+        told(
+            "started",
+            task=first,
+            pod="pod-3",
+            inputs={"lr": 0.1, "epochs": 2},
+        ),
         end(0, pod="pod-3"),
         end(0, pod="pod-2"),
     ):
         follower.take(line)
     assert capsys.readouterr().out.splitlines() == [
-        "train: started",
+        "train:lr=0.1: started",
         "train:lr=0.2: started",
         "  train:lr=0.1 | loss=1",
         "train:lr=0.1: failed in 1.5 s (attempt 1 of 3)",
