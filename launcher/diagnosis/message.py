@@ -13,10 +13,15 @@ from kfp_pytorch.launcher.diagnosis.causes import ordered_causes
 from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts, facts_of
 from kfp_pytorch.launcher.diagnosis.job_causes import check_the_operator
 from kfp_pytorch.launcher.jobs.state import Phase
-from kfp_pytorch.launcher.jobs.termination_messages import failure_in, read_messages
+from kfp_pytorch.launcher.jobs.termination_messages import (
+    is_ours,
+    read_messages,
+    says_no_checkpoint,
+)
 from kfp_pytorch.launcher.kubernetes import objects, pod_status
 from kfp_pytorch.launcher.kubernetes.events import event_message, event_object
 from kfp_pytorch.launcher.kubernetes.objects import Object
+from kfp_pytorch.launcher.kubernetes.pod_status import ContainerEnd
 from kfp_pytorch.launcher.text import counted, cut, for_resume, settled, some
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
@@ -31,6 +36,8 @@ _CONTAINER_END = " terminated message: "
 _BACK_OFF = "BackOff"
 # How many words of them distinguish a pull from a restart; the names come after.
 _SAME_BACK_OFF = 3
+# Lower exit codes are of programs that ended by themselves.
+_FIRST_SIGNAL = 129
 
 
 @dataclass(frozen=True)
@@ -71,10 +78,17 @@ def _folder(facts: Facts) -> str:
     if not folder or not _may_have_run(facts):
         return ""
     ends = [end for end in facts.failed_ends if facts.kind.trains(end)]
-    told = [failure_in(end.message) for end in ends]
-    if told and all(failure and failure.no_checkpoint for failure in told):
+    if ends and all(map(_wrote_no_checkpoint, ends)):
         return f"The job's folder is {folder}."
     return f"The job's folder, {for_resume(folder, read_messages(facts.all_pods).checkpoint)}"
+
+
+def _wrote_no_checkpoint(end: ContainerEnd) -> bool:
+    """Whether it says so, or is a program that knows nothing of checkpoints, and so of messages."""
+    if is_ours(end.message):
+        return says_no_checkpoint(end.message)
+    # What a signal ended had no time for a message.
+    return end.exit_code < _FIRST_SIGNAL
 
 
 def _may_have_run(facts: Facts) -> bool:

@@ -40,8 +40,8 @@ _NUMBERS = re.compile(r"\d[\d.:]*")
 def failed_twice(evidence: Evidence) -> str:
     """Say that the program failed twice in a row in the same way at its start; or nothing.
 
-    Its container ended with exit code 1 within a minute, both times with the same traceback, and
-    no run of the job is known, or may be, that took longer.
+    Its container ended with exit code 1 within a minute, both times with the same traceback and
+    with no newer checkpoint, and no run of the job is known, or may be, that took longer.
     """
     runs = list(evidence.failed_runs.values())
     if len(runs) < 2 or not all(map(_was_short, runs)) or not _all_known(runs):
@@ -92,8 +92,16 @@ def _is_same(before: FailedRun, last: FailedRun) -> bool:
         return False
     if not (before.finished and last.started and before.finished <= last.started):
         return False
+    if _checkpoint(last) > _checkpoint(before):
+        return False
     error = _error(last)
     return bool(error) and error == _error(before)
+
+
+def _checkpoint(run: FailedRun) -> int:
+    """The newest checkpoint at its end; -1 where it reported none."""
+    reported = failure_in(run.message)
+    return -1 if reported is None or reported.checkpoint is None else reported.checkpoint
 
 
 def _error(run: FailedRun) -> str:

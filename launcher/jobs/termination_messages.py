@@ -76,12 +76,15 @@ class Outcome:
 
     success: Success | None = None  # the fullest message of success, or None
     failures: tuple[Failure, ...] = ()  # messages of failure, the earliest first
+    # The newest checkpoint of a container that left a result and then failed; None without one.
+    left: int | None = None
 
     @property
     def checkpoint(self) -> int | None:
         """The newest checkpoint's step, as far as training reported one."""
         reports = [self.success] if self.success else self.failures
-        return max((r.checkpoint for r in reports if r.checkpoint is not None), default=None)
+        steps = [self.left, *(report.checkpoint for report in reports)]
+        return max((step for step in steps if step is not None), default=None)
 
 
 def read_messages(pods: Iterable[Object]) -> Outcome:
@@ -92,15 +95,19 @@ def read_messages(pods: Iterable[Object]) -> Outcome:
     """
     successes: list[Success] = []
     failures: dict[Failure, None] = {}
+    left = [-1]
     for end in (end for pod in pods for end in pod_status.container_ends(pod)):
         report = _parse(end.message)
         if report.get("status") == "succeeded" and end.exit_code == 0:
             successes.append(_success(end.pod, report))
+        elif report.get("status") == "succeeded":
+            left.append(_count(report.get("checkpoint")) or -1)
         elif report.get("status") == "failed":
             failures[_failure(end.pod, report)] = None
     return Outcome(
         success=max(successes, key=_fullness, default=None),
         failures=tuple(sorted(failures, key=lambda failure: failure.time)),
+        left=max(left) if max(left) >= 0 else None,
     )
 
 
@@ -108,6 +115,14 @@ def failure_in(message: str) -> Failure | None:
     """The failure that a container's termination message reports; None where it reports none."""
     report = _parse(message)
     return _failure("", report) if report.get("status") == "failed" else None
+
+
+def says_no_checkpoint(message: str) -> bool:
+    """Whether a termination message says that there is no checkpoint."""
+    report = _parse(message)
+    # A failure without the key does not know.
+    default = 0 if report.get("status") == "failed" else None
+    return bool(report) and report.get("checkpoint", default) is None
 
 
 def is_ours(message: str) -> bool:

@@ -80,6 +80,7 @@ def write_outputs(
         _warn(evidence, words)
     if success.curves_left_out:
         _warn(evidence, _did_not_fit(success.curves_left_out, "curve", folder))
+    _warn_of_processes(evidence, inputs, success.world_size)
     if not unread:
         _warn_of_missing(evidence, success)
     about = _metadata(evidence.job or manifest, success, folder, finite)
@@ -141,6 +142,18 @@ def _why_unread(evidence: Evidence, manifest: Object) -> str:
         return "the status of its pods names no containers."
     advice = evidence.kind.unread_result_advice(manifest)
     return f"its pods were gone before their end was seen. {advice}".rstrip()
+
+
+def _warn_of_processes(evidence: Evidence, inputs: JobInputs, ran: int) -> None:
+    """Say where the program ran on another number of processes than the job is for."""
+    each = int(inputs.nproc_per_node) if inputs.nproc_per_node.isdecimal() else 0
+    if ran and each and ran != inputs.num_nodes * each:
+        _warn(
+            evidence,
+            f"Training ran as {ran} process{'es' * (ran > 1)}, and the "
+            f"job is for {inputs.num_nodes} × {each}, nodes × nproc_per_node: the command says how "
+            "many start, as torchrun does by itself.",
+        )
 
 
 def _warn_of_missing(evidence: Evidence, success: Success) -> None:

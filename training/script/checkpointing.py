@@ -202,6 +202,7 @@ def complete(step: int, keep: int, files: dict[str, dict[str, Any]]) -> None:
     catalog.complete(place.job_folder(), step, about, files)
     catalog.discard_after(place.job_folder(), step)
     catalog.prune(place.job_folder(), keep)
+    result.leave_so_far()
 
 
 def _write(folder: Folder, name: str, state: Any) -> dict[str, dict[str, Any]]:

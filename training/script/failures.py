@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -55,6 +55,16 @@ def leave(error: BaseException) -> None:
             output = os.environ.get(OUTPUT_ENV, "").strip()
             if output and (known := catalog.known_step(output)):
                 write_message(failure_message(failure, known))
+
+
+def unless_one_failed(make: Callable[[], str]) -> None:
+    """Writes the message that is made, unless a rank of this node has failed since the start."""
+    path = message_path()
+    if path is not None:
+        text = make()
+        with _locked(path):
+            if not _has_failure_of_this_start(path):
+                write_message(text)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import threading
@@ -60,7 +61,6 @@ class Reports:
         self._warn_of_discarded(values)
         self.history.add(self.step, values)
         self.last.update(values)
-        print(line({"step": self.step, **values}), flush=True)
         if self._board is not None:
             self._board.scalars(self.step, dict(values))
         if self._tracker is not None:
@@ -71,6 +71,9 @@ class Reports:
             except StorageError as error:
                 # The next checkpoint needs the folder more than a report does.
                 place.say(f"the newest reports are not in metrics.json yet: {error}")
+        # Nobody reads a stdout that the script has closed.
+        with contextlib.suppress(OSError, ValueError):
+            print(line({"step": self.step, **values}), flush=True)
 
     def write(self) -> None:
         """Makes all reports readable to others. Raises StorageError."""

@@ -77,6 +77,8 @@ def keep_export(exported: dict[str, Any]) -> None:
     """Makes an export a part of the result; see `export.publish`."""
     _result.exported = exported
     leave_at_exit()
+    reports().write()
+    leave_so_far()
 
 
 def leave_at_exit() -> None:
@@ -102,13 +104,23 @@ def _leave(metrics: dict[str, float]) -> None:
         export.verify(told.folder, _result.exported["export"])
     told.close(None)
     told.write()
+    write_message(_message())
+
+
+def leave_so_far() -> None:
+    """Leaves the result as it is now, for a script that ends without its end, as by os._exit."""
+    failures.unless_one_failed(_message)
+
+
+def _message() -> str:
+    told = reports()
     result = {
         **told.summary(),
         **(_result.exported or {"no_export": NO_EXPORT}),
         "checkpoint": catalog.newest_step(told.folder),
         "curves": told.history.curves,
     }
-    write_message(success_message(result))
+    return success_message(result)
 
 
 def _at_exit() -> None:

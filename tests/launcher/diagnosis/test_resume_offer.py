@@ -16,6 +16,9 @@ def told(**known: Any) -> str:
     return json.dumps({"version": 1, "status": "failed", **known, "error": error})
 
 
+# What a script leaves before its end.
+LEFT = json.dumps({"version": 1, "status": "succeeded", "metrics": {}})
+LEFT_AT_3 = json.dumps({"version": 1, "status": "succeeded", "metrics": {}, "checkpoint": 3})
 NONE = told(checkpoint=None)
 NEVER_RAN = container(state={"waiting": {"reason": "ImagePullBackOff"}})
 
@@ -23,7 +26,14 @@ NEVER_RAN = container(state={"waiting": {"reason": "ImagePullBackOff"}})
 @pytest.mark.parametrize(
     ("status", "attempt", "offered"),
     [
-        (container(state=end(1)), "1", f"{OFFER} (if it wrote a checkpoint)"),
+        (container(state=end(1)), "1", ""),
+        (container(state=end(1, message=LEFT)), "1", ""),
+        (container(state=end(137)), "1", f"{OFFER} (if it wrote a checkpoint)"),
+        (
+            container(state=end(137, message=LEFT_AT_3)),
+            "1",
+            f"{OFFER} (its newest checkpoint is of step 3)",
+        ),
         (container(state={"running": {}}), "1", f"{OFFER} (if it wrote a checkpoint)"),
         (NEVER_RAN, "2", f"{OFFER} (if it wrote a checkpoint)"),
         (NEVER_RAN, "1", ""),

@@ -241,6 +241,27 @@ def test_curves_that_did_not_fit_are_not_called_unreported(step: Step) -> None:
     assert step.evidence.notes == [f"6 metrics {said}", f"41 curves {said}"]
 
 
+@pytest.mark.parametrize(
+    ("ran", "job", "said"),
+    [
+        (
+            3,
+            {"nproc_per_node": "2"},
+            "Training ran as 3 processes, and the job is for 1 × 2, nodes",
+        ),
+        (1, {"nproc_per_node": "2"}, "Training ran as 1 process, and the job is for 1 × 2, nodes"),
+        (4, {"nproc_per_node": "2", "num_nodes": 2}, ""),
+        (3, {"nproc_per_node": "cpu"}, ""),
+        (0, {"nproc_per_node": "2"}, ""),
+    ],
+)
+def test_another_number_of_processes_than_the_job_is_for_is_said(
+    step: Step, ran: int, job: dict[str, Any], said: str
+) -> None:
+    step.write(Success("p", {"a": 1.0}, ran, EXPORT, CURVES), **job)
+    assert [note[: len(said)] for note in step.evidence.notes] == [said] * bool(said)
+
+
 def test_the_newest_checkpoint_is_named(step: Step) -> None:
     step.write(Success("p", checkpoint=260))
     assert step.model.metadata["checkpoint"] == 260

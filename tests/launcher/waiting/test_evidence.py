@@ -66,7 +66,7 @@ def test_the_lines_before_a_progress_bar_are_shown_however_often_that_was_writte
         f"{n / 50:.0f}%|{'#' * 40}| {n}/5000 [00:09<00:00, 3.5it/s]" for n in range(5001)
     )
     words = "the \x85 shard \u2028 is empty"
-    written = ["starting", words, bar, f"{bar}\r", "bye\r"]
+    written = ["starting", words, bar, f"{bar}\r", "bye\r", "step=1 loss=0.5"]
     hands.log(
         hands.find(POD, f"{name}-master-0"),
         [f"2025-11-27T12:00:{n:02}.5Z {line}" for n, line in enumerate(written)],
@@ -75,7 +75,7 @@ def test_the_lines_before_a_progress_bar_are_shown_however_often_that_was_writte
     hands.set_conditions(name, "Created", "Failed: it broke")
     last, _ = step.end()
     shown = f"100%|{'#' * 40}| 5000/5000\n    [00:09<00:00, 3.5it/s]"
-    assert f"  starting\n  {words}\n  {shown}\n  {shown}\n  bye" in last
+    assert f"  starting\n  {words}\n  {shown}\n  {shown}\n  bye\n  step=1 loss=0.5" in last
     assert "Correct what its log ends with: bye." in last
 
 

@@ -107,7 +107,6 @@ def test_the_same_error_twice_at_the_start_ends_the_job_and_says_why(
     assert " raised ValueError: no shard" in words.split("\n")[0]
     said = " ".join(words.split())
     assert f"PyTorchJob {failing.run.job} {WORDS}; {WAY_OUT}" in said
-    assert "(if it wrote a checkpoint)" in said
     hands.until(lambda: hands.jobs() == [])
 
 
@@ -173,6 +172,15 @@ SAME = end(0, log(0))
 )
 def test_what_another_start_may_mend_is_started_again(kube: Any, ends: list[Object]) -> None:
     assert failed_twice(after(kube, ends)) == ""
+
+
+def test_the_same_error_after_a_newer_checkpoint_is_another(kube: Any) -> None:
+    def reported(number: int, step: int | None) -> Object:
+        return end(number, json.dumps({**json.loads(message(number)), "checkpoint": step}))
+
+    assert failed_twice(after(kube, [reported(0, None), reported(1, 7)])) == ""
+    assert failed_twice(after(kube, [reported(0, 7), reported(1, 8)])) == ""
+    assert WORDS in failed_twice(after(kube, [reported(0, 7), reported(1, 7)]))
 
 
 def test_the_same_error_counts_whatever_it_was_before(kube: Any) -> None:

@@ -152,3 +152,28 @@ def test_sharded_tensors_are_written_by_their_ranks_and_read_by_them_or_whole(ru
         """
     )
     assert {f"{line} 3" for line in sums} <= set(job.output.splitlines())
+
+
+def test_a_script_that_ends_without_its_end_has_left_its_result(run_torch):
+    job = run_torch(
+        """
+        import os
+
+        script.report({"loss": 0.5}, step=1)
+        script.save_checkpoint({"step": 1}, step=1)
+        os._exit(0)
+        """
+    )
+    assert job.message()["checkpoint"] == 1
+    job = run_torch(
+        """
+        import os
+
+        script.report({"accuracy": 0.9}, step=2)
+        script.export(torch.nn.Linear(2, 2), torch.ones(2, 2))
+        os._exit(0)
+        """
+    )
+    assert job.message()["metrics"] == {"loss": 0.5, "accuracy": 0.9}
+    assert job.message()["curves"]["accuracy"] == [[2, 0.9]]
+    assert job.message()["export"]["path"] == "export"

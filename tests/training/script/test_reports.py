@@ -222,3 +222,8 @@ def test_a_data_set_is_where_the_job_was_told(run):
     assert "must be JSON such as" in job.message()["error"]["message"]
     job = run("script.dataset()", code=1)
     assert "set KFP_PYTORCH_DATASET to a path" in job.message()["error"]["message"]
+
+
+def test_a_report_fails_no_training_whose_stdout_is_closed(run):
+    job = run('sys.stdout.close()\nscript.report({"loss": 0.5}, step=1)')
+    assert job.message()["metrics"] == {"loss": 0.5}
