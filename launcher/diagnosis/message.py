@@ -78,9 +78,13 @@ def _folder(facts: Facts) -> str:
     if not folder or not _may_have_run(facts):
         return ""
     ends = [end for end in facts.failed_ends if facts.kind.trains(end)]
-    if ends and all(map(_wrote_no_checkpoint, ends)):
+    outcome = read_messages(facts.all_pods)
+    succeeded = not ends and outcome.success is not None
+    if (ends and all(map(_wrote_no_checkpoint, ends))) or (
+        succeeded and outcome.checkpoint is None
+    ):
         return f"The job's folder is {folder}."
-    return f"The job's folder, {for_resume(folder, read_messages(facts.all_pods).checkpoint)}"
+    return f"The job's folder, {for_resume(folder, outcome.checkpoint)}"
 
 
 def _wrote_no_checkpoint(end: ContainerEnd) -> bool:

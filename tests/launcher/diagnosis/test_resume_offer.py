@@ -28,6 +28,7 @@ NEVER_RAN = container(state={"waiting": {"reason": "ImagePullBackOff"}})
     [
         (container(state=end(1)), "1", ""),
         (container(state=end(1, message=LEFT)), "1", ""),
+        (container(state=end(0, message=LEFT)), "1", ""),
         (container(state=end(137)), "1", f"{OFFER} (if it wrote a checkpoint)"),
         (
             container(state=end(137, message=LEFT_AT_3)),
