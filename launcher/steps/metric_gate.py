@@ -79,12 +79,13 @@ def _value(metadata: Mapping[str, Any], name: str) -> float:
         )
     there = ", ".join(f"{key} = {value:g}" for key, value in sorted(numbers.items())) or "none"
     if name not in numbers:
-        # The step that trained says what it had to leave out.
+        # The step that trained says what it had to leave out: first, for a list may be long.
         left_out = str((metadata or {}).get("left_out") or "")
-        more = [left_out or _DIVERGED] + ([] if numbers or name in left_out else [_reports(name)])
         are = "is" if len(numbers) == 1 else "are"
-        words = f"There is no metric {name!r}; there {are}: {there}."
-        raise MetricRefused(" ".join(filter(None, [words, *more])))
+        words = [f"There is no metric {name!r}.", left_out, f"There {are}: {there}."]
+        words += [] if left_out else [_DIVERGED]
+        words += [] if numbers or name in left_out else [_reports(name)]
+        raise MetricRefused(" ".join(filter(None, words)))
     if not math.isfinite(numbers[name]):
         raise MetricRefused(
             f"{name} is {numbers[name]}, which passes no threshold: training diverged. The "
