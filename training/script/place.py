@@ -34,7 +34,11 @@ def rank() -> int:
 
 def world_size() -> int:
     """The number of processes of the job; see `rank`."""
-    return _of_group("world_size", "WORLD_SIZE", 1)
+    count = _of_group("world_size", "WORLD_SIZE", 1)
+    if "world_size" in _joined or "LOCAL_RANK" in os.environ:
+        return count
+    # The operator counts those that torchrun would start, and nothing started them here.
+    return max(1, count // max(1, _number("PET_NPROC_PER_NODE", 1)))
 
 
 def local_rank() -> int:

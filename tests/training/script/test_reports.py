@@ -55,6 +55,11 @@ def test_only_rank_0_reports_of_the_ranks_that_call(run):
     assert job.message()["world_size"] == 2
 
 
+def test_without_torchrun_a_node_has_one_process_whatever_the_operator_counts(run):
+    job = run(THREE_STEPS, RANK="0", WORLD_SIZE="4", PET_NPROC_PER_NODE="2")
+    assert job.message()["world_size"] == 2
+
+
 def test_a_step_that_is_not_given_is_the_next_one(run):
     job = run('for _ in range(3):\n    script.report({"loss": 1.0})\n')
     assert [step for step, _ in job.metrics()["curves"]["loss"]] == [1, 2, 3]
