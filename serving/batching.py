@@ -118,7 +118,7 @@ class Batcher:
 
     def _forget(self, entries: Sequence[_Waiting]) -> None:
         """Takes what has no answer out of the queue: it failed in part, or nobody waits for it."""
-        left = [entry for entry in entries if not entry.answer.done()]
+        left = [each for each in entries if each.answer.cancelled() or not each.answer.done()]
         for entry in left:
             entry.answer.cancel()
         if left:

@@ -58,7 +58,7 @@ def test_a_request_that_the_model_does_not_take_does_not_fail_the_others(served:
 
 
 def test_an_answer_that_is_not_finite_is_that_requests_fault_alone(served: Predictor) -> None:
-    huge = np.full_like(IMAGE, 3e38)
+    huge = np.full_like(IMAGE, np.inf)
     good, bad = served.answer([IMAGE, np.concatenate([IMAGE, huge])])
     assert isinstance(good, Answers)
     assert str(bad).startswith("row 1: the model's answer is not finite")
