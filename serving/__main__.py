@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from kfp_pytorch.launcher.constants import MODEL_MOUNT, SERVING_HOST_ENV
 from kfp_pytorch.serving.limits import OMP_ENV
-from kfp_pytorch.serving.supervisor import SOCKET_ENV, Supervisor, bound_socket
+from kfp_pytorch.serving.supervisor import SOCKET_ENV, Supervisor, bound_socket, end_with_supervisor
 
 MEBI = 1024 * 1024
 
@@ -152,6 +152,7 @@ def main() -> int:
     )
     host, port, listening = options.http_host, options.http_port, None
     if SOCKET_ENV in os.environ:
+        end_with_supervisor()
         listening = socket.socket(fileno=int(os.environ[SOCKET_ENV]))
     try:
         service = Service(options.model_name, served, settings)

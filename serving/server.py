@@ -8,6 +8,7 @@ import logging
 import socket
 from typing import Any
 
+import orjson
 import uvicorn
 from grpc import aio
 from kserve import Model
@@ -55,7 +56,7 @@ class ExportedModel(Model):  # type: ignore[misc]
         query = v1.from_payload(payload, self._service.export)
         deadline = self._service.deadline(None)
         query, answers = await self._service.answer(0, lambda: query, deadline)
-        return v1.payload(answers, self._service.export, query)
+        return orjson.loads(v1.write(answers, self._service.export, query))
 
     def get_input_types(self) -> list[dict[str, Any]]:
         """The input tensors, for the metadata endpoint."""

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +36,16 @@ def bound_socket(host: str, port: int) -> socket.socket:
     made.bind((host, port))
     made.set_inheritable(True)
     return made
+
+
+def end_with_supervisor() -> None:
+    """Makes this worker stop when its supervisor is gone."""
+
+    def watch() -> None:
+        os.read(sys.stdin.fileno(), 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="supervisor", daemon=True).start()
 
 
 class Supervisor:
@@ -68,7 +79,13 @@ class Supervisor:
             return code
 
     def _start(self, environ: dict[str, str]) -> None:
-        worker = subprocess.Popen(self._command, env=environ, pass_fds=[self._listening.fileno()])
+        worker = subprocess.Popen(
+            self._command,
+            env=environ,
+            # It ends when this process is gone, however that was.
+            stdin=subprocess.PIPE,
+            pass_fds=[self._listening.fileno()],
+        )
         self._workers[worker.pid] = (worker, time.monotonic())
 
     def _wait(self, environ: dict[str, str]) -> int:

@@ -203,7 +203,7 @@ def _timeout(headers: dict[str, str]) -> float | None:
             is_number = text.isascii() and text.isdecimal() and len(text) < 9
             if not is_number or not 1 <= int(text) <= _LONGEST_TIMEOUT_MS:
                 limits = f"a whole number of milliseconds from 1 to {_LONGEST_TIMEOUT_MS}"
-                raise BadRequest(f"{name}: {text!r:.40} is no {limits}")
+                raise BadRequest(f"{name}: {text!r:.40} is not {limits}")
             return int(text) / 1000
     return None
 

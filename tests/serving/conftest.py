@@ -71,7 +71,7 @@ def write_export(
     return folder
 
 
-@pytest.fixture(name="write_export")
+@pytest.fixture(name="write_export", scope="session")
 def _write_export() -> Callable[..., Path]:
     return write_export
 

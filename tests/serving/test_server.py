@@ -277,6 +277,79 @@ def test_the_metadata_describes_the_tensors(server: Server) -> None:
     assert [t["name"] for t in metadata["outputs"]] == ["class", "label", "score", "logits"]
 
 
+def test_the_best_classes_come_on_request_in_both_protocols(server: Server) -> None:
+    parameters = {"parameters": {"top_k": 2}}
+    rising = np.arange(16).reshape(1, 1, 4, 4).tolist()
+    (answer,) = server.post(V1, {"instances": rising} | parameters).json()["predictions"]
+    assert [each["class"] for each in answer["top"]] == [3, 2]
+    assert answer["top"][0] == {k: answer[k] for k in ("class", "label", "score")}
+    tensors = server.post(V2, v2(data=rising) | parameters).json()["outputs"]
+    assert [t["data"] for t in tensors[:2]] == [[3, 2], ["three", "two"]]
+    assert [t["shape"] for t in tensors] == [[1, 2]] * 3
+
+
+@pytest.mark.parametrize("top", [0, 5, "1", True, None])
+def test_more_classes_than_there_are_is_the_clients_fault(server: Server, top: Any) -> None:
+    for path, body in ((V1, {"instances": NESTED}), (V2, v2())):
+        response = server.post(path, body | {"parameters": {"top_k": top}})
+        assert response.status == 400
+        assert "parameters.top_k: must be a whole number from 1 to 4" in response.json()["error"]
+
+
+def test_a_request_that_has_no_time_is_told_to_come_back(server: Server) -> None:
+    for header in ("x_request_timeout_ms", "x_envoy_expected_rq_timeout_ms"):
+        assert server.post(V1, {"instances": NESTED}, **{header: "60000"}).status == 200
+        refused = server.post(V1, {"instances": NESTED}, **{header: "soon"})
+        assert refused.status == 400
+        assert "is not a whole number of milliseconds from 1 to 3600000" in refused.json()["error"]
+
+
+def test_a_body_that_does_not_come_in_time_is_not_waited_for(server: Server) -> None:
+    head = f"POST {V1} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head += "x-request-timeout-ms: 50\r\ncontent-length: 9\r\n\r\n{"
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(head.encode())
+        response = http.client.HTTPResponse(client)
+        response.begin()
+        assert response.status == 408
+        assert b"did not come before the request's deadline" in response.read()
+
+
+def test_the_metrics_count_requests_by_protocol_and_status(server: Server) -> None:
+    def counted(protocol: str, status: int) -> float:
+        page = server.http.request("GET", "/metrics").data.decode()
+        labels = f'{{model_name="digits",protocol="{protocol}",status="{status}"}}'
+        line = f"kfp_pytorch_requests_total{labels} "
+        found = [each.removeprefix(line) for each in page.splitlines() if each.startswith(line)]
+        return float(found[0]) if found else 0.0
+
+    before = [counted("v1", 200), counted("v2", 400)]
+    server.post(V1, {"instances": NESTED})
+    server.post(V2, {})
+    assert [counted("v1", 200), counted("v2", 400)] == [before[0] + 1, before[1] + 1]
+    page = server.http.request("GET", "/metrics").data.decode()
+    for name in ("request_seconds_bucket", "batch_rows_sum", "batch_seconds_sum"):
+        assert f"kfp_pytorch_{name}{{" in page
+    assert 'kfp_pytorch_queue_requests{model_name="digits"} 0.0' in page
+
+
+def test_explanations_and_other_methods_are_refused_and_not_failed(server: Server) -> None:
+    assert server.post("/v1/models/digits:explain", {"instances": NESTED}).status == 404
+    assert server.http.request("GET", "/openapi.json").status == 200
+
+
+def test_a_cloud_event_is_answered_as_one(server: Server) -> None:
+    event = {"specversion": "1.0", "id": "1", "source": "test", "type": "predict"}
+    event["time"] = "2026-01-01T00:00:00Z"
+    response = server.post(
+        V1,
+        event | {"data": {"instances": NESTED}},
+        content_type="application/cloudevents+json",
+    )
+    assert response.status == 200, response.data
+    assert response.json()["data"]["predictions"][0]["class"] == 2
+
+
 @pytest.mark.slow
 def test_many_clients_at_once_are_all_answered(server: Server) -> None:
     statuses: list[int] = []
