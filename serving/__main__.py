@@ -41,8 +41,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     add("--http_port", type=_between(1, 65535), default=8080, help="the port to listen at")
     largest = "MiB of the largest request; one that is larger is answered with 413"
     add("--max_body_mib", type=_between(1, 65536), default=32, help=largest)
-    grpc = "the port of gRPC; 0 for none"
-    add("--grpc_port", type=_between(0, 65535), default=8081, help=grpc)
+    grpc = "the port of gRPC, at the same address; 0 for none"
+    add("--grpc_port", type=_between(0, 65535), default=0, help=grpc)
     device = "where the model runs; auto is a GPU if there is one"
     add("--device", choices=["auto", "cpu", "cuda"], default="auto", help=device)
     dtype = "how the model computes: as it was exported, or in bfloat16 where torch can"

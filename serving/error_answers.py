@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
+from kserve.errors import ModelNotFound
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -23,6 +24,10 @@ async def _refused(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": told.reason}, told.status, headers)
 
 
+async def _not_there(_: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"error": str(error)}, 404)
+
+
 async def _http_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101 - for the type checker
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
@@ -40,4 +45,7 @@ def add_error_answers(application: FastAPI) -> None:
         ClientDisconnect,
     ):
         application.add_exception_handler(kind, _refused)
+    # Such as a version of the model: it has none.
+    application.add_exception_handler(NotImplementedError, _not_there)
+    application.add_exception_handler(ModelNotFound, _not_there)
     application.add_exception_handler(HTTPException, _http_error)

@@ -12,7 +12,7 @@ import orjson
 import uvicorn
 from grpc import aio
 from kserve import Model
-from kserve.errors import ModelNotFound, ServerNotLive
+from kserve.errors import ModelNotReady, ServerNotLive
 from kserve.logging import configure_logging
 from kserve.model_repository import ModelRepository
 from kserve.model_server import app
@@ -112,9 +112,9 @@ class Server(uvicorn.Server):
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """Makes one line of a request for an unknown model; KServe logs a traceback."""
+    """Makes one line of a probe that fails; KServe logs a traceback."""
     error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, ModelNotFound | NotImplementedError | ServerNotLive):
+    if isinstance(error, ModelNotReady | ServerNotLive):
         record.msg, record.args, record.exc_info = str(error), (), None
     return True
 
@@ -133,11 +133,12 @@ def serve(
     logger.addFilter(_without_traceback)
     models = ModelRepository()
     models.update(ExportedModel(service))
-    add_error_answers(app)
     dataplane = CheckedDataPlane(service, models)
     repository = ModelRepositoryExtension(model_registry=models)
     # It adds KServe's endpoints to its application; its server would listen on 0.0.0.0 only.
     RESTServer("kserve.model_server:app", dataplane, repository, port).create_application()
+    # After KServe's own, some of which they replace.
+    add_error_answers(app)
     config = uvicorn.Config(
         Http(service, app, DRAIN_SECONDS),
         host=host,

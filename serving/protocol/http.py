@@ -23,7 +23,7 @@ _LONGEST_TIMEOUT_MS = 3_600_000
 _INFERENCE = re.compile(
     r"/v1/models/(?P<v1>[^/]+):predict|/v2/models/(?P<v2>[^/]+)(/versions/[^/]+)?/infer"
 )
-_NOT_SERVED = re.compile(r"/v2/repository/.*|/v1/models/[^/]+:explain")
+_NOT_SERVED = re.compile(r"/v2/repository/.*|/v1/models/[^/]+:explain", re.DOTALL)
 # Answers that are sent before the body was read; the rest of it makes the connection useless.
 _UNREAD = {"connection": "close"}
 
@@ -52,7 +52,7 @@ class Http:
         try:
             body.check(headers)
             matched = _INFERENCE.fullmatch(scope["path"]) if scope["method"] == "POST" else None
-            if matched is None or _is_event(headers):
+            if matched is None or (matched["v1"] and _is_event(headers)):
                 await self._other(scope, headers, body, reply)
                 return
             protocol = "v1" if matched["v1"] else "v2"

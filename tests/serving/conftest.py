@@ -131,7 +131,7 @@ def start(
         [
             *(sys.executable, *program, "--model_name", "digits"),
             *("--model_dir", str(model_dir), "--http_port", str(port)),
-            *("--http_host", "127.0.0.1", "--grpc_port", "0", *more),
+            *("--http_host", "127.0.0.1", *more),
         ],
         text=True,
         stdout=subprocess.PIPE,

@@ -338,6 +338,13 @@ def test_explanations_and_other_methods_are_refused_and_not_failed(server: Serve
     assert server.http.request("GET", "/openapi.json").status == 200
 
 
+@pytest.mark.parametrize(
+    "path", ["/v2/models/digits/versions/2/ready", "/v2/models/digits?model_version=2"]
+)
+def test_a_version_that_the_model_does_not_have_is_not_found(server: Server, path: str) -> None:
+    assert server.http.request("GET", path).status == 404
+
+
 def test_a_cloud_event_is_answered_as_one(server: Server) -> None:
     event = {"specversion": "1.0", "id": "1", "source": "test", "type": "predict"}
     event["time"] = "2026-01-01T00:00:00Z"
