@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from kfp_pytorch.serving.cuda_graphs import Graphs
 from kfp_pytorch.serving.errors import BadRequest, ModelFault
 from kfp_pytorch.serving.export import DATATYPES, DESCRIPTION, Export
 from kfp_pytorch.serving.limits import memory_limit, with_unit
@@ -68,6 +69,9 @@ class Predictor:
         self.max_batch = max_batch
         self.faults = 0  # errors in a row that are no request's fault
         self._bf16 = bf16
+        # A graph has one shape.
+        has_graphs = self.device.type == "cuda" and -1 not in export.input.shape[1:]
+        self._graphs = Graphs(self._compute) if has_graphs else None
 
     @property
     def is_live(self) -> bool:
@@ -81,18 +85,19 @@ class Predictor:
         """
         self._check_memory(2)
         self._try(2)
-        size, began = 1, time.perf_counter()
-        while size <= self.max_batch:
+        began, largest = time.perf_counter(), 0
+        for size in _doubled(self.max_batch):
             try:
                 self._try(size)
             except MemoryError as error:
-                if size == 1:
+                if not largest:
                     raise
-                logger.warning("batches have at most %s rows, not %s: %s", size // 2, size, error)
-                self.max_batch = size // 2
+                logger.warning("batches have at most %s rows, not %s: %s", largest, size, error)
+                self.max_batch = largest
+                return
+            largest = size
             if time.perf_counter() - began > WARM_UP_SECONDS[self.device.type]:
                 return
-            size *= 2
 
     def choose_threads(self) -> int:
         """Sets and returns torch's number of threads: one, where more are hardly faster."""
@@ -160,10 +165,17 @@ class Predictor:
         return staged.to(self.device, non_blocking=True)
 
     def _call(self, rows: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            found = self._graphs.run(rows) if self._graphs else None
+        return self._compute(rows) if found is None else found
+
+    def _compute(self, rows: torch.Tensor) -> torch.Tensor:
         wanted = DATATYPES[self.export.input.datatype]
         with (
             torch.inference_mode(),
-            torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16),
+            torch.autocast(
+                self.device.type, torch.bfloat16, enabled=self._bf16, cache_enabled=False
+            ),
         ):
             output = self.export.run(rows if rows.dtype == wanted else rows.to(wanted))
             # The type that model.json states, whatever precision computed it.
@@ -207,7 +219,11 @@ class Predictor:
     def _try(self, batch: int) -> None:
         """Runs a batch of zeros and checks the answer. Raises ModelBroken, MemoryError."""
         try:
-            output = self._call(self._zeros(batch)).cpu().numpy()
+            rows = self._zeros(batch)
+            output = self._compute(rows).cpu().numpy()
+            if self._graphs:
+                with torch.inference_mode():
+                    self._graphs.capture(rows)
         except Exception as error:
             full = isinstance(error, torch.OutOfMemoryError) or _MEMORY_FULL.search(str(error))
             if full or isinstance(error, MemoryError):
@@ -247,6 +263,11 @@ class Predictor:
                 f"the model gives {list(output.shape)} for {classes} classes: it must give one "
                 f"number for each class"
             )
+
+
+def _doubled(largest: int) -> list[int]:
+    """1, 2, 4 and so on, and the largest."""
+    return [*(2**n for n in range(largest.bit_length()) if 2**n < largest), largest]
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -27,7 +27,11 @@ from kfp_pytorch.serving.predictor import Predictor
 
 BATCHES = (32, 64, 128, 256)
 IMAGES = 64  # of a request
-CALLS = 8
+CALLS = 16
+# The processes that send, as one does not send as much as a GPU computes.
+CLIENTS = 4
+# Of the predictor: one reads no more either.
+WORKERS = (1, 2, 4)
 # JSON of an image takes 0.7 MB.
 JSON_IMAGES = 8
 
@@ -41,19 +45,24 @@ def measure(folder: Path, seconds: float) -> None:
     best = max(alone, key=lambda size: alone[size])
     rates = ", ".join(f"{size}: {rate:.0f}" for size, rate in alone.items())
     show("gpu_model_images_s", alone[best], "images/s", f"alone, by batch: {rates}; {card()}")
+    for workers in WORKERS:
+        _served(written, folder, seconds, workers, best, alone[best])
+
+
+def _served(
+    written: Path, folder: Path, seconds: float, workers: int, best: int, alone: float
+) -> None:
     options = ["--device=cuda", "--dtype=bfloat16", f"--max_batch_size={best}", "--max_body_mib=64"]
+    options.append(f"--workers={workers}")
+    images = np.stack([RESNET50.image(seed) for seed in range(IMAGES)])
+    request = grpc.write_request(images, "UINT8", folder / "gpu")
     with running({"predictor": predictor(written, *options)}) as servers:
-        server = servers["predictor"]
-        images = np.stack([RESNET50.image(seed) for seed in range(IMAGES)])
-        request = grpc.write_request(images, "UINT8", folder / "gpu")
-        _show(
-            "grpc",
-            IMAGES,
-            alone[best],
-            server,
-            lambda: grpc.load(server.grpc_port, request, seconds, CALLS),
-            "limit 0.8; ",
-        )
+        server, about = servers["predictor"], f"{workers} workers"
+
+        def calls() -> Load:
+            return grpc.load(server.grpc_port, request, seconds, CALLS, CLIENTS)
+
+        _show("grpc", IMAGES, alone, server, calls, f"limit 0.8; {about}; ")
         for name, body in (("v1", _lists(images[:JSON_IMAGES])), ("jpeg", _jpegs(images))):
             file = folder / f"{name}.json"
             file.write_text(json.dumps({"instances": body}))
@@ -61,9 +70,10 @@ def measure(folder: Path, seconds: float) -> None:
             _show(
                 name,
                 count,
-                alone[best],
+                alone,
                 server,
                 lambda file=file: http.load(server.predict, file, seconds, CALLS),
+                f"{about}; ",
             )
 
 
@@ -71,8 +81,7 @@ def _alone(written: Path, size: int, seconds: float) -> float:
     """Images a second of the model with batches that lie on the GPU."""
     served = Predictor(exports.load(written, "cuda"), "cuda", bf16=True, max_batch=size)
     rows = torch.randint(0, 256, (size, *RESNET50.shape), dtype=torch.uint8, device="cuda")
-    for _ in range(10):
-        served._call(rows)
+    served.warm_up()
     torch.cuda.synchronize()
     began, count = time.perf_counter(), 0
     while time.perf_counter() - began < seconds / 2:

@@ -62,11 +62,18 @@ def write_request(images: Any, datatype: str, path: Path) -> Path:
     return file
 
 
-def load(port: int, request: Path, seconds: float, calls: int = CALLS) -> Load:
-    """Sends one request again and again, several at once. Raises CalledProcessError: one failed."""
-    words = [f"127.0.0.1:{port}", str(request), str(seconds), str(calls)]
+def load(port: int, request: Path, seconds: float, calls: int = CALLS, processes: int = 1) -> Load:
+    """Sends one request again and again, several at once, from some processes.
+
+    Raises RuntimeError: a request failed.
+    """
+    words = [f"127.0.0.1:{port}", str(request), str(seconds), str(calls // processes)]
     command = [sys.executable, "-m", "benchmarks.serving.grpc_load", *words]
-    run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    match = re.search(r"MEASURED (\S+) (\S+)", run.stdout)
-    assert match is not None
-    return Load(float(match[1]), float(match[2]))
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)
+    ]
+    found = [re.search(r"MEASURED (\S+) (\S+)", process.communicate()[0]) for process in started]
+    if None in found:
+        raise RuntimeError(f"requests to port {port} failed")
+    loads = [Load(float(match[1]), float(match[2])) for match in found if match]
+    return Load(sum(each.rate for each in loads), max(each.p99 for each in loads))
