@@ -1,6 +1,7 @@
 """The predictor's program, whose model does as files in the folder of an environment variable say.
 
-While there is a file `wait` it does not answer, and while there is a file `fail` it fails.
+While there is a file `wait` it does not answer, and makes a file `waits`; while there is a file
+`fail` it fails.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ call = predictor.Predictor._call
 
 def steered(self: predictor.Predictor, rows: Any) -> Any:
     while (FOLDER / "wait").exists():
+        (FOLDER / "waits").touch()
         time.sleep(0.005)
     if (FOLDER / "fail").exists():
         raise RuntimeError("CUDA error: the device is lost")
