@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from kfp_pytorch.cli.packages.find import Package
+from kfp_pytorch.cli.packages.find import Package
 
 
 @click.command("compile")

@@ -34,12 +34,11 @@ class LogStream:
     too long.
     """
 
-    def __init__(
-        self, call: Call, answer: urllib3.BaseHTTPResponse, longest: int = LONGEST_LINE
-    ) -> None:
+    _longest = LONGEST_LINE
+
+    def __init__(self, call: Call, answer: urllib3.BaseHTTPResponse) -> None:
         self._call = call
         self._answer = answer
-        self._longest = longest
         self._closed = False
 
     def __iter__(self) -> Iterator[str]:
@@ -101,8 +100,7 @@ class WatchStream(LogStream):
     that was cut off, is raised as `Unreachable`.
     """
 
-    def __init__(self, call: Call, answer: urllib3.BaseHTTPResponse) -> None:
-        super().__init__(call, answer, _LONGEST_EVENT)
+    _longest = _LONGEST_EVENT
 
     def __iter__(self) -> Iterator[tuple[str, Object]]:  # type: ignore[override]
         for line in self._lines():

@@ -17,9 +17,6 @@ import torch
 import urllib3
 from harness.ports import free_port
 
-from kfp_pytorch.serving.predictor import Answers, Predictor
-from kfp_pytorch.serving.protocol import v1
-
 CLASSES = ["zero", "one", "two", "three"]
 
 
@@ -71,28 +68,14 @@ def write_export(
     return folder
 
 
-@pytest.fixture(name="write_export", scope="session")
+@pytest.fixture(name="write_export")
 def _write_export() -> Callable[..., Path]:
     return write_export
-
-
-@pytest.fixture(name="answer_v1")
-def _answer_v1() -> Callable[..., dict[str, Any]]:
-    return answer_v1
 
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_export(tmp_path_factory.mktemp("model") / "export")
-
-
-def answer_v1(served: Predictor, payload: Any) -> dict[str, Any]:
-    """What a model answers to the body of a V1 request, without a server."""
-    query = v1.read(json.dumps(payload).encode(), served.export)
-    (answers,) = served.answer(query.parts, query.top)
-    if isinstance(answers, Answers):
-        return json.loads(v1.write(answers, served.export, query))
-    raise answers
 
 
 @dataclass
@@ -102,7 +85,6 @@ class Server:
     process: subprocess.Popen[str]
     port: int
     http: urllib3.HTTPConnectionPool
-    grpc_port: int = 0
 
     def post(self, path: str, body: Any, **headers: str) -> urllib3.BaseHTTPResponse:
         data = body if isinstance(body, bytes | str) else json.dumps(body)
@@ -159,9 +141,7 @@ def started() -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture(scope="session")
 def server(exported: Path) -> Iterator[Server]:
-    port = str(free_port())
-    running = start(exported, "--max_body_mib", "1", "--grpc_port", port)
-    running.grpc_port = int(port)
+    running = start(exported, "--max_body_mib", "1")
     try:
         running.wait_ready()
         yield running

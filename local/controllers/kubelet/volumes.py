@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.registry import SECRET
 from kfp_pytorch.local.controllers.kubelet.environment import Find, expand, files
-from kfp_pytorch.local.controllers.kubernetes.claims import make_folder
+from kfp_pytorch.local.controllers.kubernetes.claims import claim_folder
 
 _KNOWN = "persistentVolumeClaim, emptyDir, secret, configMap, hostPath"
 # Empty folders: a projected volume would hold a service account's token, and there is none.
@@ -33,7 +32,7 @@ def prepare(pod: Object, folder: Path, root: Path, find: Find) -> dict[str, Path
 def _volume(volume: Object, pod: Object, own: Path, root: Path, find: Find) -> Path:
     if "persistentVolumeClaim" in volume:
         claim = volume["persistentVolumeClaim"]["claimName"]
-        own = make_folder(root, objects.namespace(pod), claim)
+        own = claim_folder(root, objects.namespace(pod), claim)
     elif "hostPath" in volume:
         own = Path(volume["hostPath"]["path"])
     elif "secret" in volume:
@@ -72,12 +71,8 @@ def _write(folder: Path, volume: Object, kind: Kind, name: str, wanted: Object, 
             )
         target = folder / item["path"]
         target.parent.mkdir(parents=True, exist_ok=True)
-        given = item.get("mode", mode)
-        # Every program here is of one user: nobody else is to read a secret.
-        given = given & 0o700 if kind == SECRET else given
-        with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(contents[item["key"]])
-        target.chmod(given)
+        target.write_bytes(contents[item["key"]])
+        target.chmod(item.get("mode", mode))
 
 
 def mounts(

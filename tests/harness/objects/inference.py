@@ -45,8 +45,7 @@ def quick_runtime() -> Object:
     container = made["spec"]["containers"][0]
     container["command"] = ["python", "-c", SERVER]
     container["readinessProbe"] = {"tcpSocket": {"port": 8080}, "periodSeconds": 1}
-    for probe in ("livenessProbe", "startupProbe"):
-        container.pop(probe)
+    container.pop("livenessProbe")
     container["resources"] = {}
     return made
 
