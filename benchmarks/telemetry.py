@@ -27,7 +27,8 @@ from kfp_pytorch.training.faults.watchdog import Heartbeat
 from kfp_pytorch.training.image.models import small_cnn
 from kfp_pytorch.training.parallel.process_group import ALONE
 from kfp_pytorch.training.storage.job_folder import LocalFolder
-from kfp_pytorch.training.telemetry.metrics import History, Progress, fetch
+from kfp_pytorch.training.telemetry.curves import History
+from kfp_pytorch.training.telemetry.metrics import Progress, fetch
 from kfp_pytorch.training.telemetry.reports import Telemetry
 from kfp_pytorch.training.telemetry.step_measurements import StepMeasurements
 

@@ -5,8 +5,10 @@ What a command needs is imported when it runs: `kfp` alone takes half a second.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import sys
 import threading
 from typing import Any
 
@@ -24,6 +26,7 @@ from kfp_pytorch import __version__  # noqa: E402
 from kfp_pytorch.cli.compile import compile_command  # noqa: E402
 from kfp_pytorch.cli.launcher import launcher  # noqa: E402
 from kfp_pytorch.cli.local import local  # noqa: E402
+from kfp_pytorch.cli.logs import logs  # noqa: E402
 from kfp_pytorch.cli.params import params  # noqa: E402
 from kfp_pytorch.cli.run import run  # noqa: E402
 
@@ -35,7 +38,13 @@ __all__ = ["main"]
 
 class _Command(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command; Ctrl-C ends it with the code that a shell expects."""
+        """Runs the command; Ctrl-C ends it with the code that a shell expects.
+
+        What the terminal's encoding does not have is written as `?`.
+        """
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -51,5 +60,6 @@ def main() -> None:
 main.add_command(compile_command)
 main.add_command(launcher)
 main.add_command(local)
+main.add_command(logs)
 main.add_command(params)
 main.add_command(run)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from kfp_pytorch.cli.packages.find import Package
+if TYPE_CHECKING:
+    from kfp_pytorch.cli.packages.find import Package
 
 
 @click.command("compile")

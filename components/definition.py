@@ -11,20 +11,29 @@ from kfp import dsl
 from kfp.dsl.pipeline_task import PipelineTask, TaskState
 from kfp.dsl.python_component import PythonComponent
 
-from kfp_pytorch.components import forms
+from kfp_pytorch.components import arguments, forms
 from kfp_pytorch.components.descriptions import shortened
+from kfp_pytorch.launcher.errors import InputError
 
 
 class LauncherComponent(PythonComponent):  # type: ignore[misc]
-    """A component whose tasks have caching off, unless they switch it on again.
+    """A component that takes arguments as people write them, and whose tasks have caching off.
 
-    KFP's cache knows a task by its inputs. It does not know what the task does on the cluster, nor
-    what an input artifact holds: https://github.com/kubeflow/pipelines/pull/12751
+    A task may switch caching on again. KFP's cache knows a task by its inputs. It does not know
+    what the task does on the cluster, nor what an input artifact holds:
+    https://github.com/kubeflow/pipelines/pull/12751
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> PipelineTask:
-        """Makes a task of the component in a pipeline."""
-        task = super().__call__(*args, **kwargs)
+        """Makes a task of the component in a pipeline.
+
+        Raises TypeError: an argument cannot be what its input takes.
+        """
+        try:
+            taken = arguments.taken(self.component_spec.inputs or {}, kwargs)
+        except InputError as error:
+            raise TypeError(f"{self.name}: {error.message}") from None
+        task = super().__call__(*args, **taken)
         # Called outside of a pipeline, kfp.local has run it by now and lets nothing be set.
         if task.state is TaskState.FUTURE:
             task.set_caching_options(enable_caching=False)
@@ -32,11 +41,21 @@ class LauncherComponent(PythonComponent):  # type: ignore[misc]
 
     @property
     def pipeline_spec(self) -> Any:
-        """The component compiled alone."""
+        """The component compiled alone, as a pipeline that takes its parameters.
+
+        No run can be given an artifact by itself, and KFP's driver fails over an optional one that
+        is passed on and not given.
+        """
         # KFP makes its only task anew.
         spec = super().pipeline_spec
+        taken = spec.root.input_definitions.artifacts
+        optional = [name for name, artifact in taken.items() if artifact.is_optional]
         for task in spec.root.dag.tasks.values():
             task.caching_options.enable_cache = False
+            for name in optional:
+                del task.inputs.artifacts[name]
+        for name in optional:
+            del taken[name]
         return spec
 
 
@@ -59,20 +78,26 @@ def define(func: Callable[..., Any], task_settings: Mapping[str, bool]) -> Any:
 def _with_signature(component: dsl.PythonComponent) -> dsl.PythonComponent:
     """Has `help(component)` and `inspect.signature(component)` show what the component takes.
 
-    The output artifacts and the task's settings are left out: KFP fills them in.
+    What KFP fills in is left out, as the output artifacts and the task's settings, and what the
+    call fills in from other arguments.
     """
     function = component.python_func
-    taken = {
-        name: parameter.replace(
-            kind=inspect.Parameter.KEYWORD_ONLY, annotation=_plain(parameter.annotation)
-        )
-        for name, parameter in inspect.signature(function).parameters.items()
-        if name in component.component_spec.inputs and parameter.annotation is not dsl.TaskConfig
-    }
-    lines = "".join(f"    {parameter},\n" for parameter in taken.values())
-    component.__signature__ = inspect.Signature(list(taken.values()))
+    inputs = component.component_spec.inputs
+    parameters = inspect.signature(function).parameters.items()
+    filled_in = arguments.filled_in(inputs)
+    filled_in |= {name for name, each in parameters if each.annotation is dsl.TaskConfig}
+    taken = [
+        each.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=_plain(each.annotation))
+        for name, each in parameters
+        if name in inputs and name not in filled_in
+    ]
+    lines = "".join(f"    {parameter},\n" for parameter in taken)
+    component.__signature__ = inspect.Signature(taken)
     component.__name__ = function.__name__
-    about = re.sub("^    task_config: .*\n", "", inspect.getdoc(function) or "", flags=re.MULTILINE)
+    entry = rf"^    (?:{'|'.join(filled_in)}): .*\n(?:     +.*\n)*"
+    about = inspect.getdoc(function) or ""
+    if filled_in:
+        about = re.sub(entry, "", about, flags=re.MULTILINE)
     component.__doc__ = f"{function.__name__}(\n{lines})\n\n{about}"
     return component
 

@@ -1,7 +1,7 @@
 """Descriptions for KFP, from docstrings, which are wrapped and as long as a reader needs.
 
 KFP puts a component's descriptions into the Workflow of a run eight times for each step, and shows
-them nowhere. A pipeline's are shown.
+them nowhere. A pipeline's are shown. `kfp-pytorch params` shows those of a component's inputs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def unwrapped(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shortened(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Keeps the first sentence of each argument and result, unwrapped."""
-    lines = (unwrapped(func).__doc__ or "").splitlines()
-    func.__doc__ = "\n".join(_ENTRY.sub(r"\1.", line) for line in lines)
+    """Keeps the first sentence of each argument, unwrapped, and nothing of the results."""
+    about, _, _ = (unwrapped(func).__doc__ or "").partition("\nReturns:\n")
+    func.__doc__ = "\n".join(_ENTRY.sub(r"\1.", line) for line in about.splitlines())
     return func
 
 

@@ -33,6 +33,8 @@ PACKAGE = f"kfp-pytorch-launcher=={__version__}"
 _IMPORT = re.compile(r"^from (kfp_pytorch\.components\.[\w.]+) import (\w+)\n\Z", re.MULTILINE)
 _REFERENCE = re.compile(r"^SHA='(\w{64})'\nNAME='kfp-pytorch-launcher-([^']+)-'", re.MULTILINE)
 _PIP = "python3 -m pip install"
+# What KFP installs for a Python that the launcher does not run with.
+_OF_OLD_PYTHON = re.compile(r""" '[^']*; ?python_version ?< ?"3\.9"'""")
 # What would end the quotation marks that KFP puts around a requirement in a shell's command.
 _NO_REQUIREMENT = re.compile(r"^-|['\"\\`$\x00-\x1f]")
 
@@ -180,7 +182,8 @@ def _import(module: str, function: str) -> str:
 
 def _installing() -> list[str]:
     """The head of the command of a step that has KFP installed."""
-    return list(component_factory._get_packages_to_install_command())
+    shell, option, script = component_factory._get_packages_to_install_command()
+    return [shell, option, _OF_OLD_PYTHON.sub("", script).strip()]
 
 
 def _bootstrap() -> str:

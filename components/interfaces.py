@@ -25,6 +25,7 @@ class Interface:
     declaration: type[Any]  # the dataclass that declares its inputs
     inputs: Mapping[str, str]  # the description of each input
     input_artifacts: Typed
+    optional_artifacts: frozenset[str]  # those of the input artifacts that may be left out
     output_artifacts: Typed
     outputs: Typed
 
@@ -35,10 +36,21 @@ def _interface(name: str, written: dict[str, Any]) -> Interface:
         for part in ("input_artifacts", "output_artifacts", "outputs")
     }
     declaration = pkgutil.resolve_name(f"kfp_pytorch.{written['declaration']}")
+    optional = frozenset(
+        key for key, of in written.get("input_artifacts", {}).items() if of.get("optional")
+    )
     inputs, declared = written["inputs"], list(inputs_of(declaration))
     if list(inputs) != declared:
         raise ValueError(f"{name} describes the inputs {list(inputs)}, and declares {declared}.")
-    return Interface(name, written["summary"], written["details"], declaration, inputs, **parts)
+    return Interface(
+        name=name,
+        summary=written["summary"],
+        details=written["details"],
+        declaration=declaration,
+        inputs=inputs,
+        optional_artifacts=optional,
+        **parts,
+    )
 
 
 _WRITTEN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))

@@ -59,15 +59,27 @@ INIT_CONTAINER = "init-pytorch"
 
 OUTPUT_ENV = "KFP_PYTORCH_OUTPUT"
 RESUME_FROM_ENV = "KFP_PYTORCH_RESUME_FROM"
+# The URI or path of a job's first data set; and, as JSON, of each with its metadata, by name.
+DATASET_ENV = "KFP_PYTORCH_DATASET"
+DATASETS_ENV = "KFP_PYTORCH_DATASETS"
 TERMINATION_LOG_ENV = "KFP_PYTORCH_TERMINATION_LOG"
+# Of a step: set where a job that was made from other inputs is replaced, not adopted.
+REPLACE_OTHER_ENV = "KFP_PYTORCH_REPLACE_OTHER_INPUTS"
 TERMINATION_LOG_PATH = "/dev/termination-log"
 # The kubelet cuts each message to 12,288 bytes over the pod's containers.
 TERMINATION_MESSAGE_LIMIT = 2048
 # Of what training says in that message, and of the `model.json` that it exports.
 MESSAGE_VERSION = 1
 MODEL_VERSION = 1
+# How a script reports its result; told where one did not.
+SCRIPT_GUIDE = "help(script)"
+# The file of an export that describes it.
+MODEL_FILE = "model.json"
+# Names the folder of claims, NAMESPACE/CLAIM below it, to a step that can read them.
+CLAIMS_ENV = "KFP_PYTORCH_CLAIMS"
 OUTPUT_MOUNT = "/mnt/kfp-pytorch/output"
 RESUME_MOUNT = "/mnt/kfp-pytorch/resume"
+DATASET_MOUNT = "/mnt/kfp-pytorch/dataset"
 MODEL_MOUNT = "/mnt/models"
 CREDENTIALS_MOUNT = "/var/run/secrets/kfp-pytorch"
 # The file's name in a Secret that KServe's storage initializer also takes.

@@ -24,6 +24,14 @@ def some(names: Iterable[str], most: int = 3) -> str:
     return f"{', '.join(listed[:most])} and {len(listed) - most} more"
 
 
+def for_resume(folder: str, checkpoint: int | None = None) -> str:
+    """Name a job's folder for another to resume from; `checkpoint`: its newest, where known."""
+    known = "if it wrote a checkpoint"
+    if checkpoint is not None:
+        known = f"its newest checkpoint is of step {checkpoint}"
+    return f"for resume_from: {folder} ({known})"
+
+
 def cut(text: str, most: int) -> str:
     """Cut a text to so many characters; an ellipsis shows it."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -35,7 +35,7 @@ from kfp_pytorch.local.apiserver.store import garbage_collector
 from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.controllers.kserve.controller import InferenceServiceController
 from kfp_pytorch.local.controllers.kubelet.kubelet import Kubelet
-from kfp_pytorch.local.controllers.kubernetes import claims, node, pod_admission
+from kfp_pytorch.local.controllers.kubernetes import claims, node, one_machine, pod_admission
 from kfp_pytorch.local.controllers.kubernetes.autoscaler import AutoscalerController
 from kfp_pytorch.local.controllers.kubernetes.deployment import DeploymentController
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
@@ -59,6 +59,7 @@ class Cluster:
         ports, gpus = Ports(self.api), node.gpus()
         self._kubelet = Kubelet(self.api, root, ports, gpus)
         pod_admission.install(self.api)
+        one_machine.install(self.api)
         self._gpu_count = len(gpus)
         self._ports = ports
 

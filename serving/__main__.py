@@ -8,6 +8,7 @@ import gc
 import os
 import re
 import signal
+import socket
 import sys
 import tempfile
 import warnings
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from kfp_pytorch.launcher.constants import MODEL_MOUNT, SERVING_HOST_ENV
+from kfp_pytorch.serving.limits import OMP_ENV
+from kfp_pytorch.serving.supervisor import SOCKET_ENV, Supervisor, bound_socket, end_with_supervisor
 
 MEBI = 1024 * 1024
 
@@ -38,6 +41,22 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     add("--http_port", type=_between(1, 65535), default=8080, help="the port to listen at")
     largest = "MiB of the largest request; one that is larger is answered with 413"
     add("--max_body_mib", type=_between(1, 65536), default=32, help=largest)
+    grpc = "the port of gRPC, at the same address; 0 for none"
+    add("--grpc_port", type=_between(0, 65535), default=0, help=grpc)
+    device = "where the model runs; auto is a GPU if there is one"
+    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help=device)
+    dtype = "how the model computes: as it was exported, or in bfloat16 where torch can"
+    add("--dtype", choices=["auto", "bfloat16"], default="auto", help=dtype)
+    rows = "the most instances that the model computes at once"
+    add("--max_batch_size", type=_between(1, 4096), default=64, help=rows)
+    delay = "ms that a request waits for others while the model is free"
+    add("--batch_delay_ms", type=_between(0, 10_000), default=0, help=delay)
+    waiting = "requests that wait for the model; one more is answered with 503"
+    add("--max_waiting", type=_between(1, 100_000), default=256, help=waiting)
+    timeout = "seconds until a request is answered with 503, unless it states less or more"
+    add("--timeout_s", type=_between(1, 3600), default=60, help=timeout)
+    workers = "processes that serve, each with the model and its share of the CPUs"
+    add("--workers", type=_between(1, 256), default=1, help=workers)
     return parser.parse_args(argv)
 
 
@@ -79,6 +98,8 @@ def main() -> int:
             f"torch needs a folder for temporary files: {error}; mount an emptyDir at /tmp, or set "
             "TMPDIR to a folder that this user can write to"
         )
+    if options.workers > 1 and SOCKET_ENV not in os.environ:
+        return _supervise(options)
     # `import kserve` parses sys.argv with options of its own.
     sys.argv = sys.argv[:1]
     # The first process of a container has no default action for a signal. While it serves, uvicorn
@@ -87,6 +108,8 @@ def main() -> int:
     signal.signal(signal.SIGINT, _exit_now)
     # From KServe's own use of FastAPI: the user can do nothing about it.
     warnings.filterwarnings("ignore", message="ORJSONResponse is deprecated")
+    # The model does not write to a request's bytes.
+    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     # The imports create millions of lasting objects; collecting garbage takes a fifth of the time.
     gc.disable()
     # Imported late: torch takes seconds, and a wrong option is reported before.
@@ -95,10 +118,16 @@ def main() -> int:
     from kfp_pytorch.serving import export, limits, predictor
 
     torch.set_num_threads(limits.cpu_limit())
-    if not torch.cuda.is_available():  # a GPU's driver maps more than it uses
-        limits.cap_memory(limits.memory_limit())
+    device = _device(options.device)
+    if device == "":
+        return _failed("--device is cuda, and torch finds no GPU here: see `nvidia-smi`")
+    if device == "cpu":  # a GPU's driver maps more than it uses
+        limits.cap_memory(limits.memory_limit() // options.workers)
     try:
-        served = predictor.Predictor(export.load(options.model_dir))
+        loaded = export.load(options.model_dir, device)
+        served = predictor.Predictor(
+            loaded, device, options.dtype == "bfloat16", options.max_batch_size
+        )
         served.warm_up()
     except (export.ExportError, predictor.ModelBroken) as error:
         return _failed(str(error))
@@ -107,19 +136,63 @@ def main() -> int:
             f"the model does not fit into {limits.with_unit(limits.memory_limit())}, this "
             "container's memory: give the predictor more"
         )
+    if OMP_ENV not in os.environ:
+        served.choose_threads()
     from kfp_pytorch.serving.server import serve
+    from kfp_pytorch.serving.service import Service, Settings
 
+    # What is there now stays, and need not be looked through again and again.
+    gc.freeze()
     gc.enable()
-    host, port = options.http_host, options.http_port
+    settings = Settings(
+        options.max_body_mib * MEBI,
+        options.max_waiting,
+        options.batch_delay_ms / 1000,
+        float(options.timeout_s),
+    )
+    host, port, listening = options.http_host, options.http_port, None
+    if SOCKET_ENV in os.environ:
+        end_with_supervisor()
+        listening = socket.socket(fileno=int(os.environ[SOCKET_ENV]))
     try:
-        serve(options.model_name, served, host, port, options.max_body_mib * MEBI)
+        service = Service(options.model_name, served, settings)
+        serve(service, host, port, options.grpc_port, listening)
     except SystemExit:
         # uvicorn exits like this where it cannot listen; it has logged the reason.
-        return _failed(
-            f"{host}:{port} cannot be listened at, see above; give another --http_port or "
-            "--http_host, or stop the process that listens there"
-        )
+        return _failed(_taken(host, port, "--http_port"))
+    except OSError:
+        return _failed(_taken(host, options.grpc_port, "--grpc_port"))
+    finally:
+        # Where the process goes on to Python's own end, which looks for what is left.
+        gc.unfreeze()
     return 0
+
+
+def _device(wanted: str) -> str:
+    """The device as torch names it; empty where it is not there."""
+    import torch
+
+    there = torch.cuda.is_available()
+    if wanted == "auto":
+        return "cuda" if there else "cpu"
+    return wanted if there or wanted == "cpu" else ""
+
+
+def _supervise(options: argparse.Namespace) -> int:
+    """Runs several workers. Returns the exit code."""
+    host, port = options.http_host, options.http_port
+    try:
+        listening = bound_socket(host, port)
+    except OSError:
+        return _failed(_taken(host, port, "--http_port"))
+    return Supervisor(sys.argv[1:], options.workers, listening).run()
+
+
+def _taken(host: str, port: int, option: str) -> str:
+    return (
+        f"{host}:{port} cannot be listened at, see above; give another {option} or --http_host, or "
+        "stop the process that listens there"
+    )
 
 
 def _failed(reason: str) -> int:

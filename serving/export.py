@@ -62,9 +62,19 @@ class Export:
         stated = self.preprocessing.get("longest")
         return stated if type(stated) is int and stated > 0 else None
 
+    @property
+    def values(self) -> tuple[float, float]:
+        """The smallest and the largest value of the input; 0 to 255 where none are stated."""
+        match self.preprocessing.get("values"):
+            case [int() | float() as low, int() | float() as high] if low < high:
+                return low, high
+        return 0, 255
 
-def load(model_dir: Path) -> Export:
+
+def load(model_dir: Path, device: str = "cpu") -> Export:
     """Reads the export in a directory, or in one of its subdirectories; see `find`.
+
+    `device`: where the program runs, as torch names it.
 
     Raises ExportError: it is not of the format, incomplete, changed, or cannot be read or loaded.
     """
@@ -77,7 +87,7 @@ def load(model_dir: Path) -> Export:
             input=_only_tensor(description, "inputs"),
             output=_only_tensor(description, "outputs"),
             classes=_classes(description),
-            run=_load_program(directory / _program(description)),
+            run=_load_program(directory / _program(description), device),
             preprocessing=_preprocessing(description),
         )
     except OSError as error:
@@ -213,13 +223,20 @@ def _preprocessing(description: dict[str, Any]) -> dict[str, Any]:
     return stated
 
 
-def _load_program(path: Path) -> Callable[[torch.Tensor], torch.Tensor]:
+def _load_program(path: Path, device: str = "cpu") -> Callable[[torch.Tensor], torch.Tensor]:
     _check_archive(path)
     # torch.export.load unpickles tensors that it could not store as they are; with this it
     # unpickles nothing but tensors.
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     try:
-        program: Callable[[torch.Tensor], torch.Tensor] = torch.export.load(path).module()
+        exported = torch.export.load(path)
+        if device != "cpu":
+            from torch.export.passes import move_to_device_pass
+
+            exported = move_to_device_pass(exported, device)
+        program: Callable[[torch.Tensor], torch.Tensor] = exported.module()
+    except torch.OutOfMemoryError as error:
+        raise ExportError(f"{path} does not fit into the memory of {device}: {error}") from error
     except Exception as error:
         raise ExportError(
             f"{path} does not load with torch {torch.__version__}: {type(error).__name__}: {error}"

@@ -1,8 +1,11 @@
-"""Answers requests with the exported model, in both versions of the protocol."""
+"""Answers batches of rows with the exported model, on a CPU or a GPU."""
 
 from __future__ import annotations
 
+import logging
 import re
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -11,18 +14,27 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from kfp_pytorch.serving.cuda_graphs import Graphs
+from kfp_pytorch.serving.errors import BadRequest, ModelFault
 from kfp_pytorch.serving.export import DATATYPES, DESCRIPTION, Export
 from kfp_pytorch.serving.limits import memory_limit, with_unit
-from kfp_pytorch.serving.tensors import NUMPY_TYPES, BadRequest, from_nested
+from kfp_pytorch.serving.tensors import NUMPY_TYPES
 
 # Rows in one call of the model: this bounds the memory that a large request takes.
-CHUNK = 64
+MAX_BATCH = 64
 WARM_UP_SIZE = 32
+# Larger batches are not tried when the smaller ones took so long; a GPU tunes itself meanwhile.
+WARM_UP_SECONDS = {"cpu": 2.0, "cuda": 60.0}
+# So many errors in a row that are not a request's fault, and the predictor is not live.
+MAX_FAULTS = 3
+# Several threads must be so many times as fast as one: they compete with the server's own thread.
+_WORTH_THREADS = 1.3
 # Texts of torch's plain RuntimeError that mean that memory is full
 # (c10/core/impl/alloc_cpu.cpp, aten's CUDABlas.cpp).
 _MEMORY_FULL = re.compile(r"DefaultCPUAllocator|std::bad_alloc|CUBLAS_STATUS_ALLOC_FAILED")
 
 Array = npt.NDArray[Any]
+logger = logging.getLogger("kserve")
 
 
 class ModelBroken(Exception):
@@ -31,94 +43,205 @@ class ModelBroken(Exception):
 
 @dataclass(frozen=True)
 class Answers:
-    """The model's answers to the rows of a request; only a classifier's have classes."""
+    """The model's answers to rows, a row each; only a classifier's have classes."""
 
-    output: Array  # the model's output, a row each
-    classes: Array | None = None  # the index of the most likely class of each row
-    labels: tuple[str, ...] = ()  # the label of that class
-    scores: Array | None = None  # its probability
+    output: Array  # the model's output
+    classes: Array | None = None  # the indices of the most likely classes, the best first
+    scores: Array | None = None  # their probabilities
+
+    def part(self, start: int, end: int) -> Answers:
+        """The answers to some of the rows."""
+        return Answers(
+            self.output[start:end],
+            None if self.classes is None else self.classes[start:end],
+            None if self.scores is None else self.scores[start:end],
+        )
 
 
 class Predictor:
-    """An exported model that answers requests."""
+    """An exported model that answers batches. Safe to use from several threads."""
 
-    def __init__(self, export: Export) -> None:
+    def __init__(
+        self, export: Export, device: str = "cpu", bf16: bool = False, max_batch: int = MAX_BATCH
+    ) -> None:
         self.export = export
+        self.device = torch.device(device)
+        self.max_batch = max_batch
+        self.faults = 0  # errors in a row that are no request's fault
+        self._bf16 = bf16
+        # A graph has one shape.
+        has_graphs = self.device.type == "cuda" and -1 not in export.input.shape[1:]
+        self._graphs = Graphs(self._compute) if has_graphs else None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the model still answers: not after some faults in a row."""
+        return self.faults < MAX_FAULTS
 
     def warm_up(self) -> None:
-        """Runs the model on zeros, in two batch sizes. Raises ModelBroken."""
-        spec = self.export.input
-        # The longest text that the model takes may be shorter than that.
-        free = min(WARM_UP_SIZE, self.export.longest or WARM_UP_SIZE)
-        sizes = [free if size == -1 else size for size in spec.shape[1:]]
-        for batch in (2, 1):
-            self._check_memory([batch, *sizes])
-            try:
-                output = self._run(torch.zeros([batch, *sizes], dtype=DATATYPES[spec.datatype]))
-            except Exception as error:
-                raise ModelBroken(f"the model fails on zeros {[batch, *sizes]}: {error}") from error
-            self._check_output(output, batch)
+        """Runs the model on zeros, in batches of up to `max_batch`, which memory may make lower.
 
-    def answer(self, rows: Array) -> Answers:
-        """Runs the model on rows of its own type and shape.
-
-        Raises BadRequest: the model does not take them, or its answer is not finite. Raises
-        MemoryError: there is not enough memory for these rows, as they are or just now.
+        Raises ModelBroken: it does not answer, or not as stated.
         """
-        tensor = torch.from_numpy(rows)
-        starts = range(0, len(tensor), CHUNK)
+        self._check_memory(2)
+        self._try(2)
+        began, largest = time.perf_counter(), 0
+        for size in _doubled(self.max_batch):
+            try:
+                self._try(size)
+            except MemoryError as error:
+                if not largest:
+                    raise
+                logger.warning("batches have at most %s rows, not %s: %s", largest, size, error)
+                self.max_batch = largest
+                return
+            largest = size
+            if time.perf_counter() - began > WARM_UP_SECONDS[self.device.type]:
+                return
+
+    def choose_threads(self) -> int:
+        """Sets and returns torch's number of threads: one, where more are hardly faster."""
+        several = torch.get_num_threads()
+        if several == 1 or self.device.type != "cpu":
+            return several
+        rows = self._zeros(min(8, self.max_batch))
+        taken = {}
+        for threads in (several, 1):
+            torch.set_num_threads(threads)
+            taken[threads] = min(_seconds(lambda: self._call(rows)) for _ in range(3))
+        if taken[1] > _WORTH_THREADS * taken[several]:
+            torch.set_num_threads(several)
+        return torch.get_num_threads()
+
+    def answer(self, requests: Sequence[Array], top: int = 1) -> list[Answers | Exception]:
+        """Answers several requests' rows in one batch; an error of one is that one's alone.
+
+        `requests`: arrays of one type, and of one shape but for the rows. `top`: how many classes
+        of a row. An error is a BadRequest, or MemoryError or ModelFault: not the request's fault.
+        """
         try:
-            output = np.concatenate([self._run(tensor[start : start + CHUNK]) for start in starts])
-        except (AssertionError, IndexError, RuntimeError, ValueError) as error:
-            if isinstance(error, torch.OutOfMemoryError) or _MEMORY_FULL.search(str(error)):
-                raise MemoryError(str(error)) from error
-            # It answered the warm-up, so the input is at fault: a token that the model does not
-            # know, or a text that is too long.
+            answers = self._together(requests, top)
+        except Exception as error:
+            if len(requests) > 1:
+                return [self.answer([rows], top)[0] for rows in requests]
+            return [self._cause(error)]
+        self.faults = 0
+        found: list[Answers | Exception] = []
+        start = 0
+        finite = np.isfinite(answers.output)
+        all_finite = bool(finite.all())
+        for rows in requests:
+            end = start + len(rows)
+            own = finite[start:end].reshape(len(rows), -1).all(axis=1)
+            if all_finite or own.all():
+                found.append(answers.part(start, end))
+            else:
+                why = "the model's answer is not finite: values are too large"
+                found.append(BadRequest(f"row {int(own.argmin())}: {why}"))
+            start = end
+        return found
+
+    def _together(self, requests: Sequence[Array], top: int) -> Answers:
+        rows = self._gathered(requests)
+        parts = torch.split(rows, self.max_batch)
+        outputs = [self._call(part) for part in parts]
+        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        if not self.export.classes:
+            return Answers(output.cpu().numpy())
+        # As doubles: as floats, large FP64 numbers would be infinite.
+        best = output.double().softmax(dim=1).topk(top, dim=1)
+        scores, classes = best.values.float().cpu().numpy(), best.indices.cpu().numpy()
+        return Answers(output.cpu().numpy(), classes, scores)
+
+    def _gathered(self, requests: Sequence[Array]) -> torch.Tensor:
+        """The rows of all requests, on the device."""
+        if self.device.type == "cpu":
+            return torch.from_numpy(requests[0] if len(requests) == 1 else np.concatenate(requests))
+        count = sum(map(len, requests))
+        dtype = torch.from_numpy(requests[0][:0]).dtype
+        # A GPU copies from pinned memory by itself. torch keeps it for the next batch.
+        staged = torch.empty((count, *requests[0].shape[1:]), dtype=dtype, pin_memory=True)
+        np.concatenate(requests, out=staged.numpy())
+        return staged.to(self.device, non_blocking=True)
+
+    def _call(self, rows: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            found = self._graphs.run(rows) if self._graphs else None
+        return self._compute(rows) if found is None else found
+
+    def _compute(self, rows: torch.Tensor) -> torch.Tensor:
+        wanted = DATATYPES[self.export.input.datatype]
+        with (
+            torch.inference_mode(),
+            torch.autocast(
+                self.device.type, torch.bfloat16, enabled=self._bf16, cache_enabled=False
+            ),
+        ):
+            output = self.export.run(rows if rows.dtype == wanted else rows.to(wanted))
+            # The type that model.json states, whatever precision computed it.
+            return output.to(DATATYPES[self.export.output.datatype]) if self._bf16 else output
+
+    def _cause(self, error: Exception) -> Exception:
+        """Whose fault an error of one request is: where zeros fail too, it is not the request's."""
+        full = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        full = full or bool(_MEMORY_FULL.search(str(error)))
+        if full and self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if self._answers_zeros():
+            self.faults = 0
+            if full:
+                logger.warning("memory is full: %s", error)
+                return MemoryError(str(error))
             stated = self.export.preprocessing
             hint = f"; {DESCRIPTION} says of its input: {stated}" if stated else ""
-            raise BadRequest(f"the model does not take this input: {error}{hint}") from error
-        finite = np.isfinite(output.reshape(len(output), -1)).all(axis=1)
-        if not finite.all():
-            row = int(finite.argmin())
-            raise BadRequest(f"row {row}: the model's answer is not finite: values are too large")
-        return self._classify(output) if self.export.classes else Answers(output)
+            return BadRequest(f"the model does not take this input: {error}{hint}")
+        self.faults += 1
+        logger.error("the model fails, also on zeros (%s in a row): %s", self.faults, error)
+        return MemoryError(str(error)) if full else ModelFault(str(error))
 
-    def answer_v1(self, payload: Any) -> dict[str, Any]:
-        """Answers the body of a V1 request with `predictions`, one for each instance."""
-        if not isinstance(payload, dict) or "instances" not in payload:
-            raise BadRequest('the body must be a JSON object with "instances": [...]')
-        answers = self.answer(from_nested(payload["instances"], self.export.input, "instances"))
-        if answers.classes is None or answers.scores is None:
-            return {"predictions": answers.output.tolist()}
-        rows = zip(answers.classes.tolist(), answers.labels, answers.scores.tolist(), strict=True)
-        return {"predictions": [{"class": c, "label": name, "score": s} for c, name, s in rows]}
+    def _answers_zeros(self) -> bool:
+        try:
+            output = self._call(self._zeros(1))
+            return bool(torch.isfinite(output).all())
+        except Exception:
+            return False
 
-    def outputs(self, answers: Answers) -> dict[str, tuple[str, Array]]:
-        """Datatype and values of the tensors of a V2 response, by name."""
-        own = self.export.output
-        named = {own.name: (own.datatype, answers.output)}
-        if answers.classes is None or answers.scores is None:
-            return named
-        return {
-            "class": ("INT64", answers.classes),
-            "label": ("BYTES", np.array(answers.labels, dtype=np.object_)),
-            "score": ("FP32", answers.scores),
-        } | named
+    def _zeros(self, batch: int) -> torch.Tensor:
+        dtype = DATATYPES[self.export.input.datatype]
+        return torch.zeros(self._shape(batch), dtype=dtype, device=self.device)
 
-    def _check_memory(self, shape: list[int]) -> None:
-        """Compares the size of a tensor with the container's limit before it is allocated."""
+    def _shape(self, batch: int) -> list[int]:
+        """The shape of a batch, with some size where the model takes any."""
+        # The longest text that the model takes may be shorter than that.
+        free = min(WARM_UP_SIZE, self.export.longest or WARM_UP_SIZE)
+        return [batch, *(free if size == -1 else size for size in self.export.input.shape[1:])]
+
+    def _try(self, batch: int) -> None:
+        """Runs a batch of zeros and checks the answer. Raises ModelBroken, MemoryError."""
+        try:
+            rows = self._zeros(batch)
+            output = self._compute(rows).cpu().numpy()
+            if self._graphs:
+                with torch.inference_mode():
+                    self._graphs.capture(rows)
+        except Exception as error:
+            full = isinstance(error, torch.OutOfMemoryError) or _MEMORY_FULL.search(str(error))
+            if full or isinstance(error, MemoryError):
+                raise MemoryError(str(error)) from error
+            raise ModelBroken(f"the model fails on zeros {self._shape(batch)}: {error}") from error
+        self._check_output(output, batch)
+
+    def _check_memory(self, batch: int) -> None:
+        """Compares the size of a batch with the container's limit before it is allocated."""
+        shape = self._shape(batch)
         size = prod(shape) * DATATYPES[self.export.input.datatype].itemsize
         limit = memory_limit()
         if size > limit:
             raise ModelBroken(
                 f"{DESCRIPTION}: inputs[0].shape is {list(self.export.input.shape)}; a batch of "
-                f"{shape[0]} takes {with_unit(size)}, and this container has {with_unit(limit)} of "
+                f"{batch} takes {with_unit(size)}, and this container has {with_unit(limit)} of "
                 "memory. Correct the shape, or give the predictor more memory"
             )
-
-    def _run(self, rows: torch.Tensor) -> Array:
-        with torch.inference_mode():
-            return self.export.run(rows).numpy()
 
     def _check_output(self, output: Array, batch: int) -> None:
         wanted = (batch, *self.export.output.shape[1:])
@@ -141,9 +264,13 @@ class Predictor:
                 f"number for each class"
             )
 
-    def _classify(self, output: Array) -> Answers:
-        # As doubles: as floats, large FP64 numbers would be infinite.
-        best = torch.from_numpy(output).double().softmax(dim=1).max(dim=1)
-        scores, classes = best.values.float().numpy(), best.indices.numpy()
-        labels = tuple(self.export.classes[index] for index in classes)
-        return Answers(output, classes, labels, scores)
+
+def _doubled(largest: int) -> list[int]:
+    """1, 2, 4 and so on, and the largest."""
+    return [*(2**n for n in range(largest.bit_length()) if 2**n < largest), largest]
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

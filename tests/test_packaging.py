@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -103,6 +104,28 @@ def test_the_wheel_alone_gives_the_command_and_the_components_without_torch(
     assert command.returncode == 0, command.stderr
     compiled = (ROOT / "compiled" / "train_and_serve.yaml").read_text(encoding="utf-8")
     assert (tmp_path / "p.yaml").read_text(encoding="utf-8") == compiled
+
+
+@pytest.mark.slow
+def test_a_script_has_its_library_by_the_wheel_without_anything_that_it_depends_on(
+    wheel: Path, tmp_path: Path
+) -> None:
+    environment = tmp_path / "empty"
+    python = environment / "bin" / "python"
+    subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, environment], check=True)
+    install = [UV, "pip", "install", "--quiet", "--no-deps", "--python", python, wheel]
+    subprocess.run(install, check=True)
+    code = (
+        "from kfp_pytorch.training import script\n"
+        "script.report({'loss': 0.5}, step=1)\n"
+        "script.finish({'accuracy': 0.9})\n"
+    )
+    run = subprocess.run(
+        [python, "-c", code], cwd=tmp_path, env={}, capture_output=True, text=True, check=False
+    )
+    assert (run.stdout, run.returncode) == ("step=1 loss=0.5\n", 0), run.stderr
+    kept = json.loads((tmp_path / "kfp-pytorch-output" / "metrics.json").read_text())
+    assert kept["metrics"] == {"accuracy": 0.9, "loss": 0.5}
 
 
 @pytest.mark.slow

@@ -5,7 +5,8 @@ not import torch, so wrong arguments are reported at once.
 
 Exit codes: 0 if training finished; 2 for arguments or an environment that cannot work; 143 if it
 was asked to stop and saved a checkpoint; 138 if a rank of another node is lost, or a store is
-unavailable; 128 + N if signal N ended a rank or the agent; 1 for any other failure.
+unavailable; 128 + N if signal N ended a rank or the agent; 1 for any other failure, such as an
+export that is not there as it was written.
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ import tempfile
 import time
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from kfp_pytorch.launcher.constants import EXIT_TERMINATED
+from kfp_pytorch.training import export
 from kfp_pytorch.training.arguments import config
+from kfp_pytorch.training.checkpoint import catalog
 from kfp_pytorch.training.data import location
 from kfp_pytorch.training.entry import rank_records
 from kfp_pytorch.training.entry.environment import remove_final_line_breaks
-from kfp_pytorch.training.entry.rank_records import EXIT_USAGE, Failure
+from kfp_pytorch.training.entry.rank_records import EXIT_RETRYABLE, EXIT_USAGE, Failure
 from kfp_pytorch.training.entry.termination_message import (
     failure_message,
     success_message,
     write_message,
 )
 from kfp_pytorch.training.entry.torchrun import RANK_MODULE, agent_arguments, threads_per_process
-from kfp_pytorch.training.errors import ConfigError, TrainingError
+from kfp_pytorch.training.errors import ConfigError, TrainingError, UnavailableError
 from kfp_pytorch.training.storage.job_folder import open_folder
 
 _SHUTDOWN_SECONDS = 600
@@ -50,14 +54,12 @@ def main(arguments: list[str]) -> int:
         agent = agent_arguments(os.environ)
         records = _records()
     except TrainingError as error:
-        print(f"error: {error}", file=sys.stderr)
-        failure = Failure(_node_rank(), time.time(), type(error).__name__, str(error))
-        write_message(failure_message(failure))
+        _report(error)
         return EXIT_USAGE
     with records as scratch:
         folder = Path(scratch)
         code, terminated = _run_agent(agent, arguments, folder)
-        return _conclude(folder, code, terminated)
+        return _conclude(folder, code, terminated, settings.output)
 
 
 def _records() -> tempfile.TemporaryDirectory[str]:
@@ -114,18 +116,43 @@ def _run_agent(agent: list[str], arguments: list[str], folder: Path) -> tuple[in
     return code, bool(received)
 
 
-def _conclude(folder: Path, code: int, terminated: bool) -> int:
+def _conclude(folder: Path, code: int, terminated: bool, output: str) -> int:
     result = rank_records.read_result(folder)
     if result is not None:
-        write_message(success_message(result))
-        return 0
+        return _succeed(output, result)
     failure = rank_records.first_failure(folder) or _of_agent(code)
     if terminated or failure.exit_code in (EXIT_TERMINATED, -signal.SIGTERM):
         text = "asked to stop; a new start goes on from the newest checkpoint"
-        write_message(failure_message(Failure(_node_rank(), time.time(), "Terminated", text)))
+        _write(Failure(_node_rank(), time.time(), "Terminated", text), output)
         return EXIT_TERMINATED
-    write_message(failure_message(failure))
+    _write(failure, output)
     return 128 - failure.exit_code if failure.exit_code < 0 else failure.exit_code
+
+
+def _succeed(output: str, result: dict[str, Any]) -> int:
+    """Writes the message of a success, once the export that it names is seen to be there."""
+    try:
+        if result.get("export"):
+            export.verify(open_folder(output), result["export"])
+    except TrainingError as error:
+        _report(error, output)
+        return EXIT_RETRYABLE if isinstance(error, UnavailableError) else 1
+    write_message(success_message(result))
+    return 0
+
+
+def _report(error: TrainingError, output: str = "") -> None:
+    """Writes an error of this process to stderr and into the termination message."""
+    print(f"error: {error}", file=sys.stderr)
+    _write(Failure(_node_rank(), time.time(), type(error).__name__, str(error)), output)
+
+
+def _write(failure: Failure, output: str) -> None:
+    """Writes a failure into the termination message; `output`: the job's folder, if it is known."""
+    write_message(failure_message(failure))
+    # To read the folder may take a while.
+    if output and (known := catalog.known_step(output)):
+        write_message(failure_message(failure, known))
 
 
 def _of_agent(code: int) -> Failure:

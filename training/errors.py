@@ -37,6 +37,10 @@ class CheckpointError(TrainingError):
     """No checkpoint that exists can be used."""
 
 
+class ExportError(TrainingError):
+    """A model cannot be exported, or its export is not there any more."""
+
+
 class DivergedError(TrainingError):
     """The loss is no longer a finite number."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from kfp_pytorch.training.arguments.config import Config
+from kfp_pytorch.training.checkpoint import catalog
 from kfp_pytorch.training.checkpoint.checkpoints import Checkpoints
 from kfp_pytorch.training.checkpoint.job_state import State
 from kfp_pytorch.training.errors import DivergedError, Stopped
@@ -165,7 +166,10 @@ def conclude(
     def write() -> dict[str, Any]:
         job.telemetry.finished()
         job.telemetry.flush(**_summary(job, evaluation))
-        return export()
+        exported = export()
+        if exported.get("export"):
+            LOG.info("wrote the export %s/%s", job.folder.uri, exported["export"]["path"])
+        return {**exported, "checkpoint": catalog.newest_step(job.folder)}
 
     exported = on_main(job.world, write)
     kept = {name: job.state.history.curves.get(name, []) for name in curves}

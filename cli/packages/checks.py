@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -18,6 +19,7 @@ from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs.declaration import parse
 from kfp_pytorch.launcher.inputs.environment import SIZE_LIMIT
+from kfp_pytorch.launcher.jobs.kind import JobInputs
 from kfp_pytorch.launcher.jobs.registry import KINDS
 from kfp_pytorch.launcher.kserve import manifest as service_manifest
 from kfp_pytorch.launcher.kserve.predict_inputs import PredictInputs
@@ -27,6 +29,7 @@ from kfp_pytorch.launcher.steps.tensorboard import View
 from kfp_pytorch.local.apiserver.errors import ApiError
 from kfp_pytorch.local.apiserver.registry import Registry
 from kfp_pytorch.local.apiserver.validation import admission
+from kfp_pytorch.local.kfp import placeholders
 
 
 def check(package: Package, arguments: dict[str, Any] | None = None) -> None:
@@ -47,10 +50,7 @@ def check(package: Package, arguments: dict[str, Any] | None = None) -> None:
 
 def _problems(task: KnownTask) -> list[str]:
     problems = [
-        f"parameter {name} is {value!r}; KFP puts it as it is into the JSON of a step's inputs, "
-        "so it may have no quotation mark, backslash or control character. Pass such a value "
-        "whole, as an input of its own."
-        for name, value in task.unsafe.items()
+        placeholders.problem(f"parameter {name}", value) for name, value in task.unsafe.items()
     ]
     checker = _CHECKERS.get(task.function)
     if checker and not problems:
@@ -95,7 +95,7 @@ def _too_large(task: KnownTask) -> list[str]:
 
 # A checker fills in what a required input would be that only the run knows; the rest of the
 # inputs can be checked all the same. Optional ones that are not known count as unset.
-_UNKNOWN_URI = "s3://unknown/model"
+_UNKNOWN_URI = "s3://unknown/artifact"
 _UNKNOWN_URL = "http://unknown/v1/models/unknown:predict"
 _ANY_NAME = "x"
 _TRAINING = "kfp_pytorch.training"
@@ -103,12 +103,21 @@ _TRAINING = "kfp_pytorch.training"
 _KFP_SCHEMES = ("gs", "s3", "minio", "mem", "oci")
 
 
-def _job(task: KnownTask) -> None:
-    kind = KINDS[task.function]
-    inputs = kind.parse_inputs(**{"image": _ANY_NAME, **task.inputs})
+def job_inputs(task: KnownTask) -> JobInputs:
+    """Returns the checked inputs of a task that creates a job. Raises InputError."""
+    artifacts = {name: _artifact(task, name) for name in task.artifacts}
+    return KINDS[task.function].parse_inputs(**{"image": _ANY_NAME, **task.inputs, **artifacts})
+
+
+def job_of(task: KnownTask) -> dict[str, Any]:
+    """Returns the job that a task creates, under some name. Raises InputError."""
+    kind, inputs = KINDS[task.function], job_inputs(task)
     name = identity.job_name(inputs.name, _UNKNOWN_URI, kind.longest_suffix(inputs))
-    job = kind.build(inputs, job_name=name, labels={}, annotations={}, owner=None)
-    _check_pod(kind.pod_templates(job)[0], task.name)
+    return kind.build(inputs, job_name=name, labels={}, annotations={}, owner=None)
+
+
+def _job(task: KnownTask) -> None:
+    _check_pod(KINDS[task.function].pod_templates(job_of(task))[0], task.name)
 
 
 def _check_pod(template: dict[str, Any], task: str) -> None:
@@ -136,26 +145,35 @@ def _check_pod(template: dict[str, Any], task: str) -> None:
         )
 
 
-def _kserve_deploy(task: KnownTask) -> None:
-    uri, metadata = _imported(task)
+def deploy_inputs(task: KnownTask) -> service_manifest.ServiceInputs:
+    """Returns the checked inputs of a task that deploys a model. Raises InputError."""
+    model = _artifact(task, "model")
     unknown = dict.fromkeys({"service_name", "runtime"} & task.unknown, _ANY_NAME)
-    inputs = service_manifest.parse_inputs(uri, metadata, **task.inputs, **unknown)
+    return service_manifest.parse_inputs(model.uri, model.metadata, **task.inputs, **unknown)
+
+
+def _kserve_deploy(task: KnownTask) -> None:
+    inputs = deploy_inputs(task)
     service_manifest.check_host(inputs.service_name, inputs.namespace or _ANY_NAME)
+
+
+def _artifact(task: KnownTask, name: str) -> SimpleNamespace:
+    """Returns an input artifact, whose URI and metadata are known where it is imported.
+
+    Warns of one that KFP cannot read: it downloads it before the step starts.
+    """
+    source = task.sources.get(name)
+    if source is None or source.function != IMPORTER or source.unknown:
+        return SimpleNamespace(uri=_UNKNOWN_URI, metadata={})
+    uri = str(source.inputs["uri"])
     if uri.partition("://")[0] not in _KFP_SCHEMES:
         click.echo(
-            f"Warning: task {task.name}: its model is imported from {uri!r}, where KFP on a "
+            f"Warning: task {task.name}: its {name} is imported from {uri!r}, where KFP on a "
             "cluster cannot read: it would not start the step. Import a small object of a bucket, "
             f'with metadata={{"storage_uri": "{uri}"}}.',
             err=True,
         )
-
-
-def _imported(task: KnownTask) -> tuple[str, dict[str, Any]]:
-    """Returns the URI and metadata of a model that is imported, as far as they are known."""
-    source = task.sources.get("model")
-    if source is None or source.function != IMPORTER or source.unknown:
-        return _UNKNOWN_URI, {}
-    return str(source.inputs["uri"]), source.inputs["metadata"]
+    return SimpleNamespace(uri=uri, metadata=source.inputs["metadata"])
 
 
 def _metric_gate(task: KnownTask) -> None:

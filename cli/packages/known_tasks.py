@@ -15,9 +15,8 @@ from typing import Any
 from kfp_pytorch.cli.packages import messages
 from kfp_pytorch.cli.packages.find import Package
 from kfp_pytorch.components import forms
-from kfp_pytorch.local.kfp import conditions, task_settings
+from kfp_pytorch.local.kfp import conditions, placeholders, task_settings
 
-_REFERENCE = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 _WHOLE = re.compile(r"\{\{\$[^{}]*\}\}")
 # Placeholders of the run: https://github.com/kubeflow/pipelines/tree/master/backend/src/v2/driver
 _OF_THE_RUN = re.compile(r"\{\{\$\.(?:pipeline_(?:job|task|root)\w*|workspace_path)\}\}")
@@ -40,7 +39,10 @@ class KnownTask:
     unknown: frozenset[str]  # the inputs that only the run knows
     # Parameters that KFP fills in as text inside JSON, where the text would break it.
     unsafe: dict[str, str]
-    sources: dict[str, KnownTask] = field(default_factory=dict)  # of its input artifacts
+    label: str  # of its executor
+    certain: bool  # whether it is known that no condition keeps it from running
+    artifacts: frozenset[str] = frozenset()  # the input artifacts that it is given
+    sources: dict[str, KnownTask] = field(default_factory=dict)  # where these are known to be made
 
 
 def known_tasks(package: Package, arguments: dict[str, Any]) -> Iterator[KnownTask]:
@@ -49,13 +51,13 @@ def known_tasks(package: Package, arguments: dict[str, Any]) -> Iterator[KnownTa
     `arguments`: those of the run that is to start; empty when there is none.
     """
     kubernetes = messages.kubernetes_settings(package.platform)
-    spec = task_settings.with_task_configs(package.spec, kubernetes)
-    root = spec["root"]
-    yield from _walk(spec, root, defaults(root, {}) | arguments)
+    known = defaults(package.spec["root"], {}) | arguments
+    spec = task_settings.with_task_configs(package.spec, kubernetes, known)
+    yield from _walk(spec, spec["root"], known, certain=True)
 
 
 def _walk(
-    spec: dict[str, Any], component: dict[str, Any], known: dict[str, Any]
+    spec: dict[str, Any], component: dict[str, Any], known: dict[str, Any], *, certain: bool
 ) -> Iterator[KnownTask]:
     found: dict[str, KnownTask] = {}
     tasks = component.get("dag", {}).get("tasks", {})
@@ -65,8 +67,9 @@ def _walk(
         if "dag" in child:
             inputs = defaults(child, task) | inputs
             # The defaults of a pipeline need not suit a branch that does not run with them.
-            for iteration in _iterations(task, inputs if _runs(task, inputs) else {}):
-                yield from _walk(spec, child, iteration)
+            runs = _runs(task, inputs)
+            for iteration in _iterations(task, inputs if runs else {}):
+                yield from _walk(spec, child, iteration, certain=certain and runs)
             continue
         executor = (
             spec.get("deploymentSpec", {}).get("executors", {}).get(child["executorLabel"], {})
@@ -84,14 +87,18 @@ def _walk(
             continue
         values = defaults(child, task) | {name: inputs[name] for name in wanted if name in inputs}
         unknown = frozenset(name for name in wanted if name in given and name not in inputs)
-        found[key] = KnownTask(key, function, values, unknown, _unsafe(task, inputs))
+        unsafe = _unsafe(task, inputs)
+        runs = certain and _runs(task, inputs)
+        label = child["executorLabel"]
+        found[key] = KnownTask(key, function, values, unknown, unsafe, label, runs)
     for key, one in found.items():
         artifacts = tasks[key].get("inputs", {}).get("artifacts", {})
         makers = {
             name: source.get("taskOutputArtifact", {}).get("producerTask")
             for name, source in artifacts.items()
         }
-        yield replace(one, sources={n: found[m] for n, m in makers.items() if m in found})
+        sources = {name: found[maker] for name, maker in makers.items() if maker in found}
+        yield replace(one, artifacts=frozenset(artifacts), sources=sources)
 
 
 def _runs(task: dict[str, Any], inputs: dict[str, Any]) -> bool:
@@ -156,7 +163,7 @@ def _is_filled_in_later(constant: Any) -> bool:
     """Whether KFP fills in a value of the run: only for the whole value of an argument."""
     if not isinstance(constant, str):
         return False
-    whole = _WHOLE.fullmatch(constant) and not _REFERENCE.fullmatch(constant)
+    whole = _WHOLE.fullmatch(constant) and not placeholders.REFERENCE.fullmatch(constant)
     return bool(whole) or _WORKSPACE in constant
 
 
@@ -189,24 +196,18 @@ def _filled(value: Any, known: dict[str, Any]) -> Any:
         return _UNKNOWN if _UNKNOWN in items else items
     if not isinstance(value, str) or "{{$" not in value:
         return value
-    if any(name not in known for name in _REFERENCE.findall(value)):
+    if any(name not in known for name in placeholders.REFERENCE.findall(value)):
         return _UNKNOWN
-    return _REFERENCE.sub(lambda match: _text(known[match[1]]), value)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return value if isinstance(value, str) else json.dumps(value)
+    return placeholders.REFERENCE.sub(lambda match: placeholders.as_text(known[match[1]]), value)
 
 
 def _unsafe(task: dict[str, Any], inputs: dict[str, Any]) -> dict[str, str]:
     parameters = task.get("inputs", {}).get("parameters", {})
-    inside = set(_REFERENCE.findall(json.dumps(parameters)))
+    inside = set(placeholders.REFERENCE.findall(json.dumps(parameters)))
     found = {}
     for name in inside & inputs.keys():
         # A list or dict inside JSON text has quotes of its own.
-        text = _text(inputs[name])
-        if json.dumps(text, ensure_ascii=False) != f'"{text}"':
+        text = placeholders.as_text(inputs[name])
+        if placeholders.is_unsafe(text):
             found[parameters[name].get("componentInputParameter", name)] = text
     return found

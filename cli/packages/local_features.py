@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import click
@@ -17,9 +17,10 @@ _IN_IMAGE = ["python3", "-m", _EXECUTOR]
 _OF_PODS_ALONE = {"imagePullPolicy", "imagePullSecret", "podMetadata", "securityContext"}
 
 
-def check(package: Package) -> None:
+def check(package: Package, heeded: Collection[str] = ()) -> None:
     """Refuses what kfp.local cannot run, and warns of settings that it ignores.
 
+    `heeded`: the settings of `kfp.kubernetes` that the run makes up for.
     Raises click.ClickException: there is a container component or one that is in its image, or an
     optional artifact that is not given is passed on.
     """
@@ -39,7 +40,7 @@ def check(package: Package) -> None:
             "fails in that case. Give one, or have a pipeline without it."
         )
     for label, settings in messages.kubernetes_settings(package.platform).items():
-        without = sorted(set(settings) - _OF_PODS_ALONE)
+        without = sorted(set(settings) - _OF_PODS_ALONE - set(heeded))
         if without:
             click.echo(
                 f"Warning: {_step(label)}: what kfp.kubernetes sets on a step has no effect in a "

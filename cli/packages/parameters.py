@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import math
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
 
 from kfp_pytorch.cli.packages.find import Package
+from kfp_pytorch.launcher.text import cut
 
 NO_NONE = (
     "which KFP cannot hand on to a step. Give the parameter a default of its type that stands for "
     "nothing, such as '', 0, [] or {}."
 )
 
+# Characters of a default that are shown.
+_SHOWN = 200
 _PLACEHOLDER = re.compile(r"\{\{\$.*?\}\}", re.DOTALL)
 _TRUE = {"true", "yes", "1"}
 _FALSE = {"false", "no", "0"}
@@ -103,24 +107,72 @@ def _needs(component: dict[str, Any], name: str) -> bool:
     return "executorLabel" in component or not inputs.get(name, {}).get("isOptional")
 
 
-def describe(package: Package) -> str:
-    """Lists a pipeline's parameters with type and default, one a line."""
-    known = parameters(package)
+def listed(package: Package) -> list[dict[str, Any]]:
+    """Returns a pipeline's parameters for a program, those that must be given first.
+
+    Each has `name`, `type` as a person calls it, `required`, `default`, which is None where there
+    is none or it is None, and `description`.
+    """
+    as_none = passed_as_none(package)
+    found = []
+    for name, spec in sorted(parameters(package).items()):
+        described = spec.get("description") or _of_a_step(package, package.spec["root"], name)
+        default = spec.get("defaultValue")
+        if default is not None and spec["parameterType"] == "NUMBER_INTEGER":
+            # YAML may have read a whole number as 64.0.
+            default = int(default)
+        optional = "defaultValue" in spec or spec.get("isOptional")
+        found.append(
+            {
+                "name": name,
+                "type": _KINDS[spec["parameterType"]][0],
+                "required": not optional or name in as_none,
+                "default": default,
+                "description": " ".join(described.split()),
+            }
+        )
+    return sorted(found, key=lambda each: not each["required"])
+
+
+def describe(package: Package, width: int = 0) -> str:
+    """Lists a pipeline's parameters with type, default and description.
+
+    `width`: columns to wrap them at; 0 for one line each.
+    """
+    known = listed(package)
     if not known:
         return "It has no parameters."
-    lines = ["Its parameters:"]
-    for name, spec in sorted(known.items()):
-        kind = _KINDS[spec["parameterType"]][0]
-        default = f" = {_shown(spec)}" if "defaultValue" in spec else ""
-        description = " ".join(spec.get("description", "").split())
-        lines.append(f"  {name}: {kind}{default}  {description}".rstrip())
-    return "\n".join(lines)
+    lines = [f"  {_head(each)}  {each['description']}".rstrip() for each in known]
+    if width:
+        wrapper = textwrap.TextWrapper(width, subsequent_indent=" " * 6, break_on_hyphens=False)
+        lines = [wrapper.fill(line) for line in lines]
+    return "\n".join(["Its parameters:", *lines])
 
 
-def _shown(spec: dict[str, Any]) -> str:
-    value = spec["defaultValue"]
-    # YAML may have read a whole number as 64.0.
-    return json.dumps(int(value) if spec["parameterType"] == "NUMBER_INTEGER" else value)
+def _head(parameter: dict[str, Any]) -> str:
+    default = " (required)"
+    if not parameter["required"]:
+        written = json.dumps(parameter["default"], ensure_ascii=False)
+        default = f" = {cut(written, _SHOWN) if parameter['default'] is not None else 'None'}"
+    return f"{parameter['name']}: {parameter['type']}{default}"
+
+
+def _of_a_step(package: Package, graph: dict[str, Any], name: str) -> str:
+    """The description of the step's input that a parameter goes to as it is.
+
+    Empty where there is none. So an author need not describe what a component describes.
+    """
+    components = package.spec.get("components", {})
+    for task in graph.get("dag", {}).get("tasks", {}).values():
+        component = components[task["componentRef"]["name"]]
+        inputs = component.get("inputDefinitions", {}).get("parameters", {})
+        for taken, source in task.get("inputs", {}).get("parameters", {}).items():
+            if source.get("componentInputParameter") != name or taken not in inputs:
+                continue
+            found = inputs[taken].get("description") or _of_a_step(package, component, taken)
+            if found:
+                return str(found)
+    return ""
 
 
 def _integer(text: str) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import graphlib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,12 @@ from typing import Any
 # The parameters that KFP fills in itself.
 _FILLED_IN = {"TASK_CONFIG", "TASK_FINAL_STATUS"}
 _KINDS = ("parameters", "artifacts")
+# What names an output, and the kind that it then has.
+_KEYS = {"outputParameterKey": "parameters", "outputArtifactKey": "artifacts"}
+# Of a task that runs after failures too.
+_EVEN_AFTER_FAILURES = "ALL_UPSTREAM_TASKS_COMPLETED"
+# What the compiler leaves where it finds no value of the run to put.
+_CHANNEL = re.compile(r"\{\{channel:task=([^;]*);name=([^;]*);type=.*?;\}\}")
 _DEFAULTS: dict[str, tuple[type, ...]] = {
     "STRING": (str,),
     "NUMBER_INTEGER": (int, float),
@@ -110,6 +117,7 @@ def _of_executor(where: str, executor: dict[str, Any]) -> Iterator[str]:
     for index, variable in enumerate(container.get("env", [])):
         if not variable.get("name"):
             yield f"{where}.container.env[{index}] has no name"
+        yield from _of_constant(f"{where}.container.env[{index}]", variable.get("value"))
     if "importer" in executor and "artifactUri" not in executor["importer"]:
         yield f"{where}.importer has no artifactUri"
 
@@ -130,14 +138,14 @@ def _of_dag(dag: _Dag) -> Iterator[str]:
     outputs = dag.component["dag"].get("outputs", {})
     for selector in _selectors(outputs):
         task = selector.get("producerSubtask")
-        key = selector.get("outputParameterKey", selector.get("outputArtifactKey"))
-        yield from _of_output(dag, f"{dag.where}.dag.outputs", task, key)
+        yield from _of_output(dag, f"{dag.where}.dag.outputs", task, selector)
     after = {name: task.get("dependentTasks", []) for name, task in dag.tasks.items()}
     yield from _cycle(f"{dag.where}.dag.tasks", after)
 
 
 def _of_inputs(dag: _Dag, task: str) -> Iterator[str]:
     inputs = dag.tasks[task].get("inputs", {})
+    yield from _without_default(dag, task)
     for kind in _KINDS:
         for name, source in inputs.get(kind, {}).items():
             at = f"{dag.place(task)}.inputs.{kind}.{name}"
@@ -150,6 +158,25 @@ def _of_inputs(dag: _Dag, task: str) -> Iterator[str]:
                 yield f"{dag.place(task)}.inputs.{kind} has no {name}, which its component needs"
 
 
+def _without_default(dag: _Dag, task: str) -> Iterator[str]:
+    """Yields outputs that may never be made, where KFP has no default to put.
+
+    KFP itself refuses those that are an input as a whole.
+    """
+    if dag.tasks[task].get("triggerPolicy", {}).get("strategy") != _EVEN_AFTER_FAILURES:
+        return
+    declared = dag.child(task).get("inputDefinitions", {}).get("parameters", {})
+    for name, source in dag.tasks[task].get("inputs", {}).get("parameters", {}).items():
+        if name not in declared and "taskOutputParameter" in source:
+            maker = source["taskOutputParameter"].get("producerTask")
+            yield (
+                f"{dag.place(task)} has an output of task {maker} within a text, dict or list, and "
+                "ignore_upstream_failure(): after a failure of that task KFP has no value to put "
+                "there, and would not start the step. Pass the output whole, to an input with a "
+                "default"
+            )
+
+
 def _of_source(dag: _Dag, at: str, kind: str, source: dict[str, Any]) -> Iterator[str]:
     """Looks up where an input of a task comes from."""
     above = source.get("componentInputParameter", source.get("componentInputArtifact"))
@@ -158,23 +185,46 @@ def _of_source(dag: _Dag, at: str, kind: str, source: dict[str, Any]) -> Iterato
         if above not in dag.component.get("inputDefinitions", {}).get(kind, {}):
             yield f"{at} comes from the input {above!r} of {dag.where}, which is missing"
     elif made is not None:
-        key = made.get("outputParameterKey", made.get("outputArtifactKey"))
-        yield from _of_output(dag, at, made.get("producerTask"), key)
+        yield from _of_output(dag, at, made.get("producerTask"), made)
     elif "taskFinalStatus" in source:
         task = source["taskFinalStatus"].get("producerTask")
         if task not in dag.tasks:
             yield f"{at} comes from the task {task!r}, which is missing"
     elif "constant" not in source.get("runtimeValue", {}):
         yield f"{at} has no value"
+    else:
+        yield from _of_constant(at, source["runtimeValue"]["constant"])
 
 
-def _of_output(dag: _Dag, at: str, task: Any, key: Any) -> Iterator[str]:
+def _of_constant(at: str, constant: Any) -> Iterator[str]:
+    found = _CHANNEL.search(json.dumps(constant))
+    if found:
+        what = f"the output {found[2]!r} of task {found[1]}" if found[1] else repr(found[2])
+        yield (
+            f"{at} holds {what} where KFP puts no value, and the step would get a placeholder. A "
+            "key of a dict and an environment variable of a task take constants only, and no text "
+            "takes an artifact: give that to an input for artifacts, or have its task return its "
+            "URI as an output of type str"
+        )
+
+
+def _of_output(dag: _Dag, at: str, task: Any, made: dict[str, Any]) -> Iterator[str]:
     if task not in dag.tasks:
         yield f"{at} comes from the task {task!r}, which is missing"
         return
+    named = [(made[key], kind) for key, kind in _KEYS.items() if key in made]
     outputs = dag.child(task).get("outputDefinitions", {})
-    if not any(key in outputs.get(kind, {}) for kind in _KINDS):
-        yield f"{at} comes from the output {key!r} of task {task}, which is missing"
+    if any(key in outputs.get(kind, {}) for key, kind in named):
+        return
+    key, wanted = named[0] if named else (None, "")
+    what = f"{at} comes from the output {key!r} of task {task}"
+    if wanted == "parameters" and key in outputs.get("artifacts", {}):
+        yield (
+            f"{what}, which is an artifact, and KFP would hand on no value. Give it to an input "
+            "for artifacts, or have the task return its URI as an output of type str"
+        )
+    else:
+        yield f"{what}, which is missing"
 
 
 def _iterators(task: dict[str, Any]) -> list[dict[str, Any]]:

@@ -138,17 +138,17 @@ def _step(
     if "image" not in container:
         return 2 * (sum(parts) + _NODE)
     command = [*container.get("command", []), *container.get("args", [])]
-    given = [_executor_input(component, inputs), _compact(component), *command, _POD]
+    given = [_executor_input(component, task, inputs), _compact(component), *command, _POD]
     patch = _size(_compact({**container, "command": given, "args": []}))
     tries = 1 + max(0, int(task.get("retryPolicy", {}).get("maxRetryCount", 0)))
     annotations = _size(_compact(config))
     return 2 * sum(parts) + (5 + tries) * (patch + annotations) + (7 + tries) * _NODE
 
 
-def _executor_input(component: Object, inputs: Object) -> str:
+def _executor_input(component: Object, task: Object, inputs: Object) -> str:
     """The inputs and outputs of a step, as its driver writes them."""
     outputs = component.get("outputDefinitions", {})
-    taken = component.get("inputDefinitions", {}).get("artifacts", {})
+    taken = task.get("inputs", {}).get("artifacts", {})
     made = {name: [of["artifactType"], _URI] for name, of in outputs.get("artifacts", {}).items()}
     value = {
         "inputs": {"parameterValues": inputs, **{name: [_URI, _METADATA] for name in taken}},

@@ -17,6 +17,7 @@ import click
 
 from kfp_pytorch.cli.local import failures_told
 from kfp_pytorch.cli.runs.forward import forwarding
+from kfp_pytorch.cli.runs.jobs import NAMESPACE
 from kfp_pytorch.cli.runs.session import Target
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KFP_RUN_ID_LABEL, POD
 from kfp_pytorch.launcher.errors import InputError
@@ -26,8 +27,10 @@ from kfp_pytorch.local import client, lifecycle
 from kfp_pytorch.local.kfp import step
 from kfp_pytorch.local.processes import guarded, locks
 
-NAMESPACE = "default"
-_OWNED_FILE = "owned.lock"
+# What runs that share a cluster have: locks, and a named pipe that keeps it up.
+_USERS_FILE, _TURN_FILE, _OWNERS_FILE = "runs.lock", "turn.lock", "owners"
+# Starting or stopping a cluster takes seconds.
+_TURN_WITHIN_S = 60.0
 # Seconds between two checks that the cluster still runs.
 _CHECK_EVERY = 1.0
 
@@ -36,9 +39,9 @@ _CHECK_EVERY = 1.0
 def cluster(root: Path, kubeconfig: Path | None, run_id: str, *, keep: bool) -> Iterator[Target]:
     """Gives a run its cluster: that of a kubeconfig, the local one that is up, or a new one.
 
-    A new local cluster ends with this block, unless it is kept; what ends this process within the
-    block ends it too. In one that was up before, the endpoints that the run's steps made are
-    deleted, unless they are kept.
+    A new local cluster ends with this block, or with that of the last run that uses it, unless it
+    is kept; so it does where these processes are killed. In one that stays, the endpoints that the
+    run's steps made are deleted, unless they are kept.
 
     A run's folder is below `root` in any case. Raises click.ClickException: no cluster can be used
     or started.
@@ -51,22 +54,67 @@ def cluster(root: Path, kubeconfig: Path | None, run_id: str, *, keep: bool) -> 
         with forwarding(kubeconfig) as services:
             yield Target(kubeconfig, root, services=services)
         return
-    if _is_owned(root):
-        raise _owned(root)
-    running = lifecycle.status(root)
-    if running is None:
-        with _kept(root) if keep else _ending(root) as handle, _ending_with_it(root):
-            yield _target(handle)
-        return
-    target = _target(running)
-    before = _endpoints(target)
+    with _shared(root, keep=keep) as handle:
+        target = _target(handle)
+        before = _endpoints(target)
+        try:
+            with _ending_with_it(root):
+                yield target
+        finally:
+            # The endpoints of a cluster that was stopped in the meantime ended with it.
+            if not keep and lifecycle.status(root) == handle:
+                _delete_endpoints(target, _made_by(target, run_id) - before)
+
+
+@contextmanager
+def _shared(root: Path, *, keep: bool) -> Iterator[lifecycle.ClusterHandle]:
+    """The cluster on a root: the one that is up, or a new one; runs share it.
+
+    One that a run has started ends with the last run that uses it, unless a run keeps it.
+    """
+    with (root / _USERS_FILE).open("a") as users:
+        with alone(root), failures_told():
+            # Before the cluster is looked for: the last run to leave stops it.
+            locks.share(users)
+            running = lifecycle.status(root)
+            if running:
+                handle, owner = running, guarded.SharedOwner.joined(root / _OWNERS_FILE)
+            else:
+                handle, owner = _started(root)
+        try:
+            yield handle
+            if keep and owner:
+                owner.detach()
+        finally:
+            with alone(root), failures_told():
+                # Where the cluster was detached, nobody is its owner.
+                still = guarded.SharedOwner.joined(root / _OWNERS_FILE)
+                last = locks.take_alone(users)
+                if still and last and lifecycle.status(root) == handle:
+                    lifecycle.stop(root)
+                for each in filter(None, (owner, still)):
+                    each.leave()
+
+
+def _started(root: Path) -> tuple[lifecycle.ClusterHandle, guarded.SharedOwner]:
+    owner = guarded.SharedOwner(root / _OWNERS_FILE)
     try:
-        with _ending_with_it(root):
-            yield target
+        handle = lifecycle.start_owned(root, owner=owner)
     finally:
-        # The endpoints of a cluster that was stopped in the meantime ended with it.
-        if not keep and lifecycle.status(root) == running:
-            _delete_endpoints(target, _made_by(target, run_id) - before)
+        owner.started()
+    return handle, owner
+
+
+@contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """Lets one run at a time come to the cluster or leave it."""
+    with (root / _TURN_FILE).open("a") as turn:
+        if not locks.take(turn, within=_TURN_WITHIN_S):
+            raise click.ClickException(
+                f"Another run has been starting or stopping the cluster on {root} for "
+                f"{_TURN_WITHIN_S:g} s. End it, or set {lifecycle.HOME_ENV} to another folder."
+            )
+        yield
 
 
 @contextmanager
@@ -89,52 +137,6 @@ def _ending_with_it(root: Path) -> Iterator[None]:
         yield
     finally:
         over.set()
-
-
-def _owned(root: Path) -> click.ClickException:
-    return click.ClickException(
-        f"Another run has the cluster on {root}, which ends with it. Wait for that run, start "
-        f"a cluster that stays with `kfp-pytorch local up` first, or set "
-        f"{lifecycle.HOME_ENV} to another folder."
-    )
-
-
-@contextmanager
-def _kept(root: Path) -> Iterator[lifecycle.ClusterHandle]:
-    """A new cluster that stays after the block, unless that fails or this process dies in it."""
-    owner = guarded.Owner()
-    try:
-        handle = lifecycle.start_owned(root, owner=owner)
-    except (lifecycle.ClusterError, OSError) as error:
-        # A run that began at the same instant may have started one.
-        raise _owned(root) if _is_owned(root) else click.ClickException(str(error)) from None
-    try:
-        yield handle
-    except BaseException:
-        with failures_told():
-            lifecycle.stop(root)
-        raise
-    owner.detach()
-
-
-@contextmanager
-def _ending(root: Path) -> Iterator[lifecycle.ClusterHandle]:
-    """A new cluster that ends with the block."""
-    with (root / _OWNED_FILE).open("a") as lock:
-        # Before the cluster is there: of two runs that begin at the same instant, one starts it.
-        if not locks.take(lock):
-            raise _owned(root)
-        with failures_told():
-            handle = lifecycle.start_owned(root)
-        try:
-            yield handle
-        finally:
-            with failures_told():
-                lifecycle.stop(root)
-
-
-def _is_owned(root: Path) -> bool:
-    return locks.is_held(root / _OWNED_FILE)
 
 
 def _endpoints(target: Target) -> set[tuple[str, str]]:

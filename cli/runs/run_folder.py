@@ -8,7 +8,7 @@ import secrets
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import datetime
 from io import FileIO
 from pathlib import Path
@@ -22,6 +22,7 @@ from kfp_pytorch.local.processes import guard, locks
 
 SUMMARY_FILE = "summary.json"
 LOG_FILE = "runner.log"
+# A run of an earlier version has no options.
 _FIELDS = {field.name for field in fields(Run)}
 # The processes of a run that was killed end within `guard.ORPHAN_GRACE`.
 _LOCK_WITHIN_S = guard.ORPHAN_GRACE + 3
@@ -39,25 +40,30 @@ def run_to_resume(runs: Path, pipeline: str, arguments: dict[str, Any]) -> Run:
 
     Raises click.ClickException: there is no such run, or it succeeded.
     """
-    found = [run for run in _recorded(runs) if run.pipeline == pipeline]
+    found = [run for run in recorded(runs) if run.pipeline == pipeline]
     if not found:
         raise click.ClickException(
             f"There is no run of {pipeline} to resume in {runs}. Start one without --resume."
         )
     last = found[-1]
-    if _read(runs / last.name / SUMMARY_FILE).get("status") == "succeeded":
+    if read(runs / last.name / SUMMARY_FILE).get("status") == "succeeded":
         raise click.ClickException(
             f"The last run of {pipeline}, {last.name}, succeeded. Start another without --resume."
         )
-    return Run(last.name, last.id, last.pipeline, last.arguments | arguments)
+    return replace(last, arguments=last.arguments | arguments)
 
 
-def _recorded(runs: Path) -> list[Run]:
+def recorded(runs: Path) -> list[Run]:
+    """Lists the runs of a folder, the one that was started or resumed last at the end."""
     files = sorted(runs.glob(f"*/{RUN_FILE}"), key=lambda path: path.stat().st_mtime)
-    return [Run(**found) for found in map(_read, files) if found.keys() == _FIELDS]
+    return [
+        Run(**found)
+        for found in map(read, files)
+        if _FIELDS - {"options"} <= found.keys() <= _FIELDS
+    ]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
     """Returns what a file holds; nothing if it is damaged, as by a full disk or a kill."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

@@ -8,15 +8,18 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import click
 
+from kfp_pytorch.cli.packages import messages
 from kfp_pytorch.cli.packages.find import Package
-from kfp_pytorch.cli.runs import run_folder, summary
+from kfp_pytorch.cli.packages.known_tasks import defaults
+from kfp_pytorch.cli.runs import labels, run_folder, summary
 from kfp_pytorch.cli.runs.events import Follower, TerminalProgress
 from kfp_pytorch.cli.runs.signals import Interrupted
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
@@ -65,17 +68,26 @@ class Target:
 
 
 def run(
-    package: Package, wanted: Run, target: Target, progress: TerminalProgress
+    package: Package,
+    wanted: Run,
+    target: Target,
+    progress: TerminalProgress,
+    *,
+    variables: Mapping[str, str] | None = None,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Runs a pipeline's steps on this machine, against a cluster, to the end.
 
+    `variables`: further ones of the steps. `settings`: fields of `step.Setting`.
     Returns the summary. It is written into the run's folder too. Raises Interrupted: a signal ended
     this process's waiting, once every step has ended; it has the summary.
     """
     folder = target.root / "runs" / wanted.name
     place = summary.Place(folder, target.claims)
-    follower = Follower(progress)
-    spec = image_form(package.spec, THIS_PYTHON)
+    follower = Follower(progress, labels.attempts(package.spec))
+    kubernetes = messages.kubernetes_settings(package.platform) if target.server else {}
+    known = defaults(package.spec["root"], {}) | wanted.arguments
+    form = runner.local_form(image_form(package.spec, THIS_PYTHON), wanted.name, kubernetes, known)
 
     def ended(status: str) -> dict[str, Any]:
         _record(wanted, target, _PHASES[status])
@@ -87,9 +99,10 @@ def run(
         return result
 
     with run_folder.log(folder) as log:
-        run_folder.write(folder, wanted, runner.local_form(spec, wanted.name))
+        run_folder.write(folder, wanted, form)
         try:
-            code = _follow(folder, _setting(wanted, target, folder), target, follower, log)
+            setting = replace(_setting(wanted, target, folder), **settings)
+            code = _follow(folder, setting, variables or {}, target, follower, log)
         except Interrupted as interrupted:
             interrupted.summary = ended("terminated")
             raise
@@ -97,11 +110,17 @@ def run(
 
 
 def _follow(
-    folder: Path, setting: step.Setting, target: Target, follower: Follower, log: FileIO
+    folder: Path,
+    setting: step.Setting,
+    variables: Mapping[str, str],
+    target: Target,
+    follower: Follower,
+    log: FileIO,
 ) -> int:
     """Runs kfp.local under a guard to its end; returns its exit code."""
     environment = {
         **os.environ,
+        **variables,
         "KUBECONFIG": str(target.kubeconfig),
         step.SETTING_ENV: json.dumps(asdict(setting)),
     }

@@ -1,4 +1,4 @@
-"""The summary at the end of a run, for a person and for a program."""
+"""The summary at the end of a run, for a program; `screen` writes it for a person."""
 
 from __future__ import annotations
 
@@ -7,22 +7,29 @@ import itertools
 import json
 import math
 import re
-import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kfp_pytorch.cli.packages.find import Package
+from kfp_pytorch.cli.runs import labels
 from kfp_pytorch.cli.runs.events import Followed, StepResult
+from kfp_pytorch.cli.runs.jobs import Job, job_of
+from kfp_pytorch.launcher.jobs.registry import KINDS
 
 _SUFFIXES = {"system.HTML": ".html", "system.Markdown": ".md"}
-# For programs; the summary shows their content elsewhere.
-_NOT_SHOWN = {"metrics", "model", "mlpipeline_ui_metadata", "how_to_open"}
-_JOB_FOLDERS = ("checkpoints", "tensorboard")
+_CHECKPOINTS = "checkpoints"
+_JOB_FOLDERS = (_CHECKPOINTS, "tensorboard")
+# A job's newest complete checkpoint is named in it.
+_LATEST = "latest"
+# The first table of a job's report has no heads; this is one of its rows.
+_REPORT_ROW = re.compile(r"^\| ([^|]+) \| ((?:[^|\\]|\\.)*) \|$")
+_REPORT_HEAD = "|  |  |"
 _LAUNCHER_FAILED = re.compile(r"^\w+ failed\.\n(.)", re.MULTILINE)
 _TRACEBACK = re.compile(r"^(Traceback \(most recent call last\):)", re.MULTILINE)
 # All but the exception, whose words begin at the left.
-_TRACEBACK_HEAD = re.compile(r"\A.*\n  [^\n]*\n(?=\S)", re.DOTALL)
+_TRACEBACK_HEAD = re.compile(r"\A.*\n  File [^\n]*\n(?:  [ [][^\n]*\n)*(?=\S)", re.DOTALL)
 _STEP_FAILED = re.compile(r"Step \S+ failed\.")
 _FRAME = re.compile(r'  File "([^"]+)", line \d+')
 
@@ -33,6 +40,11 @@ class Place:
 
     run: Path  # the run's folder
     claims: Path | None  # the claims of its namespace; None when the cluster is elsewhere
+
+    @property
+    def root(self) -> Path:
+        """The folder that has those of all runs."""
+        return self.run.parent.parent
 
     def local(self, uri: str) -> str:
         """Returns the path of what a `pvc://` URI names, where that is on this machine."""
@@ -47,17 +59,32 @@ def summarise(package: Package, followed: Followed, place: Place, status: str) -
     `status`: `succeeded`, `failed` or `terminated`.
     """
     parameters = {name: value for s in followed.steps for name, value in s.parameters.items()}
-    steps = [*followed.steps, *_skipped(package, followed.steps)]
+    steps = [*_tasks(followed.steps), *_skipped(package, followed.steps)]
+    display = labels.display_names(package.spec)
     error = error_of(followed) if status == "failed" else ""
+    names = _labels(followed.steps)
     return empty(package.pipeline_name, status, error) | {
         "run": place.run.name,
-        "steps": [{"name": s.name, "status": s.status, "seconds": s.seconds} for s in steps],
+        "place": str(place.run),
+        "failed": _label(names, followed.failed) if error and followed.failed else "",
+        "steps": [
+            {
+                "name": step.name,
+                "label": _label(names, step),
+                "status": step.status,
+                "seconds": step.seconds,
+                "attempts": step.attempt,
+                "called": _called(step, display.get(step.name, "")),
+            }
+            for step in steps
+        ],
+        "jobs": _jobs(package, followed.steps, names, place),
         "metrics": _metrics(package, followed.steps),
         "model": {"storage_uri": str(parameters.get("storage_uri", ""))},
         "folder": str(parameters.get("folder", "")),
         "endpoint": str(parameters.get("url", "")),
         "prediction": _prediction(parameters.get("sample_prediction")),
-        "artifacts": _artifacts(package, followed.steps, place),
+        "artifacts": _artifacts(package, followed.steps, names, place),
     }
 
 
@@ -67,7 +94,10 @@ def empty(pipeline: str, status: str, error: str) -> dict[str, Any]:
         "status": status,
         "pipeline": pipeline,
         "run": "",
+        "place": "",
+        "failed": "",
         "steps": [],
+        "jobs": [],
         "metrics": {},
         "model": {"storage_uri": ""},
         "folder": "",
@@ -89,19 +119,15 @@ def error_of(followed: Followed) -> str:
 
 
 def headline(error: str) -> str:
-    """Shortens what `error_of` returned, whose whole text the step has written already.
+    """Shortens what `error_of` returned, whose whole text is in the step's log.
 
-    Returns the first paragraph of a message, or the last lines of a traceback; as it is when it is
-    short, or when no step said it.
+    Returns the first paragraph of a message, or the last lines of a traceback; as it is when no
+    step said it.
     """
     step, _, words = error.partition("\n")
     if not _STEP_FAILED.fullmatch(step):
         return error
-    shown = _TRACEBACK_HEAD.sub("", words) if _TRACEBACK.match(words) else words.split("\n\n")[0]
-    if shown == words:
-        return error
-    last = "Only a part of its message is repeated here; all of it is in the step's output above."
-    return f"{step}\n{shown}\n{last}"
+    return _TRACEBACK_HEAD.sub("", words) if _TRACEBACK.match(words) else words.split("\n\n")[0]
 
 
 def _own_words(stderr: str) -> str:
@@ -128,42 +154,92 @@ def _without_kfp(stderr: str) -> str:
     return "\n".join(kept)
 
 
-def text(summary: dict[str, Any], seconds: float, *, kept: bool) -> str:
-    """Writes what `summarise` returned for a person; `kept`: whether the endpoint stays up."""
-    lines = [f"{summary['pipeline']} {summary['status']} in {seconds:.1f} s", ""]
-    width = max((len(s["name"]) for s in summary["steps"]), default=0)
-    for step in summary["steps"]:
-        took = f"{step['seconds']:6.1f} s" if step["status"] != "skipped" else " " * 8
-        lines.append(f"  {step['name']:<{width}}  {took}  {step['status']}")
-    details = _details(summary, kept)
-    if details:
-        lines.append("")
-        width = max(len(name) for name, _ in details)
-        lines += [f"  {name:<{width}}  {value}" for name, value in details]
-    return "\n".join(lines)
+def _tasks(steps: list[StepResult]) -> list[StepResult]:
+    """The last attempt of each task, with the time that all of its attempts took."""
+    last = {(step.name, step.task): step for step in steps}
+    return [
+        replace(
+            step,
+            seconds=round(sum(s.seconds for s in steps if (s.name, s.task) == task), 3),
+        )
+        for task, step in last.items()
+    ]
 
 
-def _details(summary: dict[str, Any], kept: bool) -> list[tuple[str, str]]:
-    details = []
-    if summary["metrics"]:
-        shown = (f"{name} {value:.4g}" for name, value in summary["metrics"].items())
-        details.append(("metrics", ", ".join(shown)))
-    artifacts = summary["artifacts"].items()
-    kinds = ((name, name.rpartition(".")[2], at) for name, at in artifacts)
-    details += [(n, _command(kind, at)) for n, kind, at in kinds if kind not in _NOT_SHOWN]
-    if uri := summary["model"]["storage_uri"]:
-        # Where nothing was exported, the component outputs the folder in its place.
-        details.append(("job's folder" if uri == summary["folder"] else "model at", uri))
-    if summary["endpoint"]:
-        note = "" if kept else "  (ended with this command; --keep leaves it up)"
-        details.append(("endpoint", summary["endpoint"] + note))
-    if summary["prediction"]:
-        details.append(("prediction", json.dumps(summary["prediction"])))
-    return details
+def _called(step: StepResult, display: str) -> list[str]:
+    """What else the pipeline calls a step: its display name, and its job's `name`."""
+    given = str(step.inputs.get("name") or "") if step.function in KINDS else ""
+    own = {step.name, step.function.replace("_", "-"), ""}
+    return [name for name in dict.fromkeys((display, given)) if name not in own]
 
 
-def _command(kind: str, at: str) -> str:
-    return f"tensorboard --logdir {shlex.quote(at)}" if kind == "tensorboard" else at
+def _labels(steps: list[StepResult]) -> dict[tuple[str, str], str]:
+    """The label of each task; the attempts of one share it."""
+    tasks = {(step.name, step.task): step for step in steps}
+    made = labels.labels([(step.name, step.inputs) for step in tasks.values()])
+    return dict(zip(tasks, made, strict=True))
+
+
+def _label(names: Mapping[tuple[str, str], str], step: StepResult) -> str:
+    return names.get((step.name, step.task), step.name)
+
+
+def _jobs(
+    package: Package, steps: list[StepResult], names: Mapping[tuple[str, str], str], place: Place
+) -> list[dict[str, Any]]:
+    """What the run's jobs left, and where; of a step that was tried again, once."""
+    last = {(step.name, step.task): step for step in steps}
+    found = []
+    for step in last.values():
+        job = job_of(step.function, step.task, step.inputs)
+        if job is None:
+            continue
+        checkpoints = Path(place.local(job.folder)) / _CHECKPOINTS
+        found.append(
+            {
+                "step": _label(names, step),
+                "status": step.status,
+                "name": job.name,
+                "folder": place.local(job.folder),
+                "report": _report(step),
+                "metrics": _metrics(package, [step]),
+                "checkpoints": str(checkpoints) if (checkpoints / _LATEST).is_file() else "",
+                "elsewhere": place.claims is None,
+                "logs": _logs(job, place),
+            }
+        )
+    return found
+
+
+def _logs(job: Job, place: Place) -> list[dict[str, str]]:
+    """Where the log of each node is, if it is on this machine: of several the newest file."""
+    if place.claims is None:
+        return []
+    files = {node: job.log_files(place.root, node, place.claims.name) for node in range(job.nodes)}
+    return [
+        {"ranks": job.ranks(node), "pod": job.pod(node), "path": str(found[-1])}
+        for node, found in files.items()
+        if found
+    ]
+
+
+def _report(step: StepResult) -> dict[str, str]:
+    """The rows of the table in a job's report that says what ran."""
+    path = Path(step.artifacts.get("report", {}).get("uri", ""))
+    try:
+        lines = iter(path.read_text(encoding="utf-8").splitlines())
+    except (OSError, ValueError):
+        return {}
+    rows: dict[str, str] = {}
+    for line in lines:
+        row = _REPORT_ROW.match(line)
+        if line == _REPORT_HEAD:
+            rows = {"": ""}
+        elif rows and row:
+            rows[row[1]] = re.sub(r"\\(.)", r"\1", row[2])
+        elif rows:
+            break
+    return {name: value for name, value in rows.items() if name.strip(" -")}
 
 
 def _prediction(text: Any) -> Any:
@@ -206,7 +282,9 @@ def _metrics(package: Package, steps: list[StepResult]) -> dict[str, float]:
     }
 
 
-def _artifacts(package: Package, steps: list[StepResult], place: Place) -> dict[str, str]:
+def _artifacts(
+    package: Package, steps: list[StepResult], names: Mapping[tuple[str, str], str], place: Place
+) -> dict[str, str]:
     """Names each artifact and its place; a page gets a name that a browser opens."""
     found: dict[str, str] = {}
     for step in steps:
@@ -216,12 +294,12 @@ def _artifacts(package: Package, steps: list[StepResult], place: Place) -> dict[
             metadata = artifact.get("metadata", {})
             folder = metadata.get("folder")
             if isinstance(folder, str) and folder:
-                exported = metadata.get("storage_uri", folder) != folder
+                exported = bool(metadata.get("storage_uri"))
                 places |= _job_folders(place.local(folder), exported=exported)
             for name, at in places.items():
                 # A further attempt of a step has the places of the one before.
                 if at not in found.values():
-                    found[_free_name(found, step.name, name)] = at
+                    found[_free_name(found, _label(names, step), name)] = at
     return found
 
 

@@ -49,7 +49,8 @@ def kserve_deploy(
 
     Args:
         model: The model, from pytorch_job or imported. It is read from the storage_uri in its
-            metadata, or else from its URI; minio:// becomes s3://.
+            metadata, or else from its URI; minio:// becomes s3://. One whose metadata has no_export
+            is refused.
         service_name: The InferenceService's name, also the model's name in its URL.
         namespace: Its namespace; empty for the step's own.
         model_format: The format that a serving runtime must support; empty for the model's own, or

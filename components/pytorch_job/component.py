@@ -6,7 +6,7 @@
 from typing import Any, NamedTuple
 
 from kfp import dsl
-from kfp.dsl import HTML, Markdown, Metrics, Model, Output
+from kfp.dsl import HTML, Artifact, Input, Markdown, Metrics, Model, Output
 
 from kfp_pytorch.components.decorator import launcher_component
 from kfp_pytorch.components.task_settings import TASK_SETTINGS
@@ -20,6 +20,10 @@ def pytorch_job(
     metrics: Output[Metrics],
     curves: Output[HTML],
     report: Output[Markdown],
+    dataset: Input[Artifact] = None,
+    dataset_2: Input[Artifact] = None,
+    dataset_3: Input[Artifact] = None,
+    dataset_4: Input[Artifact] = None,
     name: str = "pytorch-job",
     namespace: str = "",
     command: list[Any] = [],
@@ -50,6 +54,7 @@ def pytorch_job(
     annotations: dict[str, Any] = {},
     istio_injection: bool = False,
     backoff_limit: int = -1,
+    retry_same_error: bool = False,
     ttl_seconds: int = 86400,
     clean_pod_policy: str = "Running",
     active_deadline: int = 0,
@@ -59,6 +64,7 @@ def pytorch_job(
     timeout: int = 0,
     cleanup: str = "on_failure",
     pod_template_patch: dict[str, Any] = {},
+    dataset_names: list[Any] = [],
 ) -> NamedTuple("Outputs", storage_uri=str, folder=str):  # type: ignore[valid-type]
     """Trains with a PyTorchJob and outputs a model, its metrics, curves and a report.
 
@@ -68,11 +74,18 @@ def pytorch_job(
     the training pods; an input overrides them.
 
     Args:
+        dataset: The data, made or imported by an earlier step, or a dict of up to four by name.
+            {dataset}, or {dataset.NAME}, stands for its URI in command, args and hyperparameters,
+            and KFP_PYTORCH_DATASET holds it.
+        dataset_2: Further data.
+        dataset_3: Further data.
+        dataset_4: Further data.
         image: The training image.
         task_config: Filled in by KFP with what is set on the task.
         name: The readable part of the job's name; a hash of this step is added.
         namespace: The job's namespace; empty for the step's own.
-        command: The container's command as a list; empty for the image's own. There is no shell.
+        command: The container's command, as a list or as one text, which is split as a shell splits
+            it; empty for the image's own. No shell runs it.
         args: The command's arguments as a list; each reaches the container byte for byte.
         hyperparameters: Further arguments, each key and value as --key=value. In a pipeline, a
             value may be one of its parameters: a number, true or false, or a text without quotation
@@ -111,6 +124,8 @@ def pytorch_job(
         istio_injection: Whether a service mesh may put its proxy into the training pods.
         backoff_limit: Restarts at which the job fails, summed over all pods; -1 for three of the
             whole job, which is three for each node.
+        retry_same_error: Whether a script is started again, up to backoff_limit, though it failed
+            twice in a row within a minute of its start with the same Python traceback.
         ttl_seconds: Seconds that a finished job is kept, at least 120; -1 for no limit.
         clean_pod_policy: Which pods are deleted when the job ends: Running, All, or Keep for none.
         active_deadline: Seconds that the job may take in all, its start included; 0 for no limit.
@@ -121,14 +136,17 @@ def pytorch_job(
         cleanup: When the job is deleted: on_failure (when it did not succeed, or the run was
             ended), always or never.
         pod_template_patch: A strategic merge patch of the pod template, with metadata or spec.
+        dataset_names: Names of the data sets; those of a dict that is given as dataset.
 
     Returns:
         model: What was trained: the description of the export and held-out samples. The weights
-            stay at `storage_uri`, which is in its metadata.
+            stay at `storage_uri`, which is in its metadata; where nothing was exported, `no_export`
+            there says why.
         metrics: The final metrics that training reported.
         curves: The curves of loss and metrics, as one page.
         report: What ran: the job as submitted, its timeline, nodes and restarts.
-        storage_uri: The URI of the exported model, as KServe reads it.
+        storage_uri: The URI of the exported model, as KServe reads it; empty where nothing was
+            exported.
         folder: The job's folder, as output_uri/key/job, to resume another job from.
     """
     inputs = dict(locals())

@@ -78,7 +78,7 @@ RULES: tuple[Rule, ...] = (
     Rule(job_causes.suspended, _always),
     Rule(job_causes.not_acknowledged),
 )
-_GONE = ("lost", "deletion", "acknowledge")
+_FIRST = ("lost", "deletion", "acknowledge", "export")
 _LIMITS = ("queue", "start", "run", "active")
 
 
@@ -88,12 +88,12 @@ def ordered_causes(facts: Facts, end: Cause, why: str) -> list[Cause]:
     `end` is what ended the wait, such as a limit; `why` is `failed`, `lost`, `trouble`, or the name
     of the limit that was reached. The order:
 
-    - The job was deleted or not acknowledged: that, then the list.
+    - The job was deleted or not acknowledged, or its export is none: that, then the list.
     - A limit was reached: what is so now, the limit, the rest of the list.
     - Else the list, or only `end` where no cause holds.
     """
     found = [(rule, cause) for rule in RULES if (cause := rule.find(facts))]
-    if why in _GONE:
+    if why in _FIRST:
         return [end, *(c for rule, c in found if rule.find is not job_causes.not_acknowledged)]
     if why in _LIMITS:
         current = [cause for rule, cause in found if rule.is_current(facts)]

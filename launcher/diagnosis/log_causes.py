@@ -9,7 +9,6 @@ from kfp_pytorch.launcher.diagnosis.program_errors import KILLED_BY, KilledRank,
 from kfp_pytorch.launcher.kubernetes import pod_status
 
 _FIX_PROGRAM = "Correct the program or its arguments and run again."
-_TRACEBACK_BELOW = "Correct the program or its arguments and run again; the traceback is below."
 _LONGEST_LINE = 300  # characters of a line of a log
 
 
@@ -21,9 +20,7 @@ def exception(facts: Facts) -> Cause | None:
     words = f"{first.type}: {first.message}" if first.message else first.type
     who = f"Rank {first.rank} ({first.pod})" if first.rank is not None else first.pod
     known = patterns.advice("program", f"{words}\n{first.traceback}")
-    return Cause(
-        f"{who} raised {words}", known or (_TRACEBACK_BELOW if first.traceback else _FIX_PROGRAM)
-    )
+    return Cause(f"{who} raised {words}", known or _FIX_PROGRAM)
 
 
 def known_line(facts: Facts) -> Cause | None:

@@ -8,14 +8,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kfp_pytorch.launcher import patterns
+from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION
 from kfp_pytorch.launcher.diagnosis.causes import ordered_causes
 from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts, facts_of
 from kfp_pytorch.launcher.diagnosis.job_causes import check_the_operator
 from kfp_pytorch.launcher.jobs.state import Phase
+from kfp_pytorch.launcher.jobs.termination_messages import (
+    is_ours,
+    read_messages,
+    says_no_checkpoint,
+)
 from kfp_pytorch.launcher.kubernetes import objects, pod_status
 from kfp_pytorch.launcher.kubernetes.events import event_message, event_object
 from kfp_pytorch.launcher.kubernetes.objects import Object
-from kfp_pytorch.launcher.text import counted, cut, settled, some
+from kfp_pytorch.launcher.kubernetes.pod_status import ContainerEnd
+from kfp_pytorch.launcher.text import counted, cut, for_resume, settled, some
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
 SHORT = 200
@@ -29,6 +36,8 @@ _CONTAINER_END = " terminated message: "
 _BACK_OFF = "BackOff"
 # How many words of them distinguish a pull from a restart; the names come after.
 _SAME_BACK_OFF = 3
+# Lower exit codes are of programs that ended by themselves.
+_FIRST_SIGNAL = 129
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,7 @@ def diagnose(evidence: Evidence, cause: str, why: str = "failed") -> Diagnosis:
     head = causes[0]
     parts = [
         f"{_clip(head.headline)}.\nWhat to do: {head.advice}",
-        evidence.folder and f"The job's folder, for resume_from: {evidence.folder}",
+        _folder(facts),
         _section("What was seen", _seen(facts, end, causes)),
         _traceback(facts),
         _log_tail(facts),
@@ -61,6 +70,45 @@ def diagnose(evidence: Evidence, cause: str, why: str = "failed") -> Diagnosis:
     return Diagnosis(
         "\n\n".join(part for part in parts if part), cut(" ".join(head.headline.split()), SHORT)
     )
+
+
+def _folder(facts: Facts) -> str:
+    """Name the job's folder to resume from, where there may be a checkpoint in it."""
+    folder = facts.evidence.folder
+    if not folder or not _may_have_run(facts):
+        return ""
+    ends = [end for end in facts.failed_ends if facts.kind.trains(end)]
+    outcome = read_messages(facts.all_pods)
+    succeeded = not ends and outcome.success is not None
+    if (ends and all(map(_wrote_no_checkpoint, ends))) or (
+        succeeded and outcome.checkpoint is None
+    ):
+        return f"The job's folder is {folder}."
+    return f"The job's folder, {for_resume(folder, outcome.checkpoint)}"
+
+
+def _wrote_no_checkpoint(end: ContainerEnd) -> bool:
+    """Whether it says so, or is a program that knows nothing of checkpoints, and so of messages."""
+    if is_ours(end.message):
+        return says_no_checkpoint(end.message)
+    # What a signal ended had no time for a message.
+    return end.exit_code < _FIRST_SIGNAL
+
+
+def _may_have_run(facts: Facts) -> bool:
+    """Whether a program may have run: of this job, or of an earlier attempt in its folder."""
+    job, main = facts.evidence.job, facts.kind.container
+    if objects.dig(job, "metadata", "annotations", ATTEMPT_ANNOTATION) not in (None, "1"):
+        return True
+    statuses = [pod_status.container_status(pod, main) for pod in facts.all_pods]
+    ran = any(
+        objects.dig(status, part, state) is not None
+        for status in statuses
+        for part in ("state", "lastState")
+        for state in ("running", "terminated")
+    )
+    # Of pods in another cluster nothing is known.
+    return ran or not facts.kind.expected_pods(job)
 
 
 def _end_advice(why: str, evidence: Evidence) -> str:

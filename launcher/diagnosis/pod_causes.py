@@ -17,7 +17,7 @@ from kfp_pytorch.launcher.text import counted, cut, settled, some
 
 _NOT_THE_PROGRAM = (
     "The cluster did this, not the program. Retry the step (set_retry): training continues from "
-    "its last checkpoint."
+    "its last checkpoint, if it wrote one."
 )
 _NAME_ADVICE = (
     "It waits until the first node's name resolves: see why that pod does not start, and that the "
@@ -33,8 +33,10 @@ _INIT_LOG_ADVICE = (
 )
 # Characters of a program's last line that are shown where nothing else explains its end.
 _LAST_LINE = 200
-# What tqdm and its like write; it explains nothing.
-_PROGRESS_BAR = re.compile(r"\d%\||\b(?:it/s|s/it)\b")
+# What tqdm and its like write, and what training reports; it explains nothing.
+_NO_CAUSE = re.compile(
+    r"\d%\||\b(?:it/s|s/it)\b|^\s*step=\d+(?: [^\s=]+=\S+)*\s*$|^\s*kfp-pytorch: wrote "
+)
 _NO_VOLUME = ("FailedMount", "FailedAttachVolume", "ProvisioningFailed", "FailedMapVolume")
 _DISRUPTIONS = re.compile(
     r"Evicted|Preempt|NodeLost|NodeShutdown|Shutdown|Terminated|UnexpectedAdmissionError|OutOf"
@@ -237,7 +239,7 @@ def _last_log_line(facts: Facts, end: ContainerEnd) -> str:
     log = logs.get(end.pod, "").strip() or ("" if is_ours(end.message) else end.message.strip())
     if not log and not any(other.strip() for other in logs.values()):
         return f"It left no log that could be read. {facts.kind.keep_pods_advice}"
-    lines = [line.strip() for line in settled(log).split("\n") if not _PROGRESS_BAR.search(line)]
+    lines = [line.strip() for line in settled(log).split("\n") if not _NO_CAUSE.search(line)]
     last = next(filter(None, reversed(lines)), "")
     if "ChildFailedError" in log or last.startswith("{") or not any(map(str.isalpha, last)):
         return "Its last log lines are below: correct what they show."

@@ -43,8 +43,12 @@ def declare(read: Callable[[str, Any], Any], default: Any, type_name: str = "") 
 
 
 def inputs_of(declaration: type[Any]) -> dict[str, Input]:
-    """Return the inputs that a dataclass declares, by name and in order."""
-    return {item.name: item.metadata[_KEY] for item in fields(declaration)}
+    """Return the inputs that a dataclass declares, by name and in order.
+
+    A field that is no input follows from inputs, and has a default.
+    """
+    declared = [item for item in fields(declaration) if _KEY in item.metadata]
+    return {item.name: item.metadata[_KEY] for item in declared}
 
 
 def parse(declaration: type[T], component: str, values: Mapping[str, Any]) -> T:

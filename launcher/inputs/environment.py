@@ -18,7 +18,13 @@ from kfp_pytorch.launcher.inputs import k8s, readers
 # a step to its launcher as one such argument.
 SIZE_LIMIT = 100_000
 _NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
-_SET_BY_LAUNCHER = (constants.OUTPUT_ENV, constants.RESUME_FROM_ENV, constants.TERMINATION_LOG_ENV)
+_SET_BY_LAUNCHER = (
+    constants.OUTPUT_ENV,
+    constants.RESUME_FROM_ENV,
+    constants.TERMINATION_LOG_ENV,
+    constants.DATASET_ENV,
+    constants.DATASETS_ENV,
+)
 # https://github.com/kubeflow/trainer/blob/v1.9.2/pkg/controller.v1/pytorch/envvar.go
 _SET_BY_OPERATOR = (
     "MASTER_ADDR",

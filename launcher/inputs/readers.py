@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs import shell_syntax
 from kfp_pytorch.launcher.text import cut
 
 # Integers up to here are exact in JSON's numbers.
@@ -28,12 +31,15 @@ def is_unset(value: Any) -> bool:
 
 
 def text(name: str, value: Any, default: str = "") -> str:
-    """Read a string that a container can be given, as it is; unset gives the default."""
+    """Read a string that a container can be given, as it is; a number is rendered.
+
+    Unset gives the default.
+    """
     if is_unset(value):
         return default
-    if not isinstance(value, str):
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise InputError(f"{name} must be a string, not {value!r}.")
-    return encodable(name, value)
+    return rendered(name, value)
 
 
 def encodable(name: str, value: str) -> str:
@@ -62,7 +68,7 @@ def integer(name: str, value: Any, *, minimum: int = 0, maximum: int = 2**31 - 1
 def number(name: str, value: Any) -> float:
     """Read a finite number."""
     try:
-        read = float(value)
+        read = float(value if not isinstance(value, bool) else "")
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} must be a number, not {value!r}.") from None
     if not math.isfinite(read):
@@ -136,12 +142,42 @@ def strings(name: str, value: Any) -> tuple[str, ...]:
 
 
 def sequence(name: str, value: Any) -> list[Any]:
-    """Read a list, its whole floats made integers again."""
+    """Read a list, its whole floats made integers again; a word alone is a list of one."""
     if is_unset(value):
         return []
+    if isinstance(value, str) and not value.startswith("["):
+        if len(value.split()) > 1:
+            raise InputError(
+                f"{name} is the text {value!r}, which could be one item or several; write a list: "
+                f"{value.split()!r} or {[value]!r}."
+            )
+        return [value]
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise InputError(f'{name} must be a list, such as ["a", "b"], not {value!r}.')
     return [with_integers(item) for item in value]
+
+
+def words(name: str, value: Any) -> list[Any]:
+    """Read a command line: a list, or a text, which is split as a shell splits it."""
+    if is_unset(value) or not isinstance(value, str) or value.startswith("["):
+        return sequence(name, value)
+    try:
+        found = shlex.split(value.replace("\\\n", " "))
+    except ValueError as error:
+        raise InputError(f"{name} is {value!r}, which no shell could read: {error}.") from None
+    first = found[0] if found else ""
+    needed = shell_syntax.first_found(value) or (shell_syntax.is_command(first) and first)
+    if needed:
+        raise InputError(
+            f"{name} is {value!r}; no shell runs it, which {needed!r} needs. Write "
+            f'["sh", "-c", {json.dumps(value)}], for an image that has sh, or a list of the '
+            "words, each of which stays as it is, as does what is in single quotation marks."
+        )
+    if shell_syntax.is_setting(first):
+        raise InputError(
+            f"{name} is {value!r}; no shell runs it, which {first!r} needs: put variables into env."
+        )
+    return found
 
 
 def mapping(name: str, value: Any) -> dict[str, Any]:

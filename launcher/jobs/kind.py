@@ -36,6 +36,8 @@ class JobInputs:
         timeout: Seconds that the job may run.
         active_deadline: Seconds that the job may take since the operator started it.
         cleanup: When the launcher deletes the job: `on_failure`, `always` or `never`.
+        retry_same_error: Whether the program is started again, up to the job's own limit, though it
+            failed twice in the same way.
     """
 
     name: str
@@ -51,11 +53,18 @@ class JobInputs:
     timeout: int
     active_deadline: int
     cleanup: str
+    retry_same_error: bool = False
 
     @property
     def gpus(self) -> int:
         """Accelerators a node."""
         raise NotImplementedError
+
+    @property
+    def places(self) -> dict[str, Location]:
+        """Where the pods read and write, by what says so."""
+        given = {"output_uri": self.output_uri, "resume_from": self.resume_from}
+        return {name: place for name, place in given.items() if place}
 
     def folder(self, job_name: str) -> Location:
         """Return the job's own folder."""

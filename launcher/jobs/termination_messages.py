@@ -50,6 +50,10 @@ class Success:
     curves: dict[str, Curve] = field(default_factory=dict)  # loss and metrics by step, thinned
     samples: tuple[dict[str, Any], ...] = ()
     no_numbers: tuple[str, ...] = ()  # names of reported metrics that are not numbers
+    no_export: str = ""  # why nothing was exported, in training's words; empty if it did not say
+    checkpoint: int | None = None  # the newest complete checkpoint's step; None without one
+    left_out: int = 0  # how many metrics did not fit into the message
+    curves_left_out: int = 0  # how many curves did not
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class Failure:
     type: str  # the exception's class
     message: str  # the exception's message
     traceback: str  # its traceback
+    checkpoint: int | None = None  # as in Success
+    no_checkpoint: bool = False  # whether it says that there is no checkpoint
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,15 @@ class Outcome:
 
     success: Success | None = None  # the fullest message of success, or None
     failures: tuple[Failure, ...] = ()  # messages of failure, the earliest first
+    # The newest checkpoint of a container that left a result and then failed; None without one.
+    left: int | None = None
+
+    @property
+    def checkpoint(self) -> int | None:
+        """The newest checkpoint's step, as far as training reported one."""
+        reports = [self.success] if self.success else self.failures
+        steps = [self.left, *(report.checkpoint for report in reports)]
+        return max((step for step in steps if step is not None), default=None)
 
 
 def read_messages(pods: Iterable[Object]) -> Outcome:
@@ -80,16 +95,34 @@ def read_messages(pods: Iterable[Object]) -> Outcome:
     """
     successes: list[Success] = []
     failures: dict[Failure, None] = {}
+    left = [-1]
     for end in (end for pod in pods for end in pod_status.container_ends(pod)):
         report = _parse(end.message)
         if report.get("status") == "succeeded" and end.exit_code == 0:
             successes.append(_success(end.pod, report))
+        elif report.get("status") == "succeeded":
+            left.append(_count(report.get("checkpoint")) or -1)
         elif report.get("status") == "failed":
             failures[_failure(end.pod, report)] = None
     return Outcome(
         success=max(successes, key=_fullness, default=None),
         failures=tuple(sorted(failures, key=lambda failure: failure.time)),
+        left=max(left) if max(left) >= 0 else None,
     )
+
+
+def failure_in(message: str) -> Failure | None:
+    """The failure that a container's termination message reports; None where it reports none."""
+    report = _parse(message)
+    return _failure("", report) if report.get("status") == "failed" else None
+
+
+def says_no_checkpoint(message: str) -> bool:
+    """Whether a termination message says that there is no checkpoint."""
+    report = _parse(message)
+    # A failure without the key does not know.
+    default = 0 if report.get("status") == "failed" else None
+    return bool(report) and report.get("checkpoint", default) is None
 
 
 def is_ours(message: str) -> bool:
@@ -112,10 +145,14 @@ def _fullness(success: Success) -> tuple[bool, int, int]:
 def _success(pod: str, report: Mapping[str, Any]) -> Success:
     return Success(
         pod=pod,
-        metrics=_metrics(report.get("metrics")),
+        metrics=_metrics(report.get("metrics")) | _not_finite(report.get("not_finite")),
         no_numbers=tuple(k for k, v in _object(report.get("metrics")).items() if not _is_number(v)),
         world_size=int(_number(report.get("world_size"), 0)),
         export=_export(report.get("export")),
+        no_export=" ".join(str(report.get("no_export") or "").split()),
+        checkpoint=_count(report.get("checkpoint")),
+        left_out=_count(report.get("left_out")) or 0,
+        curves_left_out=_count(report.get("curves_left_out")) or 0,
         curves=_curves(report.get("curves")),
         samples=tuple(
             sample
@@ -135,11 +172,18 @@ def _failure(pod: str, report: Mapping[str, Any]) -> Failure:
         type=str(error.get("type") or ""),
         message=str(error.get("message") or ""),
         traceback=str(error.get("traceback") or ""),
+        checkpoint=_count(report.get("checkpoint")),
+        no_checkpoint=report.get("checkpoint", 0) is None,
     )
 
 
 def _metrics(value: Any) -> dict[str, float]:
     return {name: as_float(n) for name, n in _object(value).items() if _is_number(n)}
+
+
+def _not_finite(value: Any) -> dict[str, float]:
+    """Metrics whose last value JSON has no number for."""
+    return {name: float(n) for name, n in _object(value).items() if n in ("nan", "inf", "-inf")}
 
 
 def _export(value: Any) -> Export | None:
@@ -186,6 +230,12 @@ def _is_number(value: Any) -> bool:
 def _number(value: Any, default: float) -> float:
     number = as_float(value) if _is_number(value) else math.nan
     return number if math.isfinite(number) else default
+
+
+def _count(value: Any) -> int | None:
+    """A whole number from 0; None where it is none."""
+    number = _number(value, -1.0)
+    return int(number) if number >= 0 and number == int(number) else None
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -22,10 +22,12 @@ from kfp_pytorch.launcher.kserve.deploy_inputs import (
     parse_deploy_inputs,
 )
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig
+from kfp_pytorch.launcher.text import cut
 
 POD_LABEL = f"{PREFIX}/inferenceservice"
 HASH = constants.SPEC_HASH_LABEL
 HOST_LIMIT = 63
+_SHORT_REASON = 160
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,7 @@ def parse_inputs(model_uri: str, metadata: Mapping[str, Any], **inputs: Any) -> 
     """Check the inputs of `kserve_deploy`.
 
     `metadata`: the model's; `storage_uri` takes precedence over the URI, `format` names the
-    model format.
+    model format. Raises InputError: one cannot work, or nothing was exported.
     """
     given = parse_deploy_inputs(**inputs)
     predictor = _predictor(given, model_uri, metadata)
@@ -99,7 +101,7 @@ def _predictor(given: DeployInputs, model_uri: str, metadata: Mapping[str, Any])
 
 
 def _model(given: DeployInputs, model_uri: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    uri = storage.kserve_uri(str(metadata.get("storage_uri") or model_uri))
+    uri = storage.kserve_uri(_place(model_uri, metadata))
     model_format = _format(given, str(metadata.get("format") or ""))
     amounts = {"cpu": given.cpu, "memory": given.memory}
     key = given.storage_key
@@ -119,6 +121,20 @@ def _model(given: DeployInputs, model_uri: str, metadata: Mapping[str, Any]) -> 
         "protocolVersion": given.protocol,
         "storageUri": uri,
     } | {field: value for field, value in fields.items() if value}
+
+
+def _place(model_uri: str, metadata: Mapping[str, Any]) -> str:
+    """Return where the model lies; of one that somebody imported, that is the artifact's URI."""
+    exported = str(metadata.get("storage_uri") or "").strip()
+    reason = str(metadata.get("no_export") or "")
+    if exported or (model_uri.strip() and not reason):
+        return exported or model_uri
+    why = reason or "it has neither a storage_uri nor a URI, as where training exported nothing"
+    raise InputError(
+        f"There is no model to deploy: {why.rstrip('.')}. The training step before this one writes "
+        f"what is served with script.export(model, …); {constants.SCRIPT_GUIDE} shows it.",
+        f"There is no model to deploy: {cut(why, _SHORT_REASON)}",
+    )
 
 
 def _no_template(variable: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,12 +21,12 @@ from kfp_pytorch.launcher.kubernetes.api_errors import (
 )
 from kfp_pytorch.launcher.kubernetes.credentials import Credentials, load
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig, each
-from kfp_pytorch.launcher.kubernetes.streams import LogStream, WatchStream
+from kfp_pytorch.launcher.kubernetes.streams import LONGEST_LINE, LogStream, WatchStream
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy, Transport, ignore_report
 
 PAGE = 500
 # Bytes of a log, from its beginning: more than a hundred lines, each of at most 16 KiB.
-_MOST_OF_A_LOG = 4 << 20
+MOST_OF_A_LOG = 4 << 20
 Objects = list[Object]
 
 
@@ -285,32 +285,45 @@ class Kube:
         query = _log_query(container, since, timestamps) | {
             "previous": "true" if previous else "",
             "tailLines": str(tail_lines or ""),
-            "limitBytes": str(_MOST_OF_A_LOG),
+            "limitBytes": str(MOST_OF_A_LOG),
         }
         answer = self._transport.retried(
             lambda: self._transport.send(call, "GET", path, query=query)
         )
         return bytes(answer.data).decode("utf-8", "replace")
 
-    def follow_log(
-        self, pod: str, container: str, *, since: str = "", idle_timeout: float
+    def stream_log(
+        self,
+        pod: str,
+        container: str,
+        *,
+        since: str = "",
+        idle_timeout: float,
+        previous: bool = False,
+        follow: bool = True,
+        longest_line: int = LONGEST_LINE,
     ) -> LogStream:
-        """Follows a container's log, each line with its time. It is not retried.
+        """Reads a container's log as it comes, each line with its time. It is not retried.
 
         Args:
             pod: The pod's name.
             container: The container's name.
             since: Only from this RFC 3339 time on, whole seconds; empty for all.
             idle_timeout: Seconds without a line after which the stream counts as dead.
+            previous: Whether to read the log of the container before its last restart.
+            follow: Whether to go on until the container ends.
+            longest_line: Bytes of a line, of which the rest is left out.
 
         Returns:
             The stream: an iterator of lines.
         """
         call, path = self._call("get", "pods/log", POD, pod), self._path(POD, pod, "", "log")
-        query = _log_query(container, since, timestamps=True) | {"follow": "true"}
-        return LogStream(
-            call, self._transport.send(call, "GET", path, query=query, idle_timeout=idle_timeout)
-        )
+        query = _log_query(container, since, timestamps=True) | {
+            "previous": "true" if previous else "",
+            "follow": "true" if follow else "",
+        }
+        answer = self._transport.send(call, "GET", path, query=query, idle_timeout=idle_timeout)
+        return LogStream(call, answer, longest_line)
 
     def _call(
         self, verb: str, resource: str, kind: Kind, name: str = "", namespace: str = ""

@@ -5,6 +5,7 @@ Init containers count like any other: a worker's waits for the master's name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -33,8 +34,15 @@ _CONFIG = frozenset(
         *("PreCreateHookError", "PreStartHookError", "PostStartHookError", "CreatePodSandboxError"),
     }
 )
-# The command does not exist or cannot be executed; a restart does not change that.
+# The command could not be executed.
 _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
+# What runc, crun and gVisor say of a program that the image does not have, or not as a program.
+_NO_PROGRAM = re.compile(
+    r"executable file .*not found|error finding executable|exec format error|no command specified"
+    r'|exec: "[^"]*": .*(?:no such file or directory|permission denied|is a directory)'
+    r"|open executable: (?:no such file or directory|permission denied)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -144,7 +152,7 @@ class StartupFailures:
         worst: StartupFailure | None = None
         for pod in pods:
             for failure in startup_failures(pod):
-                grace = self._grace(failure.reason)
+                grace = self._grace(failure)
                 key = (str(pod["metadata"].get("uid", "")), failure.container, grace)
                 current[key] = self._since.get(key, now)
                 if now - current[key] >= grace and worst is None:
@@ -160,7 +168,8 @@ class StartupFailures:
         """The time at which a failure that lasts would become fatal, or None."""
         return min((since + key[2] for key, since in self._since.items()), default=None)
 
-    def _grace(self, reason: str) -> float:
-        if reason in _AT_ONCE:
-            return 0.0
-        return self.pull_grace if reason in _PULL else self.config_grace
+    def _grace(self, failure: StartupFailure) -> float:
+        if failure.reason in _PULL:
+            return self.pull_grace
+        permanent = failure.reason in _AT_ONCE or _NO_PROGRAM.search(failure.message)
+        return 0.0 if permanent else self.config_grace

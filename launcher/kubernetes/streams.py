@@ -34,11 +34,12 @@ class LogStream:
     too long.
     """
 
-    _longest = LONGEST_LINE
-
-    def __init__(self, call: Call, answer: urllib3.BaseHTTPResponse) -> None:
+    def __init__(
+        self, call: Call, answer: urllib3.BaseHTTPResponse, longest: int = LONGEST_LINE
+    ) -> None:
         self._call = call
         self._answer = answer
+        self._longest = longest
         self._closed = False
 
     def __iter__(self) -> Iterator[str]:
@@ -100,7 +101,8 @@ class WatchStream(LogStream):
     that was cut off, is raised as `Unreachable`.
     """
 
-    _longest = _LONGEST_EVENT
+    def __init__(self, call: Call, answer: urllib3.BaseHTTPResponse) -> None:
+        super().__init__(call, answer, _LONGEST_EVENT)
 
     def __iter__(self) -> Iterator[tuple[str, Object]]:  # type: ignore[override]
         for line in self._lines():

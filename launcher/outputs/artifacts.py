@@ -12,8 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kfp_pytorch.launcher.constants import MESSAGE_VERSION, TERMINATION_MESSAGE_LIMIT
-from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.constants import (
+    MESSAGE_VERSION,
+    SCRIPT_GUIDE,
+    TERMINATION_MESSAGE_LIMIT,
+)
 from kfp_pytorch.launcher.inputs import storage
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs.kind import JobInputs
@@ -24,7 +27,16 @@ from kfp_pytorch.launcher.outputs.curves import render as render_curves
 from kfp_pytorch.launcher.outputs.report import render as render_report
 from kfp_pytorch.launcher.runtime import printing
 from kfp_pytorch.launcher.runtime.artifact import Artifact, write
+from kfp_pytorch.launcher.text import counted, cut
 from kfp_pytorch.launcher.waiting.evidence import Evidence
+
+# How a script reports what is missing.
+_CALLS = {
+    "metrics": "script.report({…}, step=…)",
+    "curves": "script.report({…}, step=…)",
+    "export": "script.export(model, …)",
+}
+_LONGEST_REASON = 500
 
 
 @dataclass(frozen=True)
@@ -41,7 +53,7 @@ class Places(NamedTuple):
     """Where what the job made lies; the component's output parameters.
 
     Attributes:
-        storage_uri: The export's folder, as KServe reads it; the job's where nothing was exported.
+        storage_uri: The export's folder, as KServe reads it; empty where nothing was exported.
     """
 
     storage_uri: str
@@ -54,18 +66,37 @@ def write_outputs(
     """Write the four artifacts of a job that succeeded.
 
     The model gets the short form of `model.json` and the samples as one JSON file, and metadata;
-    the metrics get the finite ones, as metadata and as a JSON file. What is left out is noted in
-    the evidence. Returns where the export and the job's folder are.
+    the metrics get the finite ones, as metadata and as a JSON file, and in the metadata `left_out`,
+    which says what of them is not there and why. What is missing or left out is noted in the
+    evidence, too. `outcome`: has no `exports.wrong_export`. Returns where the export and the job's
+    folder are.
     """
-    if outcome.success is None:
-        _warn_of_messages(evidence, manifest)
+    unread = "" if outcome.success else _warn_of_messages(evidence, manifest)
     success = outcome.success or Success(pod="")
     folder = inputs.folder(objects.name(manifest))
     finite = finite_metrics(success.metrics)
-    _warn_of_metrics(evidence, success, finite)
-    storage_uri = _exported(folder, success, evidence).uri
-    about = _metadata(evidence.job or manifest, success, folder, storage_uri, finite)
+    left_out = _left_out(success, finite, folder)
+    for words in left_out:
+        _warn(evidence, words)
+    if success.curves_left_out:
+        _warn(evidence, _did_not_fit(success.curves_left_out, "curve", folder))
+    _warn_of_processes(evidence, inputs, success.world_size)
+    if not unread:
+        _warn_of_missing(evidence, success)
+    about = _metadata(evidence.job or manifest, success, folder, finite)
+    storage_uri = ""
+    if success.export:
+        exported = storage.relative("export.path", success.export.path)
+        storage_uri = about["storage_uri"] = folder.under(exported).uri
+    else:
+        reason = success.no_export or unread or "training reported no export"
+        about["no_export"] = cut(printing.printable(reason), _LONGEST_REASON)
     outputs.model.metadata.update(about)
+    if not (finite or left_out):
+        left_out = [unread or "Training reported no metric that is a finite number."]
+    if left_out:
+        words = printing.printable(" ".join(left_out))
+        outputs.metrics.metadata["left_out"] = cut(words, _LONGEST_REASON)
     outputs.metrics.metadata.update(finite)
     # Without a file the KFP UI shows an error in the place of the artifact's content.
     write(outputs.metrics, json.dumps(finite, ensure_ascii=False, indent=2))
@@ -85,21 +116,25 @@ def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _warn_of_messages(evidence: Evidence, manifest: Object) -> None:
+def _warn_of_messages(evidence: Evidence, manifest: Object) -> str:
+    """Say why the result is not known; empty where the container ended well and wrote nothing."""
+    words: list[str] = []
     ends = [end for pod in evidence.pods.values() for end in pod_status.container_ends(pod)]
     main = evidence.kind.container
     trained = [end for end in ends if end.container == main and end.exit_code == 0]
     if evidence.pods and not trained:
-        _warn(evidence, f"The result of training is not known: {_why_unread(evidence, manifest)}")
-    for end in trained:
-        if end.message.strip():
-            _warn(
-                evidence,
-                f"The termination message of {end.pod} was not understood: it must be one JSON "
-                f'object with "version": {MESSAGE_VERSION}, "status" and "metrics", of at most '
-                f"{TERMINATION_MESSAGE_LIMIT:,} bytes, for a kubelet cuts off the start of a "
-                f"longer one. It begins {end.message.strip()[:40]!r}.",
-            )
+        words.append(f"The result of training is not known: {_why_unread(evidence, manifest)}")
+    words += [
+        f"The termination message of {end.pod} was not understood: it must be one JSON "
+        f'object with "version": {MESSAGE_VERSION}, "status" and "metrics", of at most '
+        f"{TERMINATION_MESSAGE_LIMIT:,} bytes, for a kubelet cuts off the start of a "
+        f"longer one. It begins {end.message.strip()[:40]!r}."
+        for end in trained
+        if end.message.strip()
+    ]
+    for each in words:
+        _warn(evidence, each)
+    return next(iter(words), "")
 
 
 def _why_unread(evidence: Evidence, manifest: Object) -> str:
@@ -109,26 +144,60 @@ def _why_unread(evidence: Evidence, manifest: Object) -> str:
     return f"its pods were gone before their end was seen. {advice}".rstrip()
 
 
-def _warn_of_metrics(evidence: Evidence, success: Success, kept: Mapping[str, float]) -> None:
+def _warn_of_processes(evidence: Evidence, inputs: JobInputs, ran: int) -> None:
+    """Say where the program ran on another number of processes than the job is for."""
+    each = int(inputs.nproc_per_node) if inputs.nproc_per_node.isdecimal() else 0
+    if ran and each and ran != inputs.num_nodes * each:
+        _warn(
+            evidence,
+            f"Training ran as {ran} process{'es' * (ran > 1)}, and the "
+            f"job is for {inputs.num_nodes} × {each}, nodes × nproc_per_node: the command says how "
+            "many start, as torchrun does by itself.",
+        )
+
+
+def _warn_of_missing(evidence: Evidence, success: Success) -> None:
+    """Say in one line what a script did not report, and how it does."""
+    parts = {
+        "metrics": success.metrics or success.no_numbers or success.left_out,
+        "curves": success.curves or success.curves_left_out,
+        "export": success.export or success.no_export,
+    }
+    missing = [name for name, reported in parts.items() if not reported]
+    if missing:
+        calls = dict.fromkeys(_CALLS[name] for name in missing)
+        _warn(
+            evidence,
+            f"Training reported no {', no '.join(missing)}. A script does so with `from "
+            f"kfp_pytorch.training import script`: {' and '.join(calls)}; {SCRIPT_GUIDE} has "
+            "examples.",
+        )
+    if success.no_export and not success.export:
+        _warn(evidence, f"Nothing was exported: {success.no_export}")
+
+
+def _left_out(success: Success, kept: Mapping[str, float], folder: Location) -> list[str]:
+    """Say of each reported metric that is not kept why it is not."""
+    words = []
+    if success.left_out:
+        words.append(_did_not_fit(success.left_out, "metric", folder))
     for name in sorted(set(success.metrics) - set(kept)):
         value, shown = success.metrics[name], name if name.isprintable() else repr(name)
         if math.isfinite(value):
-            _warn(evidence, f"Metric {name!r} is left out: that name cannot be shown.")
+            words.append(f"Metric {name!r} is left out: that name cannot be shown.")
         else:
-            _warn(evidence, f"Metric {shown} ended as {value}: training diverged.")
-    for name in success.no_numbers:
-        _warn(evidence, f"Metric {name!r} is left out: its value is no number.")
+            words.append(f"Metric {shown} is left out: it ended as {value}, not finite.")
+    words += [
+        f"Metric {name!r} is left out: its value is no number." for name in success.no_numbers
+    ]
+    return words
 
 
-def _exported(folder: Location, success: Success, evidence: Evidence) -> Location:
-    if success.export is None:
-        _warn(evidence, "Training reported no export; storage_uri is the job's folder.")
-        return folder
-    try:
-        return folder.under(storage.relative("export.path", success.export.path))
-    except InputError as error:
-        _warn(evidence, f"{error.message} storage_uri is the job's folder.")
-        return folder
+def _did_not_fit(count: int, what: str, folder: Location) -> str:
+    return (
+        f"{counted(count, what)} did not fit into the termination message; all are in "
+        f"{folder.uri}/metrics.json."
+    )
 
 
 def _short_form(success: Success) -> dict[str, Any]:
@@ -136,10 +205,9 @@ def _short_form(success: Success) -> dict[str, Any]:
 
 
 def _metadata(
-    job: Object, success: Success, folder: Location, storage_uri: str, finite: Mapping[str, float]
+    job: Object, success: Success, folder: Location, finite: Mapping[str, float]
 ) -> dict[str, Any]:
     texts = {
-        "storage_uri": storage_uri,
         "format": _short_form(success).get("format"),
         "job": objects.name(job),
         "namespace": objects.dig(job, "metadata", "namespace"),
@@ -147,7 +215,8 @@ def _metadata(
         "sha256": success.export.sha256 if success.export else "",
     }
     flat = {k: v for k, v in texts.items() if isinstance(v, str) and v and v.isprintable()}
-    return flat | {f"metric_{name}": value for name, value in finite.items()}
+    step = {} if success.checkpoint is None else {"checkpoint": success.checkpoint}
+    return flat | step | {f"metric_{name}": value for name, value in finite.items()}
 
 
 def json_safe(value: Any) -> Any:

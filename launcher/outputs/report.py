@@ -97,6 +97,7 @@ def _summary(evidence: Evidence, inputs: JobInputs, manifest: Object, outcome: O
         "GPUs a node": inputs.gpus or None,
         "Folder": inputs.folder(objects.name(manifest)).uri,
         "Resumed from": inputs.resume_from.uri if inputs.resume_from else None,
+        "Newest checkpoint": None if outcome.checkpoint is None else f"step {outcome.checkpoint}",
         "Attempt": attempt,
         "Restarts": sum(map(pod_status.restarts, evidence.pods.values())),
         "Training took": _duration(evidence),

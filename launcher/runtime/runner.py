@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from typing import Any
 
 from kfp_pytorch.launcher import text
-from kfp_pytorch.launcher.errors import StepError
+from kfp_pytorch.launcher.errors import InputError, StepError
 from kfp_pytorch.launcher.runtime import stopping
 from kfp_pytorch.launcher.runtime.printing import print_error, write_termination_message
+
+_INPUT = "--executor_input"
+# In the name of a parameter that KFP adds for a value within a text.
+_ADDED = "pipelinechannel--"
 
 
 def run_step(name: str, /, **inputs: Any) -> Any:
@@ -29,6 +34,7 @@ def run_step(name: str, /, **inputs: Any) -> Any:
         stopper.clear_target()
         stopper.check()
     try:
+        _check_unchanged(sys.argv)
         result = step.run(**inputs)
     except StepError as error:
         stopper.set_target_known()
@@ -44,6 +50,23 @@ def run_step(name: str, /, **inputs: Any) -> Any:
         raise
     stopper.check()
     return result
+
+
+def _check_unchanged(arguments: list[str]) -> None:
+    """Refuses a value with a backslash that KFP put as it is into the JSON of the step's inputs.
+
+    It arrives changed: JSON reads some as line breaks and tabs.
+    """
+    if _INPUT not in arguments:
+        return
+    given = json.loads(arguments[arguments.index(_INPUT) + 1])
+    for name, value in given.get("inputs", {}).get("parameterValues", {}).items():
+        if name.startswith(_ADDED) and isinstance(value, str) and "\\" in value:
+            raise InputError(
+                f"{name.removeprefix(_ADDED)} is {value!r}; KFP puts it as it is into the JSON of "
+                "a step's inputs, so it may have no backslash. Have a component return the list or "
+                "dict that is the whole of the input, or pass the value in a file."
+            )
 
 
 def report_failure(name: str, error: StepError) -> None:

@@ -204,7 +204,7 @@ class Stopper:
             message += f"; {self._left}"
         message = f"{message.rstrip('.')}."
         if target is not None and target.folder:
-            message += f"\nIts folder, for resume_from: {target.folder}"
+            message += f"\nIts folder, {text.for_resume(target.folder)}"
         _tell(message)
         # Last, as the main thread then ends the process.
         self._done.set()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION
+from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION, REPLACE_OTHER_ENV
 from kfp_pytorch.launcher.diagnosis.message import diagnose
+from kfp_pytorch.launcher.diagnosis.same_error import failed_twice
 from kfp_pytorch.launcher.errors import CannotObserve, JobFailed, StepError
 from kfp_pytorch.launcher.jobs.kind import JobInputs, JobKind
 from kfp_pytorch.launcher.jobs.termination_messages import Outcome, read_messages
 from kfp_pytorch.launcher.kubernetes.client import Kube, connect
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.outputs.artifacts import Artifacts, Places, write_outputs
+from kfp_pytorch.launcher.outputs.exports import wrong_export
 from kfp_pytorch.launcher.outputs.report import render
 from kfp_pytorch.launcher.runtime import stopping
 from kfp_pytorch.launcher.runtime.artifact import write
@@ -20,6 +23,7 @@ from kfp_pytorch.launcher.runtime.identity import Identity, Step, identify, own_
 from kfp_pytorch.launcher.runtime.printing import log, printable
 from kfp_pytorch.launcher.runtime.stopping import Stopper, Target, delete_by_uid
 from kfp_pytorch.launcher.steps.claims import check_claim
+from kfp_pytorch.launcher.text import for_resume
 from kfp_pytorch.launcher.waiting.adoption import other_inputs
 from kfp_pytorch.launcher.waiting.ensure import ensure
 from kfp_pytorch.launcher.waiting.evidence import Evidence
@@ -66,9 +70,9 @@ def train(
     # The run's id is a label only: the job is known, and may be deleted, before it is.
     known = identify(inputs.name, uri, suffix, "", spec)
     keep = inputs.cleanup == "never"
-    folder = inputs.folder(known.name).uri
+    folder = inputs.folder(known.name)
     target = Target(
-        kube, kind.resource, known.name, known.owns, own_pod_name(), keep, folder=folder
+        kube, kind.resource, known.name, known.owns, own_pod_name(), keep, folder=folder.uri
     )
     stopper.set_target(target)
     step = whoami(kube)
@@ -79,19 +83,23 @@ def train(
         return _build(kind, inputs, identity, _owner(step, inputs, kube), attempt)
 
     try:
-        ensured = ensure(kube, kind, build, target, stopper, limits)
-        announce(ensured, kind.title(f"{kube.namespace}/{known.name}"), folder)
+        replace_other = bool(os.environ.get(REPLACE_OTHER_ENV))
+        ensured = ensure(kube, kind, build, target, stopper, limits, replace_other=replace_other)
+        announce(ensured, kind.title(f"{kube.namespace}/{known.name}"), folder.uri)
         gatherer = Gatherer(kube, kind, ensured.job, limits)
-        gatherer.evidence.folder = folder
+        gatherer.evidence.folder = folder.uri
         gatherer.note(step.note)
         submitted = build(ensured.attempt)
         if other := other_inputs(kind, ensured.job, submitted):
             log(f"warning: {other}")
             gatherer.note(other)
-        end = Wait(kube, ensured, limits, gatherer).run()
+        repeated = _never if inputs.retry_same_error else failed_twice
+        end = Wait(kube, ensured, limits, gatherer, repeated).run()
         if end.cause:
             raise _failure(end, gatherer, inputs, outputs, submitted)
         gatherer.read_result(kube)
+        if wrong := wrong_export(_outcome(gatherer.evidence), folder, kube.namespace):
+            raise _failure(End(end.state, wrong, "export"), gatherer, inputs, outputs, submitted)
     except CannotObserve as error:
         stopper.clear_target()
         raise _left_alone(error, target) from error
@@ -104,13 +112,17 @@ def train(
     return places
 
 
+def _never(_evidence: Evidence) -> str:
+    return ""
+
+
 def _check_claims(kube: Kube, inputs: JobInputs) -> None:
     advice = (
         "Create the claim, or give the name of one that is there (`kubectl get pvc -n "
         f"{kube.namespace}`)."
     )
-    for name, place in (("output_uri", inputs.output_uri), ("resume_from", inputs.resume_from)):
-        if place and place.on_claim:
+    for name, place in inputs.places.items():
+        if place.on_claim:
             check_claim(kube, place.host, f"{name} is {place.uri!r}", advice)
 
 
@@ -134,7 +146,7 @@ def _build(
 
 def _left_alone(error: CannotObserve, target: Target) -> CannotObserve:
     job = f"{target.kind.kind} {target.kube.namespace}/{target.name}"
-    then = f"The next attempt of this step adopts it. Its folder, for resume_from: {target.folder}"
+    then = f"The next attempt of this step adopts it. Its folder, {for_resume(target.folder)}"
     if not target.uid:
         return CannotObserve(
             f"{error.message}\nWhether {job} was created is not known: look for it when the "

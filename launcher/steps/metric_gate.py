@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kfp_pytorch.launcher.constants import SCRIPT_GUIDE
 from kfp_pytorch.launcher.errors import InputError, StepError
 from kfp_pytorch.launcher.inputs import readers
 from kfp_pytorch.launcher.inputs.declaration import declare, parse
@@ -17,6 +18,7 @@ from kfp_pytorch.launcher.runtime.printing import log
 # What stands for no threshold: KFP has no default that is null, and JSON no infinity.
 NO_MINIMUM = -1e308
 NO_MAXIMUM = 1e308
+_DIVERGED = "A metric whose last value was not a finite number is left out: then training diverged."
 
 
 class MetricRefused(StepError):
@@ -76,23 +78,27 @@ def _value(metadata: Mapping[str, Any], name: str) -> float:
             "reports it must do so as a number."
         )
     there = ", ".join(f"{key} = {value:g}" for key, value in sorted(numbers.items())) or "none"
-    if not numbers:
-        raise MetricRefused(
-            f"There is no metric {name!r}; there are: none. Training reports metrics as JSON in "
-            "the file that KFP_PYTORCH_TERMINATION_LOG names, as the README shows. One whose last "
-            "value was not a finite number is left out: then training diverged."
-        )
     if name not in numbers:
-        raise MetricRefused(
-            f"There is no metric {name!r}; there {'is' if len(numbers) == 1 else 'are'}: {there}. "
-            "A metric whose last value was not a finite number is left out: then training diverged."
-        )
+        # The step that trained says what it had to leave out: first, for a list may be long.
+        left_out = str((metadata or {}).get("left_out") or "")
+        are = "is" if len(numbers) == 1 else "are"
+        words = [f"There is no metric {name!r}.", left_out, f"There {are}: {there}."]
+        words += [] if left_out else [_DIVERGED]
+        words += [] if numbers or name in left_out else [_reports(name)]
+        raise MetricRefused(" ".join(filter(None, words)))
     if not math.isfinite(numbers[name]):
         raise MetricRefused(
             f"{name} is {numbers[name]}, which passes no threshold: training diverged. The "
             f"metrics are: {there}."
         )
     return numbers[name]
+
+
+def _reports(name: str) -> str:
+    return (
+        "A script reports metrics with `from kfp_pytorch.training import script`: "
+        f"script.report({{{name!r}: …}}, step=…); {SCRIPT_GUIDE} shows it."
+    )
 
 
 def _refused(name: str, value: float, words: str, threshold: float) -> MetricRefused:

@@ -18,6 +18,7 @@ from kfp_pytorch.launcher.kubernetes.objects import Object, name
 from kfp_pytorch.launcher.runtime.printing import log
 from kfp_pytorch.launcher.runtime.stopping import Stopper, Target, delete_by_uid
 from kfp_pytorch.launcher.text import some
+from kfp_pytorch.launcher.waiting.adoption import other_inputs
 from kfp_pytorch.launcher.waiting.limits import Limits
 
 _OVER_QUOTA = "exceeded quota"
@@ -46,16 +47,19 @@ def ensure(
     target: Target,
     stopper: Stopper,
     limits: Limits,
+    *,
+    replace_other: bool = False,
 ) -> Ensured:
     """Creates the job, or adopts, replaces or refuses the one that is there.
 
     `build`: makes the job's object for an attempt, from 1. `target`: the job, as a signal would
     delete it; gets the uid as soon as it is known. `limits`: how long a deletion may take, and the
-    kind be unknown. Raises NotOurs: a job of that name has another owner. Raises JobFailed:
-    an old job is not deleted in time. Raises ApiError: the server refused the job. Raises
-    SystemExit: a signal came.
+    kind be unknown. `replace_other`: whether a job that was made from other inputs is replaced,
+    even one that runs or has succeeded; else it is adopted. Raises NotOurs: a job of that name has
+    another owner. Raises JobFailed: an old job is not deleted in time. Raises ApiError: the server
+    refused the job. Raises SystemExit: a signal came.
     """
-    return _Ensurer(kube, kind, target, stopper, limits).run(build)
+    return _Ensurer(kube, kind, target, stopper, limits, replace_other).run(build)
 
 
 def attempt_of(job: Object) -> int:
@@ -73,6 +77,7 @@ class _Ensurer:
     target: Target
     stopper: Stopper
     limits: Limits
+    replace_other: bool
     replaced: float = -math.inf
 
     def run(self, build: Callable[[int], Object]) -> Ensured:
@@ -94,11 +99,18 @@ class _Ensurer:
             state = self.kind.read_state(found)
             phase, deleting = state.phase, bool(found["metadata"].get("deletionTimestamp"))
             failed = phase is Phase.FAILED and not self._trained_before_deadline(found, state)
-            if not (deleting or failed):
+            attempt = attempt_of(found)
+            if deleting:
+                log(f"an old job {name(found)} is being deleted; waiting for its end")
+            elif failed:
+                words = state.message or state.reason or "the operator gave no reason"
+                self._delete(found, f"which failed in attempt {attempt}: {words}")
+            elif self.replace_other and other_inputs(self.kind, found, build(attempt)):
+                self._delete(found, f"which was made from other inputs, in attempt {attempt}")
+            else:
                 how = "finished" if phase is Phase.SUCCEEDED else "adopted"
-                return Ensured(found, how, attempt_of(found))
-            attempt = attempt_of(found) + 1
-            self._delete(found, deleting=deleting)
+                return Ensured(found, how, attempt)
+            attempt += 1
             self._await_absence(found)
             target.uid, self.replaced = "", time.monotonic()
 
@@ -170,13 +182,8 @@ class _Ensurer:
             ) from error
         time.sleep(min(1.0, self.limits.kind_absent / 4))
 
-    def _delete(self, job: Object, *, deleting: bool) -> None:
-        if deleting:
-            log(f"an old job {name(job)} is being deleted; waiting for its end")
-            return
-        state = self.kind.read_state(job)
-        words = state.message or state.reason or "the operator gave no reason"
-        log(f"replacing job {name(job)}, which failed in attempt {attempt_of(job)}: {words}")
+    def _delete(self, job: Object, why: str) -> None:
+        log(f"replacing job {name(job)}, {why}")
         delete_by_uid(self.kube, self.kind.resource, name(job), job["metadata"]["uid"])
 
     def _await_absence(self, job: Object) -> None:

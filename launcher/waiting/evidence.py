@@ -7,6 +7,7 @@ from datetime import datetime
 
 from kfp_pytorch.launcher.jobs.kind import JobKind
 from kfp_pytorch.launcher.kubernetes.objects import Object
+from kfp_pytorch.launcher.waiting.failed_runs import FailedRun
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Evidence:
         past_pods: Objects of pods that were replaced by a newer pod of the same name.
         events: Event objects about the job and its pods, oldest first.
         logs: The last lines of each pod's log, by pod name.
+        failed_runs: Each run of a container that trains which failed, by its pod's uid and its
+            number, oldest first.
         timeline: The changes of state, oldest first.
         folder: The URI of the job's folder.
         notes: Things that the launcher could not do, such as read logs that it may not read.
@@ -50,6 +53,7 @@ class Evidence:
     past_pods: list[Object] = field(default_factory=list)
     events: list[Object] = field(default_factory=list)
     logs: dict[str, str] = field(default_factory=dict)
+    failed_runs: dict[tuple[str, int], FailedRun] = field(default_factory=dict)
     timeline: list[TimelineEntry] = field(default_factory=list)
     folder: str = ""
     notes: list[str] = field(default_factory=list)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 
 from kfp_pytorch.launcher import text
 from kfp_pytorch.launcher.constants import EVENT, EXIT_TERMINATED, POD
@@ -27,19 +28,22 @@ from kfp_pytorch.launcher.kubernetes.pod_status import (
 )
 from kfp_pytorch.launcher.kubernetes.transport import RetryPolicy
 from kfp_pytorch.launcher.waiting.evidence import Evidence
+from kfp_pytorch.launcher.waiting.failed_runs import failed_runs
 from kfp_pytorch.launcher.waiting.followers import history
 from kfp_pytorch.launcher.waiting.limits import Limits
 from kfp_pytorch.launcher.waiting.timeline import Timeline
 
-_TAIL_LINES = 100
-_TAIL_BYTES = 16 * 1024
+# A traceback through a training framework has a hundred lines and more.
+_TAIL_LINES = 500
+_TAIL_BYTES = 64 * 1024
 # The first ranks to fail say why; of a job with hundreds, the rest only report lost peers.
 _PODS_WITH_LOGS = 8
 _READS_A_POD = 5
 _PODS_WITH_EVENTS = 5
 _MOST_EVENTS = 200
 _MOST_PAST_PODS = 50
-_DELETED_LOG = "The log of {} was deleted with the pod."
+_MOST_FAILED_RUNS = 500
+_DELETED_LOG = "The log of {} can no longer be read here: the pod was deleted."
 
 
 class Gatherer:
@@ -257,6 +261,11 @@ class Gatherer:
         fresh = [crash for crash in crashes(pod) if crash not in self._crashes]
         self._crashes.update(fresh)
         self.timeline.record_crashes(pod, fresh)
+        runs = self.evidence.failed_runs
+        for run in failed_runs(self._kind, self.evidence.job, pod):
+            runs.setdefault((run.uid, run.number), run)
+        while len(runs) > _MOST_FAILED_RUNS:
+            del runs[next(iter(runs))]
         return fresh
 
     def _read_log(self, crash: Crash) -> None:
@@ -268,7 +277,9 @@ class Gatherer:
             self.note(f"Logs could not be read: {error.message}")
             return
         except NotFound:
-            if crash.pod != self._streamed:
+            # Of a pod that was told to end, an earlier start's log says why.
+            has_log = crash.asked and crash.pod in self.evidence.logs
+            if crash.pod != self._streamed and not has_log:
                 self.note(_DELETED_LOG.format(crash.pod))
             return
         except StepError as error:
@@ -278,6 +289,9 @@ class Gatherer:
             return
         if crash.container == self._kind.container:
             self._own_logs.add((crash.pod, crash.uid))
+            runs = self.evidence.failed_runs
+            if run := runs.get((crash.uid, crash.number)):
+                runs[crash.uid, crash.number] = replace(run, log=text.settled(log)[-_TAIL_BYTES:])
         elif (crash.pod, crash.uid) in self._own_logs:
             # The log of a sidecar does not replace the log of training.
             return

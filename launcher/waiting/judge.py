@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from kfp_pytorch.launcher.jobs.state import JobState, Phase
@@ -11,6 +12,7 @@ from kfp_pytorch.launcher.kubernetes.pod_status import is_terminating, pod_phase
 from kfp_pytorch.launcher.runtime.printing import duration
 from kfp_pytorch.launcher.waiting import refused_pods
 from kfp_pytorch.launcher.waiting.clocks import RUNNING_PHASES, Clocks
+from kfp_pytorch.launcher.waiting.evidence import Evidence
 from kfp_pytorch.launcher.waiting.gather import Gatherer
 from kfp_pytorch.launcher.waiting.grace import Grace
 from kfp_pytorch.launcher.waiting.limits import Limits
@@ -30,12 +32,22 @@ class Verdict(NamedTuple):
 class Judge:
     """Counts the limits of one job and judges by them and by its pods.
 
+    `failed_twice`: says that the program failed twice in the same way, or nothing.
+
     Attributes:
         clocks: The time that counts for each limit.
     """
 
-    def __init__(self, gatherer: Gatherer, job: Object, limits: Limits, now: float) -> None:
+    def __init__(
+        self,
+        gatherer: Gatherer,
+        job: Object,
+        limits: Limits,
+        now: float,
+        failed_twice: Callable[[Evidence], str],
+    ) -> None:
         self._gatherer = gatherer
+        self._failed_twice = failed_twice
         self._limits = limits
         self._kind = gatherer.evidence.kind
         self._title = self._kind.title(name(job))
@@ -101,6 +113,8 @@ class Judge:
                 f"which is {self._kind.restart_limit_input} ({limit})",
                 "trouble",
             )
+        if repeated := self._failed_twice(evidence):
+            return Verdict(repeated, "trouble")
         refusal = self._refusals.current(evidence)
         if self._refusal_grace.exceeded([refusal] if refusal else [], now):
             return Verdict(f"{self._title} gets {self._pods_made()}: {refusal}", "trouble")

@@ -209,7 +209,7 @@ class LogFollower(threading.Thread):
             self._new_lines = NewLines()
 
     def _follow(self, idle_timeout: float) -> None:
-        self._stream = stream = self._kube.follow_log(
+        self._stream = stream = self._kube.stream_log(
             self._pod, self._container, since=self._new_lines.since, idle_timeout=idle_timeout
         )
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kfp_pytorch.launcher.errors import CannotObserve, StepError
@@ -20,6 +21,7 @@ from kfp_pytorch.launcher.runtime.printing import Progress, log
 from kfp_pytorch.launcher.waiting import refused_pods
 from kfp_pytorch.launcher.waiting.clocks import RUNNING_PHASES
 from kfp_pytorch.launcher.waiting.ensure import Ensured
+from kfp_pytorch.launcher.waiting.evidence import Evidence
 from kfp_pytorch.launcher.waiting.followers import JobFollower, PodsFollower
 from kfp_pytorch.launcher.waiting.gather import Gatherer
 from kfp_pytorch.launcher.waiting.judge import Judge
@@ -49,9 +51,16 @@ class End:
 
 
 class Wait:
-    """Waits for one job."""
+    """Waits for one job; `failed_twice` is as in Judge."""
 
-    def __init__(self, kube: Kube, ensured: Ensured, limits: Limits, gatherer: Gatherer) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        ensured: Ensured,
+        limits: Limits,
+        gatherer: Gatherer,
+        failed_twice: Callable[[Evidence], str],
+    ) -> None:
         self._kube = kube
         self._limits = limits
         self._gatherer = gatherer
@@ -65,7 +74,7 @@ class Wait:
         self._pods = PodsFollower(kube, lambda o: put(("pods", o)), limits, gatherer.labels)
         self._log = LogFollower(kube, self._kind, limits, lambda: put(("log", None)))
         self._expected = self._kind.expected_pods(ensured.job)
-        self._judge = Judge(gatherer, ensured.job, limits, time.monotonic())
+        self._judge = Judge(gatherer, ensured.job, limits, time.monotonic(), failed_twice)
         self._progress = Progress(limits.progress_interval)
         self._lost = ""
         self._error: StepError | None = None

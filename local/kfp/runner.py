@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,14 +52,22 @@ class Run:
     id: str  # the run's id, the value of `dsl.PIPELINE_JOB_ID_PLACEHOLDER`
     pipeline: str  # the pipeline's name
     arguments: dict[str, Any] = field(default_factory=dict)  # those that were given, by parameter
+    # The options of its command that it has again when it is resumed, by field of the request.
+    options: dict[str, Any] = field(default_factory=dict)
 
 
-def local_form(spec: dict[str, Any], name: str) -> dict[str, Any]:
+def local_form(
+    spec: dict[str, Any],
+    name: str,
+    kubernetes: dict[str, Any] | None = None,
+    known: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Makes the specification that kfp.local runs: every command is run by `step`.
 
     It gets the name of the run: KFP takes a pipeline with a component's name for that component.
+    `kubernetes`, `known`: see `task_settings.with_task_configs`.
     """
-    result = task_settings.with_task_configs(spec)
+    result = task_settings.with_task_configs(spec, kubernetes, known)
     own_defaults.fill_in(result)
     placeholders.fill_in(result, name, datetime.now(UTC))
     result["pipelineInfo"]["name"] = name
@@ -89,7 +97,7 @@ def run(folder: Path) -> None:
 
 
 def override_kfp(wanted: Run) -> None:
-    """Replaces six functions of kfp.local that no setting changes.
+    """Replaces seven functions of kfp.local that no setting changes.
 
     - The pipeline's resource name, a part of every URI, has the time in it; a resumed run keeps
       its own.
@@ -98,6 +106,8 @@ def override_kfp(wanted: Run) -> None:
       An argument that is too long for a process is refused with the step's name.
     - A whole number inside a list or dict becomes `3.0`; the backend writes `3`, and sorts the keys
       of a dict.
+    - A step's inputs are read as JSON after values are put into it as they are. A step whose inputs
+      that breaks or changes fails, and says over which value.
     - A step fails over an argument that is None, where the backend uses the default; see
       `own_defaults`.
     - A condition is False whenever kfp.local cannot evaluate it; see `conditions`.
@@ -112,6 +122,9 @@ def override_kfp(wanted: Run) -> None:
     subprocess_task_handler.replace_python_executable = _startable
     executor_input_utils.executor_input_to_dict = _as_the_backend_writes(
         executor_input_utils.executor_input_to_dict
+    )
+    placeholder_utils.replace_placeholders = _failing_if_unsafe(
+        placeholder_utils.replace_placeholders
     )
     executor_input_utils.construct_executor_input = own_defaults.without_nones(
         executor_input_utils.construct_executor_input
@@ -135,6 +148,25 @@ def _startable(command: list[str], _executable: str) -> list[str]:
             "Hand what is large on as an artifact, not as a parameter."
         )
     return command
+
+
+def _failing_if_unsafe(original: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    def replace_placeholders(
+        full_command: list[str], executor_input_dict: dict[str, Any], **keywords: Any
+    ) -> list[str]:
+        problem = placeholders.problem_of(
+            executor_input_dict.get("inputs", {}).get("parameterValues", {})
+        )
+        if problem and full_command[: len(_STEP)] == _STEP:
+            # A step like others, which is told and retried as they are.
+            own = [*_STEP, full_command[len(_STEP)], "--"]
+            failing = [sys.executable, "-c", "import sys; sys.exit(sys.argv[1])", problem]
+            inputs = json.dumps(executor_input_dict)
+            rest = [inputs if word == "{{$}}" else word for word in full_command[len(own) :]]
+            return [*own, *failing, *rest]
+        return original(full_command, executor_input_dict, **keywords)
+
+    return replace_placeholders
 
 
 def _as_the_backend_writes(

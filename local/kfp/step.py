@@ -27,12 +27,15 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.local import client
+from kfp_pytorch.local.kfp import commands, packages, without_gpus
+from kfp_pytorch.local.kfp.packages import PreparationError
 from kfp_pytorch.local.processes import temporary
 
 SETTING_ENV = "KFP_PYTORCH_STEP"
@@ -63,6 +66,10 @@ class Setting:
     server: str = ""  # `http://HOST:PORT`; empty when no Pod object is wanted
     token: str = field(default="", repr=False)  # the bearer token; empty when the server wants none
     services: str = ""  # the root of URL/NAMESPACE/SERVICE/PORT/PATH of a remote cluster
+    # The variables and volumes of each step's pod, by executor; see `task_settings.pod_settings`.
+    pods: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # The executors of the steps whose inputs are to ask for no GPUs; see `without_gpus`.
+    without_gpus: list[str] = field(default_factory=list)
 
 
 class Events:
@@ -90,6 +97,8 @@ class PodObject:
         readable = re.sub(r"[^a-z0-9]+", "-", f"{setting.workflow}-{step}".lower())
         self.name = f"{readable[:54].strip('-')}-{secrets.token_hex(4)}"
         self.uid = ""
+        self.uses = setting.pods.get(f"exec-{step}", {})
+        self.created: dict[str, Any] = {}
 
     def create(self, annotations: dict[str, str] | None = None) -> None:
         """Create it, pending."""
@@ -110,10 +119,23 @@ class PodObject:
             "ownerReferences": [owner],
         }
         container = {"name": "main", "image": "this-python", "command": ["python3"]}
+        container |= {key: self.uses[key] for key in ("env", "volumeMounts") if key in self.uses}
         spec = {"schedulerName": SCHEDULER, "restartPolicy": "Never", "containers": [container]}
+        spec |= {key: self.uses[key] for key in ("volumes",) if key in self.uses}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-        created = self._request("POST", client.path(constants.POD, self.setting.namespace), body)
-        self.uid = created["metadata"]["uid"]
+        url = client.path(constants.POD, self.setting.namespace)
+        self.created = self._request("POST", url, body)
+        self.uid = self.created["metadata"]["uid"]
+
+    def find(self, kind: constants.Kind, name: str) -> dict[str, Any] | None:
+        """Read an object of the pod's namespace; None if there is none."""
+        url = client.path(kind, self.setting.namespace, name)
+        try:
+            return self._request("GET", url)
+        except client.RequestRefused as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise
 
     def started(self, when: datetime) -> None:
         """Record that the program runs."""
@@ -147,7 +169,7 @@ class PodObject:
         with contextlib.suppress(OSError, client.RequestRefused):
             self._request("PATCH", url, body)
 
-    def _request(self, method: str, url: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, method: str, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         return client.request(self.setting.server, method, url, body, token=self.setting.token)
 
 
@@ -213,16 +235,24 @@ def main(arguments: list[str]) -> int:
     began = time.monotonic()
     setting = Setting(**json.loads(os.environ[SETTING_ENV]))
     command = _with_reachable_url(command, setting.services)
+    if f"exec-{step}" in setting.without_gpus:
+        command = commands.with_inputs(command, without_gpus.inputs(commands.inputs(command)))
     pod = PodObject(setting, step)
     events = Events(step, pod.name)
-    events.send("started", task=_executor_input(command).get("outputs", {}).get("outputFile", ""))
+    events.send(
+        "started",
+        task=commands.executor_input(command).get("outputs", {}).get("outputFile", ""),
+        function=commands.option(command, "--function_to_execute"),
+        inputs=commands.inputs(command),
+    )
     try:
         pod.create(_deploys(command, setting.namespace))
     except (OSError, client.RequestRefused) as error:
-        message = f"The pod of this step could not be made: {error}"
-        outcome = {"message": message, "stderr": message, "outputs": {}}
-        events.send("ended", exit=1, terminated=False, seconds=0.0, **outcome)
-        return 1
+        return _not_started(events, f"The pod of this step could not be made: {error}", began)
+    try:
+        commands.clear_outputs(command)
+    except OSError as error:
+        return _not_started(events, f"Outputs of an earlier attempt stay: {error}", began)
     log = Path(setting.folder) / "steps" / pod.name / "termination-log"
     log.parent.mkdir(parents=True)
     log.touch()
@@ -230,7 +260,13 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(
         prefix="kfp-pytorch-", dir=temporary.short_folder(), ignore_cleanup_errors=True
     ) as scratch:
-        program = Program(command, environment(pod, log) | {"TMPDIR": scratch}, events)
+        variables = environment(pod, log) | {"TMPDIR": scratch}
+        try:
+            command, variables = _prepared(pod, command, variables, events)
+        except PreparationError as error:
+            pod.ended(1, str(error), datetime.now(UTC))
+            return _not_started(events, str(error), began)
+        program = Program(command, variables, events)
         signal.signal(signal.SIGTERM, program.terminate)
         pod.started(datetime.now(UTC))
         code = _outcome(program, command)
@@ -243,15 +279,43 @@ def main(arguments: list[str]) -> int:
         seconds=round(time.monotonic() - began, 3),
         message=message,
         stderr="" if code == 0 else "\n".join(program.stderr_end),
-        outputs=_outputs(command),
+        outputs=commands.outputs(command),
     )
     return code
+
+
+def _prepared(
+    pod: PodObject, command: list[str], variables: dict[str, str], events: Events
+) -> tuple[list[str], dict[str, str]]:
+    """The command and the variables, once all that they need is there.
+
+    Raises PreparationError: an object is missing, or packages cannot be installed.
+    """
+    root = Path(pod.setting.folder).parents[1]
+    if pod.uses:
+        # Few steps need what this imports.
+        from kfp_pytorch.local.kfp import objects_used
+
+        scratch = Path(variables["TMPDIR"])
+        command, declared = objects_used.apply(pod, command, scratch, root)
+        variables = variables | declared
+    command, found = packages.installed(
+        command, root, variables, lambda text: events.send("line", text=text)
+    )
+    return command, variables | found
+
+
+def _not_started(events: Events, message: str, began: float) -> int:
+    took = round(time.monotonic() - began, 3)
+    outcome = {"message": message, "stderr": message, "outputs": {}}
+    events.send("ended", exit=1, terminated=False, seconds=took, **outcome)
+    return 1
 
 
 def _outcome(program: Program, command: list[str]) -> int:
     """Waits for the program's end; to KFP, exit code 0 without the outputs is a failure."""
     code = program.wait()
-    missing = _missing_outputs(command) if code == 0 else []
+    missing = commands.missing_outputs(command) if code == 0 else []
     if not missing:
         return code
     program.add_line(
@@ -271,81 +335,36 @@ def environment(pod: PodObject, log: Path) -> dict[str, str]:
     variables["PATH"] = os.pathsep.join([here, variables.get("PATH", os.defpath)])
     variables["PYTHONUNBUFFERED"] = "1"
     variables[constants.TERMINATION_LOG_ENV] = str(log)
+    if pod.uid and pod.setting.folder:
+        variables[constants.CLAIMS_ENV] = str(Path(pod.setting.folder).parents[1] / "claims")
     if pod.uid:
         variables[constants.KFP_POD_NAME_ENV] = pod.name
         variables[constants.KFP_POD_UID_ENV] = pod.uid
     return variables
 
 
-def _option(command: list[str], name: str) -> str:
-    return command[command.index(name) + 1] if name in command else ""
-
-
-def _executor_input(command: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(_option(command, "--executor_input") or "{}")
-    return found
-
-
 def _deploys(command: list[str], namespace: str) -> dict[str, str]:
     """The annotation of a step that deploys a model; none for other steps."""
-    if _option(command, "--function_to_execute") != "kserve_deploy":
+    if commands.option(command, "--function_to_execute") != "kserve_deploy":
         return {}
-    inputs = _executor_input(command).get("inputs", {}).get("parameterValues", {})
+    inputs = commands.inputs(command)
     where = inputs.get("namespace") or namespace
     return {DEPLOYS_ANNOTATION: f"{where}/{inputs.get('service_name', '')}"}
 
 
 def _with_reachable_url(command: list[str], services: str) -> list[str]:
     """Has a step that asks a service of a cluster elsewhere ask it through `services`."""
-    given = _executor_input(command)
-    values = given.get("inputs", {}).get("parameterValues", {})
+    values = commands.inputs(command)
     found = _SERVICE_URL.fullmatch(str(values.get("url", "")))
-    if not services or not found or _option(command, "--function_to_execute") != "kserve_predict":
+    if (
+        not services
+        or not found
+        or commands.option(command, "--function_to_execute") != "kserve_predict"
+    ):
         return command
     service, namespace, port, path = found.groups()
-    values["url"] = f"{services}/{namespace}/{service}/{port or 80}{path}"
-    result = list(command)
-    result[result.index("--executor_input") + 1] = json.dumps(given)
-    return result
-
-
-def _written(outputs: dict[str, Any]) -> dict[str, Any]:
-    """Reads the program's output file; empty if it wrote none."""
-    path = Path(outputs.get("outputFile", ""))
-    written: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    return written
-
-
-def _missing_outputs(command: list[str]) -> list[str]:
-    """Lists the output parameters without a value.
-
-    KFP's launcher fails over these, but not over an artifact without content:
-    https://github.com/kubeflow/pipelines/blob/master/backend/src/v2/component/launcher_v2.go
-    """
-    outputs = _executor_input(command).get("outputs", {})
-    given = _written(outputs).get("parameterValues", {})
-    return [
-        name
-        for name, place in outputs.get("parameters", {}).items()
-        if name not in given and not Path(place["outputFile"]).is_file()
-    ]
-
-
-def _outputs(command: list[str]) -> dict[str, Any]:
-    """Read the program's output parameters, and its artifacts with their metadata.
-
-    Artifacts that a failed program has written are among them, without metadata.
-    """
-    outputs = _executor_input(command).get("outputs", {})
-    written = _written(outputs)
-    artifacts = {
-        name: declared["artifacts"][0]
-        for name, declared in outputs.get("artifacts", {}).items()
-        if Path(declared["artifacts"][0]["uri"]).exists()
-    }
-    for name, entry in written.get("artifacts", {}).items():
-        artifacts[name] = artifacts.get(name, {}) | entry["artifacts"][0]
-    return {"parameters": written.get("parameterValues", {}), "artifacts": artifacts}
+    url = f"{services}/{namespace}/{service}/{port or 80}{path}"
+    return commands.with_inputs(command, values | {"url": url})
 
 
 def _rfc3339(when: datetime) -> str:

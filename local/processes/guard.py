@@ -174,6 +174,8 @@ class _Guard:
                     poll.unregister(self.owner)
                     if not os.read(self.owner, 512):
                         self._end(min(self.grace, ORPHAN_GRACE))
+                    # Nobody can become an owner any more.
+                    os.close(self.owner)
 
     def _milliseconds(self) -> float | None:
         return None if self.deadline is None else max(0, self.deadline - time.monotonic()) * 1000

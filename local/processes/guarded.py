@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,6 +15,8 @@ from typing import Any
 from kfp_pytorch.local.processes import guard
 
 _GUARD = str(Path(guard.__file__).resolve())
+# A guard that is stopped reads nothing.
+_DETACHED_WITHIN_MS = 10_000
 
 
 class Owner:
@@ -20,6 +24,9 @@ class Owner:
 
     def __init__(self) -> None:
         self.fd, writer = os.pipe()
+        self._hold(writer)
+
+    def _hold(self, writer: int) -> None:
         self._writer = os.fdopen(writer, "wb", buffering=0)
         os.register_at_fork(after_in_child=self._writer.close)
 
@@ -28,6 +35,50 @@ class Owner:
         with self._writer:
             self._writer.write(b".")
         os.close(self.fd)
+
+
+class SharedOwner(Owner):
+    """An owner that is a named pipe: several processes may have the writing end.
+
+    The command of its guard ends when the last of them has ended.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.unlink(missing_ok=True)
+        os.mkfifo(path, 0o600)
+        # A writing end can be opened only while there is a reading end.
+        self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self._hold(os.open(path, os.O_WRONLY))
+
+    def started(self) -> None:
+        """Leave the reading end to the guard alone, once it has inherited it."""
+        os.close(self.fd)
+
+    @classmethod
+    def joined(cls, path: Path) -> SharedOwner | None:
+        """Become one more owner; None where the command has been detached, or there is none."""
+        try:
+            writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            return None
+        owner = cls.__new__(cls)
+        owner._hold(writer)
+        return owner
+
+    def detach(self) -> None:
+        """Let the command outlive all of its owners; nobody becomes one after this."""
+        # Another owner may have detached it.
+        with self._writer, contextlib.suppress(BrokenPipeError):
+            self._writer.write(b".")
+            # The guard closes its end once it has read that.
+            closed = select.poll()
+            closed.register(self._writer, 0)
+            closed.poll(_DETACHED_WITHIN_MS)
+
+    def leave(self) -> None:
+        """Stop to be an owner."""
+        self._writer.close()
 
 
 @functools.cache

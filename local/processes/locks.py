@@ -30,6 +30,20 @@ def take(file: IO[Any], *, within: float = _MOMENT_S) -> bool:
             return True
 
 
+def share(file: IO[Any]) -> None:
+    """Locks a file together with other processes that share it; waits for one that has it alone."""
+    fcntl.flock(file, fcntl.LOCK_SH)
+
+
+def take_alone(file: IO[Any]) -> bool:
+    """Turns a shared lock into one that this process has alone; whether no other has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def is_held(path: Path) -> bool:
     """Whether any process has taken a file; no if there is none that this user can read."""
     try:

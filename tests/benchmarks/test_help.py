@@ -14,6 +14,8 @@ FIGURES = {
     "benchmarks.launcher": ("detection_p99_s", "requests_per_hour", "step_overhead_s"),
     "benchmarks.package": ("container_bytes_max", "workflow_bytes_sweep"),
     "benchmarks.parallel": ("fsdp2_mfu", "fsdp2_tokens_ratio"),
+    "benchmarks.script": ("script_import_s",),
+    "benchmarks.serving": ("v1_throughput_ratio", "v1_p99_ratio", "grpc_ratio"),
     "benchmarks.telemetry": ("telemetry_step_us",),
     "benchmarks.training": ("resnet50_ratio_amp", "telemetry_ratio", "jpeg_ratio"),
 }

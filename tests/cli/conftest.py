@@ -74,8 +74,10 @@ def quick_yaml(monkeypatch):
     monkeypatch.setattr(yaml, "SafeLoader", yaml.CSafeLoader)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def cli():
+    """Runs the command in this process, which has imported KFP."""
+
     def invoke(*arguments: object) -> Result:
         return CliRunner().invoke(main, [str(argument) for argument in arguments])
 

@@ -1,6 +1,6 @@
 """Pipelines that are quick to run."""
 
-from kfp import dsl
+from kfp import dsl, kubernetes
 
 from kfp_pytorch.components import pytorch_job
 
@@ -65,7 +65,7 @@ def telling(name: str, text: str = "😀 é"):
 
 @dsl.pipeline(name="trying")
 def trying(marker: str):
-    once(marker=marker)
+    kubernetes.use_secret_as_env(once(marker=marker), "token", {"KEY": "KEY"})
 
 
 @dsl.pipeline(name="sleeping")
@@ -75,3 +75,18 @@ def sleeping(nodes: int = 2):
         command=["python", "-c", "import time; print('asleep', flush=True); time.sleep(300)"],
         num_nodes=nodes,
     )
+
+
+@component
+def meet(mine: str, other: str):
+    import pathlib
+    import time
+
+    pathlib.Path(mine).touch()
+    while not pathlib.Path(other).exists():
+        time.sleep(0.01)
+
+
+@dsl.pipeline(name="meeting")
+def meeting(mine: str, other: str):
+    meet(mine=mine, other=other)

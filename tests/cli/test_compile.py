@@ -66,7 +66,7 @@ def test_a_constant_that_cannot_work_is_found(mine, cli, tmp_path, before, after
     result = cli("compile", f"{mine}:training", "--output", tmp_path / "out")
     assert result.exit_code == 1
     assert re.search(message, result.output)
-    assert "task pytorch-job" in result.output
+    assert "pytorch-job: " in result.output
 
 
 def test_where_one_pipeline_cannot_work_none_of_its_file_is_written(mine, cli, tmp_path):
@@ -384,12 +384,14 @@ def test_what_kfp_cannot_compile_is_told_in_a_line(tmp_path, cli):
     path = tmp_path / "gating.py"
     path.write_text("""
 from kfp import dsl
-from kfp_pytorch.components import metric_gate, pytorch_job
+
+@dsl.component(base_image="python")
+def compare(minimum: float):
+    pass
 
 @dsl.pipeline
 def gating():
-    job = pytorch_job(image="i")
-    metric_gate(metrics=job.outputs["metrics"], minimum=float("nan"))
+    compare(minimum=float("nan"))
 """)
     result = cli("compile", path, "--output", tmp_path / "out")
     assert result.exit_code == 1

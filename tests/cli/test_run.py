@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import json
 import shutil
-import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
-from harness.command import COMMAND, invoke, left_of, start, until, wait_for
+from harness.command import invoke, left_of, start, until
 
-from kfp_pytorch.cli.runs import clusters, session
+from kfp_pytorch.cli.run import _as_json
+from kfp_pytorch.cli.runs import clusters, run_folder, session
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE
 from kfp_pytorch.local import client, lifecycle
 from kfp_pytorch.local.kfp import step
@@ -25,13 +27,13 @@ PIPELINES = Path(__file__).with_name("small_pipelines.py")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def told(cli, tmp_path_factory):
     """A run of a compiled package with a cluster of its own: what it said, and its folder."""
     folder = tmp_path_factory.mktemp("told")
     package, root = folder / "a.yaml", folder / "root"
-    subprocess.run([*COMMAND, "compile", f"{PIPELINES}:telling", "--output", package], check=True)
-    ran = invoke("run", package, "--local", "-p", "name=it's ✨", root=root)
-    assert ran.returncode == 0, ran.stderr
+    assert cli("compile", f"{PIPELINES}:telling", "--output", package).exit_code == 0
+    ran = cli("run", package, "--local", "-p", "name=it's ✨", "--root", root)
+    assert ran.exit_code == 0, ran.stderr
     (run,) = (root / "runs").iterdir()
     return ran.stdout, run
 
@@ -51,7 +53,7 @@ def test_the_parameters_of_a_pipeline_are_listed_with_type_default_and_descripti
 
 def test_each_command_fits_its_line_in_the_list_of_commands(cli):
     _, _, commands = cli("--help").output.partition("Commands:\n")
-    assert commands.count("\n") == 5
+    assert commands.count("\n") == 6
     assert "..." not in commands
 
 
@@ -77,6 +79,28 @@ def test_bad_input_is_refused_before_anything_starts(cli, root, arguments, messa
     assert result.exit_code in (1, 2)
     assert message in result.output
     assert not root.exists()
+
+
+def test_a_resumed_run_has_its_options_again_but_for_those_that_are_given(cli, root, tmp_path):
+    options = {"cpu": True, "secrets": ["/gone/a.yaml"], "claims": ["c=/gone/too"]}
+    run_folder.write(root / "runs" / "r", Run("r", "id", "greeting", options=options), {})
+    resume = ("run", f"{PIPELINES}:greeting", "--local", "--resume", "--root", root)
+    ended = cli(*resume, "--claim", f"mine={tmp_path}")
+    assert ended.output.startswith("Resuming the run r.\n")
+    assert "options of the run: --cpu --secrets /gone/a.yaml\n" in ended.output
+    assert "/gone/a.yaml is not there" in ended.output
+    (tmp_path / "b.env").write_text("A=1")
+    ended = cli(*resume, "--secrets", tmp_path / "b.env")
+    assert "options of the run: --cpu --claim c=/gone/too\n" in ended.output
+    assert "--claim is 'c=/gone/too'; it takes NAME=FOLDER" in ended.output
+
+
+def test_json_has_no_endpoint_that_has_ended_with_the_runs_cluster(tmp_path):
+    ended = {"endpoint": "http://127.0.0.1:1/m"}
+    here = SimpleNamespace(root=tmp_path, kubeconfig=None)
+    elsewhere = SimpleNamespace(root=tmp_path, kubeconfig=tmp_path / "kubeconfig")
+    assert json.loads(_as_json(here, ended)) == {"endpoint": ""}
+    assert json.loads(_as_json(elsewhere, ended)) == ended
 
 
 def test_json_tells_of_a_command_that_does_not_say_where_to_run(cli):
@@ -126,27 +150,70 @@ def test_a_step_is_a_pod_of_the_runs_workflow(told):
     ]
 
 
-def test_a_run_does_not_share_a_cluster_that_ends_with_another_run(cli, root):
-    root.mkdir()
-    with (root / clusters._OWNED_FILE).open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        second = cli("run", f"{PIPELINES}:greeting", "--local", "--root", root)
-    assert second.exit_code == 1
-    assert "Another run has the cluster" in second.output
-    assert "kfp-pytorch local up" in second.output
+@pytest.mark.parametrize("folders", ["aa", pytest.param("ab", marks=pytest.mark.slow)])
+def test_two_runs_at_the_same_instant_both_end_on_one_cluster_or_on_two(
+    cli, root, tmp_path, folders
+):
+    roots = [root.with_name(folder) for folder in folders]
+    run = ("run", f"{PIPELINES}:meeting", "--local")
+    one, other = (
+        ("-p", f"mine={tmp_path}/{a}", "-p", f"other={tmp_path}/{b}") for a, b in ("12", "21")
+    )
+    process = start(*run, *one, root=roots[0])
+    ended = cli(*run, *other, "--root", roots[1])
+    _, stderr = process.communicate()
+    assert (ended.exit_code, process.returncode) == (0, 0), ended.stderr + stderr
+    assert [lifecycle.status(where) for where in roots] == [None, None]
 
 
-@pytest.mark.slow
-def test_of_two_runs_at_the_same_instant_one_is_told_of_the_other(root):
-    both = [start("run", f"{PIPELINES}:sleeping", "--local", "--json", root=root) for _ in range(2)]
-    until(lambda: any(each.poll() is not None for each in both))
-    other, one = sorted(both, key=lambda each: each.poll() is None)
-    assert "Another run has the cluster" in other.communicate()[1]
-    assert other.returncode == 1
-    wait_for(one, "asleep")
-    one.terminate()
-    one.communicate()
-    assert one.returncode == 128 + signal.SIGTERM
+# A run as far as its cluster goes.
+USES_A_CLUSTER = """
+import pathlib, sys
+from kfp_pytorch.cli.run import _as_json
+from kfp_pytorch.cli.runs import clusters
+with clusters.cluster(pathlib.Path(sys.argv[1]), None, "r", keep=False) as target:
+    print(target.server, flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def killed_later(root):
+    """Another run in a process of its own; gives the address of its cluster."""
+    command = [sys.executable, "-c", USES_A_CLUSTER, root]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        yield process.stdout.readline().strip()
+        process.kill()
+
+
+def test_a_cluster_that_a_killed_run_started_ends_with_the_run_that_joined_it(root):
+    with contextlib.ExitStack() as joined:
+        with killed_later(root) as server:
+            target = joined.enter_context(clusters.cluster(root, None, "r", keep=False))
+            assert target.server == server
+        assert target.request("GET", "/api/v1/namespaces")["items"]
+    assert lifecycle.status(root) is None
+
+
+def test_a_cluster_outlives_the_run_that_started_it_until_the_last_is_killed(root):
+    with contextlib.ExitStack() as first:
+        target = first.enter_context(clusters.cluster(root, None, "r", keep=False))
+        with killed_later(root) as server:
+            assert target.server == server
+            first.close()
+            assert lifecycle.status(root).url == server
+    until(lambda: not lifecycle.is_locked(root))
+
+
+def test_a_cluster_that_one_of_its_runs_keeps_outlives_them_all(root):
+    with clusters.cluster(root, None, "first", keep=False) as target:
+        with clusters.cluster(root, None, "second", keep=True):
+            pass
+        with clusters.cluster(root, None, "third", keep=False):
+            pass
+        assert lifecycle.status(root).url == target.server
+    assert lifecycle.status(root).url == target.server
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -59,7 +59,7 @@ def test_help_shows_the_docstring_wrapped(name):
     assert max(map(len, shown.splitlines())) <= 100
 
 
-def test_a_component_describes_each_argument_in_one_sentence():
+def test_a_component_describes_each_argument_in_one_sentence_and_no_result():
     def serve():
         """Serves.
 
@@ -67,6 +67,9 @@ def test_a_component_describes_each_argument_in_one_sentence():
             namespace: Its namespace; empty for the step's own.
             model: The model, such as v1.5. It is where its URI says.
             url: A URL.
+
+        Returns:
+            served: Where.
         """
 
     assert shortened(serve).__doc__.splitlines()[3:] == [

@@ -32,6 +32,12 @@ def test_the_committed_component_is_the_generated_one(interface: Interface) -> N
 
 
 @each_component
+def test_the_committed_stub_is_the_generated_one(interface: Interface) -> None:
+    committed = generate.FOLDER / interface.name / "component.pyi"
+    assert committed.read_text() == generate.stub_source(interface), "run `make components`"
+
+
+@each_component
 def test_the_readme_has_the_generated_tables(interface: Interface) -> None:
     readme = (generate.FOLDER / interface.name / "README.md").read_text()
     assert readme == generate.readme_with_tables(interface, readme), "run `make components`"
@@ -44,7 +50,7 @@ def test_the_signature_has_every_input_with_its_default(interface: Interface) ->
     declared = {
         name: item.default
         for name, item in inputs_of(interface.declaration).items()
-        if name != "task_config"
+        if name not in ("task_config", "dataset_names")
     }
     shown = {
         name: None if parameter.default is inspect.Parameter.empty else parameter.default
@@ -52,7 +58,17 @@ def test_the_signature_has_every_input_with_its_default(interface: Interface) ->
         if name not in interface.input_artifacts
     }
     assert shown == declared
-    assert set(parameters) - set(shown) == set(interface.input_artifacts)
+    artifacts = set(interface.input_artifacts) - {"dataset_2", "dataset_3", "dataset_4"}
+    assert set(parameters) - set(shown) == artifacts
+
+
+@each_component
+def test_every_input_and_output_has_a_documentation(interface: Interface) -> None:
+    made = {**interface.input_artifacts, **interface.output_artifacts, **interface.outputs}
+    docs = interface.inputs | {name: doc for name, (_, doc) in made.items()}
+    assert [name for name, doc in docs.items() if not doc.endswith(".")] == []
+    inputs = component(interface).component_spec.inputs
+    assert [name for name, of in inputs.items() if not of.description] == []
 
 
 @each_component
@@ -68,6 +84,7 @@ def test_help_shows_arguments_defaults_and_documentation() -> None:
     assert "How many pods train, the first one included." in shown
     assert "storage_uri: The URI of the exported model" in shown
     assert "task_config: " not in shown
+    assert "dataset_" not in shown
     assert "LauncherComponent in module" in shown
     assert inspect.signature(components.kserve_deploy).parameters["model"].annotation is Model
 

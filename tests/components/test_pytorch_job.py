@@ -1,9 +1,10 @@
 import inspect
 from typing import Any
 
-from kfp import compiler, dsl
+from kfp import compiler, components, dsl
 
 from kfp_pytorch.components.pytorch_job import pytorch_job
+from kfp_pytorch.launcher.inputs.datasets import SLOTS
 from kfp_pytorch.launcher.inputs.declaration import inputs_of
 from kfp_pytorch.launcher.jobs.pytorchjob import inputs
 
@@ -29,9 +30,8 @@ def one_job(image: str = "train:1"):
 
 def test_every_input_is_one_that_the_launcher_reads_and_the_other_way_round() -> None:
     parameters = set(inspect.signature(pytorch_job.python_func).parameters)
-    assert parameters - {"model", "metrics", "curves", "report"} == set(
-        inputs_of(inputs.PyTorchJobInputs)
-    )
+    artifacts = {"model", "metrics", "curves", "report", *SLOTS}
+    assert parameters - artifacts == set(inputs_of(inputs.PyTorchJobInputs))
 
 
 def test_every_input_but_the_image_has_a_default_that_is_not_null(tmp_path: Any) -> None:
@@ -42,12 +42,13 @@ def test_every_input_but_the_image_has_a_default_that_is_not_null(tmp_path: Any)
     assert all(p.get("defaultValue", "") is not None for p in parameters.values())
 
 
-def test_every_input_and_output_is_described(tmp_path: Any) -> None:
+def test_every_input_is_described_and_no_output_for_that_is_kept_nine_times(tmp_path: Any) -> None:
     component = component_spec(compiled(tmp_path, one_job))
-    for part in ("inputDefinitions", "outputDefinitions"):
-        for kind in component[part].values():
-            for name, definition in kind.items():
-                assert len(definition.get("description", "")) > 10, name
+    for kind in component["inputDefinitions"].values():
+        for name, definition in kind.items():
+            assert len(definition.get("description", "")) > 10, name
+    outputs = [*component["outputDefinitions"].values()]
+    assert not any("description" in each for kind in outputs for each in kind.values())
 
 
 def test_the_outputs_are_the_four_artifacts_and_two_places(tmp_path: Any) -> None:
@@ -83,6 +84,14 @@ def test_the_task_settings_go_to_the_job_and_the_step_itself_asks_for_no_gpu(tmp
         "KUBERNETES_NODE_SELECTOR": False,
         "KUBERNETES_VOLUMES": False,
     }
+
+
+def test_compiled_alone_it_runs_without_data_and_as_a_component_takes_them(tmp_path: Any) -> None:
+    spec = compiled(tmp_path, pytorch_job)
+    assert "artifacts" not in spec["root"]["inputDefinitions"]
+    assert "artifacts" not in spec["root"]["dag"]["tasks"]["pytorch-job"]["inputs"]
+    loaded = components.load_component_from_file(str(tmp_path / "p.yaml"))
+    assert set(SLOTS) < set(loaded.component_spec.inputs)
 
 
 def test_a_job_is_never_taken_from_the_cache(tmp_path: Any) -> None:

@@ -32,14 +32,9 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return next(yaml.safe_load_all(path.read_text()))
 
 
-def test_nothing_is_null_and_everything_is_described(spec: dict[str, Any]) -> None:
+def test_no_default_is_null(spec: dict[str, Any]) -> None:
     for name in ("comp-metric-gate", "comp-tensorboard"):
         component = spec["components"][name]
-        for part in ("inputDefinitions", "outputDefinitions"):
-            for kind in component[part].values():
-                for key, definition in kind.items():
-                    if key != "metrics":
-                        assert len(definition["description"]) > 10, key
         for definition in component["inputDefinitions"]["parameters"].values():
             assert definition["defaultValue"] is not None
 

@@ -2,7 +2,7 @@
 
 from kfp import dsl
 
-from kfp_pytorch.components import metric_gate, pytorch_job
+from kfp_pytorch.components import kserve_deploy, metric_gate, pytorch_job
 
 IMAGE = "python:3.12-slim"
 
@@ -50,6 +50,17 @@ def raising():
         name="raising", image=IMAGE, command=["python", "-c", RAISE], restart_policy="Never"
     )
     metric_gate(metrics=job.outputs["metrics"], minimum=0.5)
+
+
+@dsl.pipeline(name="raising-again")
+def raising_again():
+    pytorch_job(name="raising-again", image=IMAGE, command=["python", "-c", RAISE])
+
+
+@dsl.pipeline(name="silent")
+def silent():
+    job = pytorch_job(name="silent", image=IMAGE, command=["python", "-c", "print('done')"])
+    kserve_deploy(model=job.outputs["model"], service_name="silent")
 
 
 @dsl.pipeline(name="retried")

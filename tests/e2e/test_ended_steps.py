@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -96,8 +97,8 @@ def test_a_failed_step_leaves_its_words_and_none_of_its_artifacts(where, cluster
     assert "ValueError: the script's own words" in last
     assert "ValueError: the script's own words" in failed.message
     # The step asks for the job's deletion and ends; that takes its time.
-    until(lambda: objects(cluster, PYTORCHJOB, "raising-") == [])
-    until(lambda: objects(cluster, POD, "raising-") == [])
+    (job,) = re.findall(r"created PyTorchJob default/(\S+)", failed.log)
+    until(lambda: objects(cluster, PYTORCHJOB, job) == objects(cluster, POD, job) == [])
 
 
 def delete(cluster, job):

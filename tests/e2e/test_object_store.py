@@ -116,6 +116,32 @@ def test_another_job_starts_from_a_folder_in_the_bucket_and_leaves_it(
     assert checkpoint
 
 
+ADD = """
+import fsspec
+from kfp_pytorch.training import script
+with fsspec.open(script.dataset()) as file:
+    script.report({"rows": len(file.read().splitlines())})
+"""
+
+
+def test_a_job_reads_a_data_set_in_the_bucket_with_its_own_secret(package, where, secrets, s3):
+    s3.files.pipe(f"{BUCKET}/data/rows.txt", b"1\n2\n3\n")
+    data = {
+        "uri": f"minio://mlpipeline/{where.setting.run_id}/data",
+        "type": {"schemaTitle": "system.Dataset"},
+        "metadata": {"storage_uri": f"s3://{BUCKET}/data/rows.txt"},
+    }
+    given = {
+        "image": "read",
+        "command": ["python", "-c", ADD],
+        "output_uri": f"s3://{BUCKET}/read",
+        "output_secret": "models-s3",
+    }
+    ended = Try(drive(package, "pytorch-job", where, given, {"dataset": data}), where).wait()
+    assert ended.code == 0, ended.log
+    assert ended.artifacts["metrics"]["metadata"]["rows"] == 3
+
+
 def test_keys_that_the_bucket_refuses_fail_the_step_with_the_place_and_no_job(
     package, where, secrets, cluster
 ):

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import kfp_pytorch
+from kfp_pytorch.cli.packages import checks
 from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.launcher.constants import IMAGE_TAG
 
@@ -65,6 +66,18 @@ def test_the_pipeline_of_ones_own_compiles(tmp_path: Path) -> None:
     assert packages.find_one(f"{pipeline}:my_training").name == "my_training"
 
 
+def test_the_pipeline_with_data_compiles(tmp_path: Path) -> None:
+    (pipeline,) = shown("Data", "components/pytorch_job/README.md")
+    (tmp_path / "data.py").write_text(pipeline)
+    package = packages.find_one(f"{tmp_path / 'data.py'}:train_on_data")
+    checks.check(package)
+
+
+def test_the_script_of_ones_own_is_that_of_the_docs(tmp_path: Path) -> None:
+    _, script = own(tmp_path)
+    assert script.read_text() == (ROOT / "docs" / "scripts" / "reporting" / "ddp.py").read_text()
+
+
 @pytest.mark.slow
 def test_the_pipeline_of_ones_own_runs_with_its_script(
     cluster, training_image: str, tmp_path: Path
@@ -78,7 +91,8 @@ def test_the_pipeline_of_ones_own_runs_with_its_script(
         output_uri="pvc://kfp-pytorch",
     )
     assert ran.code == 0, ran.stderr
-    assert ran.summary["metrics"] == {"accuracy": 0.93}
+    assert ran.summary["metrics"]["accuracy"] >= 0.9
+    assert ran.summary["model"]["storage_uri"].endswith("/export")
 
 
 @pytest.mark.slow

@@ -11,7 +11,9 @@ import pytest
 
 from kfp_pytorch.launcher.constants import MANAGED_BY_LABEL, PYTORCHJOB
 
-TERMINATION_FIELDS = {"version", "status", "metrics", "world_size", "export", "curves", "samples"}
+TERMINATION_FIELDS = {
+    *("version", "status", "metrics", "world_size", "checkpoint", "export", "curves", "samples"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,13 @@ def test_every_step_succeeds_in_order(trained):
     names = ["tensorboard", "pytorch-job", "metric-gate", "kserve-deploy", "kserve-predict"]
     assert [step["name"] for step in trained.summary["steps"]] == names
     assert {trained.step(name) for name in names[:-1]} == {"succeeded"}
+
+
+@pytest.mark.local_cluster
+def test_the_end_of_the_run_fits_a_screen(cluster, trained):
+    end = trained.stderr[trained.stderr.rindex("train-and-serve succeeded in ") :]
+    lines = end.rstrip().replace(str(cluster.root), "~/.kfp-pytorch").split("\n")
+    assert sum(max(1, -(-len(line) // 80)) for line in lines) <= 24
 
 
 def test_held_out_images_are_recognised(trained):

@@ -60,7 +60,8 @@ def test_a_program_and_a_pod_that_sigterm_ended_have_the_same_advice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "names"), [("waiting", start_causes._WAITING), ("end", causes._GONE + causes._LIMITS)]
+    ("table", "names"),
+    [("waiting", start_causes._WAITING), ("end", causes._FIRST + causes._LIMITS)],
 )
 def test_each_name_that_the_causes_know_has_advice(table: str, names: Iterable[str]) -> None:
     assert [name for name in names if not patterns.advice(table, name)] == []

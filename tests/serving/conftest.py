@@ -17,6 +17,9 @@ import torch
 import urllib3
 from harness.ports import free_port
 
+from kfp_pytorch.serving.predictor import Answers, Predictor
+from kfp_pytorch.serving.protocol import v1
+
 CLASSES = ["zero", "one", "two", "three"]
 
 
@@ -68,14 +71,28 @@ def write_export(
     return folder
 
 
-@pytest.fixture(name="write_export")
+@pytest.fixture(name="write_export", scope="session")
 def _write_export() -> Callable[..., Path]:
     return write_export
+
+
+@pytest.fixture(name="answer_v1")
+def _answer_v1() -> Callable[..., dict[str, Any]]:
+    return answer_v1
 
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_export(tmp_path_factory.mktemp("model") / "export")
+
+
+def answer_v1(served: Predictor, payload: Any) -> dict[str, Any]:
+    """What a model answers to the body of a V1 request, without a server."""
+    query = v1.read(json.dumps(payload).encode(), served.export)
+    (answers,) = served.answer(query.parts, query.top)
+    if isinstance(answers, Answers):
+        return json.loads(v1.write(answers, served.export, query))
+    raise answers
 
 
 @dataclass
@@ -85,6 +102,7 @@ class Server:
     process: subprocess.Popen[str]
     port: int
     http: urllib3.HTTPConnectionPool
+    grpc_port: int = 0
 
     def post(self, path: str, body: Any, **headers: str) -> urllib3.BaseHTTPResponse:
         data = body if isinstance(body, bytes | str) else json.dumps(body)
@@ -141,7 +159,9 @@ def started() -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture(scope="session")
 def server(exported: Path) -> Iterator[Server]:
-    running = start(exported, "--max_body_mib", "1")
+    port = str(free_port())
+    running = start(exported, "--max_body_mib", "1", "--grpc_port", port)
+    running.grpc_port = int(port)
     try:
         running.wait_ready()
         yield running

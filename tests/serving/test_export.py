@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from kfp_pytorch.serving import export, predictor, tensors
+from kfp_pytorch.serving import export, predictor
+from kfp_pytorch.serving.errors import BadRequest
 from kfp_pytorch.serving.export import ExportError
 
 
@@ -31,16 +32,18 @@ def change(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def test_an_export_answers_with_class_label_and_score(exported: Path) -> None:
+def test_an_export_answers_with_class_label_and_score(
+    exported: Path, answer_v1: Callable[..., Any]
+) -> None:
     loaded = predictor.Predictor(export.load(exported))
     loaded.warm_up()
-    answers = loaded.answer_v1({"instances": [image_of(3), image_of(1)]})["predictions"]
+    answers = answer_v1(loaded, {"instances": [image_of(3), image_of(1)]})["predictions"]
     assert [(a["class"], a["label"]) for a in answers] == [(3, "three"), (1, "one")]
     assert all(0.99 < a["score"] < 1 for a in answers)
 
 
 def test_a_score_is_a_number_however_large_the_models_output_is(
-    tmp_path: Path, write_export: Callable[..., Path]
+    tmp_path: Path, write_export: Callable[..., Path], answer_v1: Callable[..., Any]
 ) -> None:
     class Doubles(torch.nn.Module):
         def forward(self, image: torch.Tensor) -> torch.Tensor:
@@ -48,30 +51,33 @@ def test_a_score_is_a_number_however_large_the_models_output_is(
 
     outputs = [{"name": "logits", "shape": [-1, 4], "datatype": "FP64"}]
     served = predictor.Predictor(export.load(write_export(tmp_path, Doubles(), outputs=outputs)))
-    answer = served.answer_v1({"instances": [[[[1.0, 2, 3, 4]] * 4]]})
+    answer = answer_v1(served, {"instances": [[[[1.0, 2, 3, 4]] * 4]]})
     assert answer == {"predictions": [{"class": 3, "label": "three", "score": 1.0}]}
 
 
 def test_a_model_without_classes_answers_with_its_output(
-    write_export: Callable[..., Path], tmp_path: Path
+    write_export: Callable[..., Path], tmp_path: Path, answer_v1: Callable[..., Any]
 ) -> None:
     loaded = predictor.Predictor(export.load(write_export(tmp_path, classes=[])))
-    assert loaded.answer_v1({"instances": [image_of(2)]}) == {"predictions": [[0, 0, 10, 0]]}
+    assert answer_v1(loaded, {"instances": [image_of(2)]}) == {"predictions": [[0, 0, 10, 0]]}
 
 
-def test_a_label_that_is_not_utf8_is_answered_with_what_can_be_sent(copied: Path) -> None:
+def test_a_label_that_is_not_utf8_is_answered_with_what_can_be_sent(
+    copied: Path, answer_v1: Callable[..., Any]
+) -> None:
     change(copied, classes=["caf\udce9", "one", "two", "three"])
     loaded = predictor.Predictor(export.load(copied))
-    (answer,) = loaded.answer_v1({"instances": [image_of(0)]})["predictions"]
+    (answer,) = answer_v1(loaded, {"instances": [image_of(0)]})["predictions"]
     assert answer["label"].encode() == rb"caf\udce9"
 
 
 def test_more_rows_than_go_through_the_model_at_once_keep_their_order(exported: Path) -> None:
     loaded = predictor.Predictor(export.load(exported))
-    quarters = [i % 4 for i in range(3 * predictor.CHUNK + 1)]
-    answers = loaded.answer(np.array([image_of(q) for q in quarters], dtype=np.float32))
+    quarters = [i % 4 for i in range(3 * predictor.MAX_BATCH + 1)]
+    (answers,) = loaded.answer([np.array([image_of(q) for q in quarters], dtype=np.float32)])
+    assert isinstance(answers, predictor.Answers)
     assert answers.classes is not None
-    assert answers.classes.tolist() == quarters
+    assert answers.classes[:, 0].tolist() == quarters
 
 
 def test_one_nested_directory_is_found(exported: Path) -> None:
@@ -246,7 +252,7 @@ class ScoresTokens(torch.nn.Module):
 
 @pytest.mark.parametrize("token", [10, -1])
 def test_a_token_that_the_model_has_no_row_for_is_the_clients_fault(
-    write_export: Callable[..., Path], tmp_path: Path, token: int
+    write_export: Callable[..., Path], tmp_path: Path, token: int, answer_v1: Callable[..., Any]
 ) -> None:
     folder = write_export(
         tmp_path,
@@ -256,13 +262,13 @@ def test_a_token_that_the_model_has_no_row_for_is_the_clients_fault(
         preprocessing={"values": [0, 9]},
     )
     loaded = predictor.Predictor(export.load(folder))
-    assert len(loaded.answer_v1({"instances": [[1, 2, 9]]})["predictions"]) == 1
-    with pytest.raises(tensors.BadRequest, match=r"does not take this input: .*'values': \[0, 9\]"):
-        loaded.answer_v1({"instances": [[1, 2, token]]})
+    assert len(answer_v1(loaded, {"instances": [[1, 2, 9]]})["predictions"]) == 1
+    with pytest.raises(BadRequest, match=r"does not take this input: .*'values': \[0, 9\]"):
+        answer_v1(loaded, {"instances": [[1, 2, token]]})
 
 
 def test_a_model_whose_longest_text_is_short_is_served(
-    write_export: Callable[..., Path], tmp_path: Path
+    write_export: Callable[..., Path], tmp_path: Path, answer_v1: Callable[..., Any]
 ) -> None:
     lengths = {1: torch.export.Dim("length", min=1, max=16)}
     folder = write_export(
@@ -275,9 +281,9 @@ def test_a_model_whose_longest_text_is_short_is_served(
     )
     loaded = predictor.Predictor(export.load(folder))
     loaded.warm_up()
-    assert len(loaded.answer_v1({"instances": [[1] * 16]})["predictions"]) == 1
-    with pytest.raises(tensors.BadRequest, match=r"does not take this input: .*'longest': 16"):
-        loaded.answer_v1({"instances": [[1] * 17]})
+    assert len(answer_v1(loaded, {"instances": [[1] * 16]})["predictions"]) == 1
+    with pytest.raises(BadRequest, match=r"does not take this input: .*'longest': 16"):
+        answer_v1(loaded, {"instances": [[1] * 17]})
 
 
 def test_a_program_that_gives_nan_is_not_served(

@@ -95,7 +95,8 @@ def start_ranks(tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
     """Starts the ranks of a job: `start_ranks(2, "--epochs=3", name="first")`.
 
     `prepare` is a file of `programs` that each rank runs before it trains. `apart`: each is on a
-    node of its own, and not all on one.
+    node of its own, and not all on one. `program`: what each process runs, by default a rank of our
+    trainer; `environ`: further variables.
     """
     started: list[Ranks] = []
     stores: list[TCPStore] = []
@@ -106,6 +107,8 @@ def start_ranks(tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
         name: str = "ranks",
         prepare: str = "",
         apart: bool = False,
+        program: Path = RANK_PROCESS,
+        environ: dict[str, str] | None = None,
         **each: list[str],
     ) -> Ranks:
         folder = tmp_path / name
@@ -119,13 +122,14 @@ def start_ranks(tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
             (folder / f"outcome-{node}").mkdir(parents=True, exist_ok=True)
             names = {
                 "arguments": [*arguments, *each.get(f"rank{rank}", [])],
-                "environ": agents_environ(folder, rank, size, store.port, node, local_rank),
+                "environ": {
+                    **agents_environ(folder, rank, size, store.port, node, local_rank),
+                    **(environ or {}),
+                },
                 "output": str(folder / f"{rank}.out"),
                 "prepare": str(PROGRAMS / prepare) if prepare else "",
             }
-            process = FORKS.Process(
-                target=runpy.run_path, args=(str(RANK_PROCESS), names, "__main__")
-            )
+            process = FORKS.Process(target=runpy.run_path, args=(str(program), names, "__main__"))
             process.start()
             ranks.processes.append(process)
         return ranks

@@ -2,6 +2,8 @@
 
     checkpoints/step-00000026/__0_0.distcp   what rank 0 wrote of the tensors; one such file a rank
     checkpoints/step-00000026/.metadata      which tensor is where
+    checkpoints/step-00000026/state.pt       of a script: all of the state that is not sharded
+    checkpoints/step-00000026/files/     of a script: what another library saved, as it is
     checkpoints/step-00000026/meta.json      written last: what is kept beside the tensors, and the
                                              size and sha256 of each file
     checkpoints/latest                       the newest one's name, written after that
@@ -12,7 +14,7 @@ A folder with no `meta.json` is incomplete.
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import logging
 import re
@@ -23,7 +25,7 @@ from typing import Any
 
 from kfp_pytorch.training.errors import CheckpointError, StorageError
 from kfp_pytorch.training.storage import job_folder
-from kfp_pytorch.training.storage.job_folder import Folder, LocalFolder
+from kfp_pytorch.training.storage.job_folder import Folder, LocalFolder, open_folder, sha256
 
 LOG = logging.getLogger("kfp_pytorch.training")
 FORMAT = "kfp-pytorch-checkpoint"
@@ -32,10 +34,11 @@ FOLDER = "checkpoints"
 LATEST = "latest"
 BEST = "best"
 META = "meta.json"
+FILES = "files"
 _PREFIX = "step-"
 _NAME = re.compile(_PREFIX + r"\d+", re.ASCII)
 # The files of an incomplete checkpoint.
-_INCOMPLETE = re.compile(r"__\d+_\d+\.distcp|\..*")
+_INCOMPLETE = re.compile(r"__\d+_\d+\.distcp|state\.pt|files|\..*")
 _HASHED_AT_ONCE = 8
 
 
@@ -87,14 +90,36 @@ def is_complete(folder: Folder, step: int) -> bool:
     return META in folder.names(path_of(step))
 
 
+def newest_step(folder: Folder) -> int | None:
+    """The step of the newest complete checkpoint, without a look at its content; or None."""
+    names = _complete_names(folder)
+    return _step(names[-1]) if names else None
+
+
+def known_step(uri: str) -> dict[str, int | None]:
+    """The newest complete checkpoint of a job's folder, for a `failure_message`.
+
+    Empty where it is not known: an object store, which may be what failed, is not asked.
+    """
+    with contextlib.suppress(StorageError):
+        folder = open_folder(uri)
+        if isinstance(folder, LocalFolder):
+            return {"checkpoint": newest_step(folder)}
+    return {}
+
+
+def discard(folder: Folder, step: int) -> None:
+    """Deletes the checkpoint of a step, if there is one; half of it does not count as complete."""
+    _delete(folder, Path(path_of(step)).name)
+
+
 def prune(folder: Folder, keep: int, losses: dict[int, float] | None = None) -> None:
     """Deletes all but the newest checkpoints and the best, and incomplete ones.
 
     Those after the newest complete one are kept: a rank may be writing the last step now. `losses`:
     the loss on held-out samples, by step. `best` names the complete checkpoint with the lowest.
     """
-    names = _step_names(folder)
-    complete_names = [name for name in names if META in folder.names(f"{FOLDER}/{name}")]
+    names, complete_names = _step_names(folder), _complete_names(folder)
     evaluated = {
         name: losses[_step(name)] for name in complete_names if losses and _step(name) in losses
     }
@@ -148,7 +173,7 @@ def newest(folder: Folder, must_match: dict[str, Any]) -> Checkpoint | None:
     if problems:
         raise CheckpointError(
             f"none of the checkpoints in {folder.uri}/{FOLDER} can be read ({'; '.join(problems)});"
-            " to delete them and start again, pass --resume never"
+            " to start again, delete that folder, or pass --resume never to our own trainer"
         )
     return None
 
@@ -172,6 +197,10 @@ class _UnreadableError(Exception):
 def _step_names(folder: Folder) -> list[str]:
     """The checkpoints' names, oldest first."""
     return sorted(filter(_NAME.fullmatch, folder.names(FOLDER)), key=_step)
+
+
+def _complete_names(folder: Folder) -> list[str]:
+    return [name for name in _step_names(folder) if META in folder.names(f"{FOLDER}/{name}")]
 
 
 def _step(name: str) -> int:
@@ -275,11 +304,6 @@ def _raise_if_remote(folder: Folder, error: Exception) -> None:
 
 def _check_digests(expected: dict[Path, str]) -> None:
     with ThreadPoolExecutor(_HASHED_AT_ONCE) as threads:
-        for path, found in zip(expected, threads.map(_digest, expected), strict=True):
+        for path, found in zip(expected, threads.map(sha256, expected), strict=True):
             if found != expected[path]:
                 raise _UnreadableError(f"{path.name} is not what was written: its sha256 differs")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -16,7 +16,8 @@ from kfp_pytorch.training.checkpoint.index import read_index
 from kfp_pytorch.training.checkpoint.tensor_files import Tensors
 from kfp_pytorch.training.errors import CheckpointError, some
 from kfp_pytorch.training.parallel.process_group import World, gather
-from kfp_pytorch.training.telemetry.metrics import History, LossMeter, Progress
+from kfp_pytorch.training.telemetry.curves import History
+from kfp_pytorch.training.telemetry.metrics import LossMeter, Progress
 
 # Optimizer state by the weights' names, not their numbers, so that another plan can load it.
 _BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)

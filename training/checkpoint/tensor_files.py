@@ -79,7 +79,7 @@ def write(
             storage_writer=writer,
             planner=planner or Planner(),
             process_group=group,
-            no_dist=group is None,
+            **_alone(group),
         )
 
 
@@ -100,8 +100,13 @@ def read(
             storage_reader=reader,
             planner=DefaultLoadPlanner(),
             process_group=group,
-            no_dist=group is None,
+            **_alone(group),
         )
+
+
+def _alone(group: dist.ProcessGroup | None) -> dict[str, Any]:
+    """What torch is told for one process alone; releases before 2.7 take no such option."""
+    return {} if group is not None else {"no_dist": True}
 
 
 class Planner(DefaultSavePlanner):

@@ -1,20 +1,7 @@
-"""The export: a program that serves without the class of the model.
-
-- `export/model.pt2`: the program. Raw images in, logits out, any batch size.
-- `export/samples.json`: held-out images with the program's predictions.
-- `export/model.json`: the description of both; written last.
-"""
+"""The export of an image classifier: raw images in, logits out, any batch size."""
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
-import logging
-import platform
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,18 +9,11 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.nn import functional
 
-from kfp_pytorch import __version__
-from kfp_pytorch.launcher.constants import MODEL_FORMAT, MODEL_VERSION
 from kfp_pytorch.training.data.datasets import ImageSpec, Samples
+from kfp_pytorch.training.export import description, publish
 from kfp_pytorch.training.image.export_preprocessing import AnySize
-from kfp_pytorch.training.storage import job_folder
 from kfp_pytorch.training.storage.job_folder import Folder
 
-LOG = logging.getLogger("kfp_pytorch.training")
-FOLDER = "export"
-PROGRAM = "model.pt2"
-SAMPLES = "samples.json"
-MODEL = "model.json"
 # One of each class for a few classes; the termination message has room for no more.
 MAX_SAMPLES = 16
 _THUMBNAIL = 8
@@ -50,47 +30,6 @@ def write_export(
         _short_form(spec),
         _preprocessing(spec, getattr(model, "image_size", 0)),
     )
-
-
-def publish(
-    folder: Folder,
-    program: torch.export.ExportedProgram,
-    sample: Callable[[nn.Module], list[dict[str, Any]]],
-    short: dict[str, Any],
-    preprocessing: dict[str, Any],
-) -> dict[str, Any]:
-    """Writes a program with its samples and its description; see `write_export`.
-
-    `sample`: returns samples with the predictions of the program, as read back; `short`: the short
-    form of `model.json`. Raises StorageError.
-    """
-    with tempfile.TemporaryDirectory(prefix="kfp-pytorch-export-") as scratch:
-        path = Path(scratch) / PROGRAM
-        torch.export.save(program, path)
-        content = path.read_bytes()
-    # No description of files that are about to change.
-    folder.remove(f"{FOLDER}/{MODEL}")
-    samples = sample(torch.export.load(io.BytesIO(content)).module())
-    samples_content = json.dumps(samples, separators=(",", ":")).encode()
-    job_folder.write(folder, f"{FOLDER}/{PROGRAM}", content)
-    job_folder.write(folder, f"{FOLDER}/{SAMPLES}", samples_content)
-    full = {
-        **short,
-        "version": MODEL_VERSION,
-        "program": PROGRAM,
-        "preprocessing": preprocessing,
-        "versions": {
-            **short["versions"],
-            "python": platform.python_version(),
-            "kfp-pytorch": __version__,
-        },
-        "files": {PROGRAM: _facts(content), SAMPLES: _facts(samples_content)},
-    }
-    model_content = json.dumps(full, indent=1, allow_nan=False).encode()
-    job_folder.write(folder, f"{FOLDER}/{MODEL}", model_content)
-    LOG.info("wrote the export %s/%s", folder.uri, FOLDER)
-    digest = _facts(model_content)["sha256"]
-    return {"export": {"path": FOLDER, "sha256": digest, "model": short}, "samples": samples}
 
 
 def _trace(model: nn.Module, spec: ImageSpec) -> torch.export.ExportedProgram:
@@ -130,13 +69,11 @@ def _one_of_each_class(labels: Tensor, classes: int) -> Tensor:
 
 def _short_form(spec: ImageSpec) -> dict[str, Any]:
     shape = [-1, spec.shape[0], -1, -1] if spec.any_size else [-1, *spec.shape]
-    return {
-        "format": MODEL_FORMAT,
-        "inputs": [{"name": "image", "shape": shape, "datatype": "FP32"}],
-        "outputs": [{"name": "logits", "shape": [-1, len(spec.classes)], "datatype": "FP32"}],
-        "classes": list(spec.classes),
-        "versions": {"torch": torch.__version__},
-    }
+    return description(
+        [{"name": "image", "shape": shape, "datatype": "FP32"}],
+        [{"name": "logits", "shape": [-1, len(spec.classes)], "datatype": "FP32"}],
+        list(spec.classes),
+    )
 
 
 def _preprocessing(spec: ImageSpec, image_size: int) -> dict[str, Any]:
@@ -151,7 +88,3 @@ def _preprocessing(spec: ImageSpec, image_size: int) -> dict[str, Any]:
         "std": list(spec.std),
         "resize": [image_size, image_size] if image_size else None,
     }
-
-
-def _facts(content: bytes) -> dict[str, Any]:
-    return {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}

@@ -33,8 +33,9 @@ from kfp_pytorch.training.learning_rate import learning_rate, peak_rate
 from kfp_pytorch.training.parallel import compute_options
 from kfp_pytorch.training.parallel.compute_options import ComputeOptions
 from kfp_pytorch.training.parallel.process_group import share_buffers
+from kfp_pytorch.training.telemetry.curves import History
 from kfp_pytorch.training.telemetry.flops import image_flops
-from kfp_pytorch.training.telemetry.metrics import Evaluation, History, LossMeter, Progress
+from kfp_pytorch.training.telemetry.metrics import Evaluation, LossMeter, Progress
 from kfp_pytorch.training.telemetry.reports import Telemetry
 from kfp_pytorch.training.telemetry.step_measurements import StepMeasurements
 

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from kfp_pytorch.launcher.constants import MODEL_FORMAT
 from kfp_pytorch.training.checkpoint import tensor_files
 from kfp_pytorch.training.checkpoint.catalog import Checkpoint
 from kfp_pytorch.training.checkpoint.index import read_index
 from kfp_pytorch.training.errors import CheckpointError
+from kfp_pytorch.training.export import description, publish
 from kfp_pytorch.training.image import models
-from kfp_pytorch.training.image.export import publish
 from kfp_pytorch.training.language.text import VOCABULARY, ByteText
 from kfp_pytorch.training.language.transformer import Transformer, TransformerConfig
 from kfp_pytorch.training.storage.job_folder import Folder
@@ -101,13 +100,11 @@ def _samples(program: nn.Module, held_out: ByteText, length: int) -> list[dict[s
 
 
 def _short_form() -> dict[str, Any]:
-    return {
-        "format": MODEL_FORMAT,
-        "inputs": [{"name": "tokens", "shape": [-1, -1], "datatype": "INT64"}],
-        "outputs": [{"name": "logits", "shape": [-1, VOCABULARY], "datatype": "FP32"}],
-        "classes": [_name(byte) for byte in range(VOCABULARY)],
-        "versions": {"torch": torch.__version__},
-    }
+    return description(
+        [{"name": "tokens", "shape": [-1, -1], "datatype": "INT64"}],
+        [{"name": "logits", "shape": [-1, VOCABULARY], "datatype": "FP32"}],
+        [_name(byte) for byte in range(VOCABULARY)],
+    )
 
 
 def _name(byte: int) -> str:

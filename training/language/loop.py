@@ -29,7 +29,8 @@ from kfp_pytorch.training.learning_rate import learning_rate, peak_rate
 from kfp_pytorch.training.parallel import compute_options
 from kfp_pytorch.training.parallel.plan import ParallelPlan
 from kfp_pytorch.training.parallel.process_group import World
-from kfp_pytorch.training.telemetry.metrics import History, LossMeter, Progress, fetch, mean_loss
+from kfp_pytorch.training.telemetry.curves import History
+from kfp_pytorch.training.telemetry.metrics import LossMeter, Progress, fetch, mean_loss
 from kfp_pytorch.training.telemetry.reports import Telemetry
 from kfp_pytorch.training.telemetry.step_measurements import StepMeasurements
 

@@ -6,6 +6,7 @@ A file appears under its name complete or not at all, however the process ends.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO
 
-from kfp_pytorch.launcher.constants import BUCKET_PATTERNS
+from kfp_pytorch.launcher.constants import BUCKET_PATTERNS, OUTPUT_ENV
 from kfp_pytorch.training.errors import StorageError, StoreUnavailableError
 from kfp_pytorch.training.storage import outages
 
@@ -28,7 +29,7 @@ _HINTS = {
 }
 _FOLDER_HINT = (
     "see that the folder exists, is writable for this user and has room, or give another with "
-    "--output"
+    f"--output or {OUTPUT_ENV}"
 )
 _S3_HINT = (
     "see that the bucket exists, and that AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, where the "
@@ -71,13 +72,19 @@ class Folder(ABC):
                 )
             return self._read(name)
 
+    @contextmanager
+    def reader(self, name: str) -> Iterator[IO[bytes]]:
+        """A context with a file of any size, which can be sought in. Raises FileNotFoundError."""
+        with self.explained("read", name), self._reader(name) as file:
+            yield file
+
     def names(self, name: str = "") -> list[str]:
         """The names in a subfolder, sorted; empty if it does not exist."""
         with self.explained("list", name):
             return sorted(self._names(name))
 
     def sizes(self, name: str) -> dict[str, int]:
-        """The size in bytes of each file in a subfolder."""
+        """The size in bytes of each file in a subfolder, and of those in its own subfolders."""
         with self.explained("list", name):
             return self._sizes(name)
 
@@ -129,6 +136,8 @@ class Folder(ABC):
     @abstractmethod
     def _read(self, name: str) -> bytes: ...
     @abstractmethod
+    def _reader(self, name: str) -> AbstractContextManager[IO[bytes]]: ...
+    @abstractmethod
     def _names(self, name: str) -> Iterable[str]: ...
     @abstractmethod
     def _sizes(self, name: str) -> dict[str, int]: ...
@@ -156,6 +165,9 @@ class LocalFolder(Folder):
     def _read(self, name: str) -> bytes:
         return (self.path / name).read_bytes()
 
+    def _reader(self, name: str) -> AbstractContextManager[IO[bytes]]:
+        return (self.path / name).open("rb")
+
     def _names(self, name: str) -> Iterable[str]:
         try:
             return [entry.name for entry in (self.path / name).iterdir()]
@@ -163,7 +175,13 @@ class LocalFolder(Folder):
             return []
 
     def _sizes(self, name: str) -> dict[str, int]:
-        return {entry.name: entry.stat().st_size for entry in (self.path / name).iterdir()}
+        root = self.path / name
+        paths = [
+            Path(folder, each)
+            for folder, _, names in os.walk(root, onerror=_raise)
+            for each in names
+        ]
+        return {path.relative_to(root).as_posix(): path.stat().st_size for path in paths}
 
     def _make(self, name: str) -> None:
         (self.path / name).mkdir(parents=True, exist_ok=True)
@@ -203,16 +221,16 @@ class RemoteFolder(Folder):
     """A folder in an object store, where a file appears when its upload is complete."""
 
     def __init__(self, uri: str) -> None:
-        # A local folder does not need fsspec.
-        import fsspec
-
         self.uri = uri.rstrip("/")
         try:
+            # A local folder does not need fsspec.
+            import fsspec
+
             self._store, self._root = fsspec.core.url_to_fs(self.uri)
         except (ImportError, OSError, ValueError) as error:
             raise StorageError(
                 f"the folder {uri!r} cannot be used: {error}; "
-                "paths, s3:// and gs:// can (install kfp-pytorch[s3] or kfp-pytorch[gcs])"
+                "paths, s3:// and gs:// can (install s3fs or gcsfs)"
             ) from error
         scheme = uri.partition("://")[0]
         self._is_bucket = scheme in _BUCKET_HINTS
@@ -231,6 +249,12 @@ class RemoteFolder(Folder):
     def _read(self, name: str) -> bytes:
         content: bytes = self._store.cat_file(self._key(name))
         return content
+
+    @contextmanager
+    def _reader(self, name: str) -> Iterator[IO[bytes]]:
+        with tempfile.NamedTemporaryFile(prefix="kfp-pytorch-") as file:
+            self._store.get_file(self._key(name), file.name)
+            yield file
 
     def _names(self, name: str) -> Iterable[str]:
         # By files, not by folders: some servers, such as SeaweedFS, list empty folders.
@@ -296,11 +320,21 @@ def write(folder: Folder, name: str, content: bytes) -> None:
         file.write(content)
 
 
+def _raise(error: OSError) -> None:
+    raise error
+
+
 def check_writable(folder: Folder) -> None:
     """Checks at the start, not after an epoch, that a folder can be written to; or StorageError."""
     probe = f".writable-{os.getpid()}"
     write(folder, probe, b"")
     folder.remove(probe)
+
+
+def sha256(path: Path) -> str:
+    """The hash of a file's content, in hexadecimal. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync_folder(path: Path) -> None:

@@ -1,11 +1,10 @@
-"""Losses and accuracies of training and evaluation, and their history."""
+"""Losses and accuracies of training and evaluation."""
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,12 +13,7 @@ from torch.nn import functional
 from kfp_pytorch.training.errors import DataError
 from kfp_pytorch.training.parallel.process_group import World, sum_over_ranks
 
-Curves = dict[str, list[tuple[int, float]]]
-"""Points of step and value, by the name of what was measured."""
-
 _MOST_CONFUSED = 1000
-# Of a curve: each checkpoint has all curves, and would take longer and longer to write.
-_MOST_POINTS = 10_000
 
 
 class LossMeter:
@@ -120,27 +114,3 @@ class Progress:
     epoch: int = 0  # epochs that are done, their evaluation included
     samples: int = 0  # samples of the current epoch that are done, over all ranks
     step: int = 0  # steps that are done since the job's first
-
-
-@dataclass
-class History:
-    """The curves of a job since its first step, over all restarts."""
-
-    curves: Curves = field(default_factory=dict)  # the points of each curve, by rising step
-
-    def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds finite values to their curves; one that gets too long loses every other point."""
-        for name, value in values.items():
-            if math.isfinite(value):
-                points = self.curves.setdefault(name, [])
-                points.append((step, value))
-                if len(points) > _MOST_POINTS:
-                    del points[1:-1:2]
-
-
-def line(values: Mapping[str, float | int]) -> str:
-    """One report as `name=value` pairs, as Katib's collector and a person read them."""
-    return " ".join(
-        f"{name}={value}" if isinstance(value, int) else f"{name}={value:.6g}"
-        for name, value in values.items()
-    )

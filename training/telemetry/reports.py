@@ -14,7 +14,6 @@ All ranks call all methods; on a rank that has nowhere to report to they do noth
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,9 +24,9 @@ from kfp_pytorch.training.arguments.config import Config
 from kfp_pytorch.training.entry.termination_message import printable
 from kfp_pytorch.training.errors import StorageError
 from kfp_pytorch.training.parallel.process_group import World, on_main
-from kfp_pytorch.training.storage import job_folder
 from kfp_pytorch.training.storage.job_folder import Folder
-from kfp_pytorch.training.telemetry.metrics import History, Progress, line
+from kfp_pytorch.training.telemetry.curves import BOARD_FOLDER, History, line, write_metrics
+from kfp_pytorch.training.telemetry.metrics import Progress
 
 if TYPE_CHECKING:
     from kfp_pytorch.training.telemetry.mlflow_tracking import Tracker
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from kfp_pytorch.training.telemetry.tensorboard_events import TensorBoardWriter
 
 LOG = logging.getLogger("kfp_pytorch.training")
-METRICS_FILE = "metrics.json"
-BOARD_FOLDER = "tensorboard"
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Config)}
 
 
@@ -127,9 +124,7 @@ class Telemetry:
         """Makes reports readable to others, and writes `metrics.json` with curves and summary."""
         if self._board is not None:
             self._board.flush()
-            content = {**summary, "curves": self.history.curves}
-            text = json.dumps(content, indent=1, allow_nan=False)
-            job_folder.write(self._folder, METRICS_FILE, text.encode())
+            write_metrics(self._folder, summary, self.history)
 
     def finished(self) -> None:
         """Training is done, and the last reports are its result."""

@@ -10,20 +10,22 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from PIL import Image
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
-from torch import Tensor
 
 from kfp_pytorch.training.errors import StorageError
 from kfp_pytorch.training.storage.job_folder import Folder, LocalFolder
-from kfp_pytorch.training.telemetry.reports import BOARD_FOLDER
+from kfp_pytorch.training.telemetry.curves import BOARD_FOLDER
+
+if TYPE_CHECKING:
+    from PIL import Image
+    from torch import Tensor
 
 LOG = logging.getLogger("kfp_pytorch.training")
 _DT_STRING = 7
@@ -77,6 +79,8 @@ class TensorBoardWriter:
 
     def images(self, tag: str, step: int, images: Tensor, limits: tuple[float, float]) -> None:
         """Writes images, [samples, channels, height, width], black to white by `limits`."""
+        from PIL import Image
+
         low, high = limits
         scaled = ((images.float() - low) / max(high - low, 1e-9) * 255).clamp(0, 255).byte()
         grid = scaled.permute(2, 0, 3, 1).flatten(1, 2).squeeze(-1)

@@ -36,8 +36,8 @@ def job_name(name: str, value: Any) -> str:
 
 
 def command(name: str, value: Any) -> tuple[str, ...]:
-    """Read a container's command."""
-    command = readers.strings(name, value)
+    """Read a container's command, as a list or as one text."""
+    command = readers.strings(name, readers.words(name, value))
     if command and not command[0].strip():
         raise InputError(
             f"{name}[0] is {command[0]!r}, which names no program; leave {name} out for the "

@@ -5,13 +5,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import environment, k8s, placement, readers, storage, task_config
+from kfp_pytorch.launcher.inputs import (
+    datasets,
+    environment,
+    k8s,
+    placement,
+    readers,
+    storage,
+    task_config,
+)
+from kfp_pytorch.launcher.inputs.datasets import DataSet
 from kfp_pytorch.launcher.inputs.declaration import declare, parse
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs.kind import JobInputs
@@ -60,6 +70,7 @@ class PyTorchJobInputs(JobInputs):
     annotations: dict[str, str] = declare(input_readers.job_annotations, {})
     istio_injection: bool = declare(readers.boolean, False)
     backoff_limit: int = declare(partial(readers.integer, minimum=-1), -1)
+    retry_same_error: bool = declare(readers.boolean, False)
     ttl_seconds: int = declare(input_readers.ttl, 86_400)
     clean_pod_policy: str = declare(input_readers.clean_pod_policy, "Running")
     active_deadline: int = declare(readers.integer, 0)
@@ -71,6 +82,8 @@ class PyTorchJobInputs(JobInputs):
     timeout: int = declare(readers.integer, 0)
     cleanup: str = declare(readers.one_of("on_failure", "always", "never"), "on_failure")
     pod_template_patch: dict[str, Any] = declare(input_readers.template_patch, {})
+    dataset_names: tuple[str, ...] = declare(datasets.names, [])
+    datasets: Mapping[str, DataSet] = field(default_factory=dict)
 
     def folder(self, job_name: str) -> Location:
         """Return the job's own folder, `<output_uri>/<key>/<job name>`."""
@@ -91,14 +104,21 @@ class PyTorchJobInputs(JobInputs):
         """Accelerators of each pod, of any kind."""
         return placement.accelerators(self.resources)
 
+    @property
+    def places(self) -> dict[str, Location]:
+        """Where the pods read and write, by what says so."""
+        claims = {f"dataset {name!r}": of.claim for name, of in self.datasets.items() if of.claim}
+        return super().places | claims
+
     def spec(self) -> dict[str, Any]:
         """Return all that the job is made of, in JSON form.
 
         Its hash is a label of the job, so its keys stay as they are from version to version.
         """
-        merged = ("cpu", "memory", "gpus_per_node", "gpu_resource", "hyperparameters")
+        merged = ["cpu", "memory", "gpus_per_node", "gpu_resource", "hyperparameters"]
+        merged += ["dataset_names", *([] if self.datasets else ["datasets"])]
         spec = asdict(self)
-        for name in merged:
+        for name in (*merged, "retry_same_error"):
             del spec[name]
         task = spec.pop("task_config")
         return spec | {
@@ -113,10 +133,12 @@ class PyTorchJobInputs(JobInputs):
 def parse_inputs(**inputs: Any) -> PyTorchJobInputs:
     """Check the inputs of `pytorch_job`, as KFP passes them.
 
-    The hyperparameters come to the end of `args`, and the task's own settings are merged where no
-    input overrides them.
+    The URIs of data sets are put into the command line, the hyperparameters come to the end of
+    `args`, and the task's own settings are merged where no input overrides them.
     """
+    artifacts = {slot: inputs.pop(slot, None) for slot in datasets.SLOTS}
     given = parse(PyTorchJobInputs, "pytorch_job", inputs)
+    given = _with_datasets(given, datasets.by_name(artifacts, given.dataset_names))
     task = given.task_config
     restarts = RESTARTS_BEFORE_FAILURE * given.num_nodes
     merged = replace(
@@ -129,8 +151,25 @@ def parse_inputs(**inputs: Any) -> PyTorchJobInputs:
         affinity=task.affinity | given.affinity,
         backoff_limit=restarts if given.backoff_limit < 0 else given.backoff_limit,
     )
-    environment.check_size(merged.command, merged.args, merged.env)
+    own = [environment.variable(*each) for each in datasets.variables(merged.datasets).items()]
+    environment.check_size(merged.command, merged.args, [*merged.env, *own])
     return merged
+
+
+def _with_datasets(inputs: PyTorchJobInputs, found: Mapping[str, DataSet]) -> PyTorchJobInputs:
+    def words(name: str, given: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(datasets.filled(f"{name}[{i}]", word, found) for i, word in enumerate(given))
+
+    return replace(
+        inputs,
+        datasets=found,
+        command=words("command", inputs.command),
+        args=words("args", inputs.args),
+        hyperparameters={
+            key: datasets.filled(f"hyperparameters[{key!r}]", value, found)
+            for key, value in inputs.hyperparameters.items()
+        },
+    )
 
 
 def _with_hyperparameters(

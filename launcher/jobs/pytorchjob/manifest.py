@@ -8,13 +8,14 @@ from typing import Any
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import environment, k8s, pod_rules, readers
+from kfp_pytorch.launcher.inputs import datasets, environment, k8s, pod_rules, readers
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs import strategic_merge
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs
 
 OUTPUT_VOLUME = "kfp-pytorch-output"
 RESUME_VOLUME = "kfp-pytorch-resume"
+DATASET_VOLUME = "kfp-pytorch-dataset"
 CREDENTIALS_VOLUME = "kfp-pytorch-credentials"
 SHM_VOLUME = "kfp-pytorch-shm"
 SHM_MOUNT = "/dev/shm"  # noqa: S108 - the kernel's shared memory, not a temporary file
@@ -153,6 +154,7 @@ def _contract(inputs: PyTorchJobInputs, job_name: str) -> list[dict[str, str]]:
         constants.OUTPUT_ENV: folder,
         constants.TERMINATION_LOG_ENV: constants.TERMINATION_LOG_PATH,
     }
+    values |= datasets.variables(inputs.datasets)
     if inputs.resume_from:
         resumed = inputs.resume_from.path_in_container(constants.RESUME_MOUNT)
         values[constants.RESUME_FROM_ENV] = resumed
@@ -162,8 +164,9 @@ def _contract(inputs: PyTorchJobInputs, job_name: str) -> list[dict[str, str]]:
 
 
 def _reads_gcs_key(inputs: PyTorchJobInputs) -> bool:
-    locations = [inputs.output_uri, inputs.resume_from]
-    return bool(inputs.output_secret) and any(at and at.scheme == "gs" for at in locations)
+    uris = [place.uri for place in inputs.places.values()]
+    uris += [dataset.uri for dataset in inputs.datasets.values()]
+    return bool(inputs.output_secret) and any(uri.startswith("gs://") for uri in uris)
 
 
 def _volumes(inputs: PyTorchJobInputs) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -183,6 +186,8 @@ def _volumes(inputs: PyTorchJobInputs) -> tuple[list[dict[str, Any]], list[dict[
 
     mount(inputs.output_uri, OUTPUT_VOLUME, constants.OUTPUT_MOUNT, read_only=False)
     mount(inputs.resume_from, RESUME_VOLUME, constants.RESUME_MOUNT, read_only=True)
+    for i, data in enumerate(inputs.datasets.values()):
+        mount(data.claim, f"{DATASET_VOLUME}-{i}", data.mount, read_only=True)
     if _reads_gcs_key(inputs):
         secret = {"secretName": inputs.output_secret}
         volumes.append({"name": CREDENTIALS_VOLUME, "secret": secret})

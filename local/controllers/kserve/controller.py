@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, POD, SERVING_RUNTIME, Kind
-from kfp_pytorch.local.apiserver import objects, registry
+from kfp_pytorch.local.apiserver import errors, objects, registry
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.store.api import DELETED, Api, ApiError
 from kfp_pytorch.local.controllers.kserve import predictor, webhook
 from kfp_pytorch.local.controllers.kserve.ingress import Ingresses
-from kfp_pytorch.local.controllers.kserve.runtimes import Refusal, select_runtime
+from kfp_pytorch.local.controllers.kserve.runtimes import NotHere, Refusal, select_runtime
 from kfp_pytorch.local.controllers.kserve.status import Observed, refused, status
 from kfp_pytorch.local.controllers.kserve.storage import storage_variables
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
+from kfp_pytorch.local.controllers.kubernetes.one_machine import WEBHOOK
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 from kfp_pytorch.local.controllers.kubernetes.status import condition, is_ready, write
 from kfp_pytorch.local.controllers.kubernetes.workqueue import Key, WorkQueue
@@ -37,6 +38,7 @@ class InferenceServiceController:
         self._queue = WorkQueue(api, self.reconcile)
         api.add_mutating_webhook(INFERENCE_SERVICE, webhook.fill_in)
         api.add_webhook(INFERENCE_SERVICE, webhook.check)
+        api.add_webhook(INFERENCE_SERVICE, self._check_runs_here)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -73,6 +75,17 @@ class InferenceServiceController:
         async for _ in self._api.watch(kind):
             for service in self._api.snapshot(INFERENCE_SERVICE):
                 self._queue.add(service)
+
+    def _check_runs_here(self, service: Object) -> None:
+        """Refuse a new service at once whose model server can never run on this machine."""
+        if objects.metadata(service).get("resourceVersion"):
+            return
+        try:
+            predictor.make_deployment(service, self._runtime_of(service), [])
+        except NotHere as refusal:
+            raise errors.denied(WEBHOOK, refusal.message) from None
+        except Refusal:
+            return  # KServe takes it, and says so in its status
 
     def reconcile(self, key: Key) -> None:
         """Bring one InferenceService closer to its spec. Raises ApiError: it is to be retried."""
@@ -119,10 +132,7 @@ class InferenceServiceController:
 
     def _apply(self, service: Object) -> str:
         """Create or change what belongs to the service; returns the runtime's name."""
-        namespace = objects.namespace(service)
-        runtimes = list(self._api.snapshot(SERVING_RUNTIME, namespace))
-        runtimes += self._api.snapshot(registry.CLUSTER_SERVING_RUNTIME)
-        runtime = select_runtime(service, runtimes)
+        namespace, runtime = objects.namespace(service), self._runtime_of(service)
         account = service["spec"]["predictor"].get("serviceAccountName", "default")
         variables = storage_variables(
             service,
@@ -136,6 +146,11 @@ class InferenceServiceController:
         if self._api.find(constants.SERVICE, namespace, objects.name(service_object)) is None:
             self._api.create(constants.SERVICE, service_object)
         return objects.name(runtime)
+
+    def _runtime_of(self, service: Object) -> Object:
+        runtimes = list(self._api.snapshot(SERVING_RUNTIME, objects.namespace(service)))
+        runtimes += self._api.snapshot(registry.CLUSTER_SERVING_RUNTIME)
+        return select_runtime(service, runtimes)
 
     def _write(self, kind: Kind, wanted: Object) -> None:
         """Create an object, or change its spec; replicas stay as the autoscaler set them."""

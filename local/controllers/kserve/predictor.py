@@ -14,8 +14,9 @@ from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.registry import AUTOSCALER
-from kfp_pytorch.local.controllers.kserve.runtimes import Refusal
+from kfp_pytorch.local.controllers.kserve.runtimes import NotHere, Refusal
 from kfp_pytorch.local.controllers.kserve.storage import add_model
+from kfp_pytorch.local.processes import programs
 
 PREFIX = "serving.kserve.io"
 POD_LABEL = f"{PREFIX}/inferenceservice"
@@ -125,6 +126,27 @@ def _pod_spec(service: Object, runtime: Object, storage: list[Object]) -> Object
     return spec
 
 
+def _check_command(container: Object, runtime: str) -> None:
+    """Raises NotHere."""
+    (program, *_) = container.get("command") or [""]
+    if not program:
+        raise NotHere(
+            f"the ServingRuntime {runtime} has no command, and an image ({container.get('image')}) "
+            "is not run on this machine: give its container a command",
+        )
+    if not programs.is_here(program):
+        raise NotHere(
+            f"the ServingRuntime {runtime} runs {program}, which is not on this machine: install "
+            "it; its image is not run here",
+        )
+
+
+def _probe(port: int) -> Object:
+    """The readiness probe of a runtime that has none."""
+    period = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1}
+    return {"tcpSocket": {"port": port}, **period, "failureThreshold": 3}
+
+
 def _container(service: Object, runtime: Object) -> Object:
     own = next((c for c in runtime["spec"]["containers"] if c["name"] == CONTAINER), None)
     if own is None:
@@ -133,6 +155,9 @@ def _container(service: Object, runtime: Object) -> Object:
         )
     model = service["spec"]["predictor"]["model"]
     merged = {**own, **{k: v for k, v in model.items() if k not in _MODEL_FIELDS}}
+    _check_command(merged, objects.name(runtime))
+    merged.setdefault("ports", [{"containerPort": DEFAULT_PORT, "protocol": "TCP"}])
+    merged.setdefault("readinessProbe", _probe(int(merged["ports"][0]["containerPort"])))
     merged["args"] = [*(own.get("args") or []), *(model.get("args") or [])]
     extra = [
         {"name": "INFERENCE_SERVICE_NAME", "value": objects.name(service)},

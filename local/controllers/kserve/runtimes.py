@@ -19,6 +19,13 @@ class Refusal(Exception):
         self.event = event or message
 
 
+class NotHere(Refusal):
+    """The model server cannot run on this machine, where KServe would run its image."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("InvalidPredictorSpec", message)
+
+
 def select_runtime(service: Object, runtimes: list[Object]) -> Object:
     """Choose the runtime that serves a model, the first of several. Raises Refusal."""
     model = service["spec"]["predictor"].get("model")

@@ -16,7 +16,7 @@ from kfp_pytorch.local.apiserver.errors import Object
 INITIALIZER = "storage-initializer"
 _ANNOTATION = "serving.kserve.io/s3-"
 _PVC_VOLUME, _DOWNLOAD_VOLUME = "kserve-pvc-source", "kserve-provision-location"
-_STORAGE_CONFIG = "storage-config"
+STORAGE_CONFIG = "storage-config"
 _S3_VARIABLES = {
     "endpoint": "S3_ENDPOINT",
     "region": "AWS_DEFAULT_REGION",
@@ -58,7 +58,7 @@ def storage_variables(
     """The variables with the credentials of an InferenceService's storage, from Secrets."""
     key = (service["spec"]["predictor"]["model"].get("storage") or {}).get("key")
     if key:
-        reference = {"name": _STORAGE_CONFIG, "key": key}
+        reference = {"name": STORAGE_CONFIG, "key": key}
         return [{"name": "STORAGE_CONFIG", "valueFrom": {"secretKeyRef": reference}}]
     for entry in (account or {}).get("secrets") or []:
         found = secret(entry["name"])

@@ -22,15 +22,8 @@ from kfp_pytorch.local.controllers.kubelet.rewriting import Rewriter
 from kfp_pytorch.local.controllers.kubelet.timing import Timing
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
-from kfp_pytorch.local.processes import temporary
+from kfp_pytorch.local.processes import programs, temporary
 
-_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# What an image of Python has on its PATH, and what stands for it here.
-_PYTHON = {
-    "python": [sys.executable],
-    "python3": [sys.executable],
-    "torchrun": [sys.executable, "-m", "torch.distributed.run"],
-}
 # A reference to an image: registry, path, tag and digest.
 _IMAGE = re.compile(
     r"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::\d+)?/)?"
@@ -135,7 +128,7 @@ def _base_environment(place: Place) -> dict[str, str]:
     home = place.folder / "home"
     home.mkdir(parents=True, exist_ok=True)
     found = {
-        "PATH": ":".join([*_python_folders(place.node.root), _SYSTEM_PATH]),
+        "PATH": ":".join([*_python_folders(place.node.root), programs.SYSTEM_PATH]),
         "HOME": str(home),
         "TMPDIR": str(_temporary_folder(place)),
         "LANG": "C.UTF-8",
@@ -169,7 +162,9 @@ def remove_folder(folder: Path) -> None:
 def _python_folders(root: Path) -> list[str]:
     """Where this Python's commands lie, first of all those that its own folder lacks."""
     own = str(Path(sys.executable).parent)
-    missing = {name: line for name, line in _PYTHON.items() if not shutil.which(name, path=own)}
+    missing = {
+        name: line for name, line in programs.OF_PYTHON.items() if not shutil.which(name, path=own)
+    }
     if not missing:
         return [own]
     folder = root / "bin"

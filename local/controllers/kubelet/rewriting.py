@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from kfp_pytorch.launcher import constants
 from kfp_pytorch.local import loopback
+from kfp_pytorch.local.processes import programs
 
 Endpoint = Callable[[str, int | None], int | None]
 """Takes a host and a port, or None for the bare name of a host; gives the port on 127.0.0.1.
@@ -21,8 +23,10 @@ It gives 0 for the bare name of a service, and None for what is no service.
 # A host, a host and port, or a URL with either.
 _ADDRESS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)?(?P<host>[a-z0-9.-]+)(?::(?P<port>\d+))?")
 _OPTION = re.compile(r"(?P<name>--?[A-Za-z][\w.-]*=)(?P<value>.*)", re.DOTALL)
-_PORT_VARIABLE = re.compile(r"(?:^|.*_)PORT")
-_PORT_OPTION = re.compile(r"--?(?:.*[_-])?port=?")
+# What ends a word for a shell, and so is in no word of a script but for a folder's name.
+_SPECIAL = re.compile(r"[\s\"'`;|&()<>\\]")
+# A path as a value in an object of JSON.
+_PATH_IN_JSON = re.compile(r'(?<=": ")/[^"]*')
 
 # The variables that carry the port of the host in another variable.
 _PORT_OF = {"MASTER_PORT": "MASTER_ADDR", "PET_MASTER_PORT": "PET_MASTER_ADDR"}
@@ -41,9 +45,14 @@ class Rewriter:
         return {name: self._variable(name, value, values) for name, value in values.items()}
 
     def command(self, words: list[str]) -> list[str]:
-        """Rewrite a command line, word by word."""
-        before = ["", *words]
-        return [self._word(word, previous) for word, previous in zip(words, before, strict=False)]
+        """Rewrite a command line, word by word, and so the script of a shell in it."""
+        before, script = ["", *words], programs.script_at(words)
+        rewritten = [
+            self._word(word, previous) for word, previous in zip(words, before, strict=False)
+        ]
+        if script:
+            rewritten[script] = self._script(words[script])
+        return rewritten
 
     def path(self, text: str) -> str | None:
         """The local path of a path at or under a mount; None if it is not under one."""
@@ -58,24 +67,40 @@ class Rewriter:
             port = self.endpoint(values.get(_PORT_OF[name], ""), int(value))
             if port:
                 return str(port)
-        if _PORT_VARIABLE.fullmatch(name):
+        if name == constants.DATASETS_ENV:
+            return _PATH_IN_JSON.sub(lambda match: self.path(match[0]) or match[0], value)
+        if programs.PORT_VARIABLE.fullmatch(name):
             return self._port(value)
         return self._text(value)
 
     def _word(self, word: str, previous: str) -> str:
         option = _OPTION.fullmatch(word)
         if option:
-            is_port = _PORT_OPTION.fullmatch(option["name"])
+            is_port = programs.PORT_OPTION.fullmatch(option["name"])
             value = self._port(option["value"]) if is_port else self._text(option["value"])
             return option["name"] + value
-        return self._port(word) if _PORT_OPTION.fullmatch(previous) else self._text(word)
+        return self._port(word) if programs.PORT_OPTION.fullmatch(previous) else self._text(word)
+
+    def _script(self, script: str) -> str:
+        previous = ""
+
+        def rewritten(match: re.Match[str]) -> str:
+            nonlocal previous
+            word, before = match[0], previous
+            previous, new = word, self._word(word, before)
+            quoted = script[: match.start()].endswith(("'", '"'))
+            return new if quoted or new == word else _SPECIAL.sub(r"\\\g<0>", new)
+
+        return programs.WORD.sub(rewritten, script)
 
     def _port(self, text: str) -> str:
         port = self.ports.get(int(text)) if text.isdecimal() else None
         return text if port is None else str(port)
 
     def _text(self, text: str) -> str:
-        path = self.path(text)
+        path, bound = self.path(text), programs.BOUND.fullmatch(text)
+        if bound and int(bound[2]) in self.ports:
+            return f"{bound[1]}:{self.ports[int(bound[2])]}"
         return self._address(text) if path is None else path
 
     def _address(self, text: str) -> str:

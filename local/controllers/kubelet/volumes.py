@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.registry import SECRET
 from kfp_pytorch.local.controllers.kubelet.environment import Find, expand, files
-from kfp_pytorch.local.controllers.kubernetes.claims import claim_folder
+from kfp_pytorch.local.controllers.kubernetes.claims import make_folder
 
 _KNOWN = "persistentVolumeClaim, emptyDir, secret, configMap, hostPath"
 # Empty folders: a projected volume would hold a service account's token, and there is none.
@@ -32,7 +33,7 @@ def prepare(pod: Object, folder: Path, root: Path, find: Find) -> dict[str, Path
 def _volume(volume: Object, pod: Object, own: Path, root: Path, find: Find) -> Path:
     if "persistentVolumeClaim" in volume:
         claim = volume["persistentVolumeClaim"]["claimName"]
-        own = claim_folder(root, objects.namespace(pod), claim)
+        own = make_folder(root, objects.namespace(pod), claim)
     elif "hostPath" in volume:
         own = Path(volume["hostPath"]["path"])
     elif "secret" in volume:
@@ -71,8 +72,12 @@ def _write(folder: Path, volume: Object, kind: Kind, name: str, wanted: Object, 
             )
         target = folder / item["path"]
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(contents[item["key"]])
-        target.chmod(item.get("mode", mode))
+        given = item.get("mode", mode)
+        # Every program here is of one user: nobody else is to read a secret.
+        given = given & 0o700 if kind == SECRET else given
+        with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(contents[item["key"]])
+        target.chmod(given)
 
 
 def mounts(

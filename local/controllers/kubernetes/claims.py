@@ -18,6 +18,16 @@ def claim_folder(root: Path, namespace: str, claim: str) -> Path:
     return root / "claims" / namespace / claim
 
 
+def make_folder(root: Path, namespace: str, claim: str) -> Path:
+    """The folder of a claim's files, made unless it is there."""
+    folder = claim_folder(root, namespace, claim)
+    if folder.is_symlink() and not folder.exists():
+        # A person gave a folder as this claim, and has removed it.
+        folder.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def restore(api: Api, root: Path) -> None:
     """Create the claims whose folders an earlier cluster left behind."""
     for folder in sorted((root / "claims").glob("*/*/")):
@@ -43,7 +53,7 @@ async def run(api: Api, root: Path) -> None:
 
 def _bind(api: Api, root: Path, claim: Object) -> None:
     namespace, name = objects.namespace(claim), objects.name(claim)
-    claim_folder(root, namespace, name).mkdir(parents=True, exist_ok=True)
+    make_folder(root, namespace, name)
 
     def bound(fresh: Object) -> None:
         spec = fresh.get("spec") or {}

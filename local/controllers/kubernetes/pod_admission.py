@@ -97,7 +97,7 @@ def _over_quota(api: Api, pod: Object) -> str:
         )
         if over:
             requested, in_use = (
-                ",".join(f"{name}={_written(amounts.get(name, 0.0))}" for name in over)
+                ",".join(f"{name}={written(amounts.get(name, 0.0))}" for name in over)
                 for amounts in (asked, used)
             )
             limited = ",".join(f"{name}={hard[name]}" for name in over)
@@ -145,7 +145,7 @@ def _usage(pod: Object) -> dict[str, float]:
     return usage
 
 
-def _written(amount: float) -> str:
+def written(amount: float) -> str:
     """An amount as a quantity: in whole units, in a binary unit that fits, or in thousandths."""
     if not amount.is_integer():
         return f"{round(amount * 1000)}m"

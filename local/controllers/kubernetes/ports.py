@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import socket
+from itertools import pairwise
 
 from kfp_pytorch.launcher.constants import POD, SERVICE, Kind
 from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.store.api import DELETED, Api, Change
+from kfp_pytorch.local.processes import programs
 
 # Systems take the ports of outgoing connections from above these. It takes a program seconds to
 # start and listen; until then no other program may get its port.
@@ -31,7 +33,8 @@ class Ports:
         """The port of this machine for a port of a pod, or its headless service. Raises OSError."""
         key = (_owner_uid(pod), objects.name(pod), port)
         if key not in self._given:
-            self._given[key] = self._free()
+            own = port if _is_fixed(pod, port) and port not in self._given.values() else 0
+            self._given[key] = own if own and _is_free(own) else self._free()
         return self._given[key]
 
     def endpoint(self, namespace: str, host: str, port: int | None) -> int | None:
@@ -83,6 +86,35 @@ class Ports:
 
 def _is_headless(service: Object) -> bool:
     return (service.get("spec") or {}).get("clusterIP") == "None"
+
+
+def _is_fixed(pod: Object, port: int) -> bool:
+    """Whether a container listens on its port without being told of it, so on no other."""
+    for container in (pod.get("spec") or {}).get("containers") or []:
+        if any(each.get("containerPort") == port for each in container.get("ports") or []):
+            return not _is_told(container, str(port))
+    return False
+
+
+def _is_told(container: Object, port: str) -> bool:
+    """Whether an option, an address or a variable has a port that the kubelet rewrites."""
+    words = [*(container.get("command") or []), *(container.get("args") or [])]
+    script = programs.script_at(words)
+    parts = [
+        part
+        for at, word in enumerate(words)
+        if at == script or " " not in word
+        for part in programs.WORD.findall(word)
+    ]
+    variables = ((each["name"], each.get("value")) for each in container.get("env") or [])
+    return (
+        any(value == port and programs.PORT_VARIABLE.fullmatch(name) for name, value in variables)
+        or any(
+            value == port and programs.PORT_OPTION.fullmatch(name)
+            for name, value in pairwise(parts)
+        )
+        or any(bound[2] == port for bound in map(programs.BOUND.fullmatch, parts) if bound)
+    )
 
 
 def _is_free(port: int) -> bool:

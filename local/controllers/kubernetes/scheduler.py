@@ -27,10 +27,11 @@ _GATED = {
 
 def misfit(pod: Object, node: Object, others: Iterable[Object], claims: Iterable[str]) -> str:
     """The scheduler's message on why a pod does not fit beside `others`; empty if it does."""
-    missing = [claim for claim in _claims(pod) if claim not in set(claims)]
+    there = set(claims)
+    missing = [claim for claim in _claims(pod) if claim not in there]
     if missing:
         return _message(f'persistentvolumeclaim "{missing[0]}" not found', _NOT_HELPFUL)
-    if not _selected(pod, objects.labels(node)):
+    if not is_selected(pod, objects.labels(node)):
         return _message("1 node(s) didn't match Pod's node affinity/selector", _NOT_HELPFUL)
     requested, allocatable = requests(pod), node["status"]["allocatable"]
     lacking = _lacking(requested, allocatable, others)
@@ -67,7 +68,8 @@ def _lacking(
     return sorted(messages.get(name, f"Insufficient {name}") for name in lacking)
 
 
-def _selected(pod: Object, labels: Mapping[str, str]) -> bool:
+def is_selected(pod: Object, labels: Mapping[str, str]) -> bool:
+    """Whether a node with these labels is one of those that a pod selects."""
     spec = pod["spec"]
     if not (spec.get("nodeSelector") or {}).items() <= labels.items():
         return False

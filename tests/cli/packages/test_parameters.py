@@ -1,12 +1,18 @@
 """Parameters as a person types them."""
 
+import json
 import re
 
 import click
 import pytest
+from click.testing import CliRunner
+from kfp import compiler
 
+from kfp_pytorch import components
+from kfp_pytorch.cli import main
 from kfp_pytorch.cli.packages import find as packages
 from kfp_pytorch.cli.packages import parameters
+from kfp_pytorch.components.interfaces import INTERFACES
 
 pytestmark = pytest.mark.usefixtures("quick_yaml")
 
@@ -58,7 +64,7 @@ def test_an_unknown_name_is_answered_with_all_names_types_and_defaults(adding):
     with pytest.raises(click.ClickException) as caught:
         parameters.typed(adding, ["c=1"])
     assert (
-        "  a: integer  The first number.\n  b: number = 0.5\n  flag: boolean = false"
+        "  a: integer (required)  The first number.\n  b: number = 0.5\n  flag: boolean = false"
         in caught.value.message
     )
 
@@ -76,6 +82,98 @@ def test_a_whole_number_may_be_written_with_a_point(adding):
 def test_an_integers_default_is_shown_as_one():
     package = packages.find_one("train_and_serve")
     assert "  epochs: integer = 15  " in parameters.describe(package)
+
+
+PASSED_ON = """
+from typing import Optional
+from kfp import dsl
+from kfp_pytorch.components import pytorch_job
+
+@dsl.pipeline(name="inner")
+def inner(nodes: int = 2, rounds: int = 1):
+    with dsl.If(rounds == 1):
+        pytorch_job(image="i", num_nodes=nodes)
+
+@dsl.pipeline(name="passed-on")
+def passed_on(image: str, memory: str = "2Gi", nodes: int = 4, key: Optional[str] = None):
+    \"\"\"Trains.
+
+    Args:
+        memory: As much as there is.
+    \"\"\"
+    pytorch_job(image=image, memory=memory, key=key)
+    inner(nodes=nodes)
+"""
+
+
+def test_a_parameter_that_its_author_does_not_describe_is_described_as_the_input_it_goes_to(
+    tmp_path, cli
+):
+    path = tmp_path / "passed_on.py"
+    path.write_text(PASSED_ON)
+    assert cli("compile", f"{path}:passed_on", "--output", tmp_path / "p.yaml").exit_code == 0
+    listed = cli("params", f"{path}:passed_on").output
+    assert cli("params", tmp_path / "p.yaml").output == listed
+    image, key, memory, nodes = sorted(listed.splitlines()[1:])
+    assert image.startswith("  image: string (required)  The training image")
+    # KFP hands None on to no step.
+    assert key.startswith("  key: string (required)  ")
+    assert memory == '  memory: string = "2Gi"  As much as there is.'
+    assert nodes == "  nodes: integer = 4  How many pods train, the first one included."
+
+
+@pytest.mark.parametrize("interface", INTERFACES, ids=lambda interface: interface.name)
+def test_every_input_of_a_step_that_is_compiled_alone_is_listed_with_all_that_is_known(
+    interface, tmp_path, cli
+):
+    path = tmp_path / "alone.yaml"
+    compiler.Compiler().compile(getattr(components, interface.name), str(path))
+    listed = cli("params", path).output.splitlines()[1:]
+    names = set(interface.inputs) - {"task_config"}
+    assert {line.split(":")[0].strip() for line in listed} == names
+    for line in listed:
+        assert re.fullmatch(r"  \w+: \w+( = \S+| \(required\))  \S.*\.", line), line
+
+
+LONG = """
+from kfp import dsl
+from kfp_pytorch.components import pytorch_job
+
+@dsl.pipeline(name="long")
+def long(image: str, env: dict = {"a": "é"}, args: list = ["--word"] * 99, unused: int = 3):
+    \"\"\"Trains.
+
+    Args:
+        args: The first line
+            and the second: both.
+
+            A paragraph.
+    \"\"\"
+    pytorch_job(image=image, env=env, args=args)
+"""
+
+
+def test_what_must_be_given_comes_first_and_a_long_default_is_cut_but_not_for_a_program(
+    tmp_path, cli
+):
+    path = tmp_path / "long.py"
+    path.write_text(LONG)
+    image, args, env, unused = cli("params", path).output.splitlines()[1:]
+    assert image.startswith("  image: string (required)  ")
+    described = "The first line and the second: both. A paragraph."
+    assert re.fullmatch(rf'  args: list = \["--word", .{{180,}}…  {described}', args)
+    assert env.startswith('  env: dict = {"a": "é"}  ')
+    assert unused == "  unused: integer = 3"
+    told = json.loads(cli("params", path, "--json").output)
+    assert told["pipeline"] == "long"
+    by_name = {each["name"]: each for each in told["parameters"]}
+    assert by_name["args"]["default"] == ["--word"] * 99
+    assert (by_name["image"]["required"], by_name["image"]["default"]) == (True, None)
+    narrow = parameters.describe(packages.find_one(str(path)), 40).splitlines()
+    assert max(map(len, narrow)) <= 40
+    # What the terminal's encoding lacks ends no command.
+    shown = CliRunner(charset="latin-1").invoke(main, ["params", str(path)])
+    assert f"?  {described}" in shown.stdout
 
 
 OPTIONAL = """

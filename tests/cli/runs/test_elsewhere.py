@@ -11,9 +11,9 @@ import pytest
 import urllib3
 from harness import without_ipv4
 
-from kfp_pytorch.cli.runs import clusters, forward, summary
+from kfp_pytorch.cli.runs import clusters, forward, screen, summary
 from kfp_pytorch.local import lifecycle
-from kfp_pytorch.local.kfp import step
+from kfp_pytorch.local.kfp import commands, step
 
 PIPELINES = Path(__file__).parents[1] / "small_pipelines.py"
 
@@ -112,14 +112,14 @@ def test_a_step_asks_a_service_of_the_cluster_by_a_url_that_reaches_it(url, aske
     command = ["python3", "--executor_input", json.dumps(given)]
     command += ["--function_to_execute", "kserve_predict"]
     made = step._with_reachable_url(command, "http://here")
-    assert step._executor_input(made)["inputs"]["parameterValues"]["url"] == asked
+    assert commands.executor_input(made)["inputs"]["parameterValues"]["url"] == asked
     assert step._with_reachable_url(command, "") == command
 
 
 def test_an_endpoint_elsewhere_is_not_said_to_have_ended():
     told = summary.empty("p", "succeeded", "") | {"endpoint": "http://digits"}
-    assert "ended with this command" in summary.text(told, 1.0, kept=False)
-    assert "ended with this command" not in summary.text(told, 1.0, kept=True)
+    assert "ended with this command" in screen.text(told, 1.0, kept=False)
+    assert "ended with this command" not in screen.text(told, 1.0, kept=True)
 
 
 def test_the_run_has_a_way_to_the_services(kubeconfig, tmp_path):

@@ -56,3 +56,12 @@ def test_the_damaged_files_of_a_run_stand_in_no_others_way(tmp_path, damaged):
     assert runs.run_to_resume(tmp_path, "p", {"b": 2}).arguments == {"a": 1, "b": 2}
     with pytest.raises(click.ClickException, match="no run of q to resume"):
         runs.run_to_resume(tmp_path, "q", {})
+
+
+def test_a_run_of_a_version_that_kept_no_options_is_resumed(tmp_path):
+    runs.write(tmp_path / "p-1", runs.Run("p-1", "id", "p", {"a": 1}), {})
+    file = tmp_path / "p-1" / runs.RUN_FILE
+    kept = json.loads(file.read_text())
+    del kept["options"]
+    file.write_text(json.dumps(kept))
+    assert runs.run_to_resume(tmp_path, "p", {}) == runs.Run("p-1", "id", "p", {"a": 1})

@@ -45,7 +45,8 @@ def quick_runtime() -> Object:
     container = made["spec"]["containers"][0]
     container["command"] = ["python", "-c", SERVER]
     container["readinessProbe"] = {"tcpSocket": {"port": 8080}, "periodSeconds": 1}
-    container.pop("livenessProbe")
+    for probe in ("livenessProbe", "startupProbe"):
+        container.pop(probe)
     container["resources"] = {}
     return made
 

@@ -343,7 +343,7 @@ def test_peers_that_are_gone_have_many_words(log: str, first: str) -> None:
         ("google.auth.exceptions.DefaultCredentialsError: were not found", "output_secret"),
         ('botocore.exceptions.EndpointConnectionError: "http://minio:9000/b"', "does not reach"),
         ("SSLError: Max retries exceeded with url: / (certificate verify failed)", "SSL_CERT_FILE"),
-        ("python: can't open file '/workspace/train.py': [Errno 2]", "no such file"),
+        ("python: can't open file '/workspace/train.py': [Errno 2]", "name its whole path"),
         ("ValueError: environment variable MASTER_ADDR expected, but not set", "with torchrun"),
     ],
 )

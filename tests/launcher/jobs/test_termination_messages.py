@@ -52,6 +52,26 @@ def test_a_success_is_read_whole() -> None:
     assert success.samples[0]["prediction"] == 3
 
 
+def test_what_newer_messages_have_is_read() -> None:
+    more = {"checkpoint": 260, "left_out": 12.0, "no_export": "too\nlarge"}
+    more |= {"curves_left_out": 3, "not_finite": {"auc": "nan", "odd": "text", "none": None}}
+    found = read_messages([pod("a", GOOD | more)])
+    assert found.success is not None
+    assert (found.success.checkpoint, found.success.left_out) == (260, 12)
+    assert found.success.no_export == "too large"
+    assert found.success.curves_left_out == 3
+    assert found.success.metrics.keys() - GOOD["metrics"].keys() == {"auc"}
+    assert found.checkpoint == 260
+    assert read_messages([pod("a", failed(0, 1.0) | {"checkpoint": 0}, code=1)]).checkpoint == 0
+
+
+@pytest.mark.parametrize("value", [None, -1, 0.5, True, "7", math.inf, [1]])
+def test_what_is_no_count_is_none(value: Any) -> None:
+    found = read_messages([pod("a", GOOD | {"checkpoint": value, "left_out": value})]).success
+    assert found is not None
+    assert (found.checkpoint, found.left_out) == (None, 0)
+
+
 def test_the_fullest_success_counts_for_rank_0_need_not_be_on_the_first_node() -> None:
     short = {"version": 1, "status": "succeeded", "metrics": {}}
     outcome = read_messages([pod("j-master-0", short), pod("j-worker-0", GOOD)])

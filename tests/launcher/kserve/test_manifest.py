@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kfp import dsl
 
 from kfp_pytorch.launcher.constants import MANAGED_BY_LABEL, MODEL_FORMAT, SPEC_HASH_LABEL
 from kfp_pytorch.launcher.errors import InputError
@@ -17,6 +18,7 @@ from kfp_pytorch.launcher.kserve.manifest import (
     manifest,
     parse_inputs,
 )
+from kfp_pytorch.launcher.steps import kserve_deploy
 from kfp_pytorch.local.controllers.kserve.predictor import make_deployment
 
 URI = "minio://mlpipeline/v2/artifacts/train/run-1/model"
@@ -105,7 +107,36 @@ def test_the_models_own_place_beats_the_artifacts_and_minio_becomes_s3(
     assert model_of(parsed(metadata, uri))["storageUri"] == expected
 
 
-@pytest.mark.parametrize("uri", ["/tmp/model", "model", "ftp://host/model", "s3://", ""])
+@pytest.mark.parametrize(
+    ("metadata", "uri", "said"),
+    [
+        (
+            {"no_export": "the model is too large."},
+            URI,
+            "There is no model to deploy: the model is",
+        ),
+        ({}, "", "it has neither a storage_uri nor a URI, as where training exported nothing"),
+    ],
+)
+def test_a_model_that_was_not_exported_is_refused_with_the_reason(
+    metadata: Object, uri: str, said: str
+) -> None:
+    with pytest.raises(InputError, match=r"script\.export.*help\(script\)") as raised:
+        parsed(metadata, uri)
+    assert said in raised.value.message
+    assert raised.value.short.startswith("There is no model to deploy: ")
+
+
+def test_nothing_is_asked_of_the_cluster_for_a_model_that_was_not_exported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kserve_deploy, "connect", pytest.fail)
+    model = dsl.Model(uri=URI, metadata={"no_export": "training reported no export"})
+    with pytest.raises(InputError, match="training reported no export"):
+        kserve_deploy.run(model, service_name="digits")
+
+
+@pytest.mark.parametrize("uri", ["/tmp/model", "model", "ftp://host/model", "s3://"])
 def test_a_place_that_kserve_cannot_read_is_refused(uri: str) -> None:
     with pytest.raises(InputError, match="KServe cannot read the model at"):
         parsed({}, uri)
@@ -118,7 +149,8 @@ def test_a_variable_that_looks_like_a_template_reaches_the_server_byte_for_byte(
     assert {"name": "E", "valueFrom": reference} in model["env"]
     predictor = {"model": model}
     service = {"metadata": {"name": "a", "namespace": "b", "uid": "c"}}
-    runtime = {"spec": {"containers": [{"name": "kserve-container", "args": ["{{.Name}}"]}]}}
+    server = {"name": "kserve-container", "command": ["python"], "args": ["{{.Name}}"]}
+    runtime = {"spec": {"containers": [server]}}
     made = make_deployment(service | {"spec": {"predictor": predictor}}, runtime, [])
     container = made["spec"]["template"]["spec"]["containers"][0]
     env = {v["name"]: v.get("value") for v in container["env"]}

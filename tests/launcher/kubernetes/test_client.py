@@ -288,7 +288,7 @@ def test_the_end_of_a_log_whose_lines_are_as_long_as_a_runtime_lets_them_be_is_n
 def test_a_followed_log_gives_lines_as_they_come(kube: Any, hands: Any) -> None:
     hands.server.call(hands.server.api.create, PYTORCHJOB, JOB)
     pod = hands.running("j")
-    stream = kube.follow_log(pod["metadata"]["name"], "pytorch", idle_timeout=5)
+    stream = kube.stream_log(pod["metadata"]["name"], "pytorch", idle_timeout=5)
     lines = iter(stream)
     for number in range(3):
         hands.log(pod, [f"2025-11-27T12:00:0{number}Z é{number}"])

@@ -70,6 +70,32 @@ def test_what_no_time_mends_is_fatal_at_once(reason: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("RunContainerError", 'exec: "nonsuch": executable file not found in $PATH: unknown'),
+        ("RunContainerError", 'exec: "/a.sh": stat /a.sh: no such file or directory: unknown'),
+        ("RunContainerError", 'exec: "./train.py": permission denied: unknown'),
+        ("CreateContainerError", "executable file `x` not found in $PATH: No such file or dire…"),
+        ("CreateContainerError", "failed to generate spec: no command specified"),
+        ("RunContainerError", 'error finding executable "x" in PATH [/usr/bin]: no such file'),
+    ],
+)
+def test_a_program_that_the_image_does_not_have_is_fatal_at_once(reason: str, message: str) -> None:
+    watch = StartupFailures(LIMITS.pull_grace, LIMITS.config_grace)
+    assert message in str(watch.fatal([waiting(reason, message)], 0))
+
+
+@pytest.mark.parametrize(
+    "message", ["device or resource busy", 'error mounting "/a" to rootfs: permission denied']
+)
+def test_what_the_node_may_mend_is_given_time(message: str) -> None:
+    watch = StartupFailures(LIMITS.pull_grace, LIMITS.config_grace)
+    stuck = [waiting("RunContainerError", message)]
+    assert watch.fatal(stuck, 0) is None
+    assert watch.fatal(stuck, 20) is not None
+
+
 @pytest.mark.parametrize("reason", ["CreateContainerConfigError", "PostStartHookError"])
 def test_what_a_container_lacks_is_fatal_sooner_than_a_slow_registry(reason: str) -> None:
     watch = StartupFailures(LIMITS.pull_grace, LIMITS.config_grace)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,13 @@ from typing import Any
 import pytest
 from kfp import dsl
 
+from kfp_pytorch.launcher.inputs import storage
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import parse_inputs
 from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.jobs.pytorchjob.manifest import manifest
 from kfp_pytorch.launcher.jobs.termination_messages import Export, Outcome, Success, read_messages
 from kfp_pytorch.launcher.outputs import artifacts
+from kfp_pytorch.launcher.outputs.exports import wrong_export
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
 EXPORT = Export("export", "ab" * 32, {"format": "kfp-pytorch", "classes": ["0", "ü"]})
@@ -96,7 +100,7 @@ def test_what_no_metric_can_be_is_left_out_and_said(step: Step) -> None:
     pod = {"metadata": {"name": "p"}, "status": status}
     step.write(read_messages([pod]).success)
     kept = {"accuracy", "huge", "whole", "minus", "Präzision @1"}
-    assert step.metrics.metadata.keys() == kept
+    assert step.metrics.metadata.keys() == {*kept, "left_out"}
     assert {f"metric_{name}" for name in kept} <= step.model.metadata.keys()
     notes = " ".join(step.evidence.notes)
     assert all(repr(name) in notes for name in said.keys() - kept)
@@ -108,12 +112,14 @@ def test_metrics_that_are_not_finite_are_left_out_and_said(
 ) -> None:
     metrics = {"accuracy": 0.5, "loss": math.nan, "best": math.inf, "worst": -math.inf}
     step.write(Success("p", metrics, export=EXPORT))
+    left_out = step.metrics.metadata.pop("left_out")
+    assert "Metric loss is left out: it ended as nan, not finite. Metric worst" in left_out
     assert step.metrics.metadata == {"accuracy": 0.5}
     said = capsys.readouterr().out
-    assert "Metric loss ended as nan: training diverged" in said
-    assert "best ended as inf" in said
-    assert "worst ended as -inf" in said
-    assert "loss ended as nan" in Path(step.report.path).read_text(encoding="utf-8")
+    assert "Metric loss is left out: it ended as nan" in said
+    assert "best is left out: it ended as inf" in said
+    assert "worst is left out: it ended as -inf" in said
+    assert "loss is left out: it ended as nan" in Path(step.report.path).read_text(encoding="utf-8")
 
 
 def test_the_metrics_artifact_has_content_that_the_ui_can_show(step: Step) -> None:
@@ -151,9 +157,17 @@ def test_all_that_is_handed_on_is_strict_json_and_flat(step: Step) -> None:
 
 def test_a_container_that_said_nothing_still_gives_every_artifact(step: Step) -> None:
     places = step.write(None, output_uri="s3://bucket/p")
-    assert places == ("s3://bucket/p/j-1", "s3://bucket/p/j-1")
+    assert places == ("", "s3://bucket/p/j-1")
+    assert step.model.metadata == {
+        "job": "j-1",
+        "namespace": "team",
+        "folder": "s3://bucket/p/j-1",
+        "no_export": "training reported no export",
+    }
     assert json.loads(Path(step.model.path).read_text()) == {"model": {}, "samples": []}
-    assert step.metrics.metadata == {}
+    assert step.metrics.metadata == {
+        "left_out": "Training reported no metric that is a finite number."
+    }
     assert "reported no curves" in Path(step.curves.path).read_text()
     assert "wrote no message of its own" in Path(step.report.path).read_text()
 
@@ -167,15 +181,145 @@ def test_a_message_that_is_not_understood_is_not_passed_over(step: Step, message
     status = {"containerStatuses": [{"name": "pytorch", "state": ended}]}
     step.evidence.pods["u"] = {"metadata": {"name": "j-1-master-0"}, "status": status}
     step.write(read_messages(step.evidence.pods.values()).success)
-    note = step.evidence.notes[0]
+    (note,) = step.evidence.notes
     for words in ("of j-1-master-0 was not understood", "2,048 bytes", repr(message[:40])):
         assert words in note
+    assert step.model.metadata["no_export"] == note
+    assert step.metrics.metadata == {"left_out": note}
 
 
-@pytest.mark.parametrize("path", ["../../other", "a/./b", "{{x}}", "a\x00b"])
-def test_an_export_outside_the_job_s_folder_is_not_handed_on(step: Step, path: str) -> None:
-    assert step.write(Success("p", export=Export(path))).storage_uri == "pvc://kfp-pytorch/j-1"
-    assert any("storage_uri is the job's folder" in note for note in step.evidence.notes)
+CURVES = {"loss": ((0.0, 2.3),)}
+
+
+@pytest.mark.parametrize(
+    ("success", "said"),
+    [
+        (Success("p"), ["no metrics, no curves, no export", "script.report(", "script.export("]),
+        (Success("p", {"a": 1.0}, curves=CURVES), ["no export.", "script.export("]),
+        (Success("p", {"a": 1.0}, export=EXPORT), ["no curves.", "script.report("]),
+        (Success("p", export=EXPORT, curves=CURVES), ["no metrics.", "script.report("]),
+    ],
+)
+def test_what_a_script_did_not_report_is_said_in_one_line_with_how_to(
+    step: Step, capsys: pytest.CaptureFixture[str], success: Success, said: list[str]
+) -> None:
+    step.write(success)
+    (note,) = step.evidence.notes
+    for words in (*said, "from kfp_pytorch.training import script", "help(script)"):
+        assert words in note
+    assert ("script.export(" in note) == ("script.export(" in said)
+    assert " ".join(note.split()) in " ".join(capsys.readouterr().out.split())
+
+
+def test_who_reports_everything_is_told_nothing(step: Step) -> None:
+    step.write(Success("p", {"a": 1.0}, export=EXPORT, curves=CURVES))
+    assert step.evidence.notes == []
+
+
+def test_why_training_exported_nothing_is_said_and_handed_on(step: Step) -> None:
+    reason = "the model has 7000000000 parameters"
+    places = step.write(Success("p", {"a": 1.0}, curves=CURVES, no_export=reason))
+    assert places.storage_uri == ""
+    assert step.model.metadata["no_export"] == reason
+    assert "storage_uri" not in step.model.metadata
+    assert step.evidence.notes == [f"Nothing was exported: {reason}"]
+
+
+def test_metrics_that_did_not_fit_are_counted_and_found(step: Step) -> None:
+    step.write(Success("p", {"a": 1.0}, export=EXPORT, curves=CURVES, left_out=12))
+    said = "12 metrics did not fit into the termination message; all are in"
+    assert step.evidence.notes == [f"{said} pvc://kfp-pytorch/j-1/metrics.json."]
+    assert step.metrics.metadata == {"a": 1.0, "left_out": step.evidence.notes[0]}
+    assert "12 metrics did not fit" in Path(step.report.path).read_text()
+
+
+def test_curves_that_did_not_fit_are_not_called_unreported(step: Step) -> None:
+    step.write(Success("p", {"a": 1.0}, export=EXPORT, left_out=6, curves_left_out=41))
+    said = (
+        "did not fit into the termination message; all are in pvc://kfp-pytorch/j-1/metrics.json."
+    )
+    assert step.evidence.notes == [f"6 metrics {said}", f"41 curves {said}"]
+
+
+@pytest.mark.parametrize(
+    ("ran", "job", "said"),
+    [
+        (
+            3,
+            {"nproc_per_node": "2"},
+            "Training ran as 3 processes, and the job is for 1 × 2, nodes",
+        ),
+        (1, {"nproc_per_node": "2"}, "Training ran as 1 process, and the job is for 1 × 2, nodes"),
+        (4, {"nproc_per_node": "2", "num_nodes": 2}, ""),
+        (3, {"nproc_per_node": "cpu"}, ""),
+        (0, {"nproc_per_node": "2"}, ""),
+    ],
+)
+def test_another_number_of_processes_than_the_job_is_for_is_said(
+    step: Step, ran: int, job: dict[str, Any], said: str
+) -> None:
+    step.write(Success("p", {"a": 1.0}, ran, EXPORT, CURVES), **job)
+    assert [note[: len(said)] for note in step.evidence.notes] == [said] * bool(said)
+
+
+def test_the_newest_checkpoint_is_named(step: Step) -> None:
+    step.write(Success("p", checkpoint=260))
+    assert step.model.metadata["checkpoint"] == 260
+    assert "| Newest checkpoint | step 260 |" in Path(step.report.path).read_text()
+
+
+@pytest.mark.parametrize(
+    "path", ["../../other", "a/./b", "{{x}}", "a\x00b", "/mnt/job/export", "s3://b/export", " "]
+)
+def test_an_export_that_cannot_be_in_the_job_s_folder_is_named(path: str) -> None:
+    folder = storage.parse("pvc://claim/j-1")
+    said = wrong_export(Outcome(Success("p", export=Export(path))), folder, "team")
+    assert said.startswith(f"Training reported its export at {path!r}")
+    assert said.endswith("pvc://claim/j-1")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("none", ""),
+        ("no folder", "there is no such folder"),
+        ("no model.json", "there is no model.json in it"),
+        ("other model.json", "its model.json is not the one that was written"),
+        ("no program", "there is no model.pt2 in it"),
+        ("longer program", "its model.pt2 is not the one that was written"),
+    ],
+)
+def test_where_the_step_can_read_the_claim_an_export_that_is_not_there_or_differs_is_named(
+    tmp_path: Path, change: str, said: str
+) -> None:
+    path = tmp_path / "team/claim/j-1/export"
+    path.mkdir(parents=True)
+    (path / "model.pt2").write_bytes(b"program")
+    files = {"model.pt2": {"bytes": 7, "sha256": hashlib.sha256(b"program").hexdigest()}}
+    (path / "model.json").write_text(json.dumps({"files": files}))
+    export = Export("export", hashlib.sha256((path / "model.json").read_bytes()).hexdigest())
+    if change == "no folder":
+        shutil.rmtree(path)
+    elif change.endswith("model.json"):
+        (path / "model.json").unlink()
+        if change == "other model.json":
+            (path / "model.json").write_text("{}")
+    elif change == "no program":
+        (path / "model.pt2").unlink()
+    elif change == "longer program":
+        (path / "model.pt2").write_bytes(b"programx")
+    folder, outcome = storage.parse("pvc://claim/j-1"), Outcome(Success("p", export=export))
+    found = wrong_export(outcome, folder, "team", {"KFP_PYTORCH_CLAIMS": str(tmp_path)})
+    assert said in found
+    assert bool(found) == bool(said)
+    assert wrong_export(outcome, folder, "team", {}) == ""
+
+
+@pytest.mark.parametrize("path", ["export", "export/", "models/best"])
+def test_an_export_below_the_job_s_folder_is_where_it_says(step: Step, path: str) -> None:
+    success = Success("p", export=Export(path))
+    assert wrong_export(Outcome(success), storage.parse("pvc://claim/j-1"), "team") == ""
+    assert step.write(success).storage_uri == f"pvc://kfp-pytorch/j-1/{path.strip('/')}"
 
 
 def test_the_curves_of_the_message_are_drawn(step: Step) -> None:

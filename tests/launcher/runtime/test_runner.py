@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -49,6 +50,18 @@ def test_the_message_is_the_last_thing_on_stderr_without_a_traceback(
     assert stderr.endswith("Pod p was killed: OOMKilled.\nGive it more memory.\n")
     assert "Traceback" not in stderr
     assert termination_log.read_text() == "a_step: OOMKilled"
+
+
+def test_a_value_that_kfp_has_changed_within_a_text_is_refused(
+    a_step: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_step.run = lambda **_: None
+    values = {"pipelinechannel--make-Output": "C:\\new", "whole": "C:\\new", "args": ["C:\new"]}
+    given = json.dumps({"inputs": {"parameterValues": values}})
+    monkeypatch.setattr(sys, "argv", ["executor_main.py", "--executor_input", given])
+    with pytest.raises(SystemExit):
+        launcher.run_step("a_step")
+    assert "make-Output is 'C:\\\\new'; KFP puts it as it is" in capsys.readouterr().err
 
 
 def test_no_termination_log_is_made_where_the_kubelet_made_none(

@@ -51,7 +51,7 @@ def test_a_metric_that_is_not_there_is_answered_with_those_that_are() -> None:
 def test_what_is_no_number_is_no_metric() -> None:
     given = {"accuracy": "0.99", "flag": True, "display_name": "x", "other": 1}
     assert "accuracy is '0.99', which is no number" in refused("accuracy", 0.9, **given)
-    assert "there is: other = 1" in refused("loss", 0.9, **given)
+    assert "There is: other = 1" in refused("loss", 0.9, **given)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400])
@@ -60,8 +60,20 @@ def test_a_value_that_is_not_finite_passes_no_threshold(value: float) -> None:
 
 
 def test_a_run_without_metrics_is_told_how_training_reports_them() -> None:
-    with pytest.raises(MetricRefused, match=r"are: none\. .* KFP_PYTORCH_TERMINATION_LOG"):
+    with pytest.raises(MetricRefused, match=r"are: none\. .* script\.report\("):
         run(dsl.Metrics(), metric="accuracy", minimum=0.9, maximum=NO_MAXIMUM)
+
+
+def test_metrics_that_the_training_step_left_out_are_not_called_unreported() -> None:
+    words = "12 metrics did not fit into the termination message; all are in s3://b/metrics.json."
+    said = refused("f1", 0.9, accuracy=0.9, left_out=words)
+    assert said.startswith(f"There is no metric 'f1'. {words} There is: accuracy = 0.9.")
+    assert "script.report(" not in said
+
+
+def test_why_nothing_is_known_of_the_metrics_is_said() -> None:
+    words = "The result of training is not known: its pods were gone before their end was seen."
+    assert words in refused("accuracy", 0.9, left_out=words)
 
 
 def test_whole_numbers_from_ml_metadata_count() -> None:

@@ -15,6 +15,7 @@ from kfp_pytorch.launcher.constants import (
     ATTEMPT_ANNOTATION,
     CLAIM,
     PYTORCHJOB,
+    REPLACE_OTHER_ENV,
     STEP_ID_LABEL,
 )
 from kfp_pytorch.launcher.errors import (
@@ -59,6 +60,24 @@ def test_a_retry_takes_the_result_of_a_job_that_succeeded_meanwhile(step: Any, h
     second.succeeded()
     assert second.outputs.metrics.metadata == {"loss": 0.5}
     assert len(hands.jobs()) == 1
+
+
+def test_a_job_that_succeeded_with_other_inputs_is_replaced_where_the_step_is_told_to(
+    step: Any, hands: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv(REPLACE_OTHER_ENV, "1")
+    first = step(args=["--epochs", "8"])
+    hands.running(first.job)
+    hands.success(first.job)
+    first.succeeded()
+    step(args=["--epochs", "8"]).succeeded()
+    old = hands.job(first.job)
+    third = step(args=["--epochs", "12"])
+    hands.until(lambda: [attempt(job) for job in hands.jobs()] == ["2"])
+    assert hands.job(first.job)["metadata"]["uid"] != old["metadata"]["uid"]
+    hands.success(first.job, metrics={"loss": 0.2})
+    third.succeeded()
+    assert third.outputs.metrics.metadata == {"loss": 0.2}
 
 
 def test_a_retry_replaces_a_job_that_failed_and_counts_the_attempt(step: Any, hands: Any) -> None:

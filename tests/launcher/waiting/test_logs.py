@@ -136,7 +136,7 @@ def test_a_log_that_went_with_its_pod_is_missed_only_where_it_was_not_streamed(
     hands.set_conditions(run.job, "Created", "Running=False", "Failed")
     message = run.failed(JobFailed)
     assert ("line 1" in message) is streamed
-    assert ("was deleted with the pod" in message) is not streamed
+    assert ("can no longer be read here" in message) is not streamed
 
 
 def test_a_log_that_was_streamed_is_not_missed_though_its_crash_is_seen_later(

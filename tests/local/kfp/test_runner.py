@@ -152,6 +152,16 @@ def swelling():
     speak(text=swell().output)
 
 
+@component
+def locate(path: str) -> str:
+    return path
+
+
+@dsl.pipeline(name="locating")
+def locating(path: str):
+    fill(values={"whole": "x"}, items=["--path", f"in {locate(path=path).output}"])
+
+
 @dsl.pipeline(name="failing")
 def failing():
     first = fail()
@@ -307,6 +317,18 @@ def test_an_output_that_no_step_can_be_started_with_is_told_with_the_step_and_th
     assert code == 1
     assert "step speak is handed 140," in events[-1]["message"]
     assert "Hand what is large on as an artifact" in events[-1]["message"]
+
+
+@pytest.mark.parametrize("path", ["C:\\new\\table", 'say "hi"', "a\nb"])
+def test_a_text_of_a_task_that_kfp_would_change_in_a_list_fails_the_step_that_gets_it(
+    tmp_path, path
+):
+    code, events = run(tmp_path / "a-run", locating, {"path": path})
+    assert code == 1
+    failed = ended(events)[0]
+    assert (failed["step"], failed["exit"]) == ("fill", 1)
+    assert f"locate-Output is {path!r}; KFP puts it as it is into the JSON" in failed["stderr"]
+    assert f"{tmp_path}/a-run/fill/" in json.dumps(events)
 
 
 def test_what_kfp_itself_refuses_is_told_too(tmp_path):

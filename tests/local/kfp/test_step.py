@@ -69,10 +69,11 @@ def test_a_program_that_gives_no_value_of_an_output_has_failed_as_with_kfp(
     tmp_path: Path, given: str
 ) -> None:
     output, word = tmp_path / "executor_output.json", tmp_path / "word"
-    if given == "file":
-        word.write_text("w")
-    elif given:
-        output.write_text('{"parameterValues": {"word": "w"}}')
+    script = {
+        "": "true",
+        "file": f"echo w > {word}",
+        "output": f"""echo '{{"parameterValues": {{"word": "w"}}}}' > {output}""",
+    }[given]
     declared = {
         "outputFile": str(output),
         "parameters": {"word": {"outputFile": str(word)}},
@@ -80,7 +81,27 @@ def test_a_program_that_gives_no_value_of_an_output_has_failed_as_with_kfp(
     }
     executor_input = json.dumps({"outputs": declared})
     setting = step.Setting("r", str(tmp_path))
-    stdout, _ = started(setting, "true", "--executor_input", executor_input).communicate()
+    command = ("sh", "-c", script, "--executor_input", executor_input)
+    stdout, _ = started(setting, *command).communicate()
     ended = told(stdout)[-1]
     assert ended["exit"] == (0 if given else 1)
     assert ("gave no value of its output word" in ended["stderr"]) == (not given)
+
+
+def test_each_attempt_of_a_step_begins_with_no_outputs_as_in_a_new_container(
+    tmp_path: Path,
+) -> None:
+    output, folder = tmp_path / "executor_output.json", tmp_path / "data"
+    output.write_text('{"parameterValues": {"word": "of the attempt before"}}')
+    folder.mkdir()
+    (folder / "left").touch()
+    declared = {
+        "outputFile": str(output),
+        "artifacts": {"data": {"artifacts": [{"uri": str(folder)}]}},
+    }
+    executor_input = json.dumps({"outputs": declared})
+    command = ("sh", "-c", f"mkdir {folder}", "--executor_input", executor_input)
+    stdout, _ = started(step.Setting("r", str(tmp_path)), *command).communicate()
+    ended = told(stdout)[-1]
+    assert (ended["exit"], ended["outputs"]["parameters"]) == (0, {})
+    assert not any(folder.iterdir())

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -182,6 +183,16 @@ def test_a_detached_command_outlives_its_owner_until_sigterm() -> None:
     os.kill(kept, signal.SIGTERM)
     assert gone(kept)
     assert gone(command)
+
+
+def test_nobody_becomes_the_owner_of_what_has_been_detached(tmp_path: Path) -> None:
+    owner = guarded.SharedOwner(tmp_path / "owners")
+    # A guard that is slow to read what it is told.
+    slow = threading.Timer(0.2, os.close, [os.dup(owner.fd)])
+    owner.started()
+    slow.start()
+    owner.detach()
+    assert guarded.SharedOwner.joined(tmp_path / "owners") is None
 
 
 def test_kill_9_of_a_guard_is_made_good_by_the_guard_above_it() -> None:

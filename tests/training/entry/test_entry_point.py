@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -24,8 +25,9 @@ def conclude(tmp_path, monkeypatch):
     monkeypatch.setenv("KFP_PYTORCH_TERMINATION_LOG", str(termination))
 
     def run(terminated=False, agents_code=1):
-        code = entry_point._conclude(tmp_path, agents_code, terminated)
-        return code, json.loads(termination.read_text())["error"]
+        job = str(tmp_path / "job")
+        code = entry_point._conclude(tmp_path, agents_code, terminated, job)
+        return code, json.loads(termination.read_text()).get("error")
 
     return run
 
@@ -91,6 +93,47 @@ def test_of_many_errors_the_first_by_time_is_reported(tmp_path, conclude):
     assert (error["rank"], error["type"], error["message"]) == (1, "ValueError", "bad sample")
 
 
+EXPORTED = {"metrics": {"loss": 0.1}, "world_size": 1}
+
+
+def exported(folder):
+    """An export of two files, and the result that a rank leaves of it."""
+    place = folder / "job" / "export"
+    place.mkdir(parents=True)
+    (place / "model.pt2").write_bytes(b"program")
+    facts = {"sha256": hashlib.sha256(b"program").hexdigest(), "bytes": 7}
+    content = json.dumps({"files": {"model.pt2": facts}})
+    (place / "model.json").write_text(content)
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    result = EXPORTED | {"export": {"path": "export", "sha256": digest, "model": {}}}
+    (folder / "result.json").write_text(json.dumps(result))
+    return place
+
+
+def test_a_success_names_an_export_that_is_there(tmp_path, conclude):
+    exported(tmp_path)
+    assert conclude(agents_code=0) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda place: (place / "model.pt2").write_bytes(b"PROGRAM"), "model.pt2 is not what was"),
+        (lambda place: (place / "model.pt2").unlink(), "has no model.pt2"),
+        (lambda place: (place / "model.json").write_text("{}"), "model.json is not the one"),
+        (lambda place: (place / "model.json").unlink(), "has no model.json"),
+    ],
+)
+def test_a_training_whose_export_is_not_there_as_it_was_written_has_failed(
+    tmp_path, conclude, capsys, damage, said
+):
+    damage(exported(tmp_path))
+    code, error = conclude(agents_code=0)
+    assert (code, error["type"]) == (1, "ExportError")
+    assert said in error["message"]
+    assert said in capsys.readouterr().err
+
+
 def test_an_error_of_an_attempt_that_was_started_again_is_not_the_one_that_ended_it(tmp_path):
     leave_record(tmp_path, Failure(0, 100.0, "ValueError", "first attempt"), attempt=0)
     leave_record(tmp_path, Failure(1, 200.0, "ValueError", "last attempt"), attempt=1)
@@ -126,6 +169,17 @@ def test_a_stop_is_143_whichever_pod_was_asked(tmp_path, conclude, here):
     code, error = conclude(terminated=here)
     assert code == 143
     assert error["type"] == "Terminated"
+
+
+def test_a_failure_names_the_newest_checkpoint(tmp_path, conclude):
+    conclude()
+    message = tmp_path / "termination"
+    assert json.loads(message.read_text())["checkpoint"] is None
+    checkpoint = tmp_path / "job" / "checkpoints" / "step-00000026"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "meta.json").write_text("{}")
+    conclude()
+    assert json.loads(message.read_text())["checkpoint"] == 26
 
 
 def test_an_agent_that_left_nothing_is_a_failure_all_the_same(conclude):

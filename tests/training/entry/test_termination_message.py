@@ -109,3 +109,68 @@ def test_the_message_is_written_in_place_and_only_where_a_pod_has_a_file_for_it(
 def test_a_message_that_cannot_be_written_changes_nothing_else(tmp_path, capsys):
     write_message("{}", {"KFP_PYTORCH_TERMINATION_LOG": str(tmp_path / "no" / "log")})
     assert "no/log cannot be written to (No such file" in capsys.readouterr().err
+
+
+def test_of_a_long_training_with_many_curves_no_metric_is_lost():
+    names = [f"{part}/{name}" for part in ("train", "val") for name in ("loss", "f1", "auc", "r2")]
+    names += ["train/top5_accuracy", "val/top5_accuracy", "lr", "grad_norm"]
+    curves = {name: [[epoch, 1 / (epoch + 3)] for epoch in range(70)] for name in names}
+    metrics = {name: points[-1][1] for name, points in curves.items()}
+    text = success_message({**result(), "metrics": metrics, "curves": curves, "checkpoint": 70})
+    assert len(text.encode()) <= LIMIT
+    message = json.loads(text)
+    assert set(message["metrics"]) == set(names)
+    assert message["checkpoint"] == 70
+    assert "left_out" not in message
+    assert set(message["curves"]) == set(names)
+    assert all(curve[0][0] == 0 and curve[-1][0] == 69 for curve in message["curves"].values())
+
+
+def test_metrics_for_which_there_is_no_room_are_counted():
+    metrics = {f"metric_of_group_{number}": number / 7 for number in range(500)}
+    text = success_message({**result(), "metrics": metrics})
+    assert len(text.encode()) <= LIMIT
+    message = json.loads(text)
+    kept = message["metrics"]
+    assert list(kept) == [f"metric_of_group_{number}" for number in range(len(kept))]
+    assert len(kept) > 30
+    assert message["left_out"] == 500 - len(kept)
+    assert message["export"]["sha256"] == "0" * 64
+
+
+def test_of_70_epochs_of_41_metrics_those_that_do_not_fit_are_counted_and_so_are_the_curves():
+    names = [f"validation/task_{number:02d}/balanced_accuracy" for number in range(40)]
+    curves = {name: [[epoch, epoch / 7] for epoch in range(70)] for name in [*names, "accuracy"]}
+    metrics = {name: points[-1][1] for name, points in curves.items()}
+    text = success_message({**result(), "metrics": metrics, "curves": curves})
+    assert len(text.encode()) <= LIMIT
+    message = json.loads(text)
+    assert message["left_out"] == 41 - len(message["metrics"]) > 0
+    assert message["curves_left_out"] == 41
+    assert "curves" not in message
+    # With fewer metrics, no curve takes the place of one.
+    text = success_message(
+        {**result(), "metrics": dict.fromkeys(names[:20], 0.5), "curves": curves}
+    )
+    message = json.loads(text)
+    assert len(message["metrics"]) == 20
+    assert message["curves_left_out"] + len(message.get("curves", {})) == 41
+
+
+def test_metrics_that_are_not_finite_are_named():
+    message = json.loads(success_message(result()))
+    assert message["not_finite"] == {"odd": "nan"}
+
+
+@pytest.mark.parametrize("name", ["x" * 3000, "\x00" * 3000, "\udcff" * 3000])
+def test_no_name_however_long_makes_the_message_longer_than_its_limit(name):
+    whole = result()
+    whole["export"]["model"]["outputs"][0]["name"] = name
+    text = success_message({**whole, "metrics": {"accuracy": 0.9, name: 1.0}})
+    assert len(text.encode()) <= LIMIT
+    message = json.loads(text)
+    assert message["metrics"] == {"accuracy": 0.9}
+    assert message["left_out"] == 1
+    assert message["export"]["model"] == {"format": "kfp-pytorch", "versions": {"torch": "2.8.0"}}
+    text = success_message({"metrics": {}, "world_size": 1, "no_export": name})
+    assert len(text.encode()) <= LIMIT

@@ -32,7 +32,8 @@ from kfp_pytorch.training.learning_rate import learning_rate
 from kfp_pytorch.training.lifecycle import Start
 from kfp_pytorch.training.parallel.process_group import ALONE, pick_device
 from kfp_pytorch.training.storage.job_folder import open_folder
-from kfp_pytorch.training.telemetry.metrics import Evaluation, History, LossMeter, Progress
+from kfp_pytorch.training.telemetry.curves import History
+from kfp_pytorch.training.telemetry.metrics import Evaluation, LossMeter, Progress
 
 
 def run(output, request=None, **arguments):

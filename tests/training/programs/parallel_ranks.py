@@ -26,7 +26,8 @@ from kfp_pytorch.training.language.transformer import preset
 from kfp_pytorch.training.parallel.plan import ParallelPlan
 from kfp_pytorch.training.parallel.process_group import World
 from kfp_pytorch.training.storage.job_folder import open_folder
-from kfp_pytorch.training.telemetry.metrics import History, LossMeter
+from kfp_pytorch.training.telemetry.curves import History
+from kfp_pytorch.training.telemetry.metrics import LossMeter
 
 CPU = torch.device("cpu")
 MODEL = dataclasses.replace(preset("tiny"), layers=2, seq_len=32)

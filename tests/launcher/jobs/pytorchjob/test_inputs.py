@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 import pytest
@@ -114,8 +115,56 @@ def test_numbers_among_arguments_are_rendered_and_null_is_named_by_its_place() -
     )
     with pytest.raises(InputError, match=r"args\[1\] is null"):
         parsed(args=["a", None])
-    with pytest.raises(InputError, match="command must be a list"):
-        parsed(command="python train.py")
+
+
+def test_a_command_as_one_text_is_split_and_a_word_is_a_list_of_one() -> None:
+    given = parsed(command="python -u 'my train.py'", args="--fast", image_pull_secrets="a")
+    assert given.command == ("python", "-u", "my train.py")
+    assert given.args == ("--fast",)
+    assert given.image_pull_secrets == ("a",)
+    assert parsed(namespace=2024, nproc_per_node=2, cpu=4).namespace == "2024"
+    with pytest.raises(InputError, match=r"write a list: \['--lr', '3'\] or \['--lr 3'\]"):
+        parsed(args="--lr 3")
+    with pytest.raises(InputError, match=r"no shell runs it, which '\|' needs"):
+        parsed(command="python train.py | tee log")
+
+
+@pytest.mark.parametrize(
+    ("command", "needs"),
+    [
+        ("python train.py >log.txt", ">"),
+        ("python train.py 2>err", "2>"),
+        ("python train.py &>x", "&>"),
+        ("python train.py <in", "<"),
+        ("python train.py|tee log", "|"),
+        ("cd /x&&python t.py", "&&"),
+        ("(python t.py)", "("),
+        ("cd /x", "cd"),
+        ("source x", "source"),
+        ("python t.py $?", "$?"),
+        ("python t.py $$", "$$"),
+        ('python t.py "in $HOME"', "$HOME"),
+        ('python t.py "\\$x"', "\\$"),
+        ("python t.py `date`", "`"),
+        ("python t.py ~/data", "~"),
+        ("python t.py *.txt", "*"),
+        ("python t.py # comment", "#"),
+    ],
+)
+def test_what_only_a_shell_does_is_refused_in_a_command_as_text(command: str, needs: str) -> None:
+    message = f'no shell runs it, which {needs!r} needs. Write ["sh", "-c", '
+    with pytest.raises(InputError, match=re.escape(message)):
+        parsed(command=command)
+
+
+def test_what_is_quoted_in_a_command_as_text_needs_no_shell() -> None:
+    text = (
+        r"""python -c 'import os; print(1);' --x='$5' --x=\$HOME "a > b; c" x#y [1,2] {a} a=~/b"""
+    )
+    assert parsed(command=text).command == (
+        *("python", "-c", "import os; print(1);", "--x=$5", "--x=$HOME", "a > b; c"),
+        *("x#y", "[1,2]", "{a}", "a=~/b"),
+    )
 
 
 @pytest.mark.parametrize(

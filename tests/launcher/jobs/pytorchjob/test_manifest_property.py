@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kfp_pytorch.launcher.inputs.datasets import SLOTS
 from kfp_pytorch.launcher.inputs.declaration import inputs_of
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs, parse_inputs
 from kfp_pytorch.launcher.jobs.pytorchjob.manifest import manifest
@@ -90,6 +92,11 @@ patch = st.fixed_dictionaries(
         ),
     },
 )
+artifact = st.builds(
+    SimpleNamespace,
+    uri=st.sampled_from(["s3://b/x", "gs://b/x", "/a/b"]),
+    metadata=st.sampled_from([{}, {"storage_uri": "pvc://claim/d"}, {"storage_uri": "pvc://d"}]),
+)
 image = st.from_regex(r"[a-z]{1,5}(:[0-9])?", fullmatch=True)
 optional_inputs = {
     "name": st.text(character, max_size=5).map(lambda s: f"a{s}"),
@@ -125,6 +132,7 @@ optional_inputs = {
     "annotations": st.dictionaries(keys, scalar, max_size=2),
     "istio_injection": st.booleans(),
     "backoff_limit": st.integers(-1, 50),
+    "retry_same_error": st.booleans(),
     "ttl_seconds": st.just(-1) | st.integers(120, 10**6),
     "clean_pod_policy": st.sampled_from(["Running", "All", "Keep"]),
     "active_deadline": st.integers(0, 10**6),
@@ -136,12 +144,14 @@ optional_inputs = {
     "start_timeout": st.integers(0, 10**6),
     "timeout": st.integers(0, 10**6),
     "cleanup": st.sampled_from(["on_failure", "always", "never"]),
+    "dataset_names": st.lists(word.filter(bool), max_size=3, unique=True),
+    **dict.fromkeys(SLOTS, st.none() | artifact),
 }
 inputs_strategy = st.fixed_dictionaries({"image": image}, optional=optional_inputs)
 
 
 def test_the_manifests_are_made_from_every_input_that_there_is() -> None:
-    assert {"image", *optional_inputs} == set(inputs_of(PyTorchJobInputs))
+    assert {"image", *optional_inputs} == {*inputs_of(PyTorchJobInputs), *SLOTS}
 
 
 @settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=80)

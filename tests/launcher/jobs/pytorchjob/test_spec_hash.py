@@ -55,3 +55,8 @@ def test_the_spec_hash_is_the_same_as_in_the_first_version(
 ) -> None:
     identity = identify("n", "u://x", "-worker-0", "", parse_inputs(**inputs).spec())
     assert identity.labels[SPEC_HASH_LABEL] == hash_of_first_version
+
+
+def test_what_only_the_launcher_does_makes_no_other_job() -> None:
+    usual, other = (parse_inputs(image="a", retry_same_error=value) for value in (False, True))
+    assert usual.spec() == other.spec()

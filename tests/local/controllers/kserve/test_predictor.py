@@ -103,6 +103,28 @@ def test_no_runtime_that_serves_the_model_is_kserves_refusal(
     assert refused.value.reason == reason
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (None, "kfp-pytorch has no command, and an image .kfp-pytorch-serving:"),
+        (["torchserve-nonsuch"], "kfp-pytorch runs torchserve-nonsuch, which is not on this"),
+    ],
+)
+def test_a_runtime_whose_program_is_not_here_is_refused_by_name(command: Any, words: str) -> None:
+    other = runtime()
+    other["spec"]["containers"][0]["command"] = command
+    with pytest.raises(Refusal, match=words) as refused:
+        make_deployment(service(), other, [])
+    assert refused.value.reason == "InvalidPredictorSpec"
+
+
+def test_a_runtime_without_image_and_command_is_refused_too() -> None:
+    other = runtime()
+    del other["spec"]["containers"][0]["command"], other["spec"]["containers"][0]["image"]
+    with pytest.raises(Refusal, match="has no command"):
+        make_deployment(service(), other, [])
+
+
 # What is made of a service
 
 
@@ -184,3 +206,12 @@ def test_the_predictor_listens_on_the_address_of_the_local_cluster() -> None:
     made = make_deployment(service(), runtime(), [])
     variables = made["spec"]["template"]["spec"]["containers"][0]["env"]
     assert {"name": constants.SERVING_HOST_ENV, "value": "127.0.0.1"} in variables
+
+
+def test_a_runtime_without_port_and_probe_gets_kserves_own() -> None:
+    bare = runtime()
+    for field in ("ports", "readinessProbe"):
+        del bare["spec"]["containers"][0][field]
+    (made,) = make_deployment(service(), bare, [])["spec"]["template"]["spec"]["containers"]
+    assert made["ports"][0]["containerPort"] == 8080
+    assert made["readinessProbe"]["tcpSocket"] == {"port": 8080}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from kfp_pytorch.local.controllers.kubelet.rewriting import Rewriter
@@ -47,6 +49,8 @@ TRANSLATION = Rewriter(
         ("--batch=8080", "--batch=8080"),
         ("--http_port=8080", "--http_port=40010"),
         ("--port=9090", "--port=9090"),
+        ("0.0.0.0:8080", "0.0.0.0:40010"),
+        ("--bind=:8080", "--bind=:40010"),
         ("--transport=8080", "--transport=8080"),
         ("import os\nprint('/mnt/out')", "import os\nprint('/mnt/out')"),
     ],
@@ -57,6 +61,28 @@ def test_a_word_of_the_command_line(given: str, expected: str) -> None:
 
 def test_a_port_may_follow_its_option() -> None:
     assert TRANSLATION.command(["x", "--port", "8080", "8080"]) == ["x", "--port", "40010", "8080"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("serve /mnt/out --port 8080", "serve /root/claims/c --port 40010"),
+        ('cd /x && A="/mnt/out/a b" run', 'cd /x && A="/root/claims/c/a b" run'),
+        ("run --port=8080 >/dev/termination-log;", "run --port=40010 >/p/t;"),
+        ("exec x --model=/mnt/out/deep/$A", "exec x --model=/root/deep/$A"),
+        ("curl http://web/a?b=c", "curl http://127.0.0.1:40003/a?b=c"),
+        ("echo 8080 $OUT/mnt/out /mnt/outside", "echo 8080 $OUT/mnt/out /mnt/outside"),
+    ],
+)
+def test_a_script_of_a_shell_is_rewritten_word_by_word(given: str, expected: str) -> None:
+    assert TRANSLATION.command(["/bin/sh", "-ec", given]) == ["/bin/sh", "-ec", expected]
+    assert TRANSLATION.command(["python", "-c", given]) == ["python", "-c", given]
+
+
+def test_a_folder_whose_name_means_something_to_a_shell_is_one_word_of_a_script() -> None:
+    rewriter = Rewriter({"/mnt": "/a b/ü"}, {}, endpoint)
+    script = rewriter.command(["sh", "-c", "printf %s, /mnt/x '/mnt/y'"])
+    assert subprocess.run(script, capture_output=True, text=True).stdout == "/a b/ü/x,/a b/ü/y,"
 
 
 def test_variables_have_paths_and_ports_of_this_machine() -> None:
@@ -83,3 +109,12 @@ def test_variables_have_paths_and_ports_of_this_machine() -> None:
 def test_the_port_of_a_master_elsewhere_stays() -> None:
     given = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "23456"}
     assert TRANSLATION.variables(given) == given
+
+
+def test_paths_of_data_sets_are_found_in_their_json() -> None:
+    told = (
+        '{"a": {"uri": "/mnt/out/a", "metadata": {"at": "/mnt/outside"}}, "b": {"uri": "s3://b"}}'
+    )
+    assert TRANSLATION.variables({"KFP_PYTORCH_DATASETS": told}) == {
+        "KFP_PYTORCH_DATASETS": told.replace("/mnt/out/a", "/root/claims/c/a")
+    }

@@ -51,3 +51,27 @@ def test_a_machine_without_a_free_port_is_an_error_and_no_wait(
     monkeypatch.setattr(ports_module, "_is_free", lambda _: False)
     with pytest.raises(OSError, match=r"no port of 127\.0\.0\.1 from 20000 to 31999 is free"):
         Ports(api).of(pod(api, "first"), 80)
+
+
+@pytest.mark.parametrize(
+    ("container", "number"),
+    [
+        ({"command": ["server"]}, 8080),
+        ({"command": ["server", "--port=8080"]}, 20_001),
+        ({"args": ["--bind", "0.0.0.0:8080"]}, 20_001),
+        ({"env": [{"name": "PORT", "value": "8080"}]}, 20_001),
+        ({"args": ["--port", "8080"]}, 20_001),
+        ({"args": ["18080", "--batch", "8080"]}, 8080),
+        ({"command": ["sh", "-c", "exec server --port 8080"]}, 20_001),
+        ({"command": ["python", "-c", "serve('--port 8080')"]}, 8080),
+    ],
+)
+def test_a_server_that_is_told_no_port_gets_its_own(
+    monkeypatch: pytest.MonkeyPatch, container: Object, number: int
+) -> None:
+    api = Api()
+    offer(monkeypatch, 20_001)
+    server = {"name": "server", "image": "a", "ports": [{"containerPort": 8080}], **container}
+    metadata = {"name": "p", "namespace": "default"}
+    made = api.create(POD, {"metadata": metadata, "spec": {"containers": [server]}})
+    assert Ports(api).of(made, 8080) == number

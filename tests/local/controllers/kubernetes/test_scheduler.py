@@ -90,6 +90,8 @@ def test_a_missing_claim_is_named() -> None:
     volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
     assert 'persistentvolumeclaim "c" not found' in misfit(make_pod(volumes=volumes), NODE, [], [])
     assert misfit(make_pod(volumes=volumes), NODE, [], ["c"]) == ""
+    two = [*volumes, {"name": "w", "persistentVolumeClaim": {"claimName": "d"}}]
+    assert misfit(make_pod(volumes=two), NODE, [], iter(["c", "d"])) == ""
 
 
 def test_sidecars_count_beside_what_comes_after_them() -> None:

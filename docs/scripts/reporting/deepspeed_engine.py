@@ -1,0 +1,39 @@
+"""Trains a classifier with DeepSpeed's engine; deepspeed or torchrun starts it."""
+
+import argparse
+
+import deepspeed
+import torch
+from torch import nn
+
+from kfp_pytorch.training import script
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--local_rank", type=int, default=0)
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    inputs = torch.randn(1024, 20)
+    labels = (inputs[:, :10].sum(1) > inputs[:, 10:].sum(1)).long()
+    model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 2))
+    engine, _, loader, _ = deepspeed.initialize(
+        model=model,
+        optimizer=torch.optim.Adam(model.parameters(), lr=0.01),
+        training_data=torch.utils.data.TensorDataset(inputs, labels),
+        config={"train_micro_batch_size_per_gpu": 64},
+    )
+    checkpoint = script.latest_checkpoint()
+    if checkpoint:
+        engine.load_checkpoint(checkpoint.files())
+    for epoch in range(checkpoint.step if checkpoint else 0, args.epochs):
+        for batch, expected in loader:
+            outputs = engine(batch.to(engine.device))
+            loss = nn.functional.cross_entropy(outputs, expected.to(engine.device))
+            engine.backward(loss)
+            engine.step()
+        print(f"epoch {epoch}: loss {loss.item():.4f}")
+        engine.save_checkpoint(f"out/{epoch}")
+        script.report({"loss": loss}, step=epoch + 1)
+        script.save_checkpoint_files(f"out/{epoch}", step=epoch + 1)
+    script.export(engine, inputs[:8], classes=["less", "more"])

@@ -1,0 +1,136 @@
+"""The protocol over gRPC, with the messages that its own file describes."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+# `import kserve` parses sys.argv.
+_given, sys.argv = sys.argv, sys.argv[:1]
+from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages  # noqa: E402
+from kserve.protocol.grpc import grpc_predict_v2_pb2_grpc as services  # noqa: E402
+
+sys.argv = _given
+
+IMAGES = np.stack([np.kron(np.eye(4)[q].reshape(1, 2, 2), np.full((2, 2), 16)) for q in (3, 0)])
+SHAPE = [2, 1, 4, 4]
+
+
+@pytest.fixture(scope="module")
+def stub(server: Any) -> Iterator[Any]:
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        yield services.GRPCInferenceServiceStub(channel)
+
+
+def request(datatype: str = "FP32", raw: bytes | None = None, **changes: Any) -> Any:
+    tensor = {"name": "image", "shape": SHAPE, "datatype": datatype} | changes
+    contents = [] if raw is None else [raw]
+    return messages.ModelInferRequest(
+        model_name="digits", inputs=[tensor], raw_input_contents=contents
+    )
+
+
+def as_bytes(dtype: Any) -> bytes:
+    return IMAGES.astype(dtype).tobytes()
+
+
+def contents(field: str, values: Any) -> dict[str, Any]:
+    return {"contents": {field: values}}
+
+
+@pytest.mark.parametrize(
+    ("datatype", "dtype"),
+    [("FP32", np.float32), ("UINT8", np.uint8), ("FP16", np.float16), ("INT64", np.int64)],
+)
+def test_a_request_with_bytes_is_answered_with_bytes(stub: Any, datatype: str, dtype: Any) -> None:
+    response = stub.ModelInfer(request(datatype, as_bytes(dtype)))
+    names = [output.name for output in response.outputs]
+    assert names == ["class", "label", "score"]
+    raw = dict(zip(names, response.raw_output_contents, strict=True))
+    assert np.frombuffer(raw["class"], np.int64).tolist() == [3, 0]
+    assert raw["label"] == struct.pack("<I", 5) + b"three" + struct.pack("<I", 4) + b"zero"
+    assert list(response.outputs[0].shape) == [2]
+
+
+def test_a_request_with_numbers_is_answered_with_numbers(stub: Any) -> None:
+    sent = request(**contents("fp32_contents", IMAGES.ravel()))
+    sent.outputs.add(name="class")
+    sent.outputs.add(name="logits")
+    sent.id = "7"
+    response = stub.ModelInfer(sent)
+    assert response.id == "7"
+    assert list(response.outputs[0].contents.int64_contents) == [3, 0]
+    assert list(response.outputs[1].contents.fp32_contents) == [0, 0, 0, 10, 10, 0, 0, 0]
+
+
+def test_the_best_classes_come_on_request(stub: Any) -> None:
+    sent = request(raw=as_bytes(np.float32))
+    sent.parameters["top_k"].int64_param = 2
+    response = stub.ModelInfer(sent)
+    assert list(response.outputs[0].shape) == [2, 2]
+    assert np.frombuffer(response.raw_output_contents[0], np.int64).reshape(2, 2)[
+        :, 0
+    ].tolist() == [
+        3,
+        0,
+    ]
+
+
+NUMBERS = IMAGES.ravel().tolist()
+BAD: dict[str, tuple[Any, str]] = {
+    "no input": (messages.ModelInferRequest(model_name="digits"), "takes one input named 'image'"),
+    "another input": (request(raw=as_bytes(np.float32), name="x"), "takes one input named 'image'"),
+    "short": (request(raw=as_bytes(np.float32)[:-1]), "127 bytes of data"),
+    "nothing": (request(), "expected 32 elements, found 0"),
+    "both": (
+        request(raw=as_bytes(np.float32), **contents("fp32_contents", NUMBERS)),
+        "there are also raw_input_contents",
+    ),
+    "another shape": (request(raw=as_bytes(np.float32), shape=[2, 16]), "does not fit the model's"),
+    "a huge shape": (request(raw=b"", shape=[2**62, 1, 4, 4]), "0 bytes of data"),
+    "an unknown type": (request("FP31", b""), "'FP31' is not a number's type"),
+    "FP16 as numbers": (request("FP16", **contents("fp32_contents", NUMBERS)), "comes in raw_"),
+    "NaN": (request(raw=as_bytes(np.float32)[:-4] + b"\0\0\xc0\x7f"), "nan is not a finite FP32"),
+    "300 in UINT8": (
+        request("UINT8", **contents("uint_contents", [300] * 32)),
+        "300 is not a finite UINT8",
+    ),
+    "text": (request("BYTES", b"\5\0\0\0ab"), "the bytes end within element 0"),
+}
+
+
+@pytest.mark.parametrize(("sent", "reason"), BAD.values(), ids=BAD)
+def test_a_bad_request_is_the_clients_fault_and_says_where(
+    stub: Any, sent: Any, reason: str
+) -> None:
+    with pytest.raises(grpc.RpcError) as raised:
+        stub.ModelInfer(sent)
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert reason in raised.value.details()
+
+
+def test_another_models_name_is_not_found(stub: Any) -> None:
+    for call, sent in (
+        (stub.ModelInfer, messages.ModelInferRequest(model_name="other")),
+        (stub.ModelMetadata, messages.ModelMetadataRequest(name="other")),
+    ):
+        with pytest.raises(grpc.RpcError) as raised:
+            call(sent)
+        assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_health_and_metadata_are_those_of_http(stub: Any, server: Any) -> None:
+    assert stub.ServerLive(messages.ServerLiveRequest()).live
+    assert stub.ServerReady(messages.ServerReadyRequest()).ready
+    assert stub.ModelReady(messages.ModelReadyRequest(name="digits")).ready
+    metadata = stub.ModelMetadata(messages.ModelMetadataRequest(name="digits"))
+    by_http = server.http.request("GET", "/v2/models/digits").json()
+    for tensors, others in ((metadata.inputs, "inputs"), (metadata.outputs, "outputs")):
+        found = [{"name": t.name, "datatype": t.datatype, "shape": [*t.shape]} for t in tensors]
+        assert found == by_http[others]

@@ -1,0 +1,122 @@
+"""The export: a program that serves without the class of the model.
+
+- `export/model.pt2`: the program, for a batch of any size.
+- `export/samples.json`: instances with the program's predictions.
+- `export/model.json`: the description of both, with the sha256 of each; written last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_pytorch import __version__
+from kfp_pytorch.launcher.constants import MODEL_FILE, MODEL_FORMAT, MODEL_VERSION
+from kfp_pytorch.training.errors import ExportError
+from kfp_pytorch.training.storage import job_folder
+from kfp_pytorch.training.storage.job_folder import Folder, LocalFolder, sha256
+
+if TYPE_CHECKING:
+    import torch
+
+FOLDER = "export"
+PROGRAM = "model.pt2"
+SAMPLES = "samples.json"
+MODEL = MODEL_FILE
+_COPIED_AT_ONCE = 2**22
+_CHANGED = "it was changed or deleted after the export; give each job a folder of its own"
+
+
+def publish(
+    folder: Folder,
+    program: torch.export.ExportedProgram,
+    sample: Callable[[torch.nn.Module], list[dict[str, Any]]],
+    short: dict[str, Any],
+    preprocessing: dict[str, Any],
+) -> dict[str, Any]:
+    """Writes a program with its samples and its description.
+
+    `sample`: returns samples with the predictions of the program, as read back; `short`: the short
+    form of `model.json`, see `description`. Returns `export` and `samples` of the termination
+    message. Raises StorageError.
+    """
+    import torch
+
+    with tempfile.TemporaryDirectory(prefix="kfp-pytorch-export-") as scratch:
+        path = Path(scratch) / PROGRAM
+        torch.export.save(program, path)
+        # No description of files that are about to change.
+        folder.remove(f"{FOLDER}/{MODEL}")
+        samples = sample(torch.export.load(path).module())
+        program_facts = {"sha256": sha256(path), "bytes": path.stat().st_size}
+        with path.open("rb") as source, folder.writer(f"{FOLDER}/{PROGRAM}") as target:
+            shutil.copyfileobj(source, target, _COPIED_AT_ONCE)
+    samples_content = json.dumps(samples, separators=(",", ":"), allow_nan=False).encode()
+    job_folder.write(folder, f"{FOLDER}/{SAMPLES}", samples_content)
+    full = {
+        **short,
+        "version": MODEL_VERSION,
+        "program": PROGRAM,
+        "preprocessing": preprocessing,
+        "versions": {
+            **short["versions"],
+            "python": platform.python_version(),
+            "kfp-pytorch": __version__,
+        },
+        "files": {PROGRAM: program_facts, SAMPLES: _facts(samples_content)},
+    }
+    model_content = json.dumps(full, indent=1, allow_nan=False).encode()
+    job_folder.write(folder, f"{FOLDER}/{MODEL}", model_content)
+    digest = _facts(model_content)["sha256"]
+    return {"export": {"path": FOLDER, "sha256": digest, "model": short}, "samples": samples}
+
+
+def description(
+    inputs: list[dict[str, Any]], outputs: list[dict[str, Any]], classes: list[str]
+) -> dict[str, Any]:
+    """The short form of `model.json`; tensors have `name`, `shape` (-1: any size), `datatype`."""
+    import torch
+
+    return {
+        "format": MODEL_FORMAT,
+        "inputs": inputs,
+        "outputs": outputs,
+        **({"classes": classes} if classes else {}),
+        "versions": {"torch": torch.__version__},
+    }
+
+
+def verify(folder: Folder, exported: dict[str, Any]) -> None:
+    """Checks that an export is there as it was written; `exported`: what `publish` returned of it.
+
+    An object store keeps checksums itself, so there the sizes are enough. Raises ExportError: a
+    file is missing or has other content. Raises StorageError: it cannot be read.
+    """
+    place = exported["path"]
+    where = f"{folder.uri}/{place}"
+    try:
+        content = folder.read(f"{place}/{MODEL}")
+    except FileNotFoundError:
+        raise ExportError(f"the export {where} has no {MODEL}: {_CHANGED}") from None
+    if _facts(content)["sha256"] != exported["sha256"]:
+        raise ExportError(f"{where}/{MODEL} is not the one that was written: {_CHANGED}")
+    sizes = folder.sizes(place)
+    for name, facts in json.loads(content)["files"].items():
+        if name not in sizes:
+            raise ExportError(f"the export {where} has no {name}: {_CHANGED}")
+        differs = sizes[name] != facts["bytes"]
+        if not differs and isinstance(folder, LocalFolder):
+            with folder.explained("read", f"{place}/{name}"):
+                differs = sha256(folder.path / place / name) != facts["sha256"]
+        if differs:
+            raise ExportError(f"{where}/{name} is not what was written: {_CHANGED}")
+
+
+def _facts(content: bytes) -> dict[str, Any]:
+    return {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
