@@ -93,8 +93,8 @@ def test_secrets_maps_and_claims_that_are_given_reach_a_step_and_nothing_else(
     assert int((tmp_path / "claim" / "x" / "written").read_text()) & 0o77 == 0
     assert HIDDEN not in ran.stdout + ran.stderr
     assert exposed(HIDDEN, cluster.root) == []
-    noted = "Note: step read: a path in its code finds nothing of what is mounted on a cluster at "
-    assert f"{noted}/data, /secrets/token, /colours, /scratch." in ran.stderr
+    # Its arguments have every path that is mounted, and get the folders here instead.
+    assert "finds nothing of what is mounted" not in ran.stderr
     (said,) = (cluster.root / "runs").glob("given-*/read/executor_output.json")
     assert not json.loads(said.read_text())["parameterValues"]["Output"].startswith("/secrets")
 

@@ -17,9 +17,6 @@ import torch
 import urllib3
 from harness.ports import free_port
 
-from kfp_pytorch.serving.predictor import Answers, Predictor
-from kfp_pytorch.serving.protocol import v1
-
 CLASSES = ["zero", "one", "two", "three"]
 
 
@@ -76,23 +73,9 @@ def _write_export() -> Callable[..., Path]:
     return write_export
 
 
-@pytest.fixture(name="answer_v1")
-def _answer_v1() -> Callable[..., dict[str, Any]]:
-    return answer_v1
-
-
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_export(tmp_path_factory.mktemp("model") / "export")
-
-
-def answer_v1(served: Predictor, payload: Any) -> dict[str, Any]:
-    """What a model answers to the body of a V1 request, without a server."""
-    query = v1.read(json.dumps(payload).encode(), served.export)
-    (answers,) = served.answer(query.parts, query.top)
-    if isinstance(answers, Answers):
-        return json.loads(v1.write(answers, served.export, query))
-    raise answers
 
 
 @dataclass

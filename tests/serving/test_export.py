@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from harness.predictions import answer_v1
 
 from kfp_pytorch.serving import export, predictor
 from kfp_pytorch.serving.errors import BadRequest
@@ -32,9 +33,7 @@ def change(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def test_an_export_answers_with_class_label_and_score(
-    exported: Path, answer_v1: Callable[..., Any]
-) -> None:
+def test_an_export_answers_with_class_label_and_score(exported: Path) -> None:
     loaded = predictor.Predictor(export.load(exported))
     loaded.warm_up()
     answers = answer_v1(loaded, {"instances": [image_of(3), image_of(1)]})["predictions"]
@@ -43,7 +42,7 @@ def test_an_export_answers_with_class_label_and_score(
 
 
 def test_a_score_is_a_number_however_large_the_models_output_is(
-    tmp_path: Path, write_export: Callable[..., Path], answer_v1: Callable[..., Any]
+    tmp_path: Path, write_export: Callable[..., Path]
 ) -> None:
     class Doubles(torch.nn.Module):
         def forward(self, image: torch.Tensor) -> torch.Tensor:
@@ -56,15 +55,13 @@ def test_a_score_is_a_number_however_large_the_models_output_is(
 
 
 def test_a_model_without_classes_answers_with_its_output(
-    write_export: Callable[..., Path], tmp_path: Path, answer_v1: Callable[..., Any]
+    write_export: Callable[..., Path], tmp_path: Path
 ) -> None:
     loaded = predictor.Predictor(export.load(write_export(tmp_path, classes=[])))
     assert answer_v1(loaded, {"instances": [image_of(2)]}) == {"predictions": [[0, 0, 10, 0]]}
 
 
-def test_a_label_that_is_not_utf8_is_answered_with_what_can_be_sent(
-    copied: Path, answer_v1: Callable[..., Any]
-) -> None:
+def test_a_label_that_is_not_utf8_is_answered_with_what_can_be_sent(copied: Path) -> None:
     change(copied, classes=["caf\udce9", "one", "two", "three"])
     loaded = predictor.Predictor(export.load(copied))
     (answer,) = answer_v1(loaded, {"instances": [image_of(0)]})["predictions"]
@@ -252,7 +249,7 @@ class ScoresTokens(torch.nn.Module):
 
 @pytest.mark.parametrize("token", [10, -1])
 def test_a_token_that_the_model_has_no_row_for_is_the_clients_fault(
-    write_export: Callable[..., Path], tmp_path: Path, token: int, answer_v1: Callable[..., Any]
+    write_export: Callable[..., Path], tmp_path: Path, token: int
 ) -> None:
     folder = write_export(
         tmp_path,
@@ -268,7 +265,7 @@ def test_a_token_that_the_model_has_no_row_for_is_the_clients_fault(
 
 
 def test_a_model_whose_longest_text_is_short_is_served(
-    write_export: Callable[..., Path], tmp_path: Path, answer_v1: Callable[..., Any]
+    write_export: Callable[..., Path], tmp_path: Path
 ) -> None:
     lengths = {1: torch.export.Dim("length", min=1, max=16)}
     folder = write_export(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from harness.predictions import answer_v1
 from PIL import Image
 
 from kfp_pytorch.serving import export, images
@@ -67,9 +68,7 @@ def any_size(
     return export.load(write_export(folder, Mean(), example, sizes, inputs=inputs))
 
 
-def test_a_file_is_answered_as_the_same_image_in_lists(
-    loaded: export.Export, answer_v1: Callable[..., Any]
-) -> None:
+def test_a_file_is_answered_as_the_same_image_in_lists(loaded: export.Export) -> None:
     served = Predictor(loaded)
     files = [b64(file_of(bright(quarter))) for quarter in (2, 0)]
     lists = [[bright(quarter).tolist()] for quarter in (2, 0)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from harness.predictions import answer_v1
+
 from kfp_pytorch.serving import export, predictor
 
 CLASSIFIER = """
@@ -39,7 +41,7 @@ def test_a_classifier_is_served_and_its_samples_are_the_examples(run_torch):
     assert len(message["samples"]) == 5
     loaded = served(job)
     loaded.warm_up()
-    answer = loaded.answer_v1({"instances": [sample["instance"] for sample in message["samples"]]})
+    answer = answer_v1(loaded, {"instances": [sample["instance"] for sample in message["samples"]]})
     known = [sample["prediction"] for sample in message["samples"]]
     assert [each["class"] for each in answer["predictions"]] == known
     assert answer["predictions"][0]["label"] in {"no", "yes"}
@@ -68,7 +70,7 @@ def test_a_model_of_named_inputs_and_outputs_and_free_lengths_is_served(run_torc
     assert described["outputs"] == [{"name": "pooled", "shape": [-1, 4], "datatype": "FP64"}]
     loaded = served(job)
     loaded.warm_up()
-    assert len(loaded.answer_v1({"instances": [[1, 2, 3]]})["predictions"][0]) == 4
+    assert len(answer_v1(loaded, {"instances": [[1, 2, 3]]})["predictions"][0]) == 4
 
 
 REFUSED = [

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from harness.ports import free_port
+from harness.predictions import answer_v1
 
 from kfp_pytorch.serving import export, predictor
 from kfp_pytorch.training import script
@@ -63,7 +64,7 @@ def check(job):
     assert (message["checkpoint"], message["world_size"]) == (20, 2)
     assert [step for step, _ in job.metrics()["curves"]["loss"]] == list(range(1, 21))
     served = predictor.Predictor(export.load(job.folder / "out" / "export"))
-    answer = served.answer_v1({"instances": [each["instance"] for each in message["samples"]]})
+    answer = answer_v1(served, {"instances": [each["instance"] for each in message["samples"]]})
     known = [each["prediction"] for each in message["samples"]]
     assert [each["class"] for each in answer["predictions"]] == known
 
