@@ -22,7 +22,7 @@ from kfp_pytorch.launcher.inputs.environment import SIZE_LIMIT
 from kfp_pytorch.launcher.jobs.kind import JobInputs
 from kfp_pytorch.launcher.jobs.registry import KINDS
 from kfp_pytorch.launcher.kserve import manifest as service_manifest
-from kfp_pytorch.launcher.kserve.predict_inputs import PredictInputs
+from kfp_pytorch.launcher.kserve.predict.inputs import PredictInputs
 from kfp_pytorch.launcher.runtime import identity
 from kfp_pytorch.launcher.steps import metric_gate
 from kfp_pytorch.launcher.steps.tensorboard import View

@@ -13,7 +13,7 @@ import json
 import random
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -309,25 +309,37 @@ def _unavailable_message(error: ApiError, waited: float) -> str:
     return f"{message}\n{advice}".rstrip()
 
 
+class AnswerTooLarge(urllib3.exceptions.HTTPError):
+    """An answer is larger than any that is waited for."""
+
+
 def read_body(answer: urllib3.BaseHTTPResponse, seconds: float) -> bytes:
     """Reads an answer that was left unread, and gives its connection back.
 
-    Raises urllib3.exceptions.HTTPError: it has not ended after so many seconds, however steadily
-    it comes, or it is larger than any that is waited for.
+    Raises urllib3.exceptions.HTTPError: as `read_pieces`.
     """
-    ended, body = time.monotonic() + seconds, bytearray()
+    return b"".join(read_pieces(answer, seconds))
+
+
+def read_pieces(answer: urllib3.BaseHTTPResponse, seconds: float) -> Iterator[bytes]:
+    """Yields an answer that was left unread as it comes, then gives its connection back.
+
+    Raises urllib3.exceptions.HTTPError: it has not ended after so many seconds, however steadily it
+    comes; AnswerTooLarge where it is larger than any that is waited for.
+    """
+    ended, size = time.monotonic() + seconds, 0
     while piece := answer.read1(_PIECE):
-        body += piece
+        size += len(piece)
         left = ended - time.monotonic()
-        if left <= 0 or len(body) > _LARGEST_ANSWER:
+        if left <= 0 or size > _LARGEST_ANSWER:
             answer.close()
-            raise urllib3.exceptions.HTTPError(
-                f"the answer took over {seconds:g} s, or is over {_LARGEST_ANSWER >> 20} MiB"
-            )
+            if left <= 0:
+                raise urllib3.exceptions.HTTPError(f"the answer took over {seconds:g} s")
+            raise AnswerTooLarge(f"the answer is over {_LARGEST_ANSWER >> 20} MiB")
         if (sock := getattr(answer.connection, "sock", None)) is not None:
             sock.settimeout(left)
+        yield piece
     answer.release_conn()
-    return bytes(body)
 
 
 def connection_pool(credentials: Credentials) -> urllib3.PoolManager:

@@ -11,11 +11,17 @@ from typing import Any, NamedTuple
 
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs.declaration import parse
-from kfp_pytorch.launcher.kserve.predict import WrongAnswers, ask, check
-from kfp_pytorch.launcher.kserve.predict_inputs import Known, PredictInputs
+from kfp_pytorch.launcher.kserve.predict import v1
+from kfp_pytorch.launcher.kserve.predict.comparing import agrees
+from kfp_pytorch.launcher.kserve.predict.exchange import WrongAnswers, shown
+from kfp_pytorch.launcher.kserve.predict.http import HttpClient, Server
+from kfp_pytorch.launcher.kserve.predict.inputs import Known, PredictInputs
+from kfp_pytorch.launcher.kserve.predict.sending import until_answered
 from kfp_pytorch.launcher.runtime.artifact import Artifact, write
 from kfp_pytorch.launcher.runtime.printing import log, printable
 
+BATCH = 32
+SHOWN_WRONG = 5
 SHOWN_ANSWERS = 20
 SHOWN_CHARACTERS = 200
 
@@ -38,16 +44,44 @@ def run(model: Artifact, predictions: Artifact, **inputs: Any) -> Outputs:
     server = parse(PredictInputs, "kserve_predict", inputs)
     known = server.requests or _samples(Path(model.path))
     started = time.monotonic()
-    answers = ask(server, known)
+    answers = _ask(server, known)
     seconds = time.monotonic() - started
     try:
         write(predictions, printable(_render(server.url, known, answers, seconds)))
-        check(known, answers)
+        _check(known, answers)
     except RecursionError:
         raise WrongAnswers("An answer is nested too deep to be read.") from None
     log(f"all {len(known)} answers are the expected ones")
     sample = printable(json.dumps(_rounded(answers[0]), ensure_ascii=False))
     return Outputs(correct=1.0, sample_prediction=sample)
+
+
+def _ask(inputs: PredictInputs, known: Sequence[Known]) -> list[Any]:
+    predictions: list[Any] = []
+    server = Server(inputs.url, inputs.headers, inputs.request_timeout)
+    with HttpClient(server) as client:
+        for start in range(0, len(known), BATCH):
+            batch = [item.instance for item in known[start : start + BATCH]]
+            replies = until_answered(client, v1.build(batch), inputs.url, inputs.ready_timeout)
+            predictions += v1.read(replies[-1].body, len(batch))
+    return predictions
+
+
+def _check(known: Sequence[Known], predictions: Sequence[Any]) -> None:
+    wrong = [i for i, k in enumerate(known) if not agrees(k.prediction, predictions[i])]
+    if wrong:
+        lines = [
+            f"Request {i}: expected {shown(known[i].prediction)}, got {shown(predictions[i])}"
+            for i in wrong[:SHOWN_WRONG]
+        ]
+        if len(wrong) > SHOWN_WRONG:
+            lines.append(f"and {len(wrong) - SHOWN_WRONG} more")
+        head = f"{len(wrong)} of {len(known)} answers are wrong."
+        advice = (
+            "The service runs another model than the one that gave the known answers, or its input "
+            "is prepared in another way."
+        )
+        raise WrongAnswers("\n".join([head, *lines, advice]))
 
 
 def _samples(path: Path) -> list[Known]:

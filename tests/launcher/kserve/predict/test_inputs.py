@@ -8,7 +8,7 @@ import pytest
 
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs.declaration import parse
-from kfp_pytorch.launcher.kserve.predict_inputs import Known, PredictInputs
+from kfp_pytorch.launcher.kserve.predict.inputs import Known, PredictInputs
 
 
 def parsed(**inputs: Any) -> PredictInputs:
