@@ -11,7 +11,7 @@ import json
 from kfp import dsl
 
 from benchmarks.figures import parser, show
-from kfp_pytorch.cli.packages import find, workflow
+from kfp_pytorch.client.packages import find, workflow
 from kfp_pytorch.components import forms, kserve_deploy, kserve_predict, metric_gate, pytorch_job
 from kfp_pytorch.launcher.constants import LAUNCHER_IMAGE
 

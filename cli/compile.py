@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from kfp_pytorch.cli.packages.find import Package
+    from kfp_pytorch.client.packages.find import Package
 
 
 @click.command("compile")
@@ -40,7 +40,7 @@ def compile_command(
     again, as with another --launcher. Constants that cannot work, such as
     num_nodes=0, are found here.
     """
-    from kfp_pytorch.cli.packages import checks, find, parameters, workflow
+    from kfp_pytorch.client.packages import checks, find, parameters, workflow
 
     names = [*pipelines, *(find.shipped() if everything else [])]
     if not names:

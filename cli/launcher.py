@@ -53,7 +53,7 @@ def _check_wanted(package: Path, own: Reference) -> None:
 
     Raises click.ClickException: it asks for another one, or for none.
     """
-    from kfp_pytorch.cli.packages import find
+    from kfp_pytorch.client.packages import find
     from kfp_pytorch.components import forms
 
     wanted = forms.wanted_configmaps(find.find_one(str(package)).spec)

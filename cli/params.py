@@ -18,7 +18,7 @@ def params(pipeline: str, as_json: bool) -> None:
     Each with its type, default and description, those without a default first. PIPELINE is named
     as for `run`. On a terminal lines are wrapped; elsewhere each parameter is one line.
     """
-    from kfp_pytorch.cli.packages import find, parameters
+    from kfp_pytorch.client.packages import find, parameters
 
     package = find.find_one(pipeline)
     if as_json:

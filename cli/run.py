@@ -18,9 +18,9 @@ from kfp_pytorch.cli.local import root_option, root_or_default
 from kfp_pytorch.cli.runs.signals import Interrupted, interruptible
 
 if TYPE_CHECKING:
-    from kfp_pytorch.cli.packages.find import Package
-    from kfp_pytorch.cli.packages.known_tasks import KnownTask
     from kfp_pytorch.cli.runs import before
+    from kfp_pytorch.client.packages.find import Package
+    from kfp_pytorch.client.packages.known_tasks import KnownTask
 
 _PATHS = ("secrets", "runtimes")
 
@@ -183,9 +183,9 @@ def _on_this_machine(
     request: Request, package: Package, arguments: dict[str, Any]
 ) -> tuple[Package, list[KnownTask], before.Given]:
     """The package as a run takes it, and of one with --local its tasks and what they are given."""
-    from kfp_pytorch.cli.packages import without_gpus
-    from kfp_pytorch.cli.packages.known_tasks import known_tasks
     from kfp_pytorch.cli.runs import before
+    from kfp_pytorch.client.packages import without_gpus
+    from kfp_pytorch.client.packages.known_tasks import known_tasks
 
     if not request.locally:
         return package, [], before.Given()
@@ -206,9 +206,9 @@ def _on_this_machine(
 
 def _execute(request: Request) -> dict[str, Any]:
     """Checks everything that can be checked, runs, and prints the summary; returns it."""
-    from kfp_pytorch.cli.packages import checks, find, local_features, parameters
     from kfp_pytorch.cli.runs import before, clusters, objects, run_folder, screen, session
     from kfp_pytorch.cli.runs.events import TerminalProgress
+    from kfp_pytorch.client.packages import checks, find, local_features, parameters
     from kfp_pytorch.launcher.constants import REPLACE_OTHER_ENV
     from kfp_pytorch.local.kfp import task_settings
 

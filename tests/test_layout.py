@@ -28,6 +28,7 @@ MAY_IMPORT = {
             "fsspec",
         ),
     },
+    "client": {"click", "kfp", "google", "yaml"},
     "cli": {"click", "kfp", "google", "kubernetes", "urllib3", "yaml"},
 }
 PARTS = {
@@ -37,7 +38,8 @@ PARTS = {
     "components": {"components", "launcher"},
     "pipelines": {"pipelines", "components", "launcher"},
     "local": {"local"},
-    "cli": {"cli", "components", "launcher", "local", "pipelines"},
+    "client": {"client", "components", "launcher", "local", "pipelines"},
+    "cli": {"cli", "client", "components", "launcher", "local", "pipelines"},
 }
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from benchmarks import trivial
 from benchmarks.cluster import FOREVER, Cluster, Play
 from benchmarks.figures import machine, show
-from kfp_pytorch.cli.packages import find
 from kfp_pytorch.cli.runs import run_folder, session
 from kfp_pytorch.cli.runs.events import TerminalProgress
+from kfp_pytorch.client.packages import find
 
 NAMESPACE = "local-run"
 REPEATS = 3

@@ -12,11 +12,11 @@ from typing import Any
 
 import click
 
-from kfp_pytorch.cli.packages import given_objects, messages
-from kfp_pytorch.cli.packages.checks import deploy_inputs, job_of
-from kfp_pytorch.cli.packages.find import Package
-from kfp_pytorch.cli.packages.known_tasks import KnownTask, defaults
 from kfp_pytorch.cli.runs.session import Target
+from kfp_pytorch.client.packages import given_objects, messages
+from kfp_pytorch.client.packages.checks import deploy_inputs, job_of
+from kfp_pytorch.client.packages.find import Package
+from kfp_pytorch.client.packages.known_tasks import KnownTask, defaults
 from kfp_pytorch.launcher.constants import CLAIM, INFERENCE_SERVICE, POD
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import k8s

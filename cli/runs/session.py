@@ -16,12 +16,12 @@ from typing import Any
 
 import click
 
-from kfp_pytorch.cli.packages import messages
-from kfp_pytorch.cli.packages.find import Package
-from kfp_pytorch.cli.packages.known_tasks import defaults
 from kfp_pytorch.cli.runs import labels, run_folder, summary
 from kfp_pytorch.cli.runs.events import Follower, TerminalProgress
 from kfp_pytorch.cli.runs.signals import Interrupted
+from kfp_pytorch.client.packages import messages
+from kfp_pytorch.client.packages.find import Package
+from kfp_pytorch.client.packages.known_tasks import defaults
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.local import client, lifecycle

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kfp_pytorch.cli.packages.find import Package
 from kfp_pytorch.cli.runs import labels
 from kfp_pytorch.cli.runs.events import Followed, StepResult
 from kfp_pytorch.cli.runs.jobs import Job, job_of
+from kfp_pytorch.client.packages.find import Package
 from kfp_pytorch.launcher.jobs.registry import KINDS
 
 _SUFFIXES = {"system.HTML": ".html", "system.Markdown": ".md"}

@@ -5,7 +5,7 @@ import re
 import pytest
 from kfp import compiler, components
 
-from kfp_pytorch.cli.packages import find as packages
+from kfp_pytorch.client.packages import find as packages
 
 pytestmark = pytest.mark.usefixtures("quick_yaml")
 

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import json_format
 from kfp import dsl
 
-from kfp_pytorch.cli.packages import references
+from kfp_pytorch.client.packages import references
 from kfp_pytorch.components import kserve_deploy, kserve_predict, metric_gate, pytorch_job
 
 component = dsl.component(base_image="python", install_kfp_package=False)

@@ -16,7 +16,7 @@ from harness.disks import mounted
 from harness.kfp.steps import Try, drive
 
 from kfp_pytorch.cli import main
-from kfp_pytorch.cli.packages import find as packages
+from kfp_pytorch.client.packages import find as packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher.constants import CLAIM, POD, PYTORCHJOB
 from kfp_pytorch.local import client, lifecycle

@@ -10,7 +10,7 @@ from harness.command import until
 from harness.kfp.backend import run
 from harness.kfp.steps import Try, drive
 
-from kfp_pytorch.cli.packages import find as packages
+from kfp_pytorch.client.packages import find as packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
 from kfp_pytorch.local import client, lifecycle

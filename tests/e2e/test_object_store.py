@@ -10,7 +10,7 @@ from harness.kfp.backend import run
 from harness.kfp.steps import Try, drive, new_run
 from harness.s3 import BUCKET
 
-from kfp_pytorch.cli.packages import find as packages
+from kfp_pytorch.client.packages import find as packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher.constants import PYTORCHJOB, Kind
 from kfp_pytorch.local import client, lifecycle

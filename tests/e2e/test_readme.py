@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 import kfp_pytorch
-from kfp_pytorch.cli.packages import checks
-from kfp_pytorch.cli.packages import find as packages
+from kfp_pytorch.client.packages import checks
+from kfp_pytorch.client.packages import find as packages
 from kfp_pytorch.launcher.constants import IMAGE_TAG
 
 ROOT = Path(kfp_pytorch.__file__).parent.parent

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from harness.kfp.backend import run
 
-from kfp_pytorch.cli.packages import find as packages
+from kfp_pytorch.client.packages import find as packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 from kfp_pytorch.launcher.constants import PYTORCHJOB
 from kfp_pytorch.local import lifecycle

@@ -9,7 +9,7 @@ import pytest
 from harness.kfp.backend import run
 from harness.kfp.steps import Try, drive
 
-from kfp_pytorch.cli.packages import find as packages
+from kfp_pytorch.client.packages import find as packages
 from kfp_pytorch.components.forms import THIS_PYTHON, image_form
 
 pytestmark = pytest.mark.local_cluster

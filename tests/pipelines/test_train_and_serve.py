@@ -9,8 +9,8 @@ import pytest
 from kfp import components
 
 import kfp_pytorch
-from kfp_pytorch.cli.packages import find as packages
-from kfp_pytorch.cli.packages import workflow
+from kfp_pytorch.client.packages import find as packages
+from kfp_pytorch.client.packages import workflow
 from kfp_pytorch.launcher.constants import DEFAULT_OUTPUT_URI, TRAINING_IMAGE
 from kfp_pytorch.pipelines import steps
 from kfp_pytorch.training.arguments.config import DATASETS

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from kfp import compiler, components, dsl, kubernetes
 
-from kfp_pytorch.cli.packages import checks, parameters
-from kfp_pytorch.cli.packages import find as packages
-from kfp_pytorch.cli.packages import local_features as features
+from kfp_pytorch.client.packages import checks, parameters
+from kfp_pytorch.client.packages import find as packages
+from kfp_pytorch.client.packages import local_features as features
 from kfp_pytorch.components import metric_gate
 from kfp_pytorch.components.forms import image_form
 from kfp_pytorch.local.kfp import runner

@@ -8,7 +8,7 @@ import click
 import pytest
 import yaml
 
-from kfp_pytorch.cli.packages.given_objects import RUNTIME_KINDS, SECRET_KINDS, read
+from kfp_pytorch.client.packages.given_objects import RUNTIME_KINDS, SECRET_KINDS, read
 
 HIDDEN = "hidden-value"
 

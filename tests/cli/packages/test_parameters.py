@@ -10,8 +10,8 @@ from kfp import compiler
 
 from kfp_pytorch import components
 from kfp_pytorch.cli import main
-from kfp_pytorch.cli.packages import find as packages
-from kfp_pytorch.cli.packages import parameters
+from kfp_pytorch.client.packages import find as packages
+from kfp_pytorch.client.packages import parameters
 from kfp_pytorch.components.interfaces import INTERFACES
 
 pytestmark = pytest.mark.usefixtures("quick_yaml")

@@ -8,9 +8,9 @@ import pytest
 import yaml
 from kfp import compiler, dsl, kubernetes
 
-from kfp_pytorch.cli.packages import checks, parameters
-from kfp_pytorch.cli.packages import find as packages
-from kfp_pytorch.cli.packages import local_features as features
+from kfp_pytorch.client.packages import checks, parameters
+from kfp_pytorch.client.packages import find as packages
+from kfp_pytorch.client.packages import local_features as features
 
 # KFP does not know `str | None`.
 Word = Optional[str]  # noqa: UP045

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kfp_pytorch.cli.packages import find
-from kfp_pytorch.cli.packages.checks import job_inputs, job_of
-from kfp_pytorch.cli.packages.known_tasks import known_tasks
-from kfp_pytorch.cli.packages.without_gpus import changed, changes, steps
+from kfp_pytorch.client.packages import find
+from kfp_pytorch.client.packages.checks import job_inputs, job_of
+from kfp_pytorch.client.packages.known_tasks import known_tasks
+from kfp_pytorch.client.packages.without_gpus import changed, changes, steps
 from kfp_pytorch.local.kfp.without_gpus import pod_spec
 
 HEAD = """

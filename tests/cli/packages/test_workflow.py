@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_pytorch.cli.packages import find, workflow
+from kfp_pytorch.client.packages import find, workflow
 
 RECORDS = Path(__file__).resolve().parents[4] / "shared" / "records" / "workflows"
 WITHIN = 0.15

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kfp_pytorch.cli.packages.known_tasks import KnownTask
 from kfp_pytorch.cli.runs import before
+from kfp_pytorch.client.packages.known_tasks import KnownTask
 
 MOUNTED = {"volumeMounts": [{"name": "data", "mountPath": "/mnt/data"}]}
 

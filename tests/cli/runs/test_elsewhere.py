@@ -136,7 +136,7 @@ class Absent:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Absent())
 from kfp_pytorch.cli import main
-from kfp_pytorch.cli.packages import checks, find
+from kfp_pytorch.client.packages import checks, find
 checks.check(find.find_one("train_and_serve"))
 main(["run", "{PIPELINES}:greeting", "--kubeconfig", "{kubeconfig}", "--root", "{tmp_path}/root"])
 """

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kfp_pytorch.cli.packages.find import Package
 from kfp_pytorch.cli.runs import screen, summary
 from kfp_pytorch.cli.runs.events import Follower, StepResult, TerminalProgress
+from kfp_pytorch.client.packages.find import Package
 from kfp_pytorch.local.kfp.step import EVENT_MARK
 
 SPEC = {

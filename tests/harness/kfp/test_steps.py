@@ -8,7 +8,7 @@ from harness.kfp.metadata import Unrecordable, given_back
 from harness.kfp.steps import Try, drive
 from kfp import dsl
 
-from kfp_pytorch.cli.packages import find as packages
+from kfp_pytorch.client.packages import find as packages
 from kfp_pytorch.launcher.constants import POD
 
 component = dsl.component(base_image="python", install_kfp_package=False)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from kfp_pytorch.cli.packages.checks import job_inputs, job_of
-from kfp_pytorch.cli.packages.find import Package
-from kfp_pytorch.cli.packages.known_tasks import KnownTask
+from kfp_pytorch.client.packages.checks import job_inputs, job_of
+from kfp_pytorch.client.packages.find import Package
+from kfp_pytorch.client.packages.known_tasks import KnownTask
 from kfp_pytorch.components import forms
 from kfp_pytorch.launcher.jobs.registry import KINDS
 from kfp_pytorch.local.kfp import without_gpus

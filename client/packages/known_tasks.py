@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kfp_pytorch.cli.packages import messages
-from kfp_pytorch.cli.packages.find import Package
+from kfp_pytorch.client.packages import messages
+from kfp_pytorch.client.packages.find import Package
 from kfp_pytorch.components import forms
 from kfp_pytorch.local.kfp import conditions, placeholders, task_settings
 

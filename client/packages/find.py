@@ -20,7 +20,7 @@ from typing import Any
 import click
 import yaml
 
-from kfp_pytorch.cli import signatures
+from kfp_pytorch.client.packages import signatures
 
 SHIPPED = "kfp_pytorch.pipelines"
 # What YAML takes for the end of a line, or refuses.
@@ -146,7 +146,7 @@ def parse(text: str, path: Path) -> Package:
 
 def _parsed(text: str, path: Path) -> tuple[Package, str]:
     """Reads a pipeline package, and says what is wrong with it; nothing when it is whole."""
-    from kfp_pytorch.cli.packages import messages, references
+    from kfp_pytorch.client.packages import messages, references
 
     lines = text.splitlines(keepends=True)
     length = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))

@@ -15,9 +15,9 @@ from typing import Any
 
 import click
 
-from kfp_pytorch.cli.packages import messages
-from kfp_pytorch.cli.packages.find import Package
-from kfp_pytorch.cli.packages.known_tasks import defaults, items_of_loop, known_inputs
+from kfp_pytorch.client.packages import messages
+from kfp_pytorch.client.packages.find import Package
+from kfp_pytorch.client.packages.known_tasks import defaults, items_of_loop, known_inputs
 
 # Argo's limit of one Workflow, below that of etcd.
 LIMIT = 1 << 20

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from kfp_pytorch.cli.packages import messages
-from kfp_pytorch.cli.packages.find import Package
+from kfp_pytorch.client.packages import messages
+from kfp_pytorch.client.packages.find import Package
 
 # How KFP starts a Python component, and how one whose source is in its image.
 _EXECUTOR = "kfp.dsl.executor_main"

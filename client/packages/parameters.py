@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from kfp_pytorch.cli.packages.find import Package
+from kfp_pytorch.client.packages.find import Package
 from kfp_pytorch.launcher.text import cut
 
 NO_NONE = (

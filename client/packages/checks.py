@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from kfp_pytorch.cli.packages.find import Package
-from kfp_pytorch.cli.packages.known_tasks import IMPORTER, KnownTask, known_tasks, left_literal
+from kfp_pytorch.client.packages.find import Package
+from kfp_pytorch.client.packages.known_tasks import IMPORTER, KnownTask, known_tasks, left_literal
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs.declaration import parse

@@ -1,0 +1,1 @@
+"""Pipeline packages, for the author's Python and for the command."""
