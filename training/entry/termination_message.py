@@ -192,7 +192,7 @@ def _packed(sample: Mapping[str, Any]) -> dict[str, Any]:
     short = {
         "packed": base64.b64encode(zlib.compress(pixels, 9)).decode(),
         "shape": _shape(sample["instance"]),
-        "prediction": sample["prediction"],
+        **{name: value for name, value in sample.items() if name != "instance"},
     }
     return short if _size(short) < _size(sample) else dict(sample)
 

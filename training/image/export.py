@@ -48,7 +48,7 @@ def _trace(model: nn.Module, spec: ImageSpec) -> torch.export.ExportedProgram:
 
 
 def _samples(program: nn.Module, held_out: Samples, spec: ImageSpec) -> list[dict[str, Any]]:
-    """Held-out images with the predictions of the exported program, not of the model."""
+    """Held-out images with their classes, and the predictions of the exported program."""
     chosen = _one_of_each_class(held_out.labels, len(spec.classes))
     images = held_out.take(chosen, torch.device("cpu")).images
     if spec.any_size:
@@ -57,8 +57,10 @@ def _samples(program: nn.Module, held_out: Samples, spec: ImageSpec) -> list[dic
     with torch.no_grad():
         predictions = program(images.float()).argmax(dim=1)
     return [
-        {"instance": image.tolist(), "prediction": int(prediction)}
-        for image, prediction in zip(images, predictions, strict=True)
+        {"instance": image.tolist(), "prediction": int(prediction), "label": int(label)}
+        for image, prediction, label in zip(
+            images, predictions, held_out.labels[chosen], strict=True
+        )
     ]
 
 

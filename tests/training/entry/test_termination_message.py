@@ -61,12 +61,12 @@ def test_digits_leave_room_for_samples_and_for_curves_from_end_to_end():
 
 def test_an_image_of_clothes_fits_as_packed_pixels():
     image = [[[(17 * row * column) % 256 for column in range(28)] for row in range(28)]]
-    whole = {**result(), "samples": [{"instance": image, "prediction": 3}] * 10}
+    whole = {**result(), "samples": [{"instance": image, "prediction": 3, "label": 4}] * 10}
     (sample, *_) = json.loads(success_message(whole))["samples"]
     assert list(zlib.decompress(base64.b64decode(sample["packed"]))) == [
         pixel for row in image[0] for pixel in row
     ]
-    assert (sample["shape"], sample["prediction"]) == ([1, 28, 28], 3)
+    assert (sample["shape"], sample["prediction"], sample["label"]) == ([1, 28, 28], 3, 4)
 
 
 def test_an_instance_of_other_numbers_than_pixels_travels_as_it_is():

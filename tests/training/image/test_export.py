@@ -53,8 +53,11 @@ def test_samples_are_held_out_images_with_the_programs_own_answers(exported):
     samples = json.loads((folder / "samples.json").read_text())
     assert samples == said["samples"]
     program = torch.export.load(folder / "model.pt2").module()
-    held_out = {tuple(image.flatten().tolist()) for image in digits.held_out.images}
+    labels = {
+        tuple(image.flatten().tolist()): int(label)
+        for image, label in zip(digits.held_out.images, digits.held_out.labels, strict=True)
+    }
     for sample in samples:
         image = torch.tensor(sample["instance"])
-        assert tuple(image.flatten().tolist()) in held_out
+        assert labels[tuple(image.flatten().tolist())] == sample["label"]
         assert program(image[None].float()).argmax() == sample["prediction"]
