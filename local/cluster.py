@@ -39,6 +39,7 @@ from kfp_pytorch.local.controllers.kubernetes import claims, node, one_machine, 
 from kfp_pytorch.local.controllers.kubernetes.autoscaler import AutoscalerController
 from kfp_pytorch.local.controllers.kubernetes.deployment import DeploymentController
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
+from kfp_pytorch.local.controllers.kubernetes.requests import Requests
 from kfp_pytorch.local.controllers.kubernetes.scheduler import Scheduler
 from kfp_pytorch.local.controllers.pytorchjob.controller import PyTorchJobController
 
@@ -56,8 +57,8 @@ class Cluster:
         self.api = Api(Registry(definitions))
         self._token = secrets.token_urlsafe(24)
         self._server = Server(self.api, root / "logs", port, token=self._token)
-        ports, gpus = Ports(self.api), node.gpus()
-        self._kubelet = Kubelet(self.api, root, ports, gpus)
+        ports, gpus, self._requests = Ports(self.api), node.gpus(), Requests()
+        self._kubelet = Kubelet(self.api, root, ports, gpus, requests=self._requests)
         pod_admission.install(self.api)
         one_machine.install(self.api)
         self._gpu_count = len(gpus)
@@ -83,7 +84,7 @@ class Cluster:
             PyTorchJobController(self.api).run(),
             DeploymentController(self.api).run(),
             AutoscalerController(self.api).run(),
-            InferenceServiceController(self.api, self._ports).run(),
+            InferenceServiceController(self.api, self._ports, self._requests).run(),
         ]
 
     async def run(self) -> None:

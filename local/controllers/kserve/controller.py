@@ -12,13 +12,14 @@ from kfp_pytorch.local.apiserver import errors, objects, registry
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.store.api import DELETED, Api, ApiError
 from kfp_pytorch.local.controllers.kserve import predictor, webhook
-from kfp_pytorch.local.controllers.kserve.ingress import Ingresses
+from kfp_pytorch.local.controllers.kserve.ingress import Backend, Ingresses, Target
 from kfp_pytorch.local.controllers.kserve.runtimes import NotHere, Refusal, select_runtime
 from kfp_pytorch.local.controllers.kserve.status import Observed, refused, status
 from kfp_pytorch.local.controllers.kserve.storage import storage_variables
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
 from kfp_pytorch.local.controllers.kubernetes.one_machine import WEBHOOK
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
+from kfp_pytorch.local.controllers.kubernetes.requests import Requests
 from kfp_pytorch.local.controllers.kubernetes.status import condition, is_ready, write
 from kfp_pytorch.local.controllers.kubernetes.workqueue import Key, WorkQueue
 
@@ -28,10 +29,10 @@ FINALIZER = "inferenceservice.finalizers"
 class InferenceServiceController:
     """Runs the InferenceServices of one cluster."""
 
-    def __init__(self, api: Api, ports: Ports) -> None:
+    def __init__(self, api: Api, ports: Ports, requests: Requests) -> None:
         self._api = api
         self._ports = ports
-        self._ingresses = Ingresses()
+        self._ingresses = Ingresses(requests)
         # The states of each pod's init containers when it was last seen.
         self._init_statuses: dict[str, list[Object]] = {}
         self._recorder = Recorder(api, "v1beta1Controllers")
@@ -174,9 +175,12 @@ class InferenceServiceController:
 
     def _route(self, service: Object) -> str:
         """Pass requests to the pods that are ready; returns the URL, which stays the same."""
-        ready = filter(is_ready, self._pods(service))
-        backends = [self._ports.of(pod, predictor.port_of(pod["spec"])) for pod in ready]
-        return self._ingresses.route(objects.metadata(service)["uid"], backends)
+        backends = [self._backend(pod) for pod in self._pods(service) if is_ready(pod)]
+        return self._ingresses.route(objects.metadata(service)["uid"], [Target(100, backends)])
+
+    def _backend(self, pod: Object) -> Backend:
+        port = self._ports.of(pod, predictor.port_of(pod["spec"]))
+        return Backend(objects.metadata(pod)["uid"], port)
 
 
 def _age(pod: Object) -> tuple[str, int]:

@@ -22,6 +22,7 @@ from kfp_pytorch.local.controllers.kubelet.rewriting import Rewriter
 from kfp_pytorch.local.controllers.kubelet.timing import Timing
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
+from kfp_pytorch.local.controllers.kubernetes.requests import Requests
 from kfp_pytorch.local.processes import programs, temporary
 
 # A reference to an image: registry, path, tag and digest.
@@ -49,6 +50,7 @@ class Node:
     ports: Ports  # where pods listen
     recorder: Recorder  # records the kubelet's events
     timing: Timing  # the kubelet's delays
+    requests: Requests  # what pods are being asked
 
 
 @dataclass(frozen=True)

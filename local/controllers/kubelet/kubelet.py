@@ -18,6 +18,7 @@ from kfp_pytorch.local.controllers.kubelet.timing import Timing
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
 from kfp_pytorch.local.controllers.kubernetes.node import NODE_NAME, gpu_request
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
+from kfp_pytorch.local.controllers.kubernetes.requests import Requests
 from kfp_pytorch.local.processes import guard
 
 # How often the memory of containers with a limit is measured.
@@ -26,7 +27,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class Kubelet:
-    """Runs the pods of one cluster that are bound to the node `local`."""
+    """Runs the pods of one cluster that are bound to the node `local`.
+
+    `requests`: what pods are being asked; None where nobody counts that.
+    """
 
     def __init__(
         self,
@@ -35,10 +39,11 @@ class Kubelet:
         ports: Ports,
         gpus: Sequence[int] = (),
         timing: Timing | None = None,
+        requests: Requests | None = None,
     ) -> None:
         recorder = Recorder(api, "kubelet", NODE_NAME)
         self._api = api
-        self._node = Node(api, root, ports, recorder, timing or Timing())
+        self._node = Node(api, root, ports, recorder, timing or Timing(), requests or Requests())
         self._gpus = list(gpus)
         self._gpus_of: dict[str, list[int]] = {}
         self._workers: dict[str, tuple[PodWorker, asyncio.Task[None]]] = {}
@@ -94,6 +99,7 @@ class Kubelet:
     def _forget(self, worker: PodWorker, pod: Object, task: asyncio.Task[None]) -> None:
         self._workers.pop(worker.uid, None)
         self._gpus_of.pop(worker.uid, None)
+        self._node.requests.forget(worker.uid)
         if not task.cancelled() and task.exception():
             _LOG.error("the worker of pod %s failed", objects.name(pod), exc_info=task.exception())
         if self._api.find(POD, objects.namespace(pod), objects.name(pod)) is None:

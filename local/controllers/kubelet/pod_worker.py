@@ -23,6 +23,8 @@ from kfp_pytorch.local.controllers.kubelet.volumes import VolumeError
 
 _MOUNT_RETRY_S = 1.0
 _GRACE_S = 30
+# How much of its grace period a pod may spend on what it was asked before it is terminated.
+_DRAIN_SHARE = 0.75
 # Source: kubernetes pkg/kubelet/active_deadline.go.
 _DEADLINE_EXCEEDED = {
     "reason": "DeadlineExceeded",
@@ -56,6 +58,7 @@ class PodWorker:
             self._initial.append(self._container(each, "Always" if sidecar else initial_policy))
             self._initial[-1].state.sidecar = sidecar
         self._beside: list[asyncio.Task[bool]] = []
+        self._draining: asyncio.Task[None] | None = None
         self._main = [self._container(each, policy) for each in spec["containers"]]
 
     def _container(self, spec: Object, policy: str) -> Container:
@@ -122,7 +125,11 @@ class PodWorker:
         await asyncio.gather(*self._beside)
 
     def stop(self, grace: float) -> None:
-        """Terminate the pod's containers and kill them after `grace` seconds; sidecars last."""
+        """Terminate the pod's containers and kill them after `grace` seconds; sidecars last.
+
+        They are terminated when what they were asked has been answered, most of `grace` at the
+        latest: an ingress of a cluster learns of a pod's end before the pod does, too.
+        """
         if self._stopping.is_set() and grace >= self._grace:
             return  # one SIGTERM is enough
         self._grace = grace
@@ -131,8 +138,18 @@ class PodWorker:
         first = (
             self._main if grace > 0 and any(each.pid for each in self._main) else self.containers
         )
+        if self._node.requests.leave(self.uid) and grace > 0:
+            self._draining = asyncio.create_task(self._stop_drained(first, grace))
+            return
         for container in first:
             container.stop(grace)
+
+    async def _stop_drained(self, containers: Sequence[Container], grace: float) -> None:
+        now = asyncio.get_running_loop().time
+        began = now()
+        await self._node.requests.drained(self.uid, _DRAIN_SHARE * grace)
+        for container in containers:
+            container.stop(grace - (now() - began))
 
     def _end_at_deadline(self) -> None:
         self._evicted = _DEADLINE_EXCEEDED

@@ -17,6 +17,7 @@ from kfp_pytorch.local.controllers.kubelet.kubelet import Kubelet
 from kfp_pytorch.local.controllers.kubelet.timing import Timing
 from kfp_pytorch.local.controllers.kubernetes import claims, node, pod_admission
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
+from kfp_pytorch.local.controllers.kubernetes.requests import Requests
 from kfp_pytorch.local.controllers.kubernetes.scheduler import Scheduler
 from kfp_pytorch.local.controllers.pytorchjob.controller import PyTorchJobController
 from kfp_pytorch.local.processes import guard
@@ -34,8 +35,8 @@ class Controllers:
     def __init__(self, root: Path, gpus: Sequence[int], timing: Timing) -> None:
         self.root = root
         self.api = Api()
-        self.ports = Ports(self.api)
-        self.kubelet = Kubelet(self.api, root, self.ports, gpus, timing)
+        self.ports, self.requests = Ports(self.api), Requests()
+        self.kubelet = Kubelet(self.api, root, self.ports, gpus, timing, self.requests)
         self._last_states: dict[tuple[Kind, str], Object] = {}
         # Every state of every object, in order.
         self._history: dict[tuple[Kind, str], list[Object]] = {}

@@ -26,7 +26,9 @@ def on_kserve(on_controllers: Callable[[Story], None]) -> Callable[[Story], None
             cluster.api.create(SERVING_RUNTIME, quick_runtime())
             controllers = [
                 asyncio.create_task(DeploymentController(cluster.api).run()),
-                asyncio.create_task(InferenceServiceController(cluster.api, cluster.ports).run()),
+                asyncio.create_task(
+                    InferenceServiceController(cluster.api, cluster.ports, cluster.requests).run()
+                ),
                 asyncio.create_task(AutoscalerController(cluster.api, 0.5).run()),
             ]
             try:

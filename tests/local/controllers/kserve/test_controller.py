@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -56,9 +55,7 @@ def test_an_address_stays_through_an_update_until_the_service_is_deleted(
         )
         async with asyncio.timeout(120):
             while not seen or "second" not in seen[-1]:
-                # A request that is under way to the pod that leaves may be cut, as on a cluster.
-                with contextlib.suppress(urllib3.exceptions.ProtocolError):
-                    seen.append(await get(url))
+                seen.append(await get(url))
         assert set(seen) == {"200 digits first", "200 digits second"}, (
             "requests failed during the update"
         )
