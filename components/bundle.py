@@ -66,7 +66,7 @@ def sources() -> dict[str, Path]:
     found = [
         package / "__init__.py",
         *(package / "launcher").resolve().rglob("*.py"),
-        *(package / "launcher" / name for name in ("advice.toml", "outputs/curves.css")),
+        *(package / "launcher" / name for name in ("advice.toml", "outputs/page.css")),
         *(components / f"{name}.py" for name in ("__init__", "decorator", "task_settings")),
         *components.resolve().glob("*/*.py"),
     ]

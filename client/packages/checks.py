@@ -22,7 +22,10 @@ from kfp_pytorch.launcher.inputs.environment import SIZE_LIMIT
 from kfp_pytorch.launcher.jobs.kind import JobInputs
 from kfp_pytorch.launcher.jobs.registry import KINDS
 from kfp_pytorch.launcher.kserve import manifest as service_manifest
-from kfp_pytorch.launcher.kserve.predict.inputs import PredictInputs
+from kfp_pytorch.launcher.kserve.predict import cases
+from kfp_pytorch.launcher.kserve.predict.clients.grpc import check_headers
+from kfp_pytorch.launcher.kserve.predict.inputs import parse_inputs as parse_predict_inputs
+from kfp_pytorch.launcher.kserve.predict.target import resolve
 from kfp_pytorch.launcher.runtime import identity
 from kfp_pytorch.launcher.steps import metric_gate
 from kfp_pytorch.launcher.steps.tensorboard import View
@@ -96,7 +99,7 @@ def _too_large(task: KnownTask) -> list[str]:
 # A checker fills in what a required input would be that only the run knows; the rest of the
 # inputs can be checked all the same. Optional ones that are not known count as unset.
 _UNKNOWN_URI = "s3://unknown/artifact"
-_UNKNOWN_URL = "http://unknown/v1/models/unknown:predict"
+_UNKNOWN_SERVER = "http://unknown"
 _ANY_NAME = "x"
 _TRAINING = "kfp_pytorch.training"
 # What KFP can read an input artifact from: backend/src/v2/objectstore/config.go.
@@ -157,6 +160,21 @@ def _kserve_deploy(task: KnownTask) -> None:
     service_manifest.check_host(inputs.service_name, inputs.namespace or _ANY_NAME)
 
 
+def _kserve_predict(task: KnownTask) -> None:
+    given = parse_predict_inputs(**{"url": _UNKNOWN_SERVER, **task.inputs})
+    url, protocol, name = given.url, given.protocol, given.model_name
+    if "url" in task.unknown:
+        # It may be the exact one of any protocol, with the model's name.
+        protocol = protocol or cases.protocol_of(given.requests)
+        name = name or _ANY_NAME
+    if "protocol" in task.unknown or "model_name" in task.unknown:
+        return
+    target = resolve(url, protocol, name)
+    cases.check_forms(target.protocol, given.requests)
+    if target.protocol == "grpc":
+        check_headers(given.headers)
+
+
 def _artifact(task: KnownTask, name: str) -> SimpleNamespace:
     """Returns an input artifact, whose URI and metadata are known where it is imported.
 
@@ -201,9 +219,7 @@ def _is_share(task: KnownTask) -> bool:
 _CHECKERS: dict[str, Callable[[KnownTask], object]] = {
     **dict.fromkeys(KINDS, _job),
     "kserve_deploy": _kserve_deploy,
-    "kserve_predict": lambda task: parse(
-        PredictInputs, "kserve_predict", {"url": _UNKNOWN_URL, **task.inputs}
-    ),
+    "kserve_predict": _kserve_predict,
     "metric_gate": _metric_gate,
     "tensorboard": lambda task: parse(View, "tensorboard", task.inputs),
 }

@@ -5,38 +5,72 @@
 
 from typing import Any, NamedTuple
 
-from kfp.dsl import Input, Markdown, Model, Output
+from kfp.dsl import HTML, Input, Metrics, Model, Output
 
 from kfp_pytorch.components.decorator import launcher_component
 
 
 @launcher_component
 def kserve_predict(
-    model: Input[Model],
     url: str,
-    predictions: Output[Markdown],
+    predictions: Output[HTML],
+    latencies: Output[Metrics],
+    model: Input[Model] = None,
+    protocol: str = "",
+    model_name: str = "",
     requests: list[Any] = [],
     headers: dict[str, Any] = {},
+    token_env: str = "",
+    token_file: str = "",
+    ca_file: str = "",
+    rtol: float = 0.0001,
+    atol: float = 0.0001,
+    min_correct: float = 1.0,
+    max_latency: dict[str, Any] = {},
+    batch_size: int = 32,
+    repeat: int = 1,
+    concurrency: int = 1,
     ready_timeout: int = 120,
     request_timeout: int = 30,
 ) -> NamedTuple("Outputs", correct=float, sample_prediction=str):  # type: ignore[valid-type]
     """Sends requests with known answers to a model server and fails on a wrong answer.
 
-    A server that cannot be reached yet (such as 404, 503, no connection, "not ready") is asked
-    again until ready_timeout; one that refuses the request (such as 400, 401, 403) is not.
+    Speaks V1 and V2 (REST and gRPC) of the inference protocol, and the OpenAI protocol of language
+    model runtimes. A server that cannot be reached yet (such as 404, 503, no connection, "not
+    ready") is asked again until ready_timeout; one that refuses the request (such as 400, 401, 403)
+    is not.
 
     Args:
-        model: The model that is served; its held-out samples are what is asked.
-        url: The exact URL of V1 predictions, as kserve_deploy's url or cluster_url.
+        model: The model that is served; its held-out samples are what is asked by default.
+        url: The exact URL of predictions, as kserve_deploy's url or cluster_url; or with protocol
+            the server's, such as http://HOST/PATH.
+        protocol: v1, v2, grpc (which is V2 too) or openai; empty for that of the exact URL.
+        model_name: The model's name on the server; empty for the one in the exact URL of V1 or V2.
         requests: Requests to send instead of the samples: a list of {"instance": …, "prediction":
-            …} or {"instances": […], "predictions": […]}. An integer is compared with the answer's
-            class, anything else with the whole answer.
+            …} or {"instances": […], "predictions": […]}; in V2 also {"inputs": […], "expected": …};
+            in the OpenAI protocol {"messages": […], "expected": …} or {"prompt": …, "expected": …}.
         headers: HTTP headers, such as {"Host": "…"} for an ingress; nothing secret.
+        token_env: The environment variable of this task that holds a bearer token, set from a
+            Secret by kubernetes.use_secret_as_env; empty for none.
+        token_file: The file that holds a bearer token, mounted by kubernetes.use_secret_as_volume;
+            it is read anew for each request.
+        ca_file: A file of CA certificates to trust in place of the usual ones, mounted as
+            token_file is.
+        rtol: Relative tolerance: a number may be atol + rtol × |expected| from the expected one.
+        atol: Absolute tolerance.
+        min_correct: The share of right answers below which the step fails, from 0 to 1.
+        max_latency: Seconds above which the step fails, for p50, p90, p95, p99, max or each of
+            these after first_token_, as in {"p99": 0.2}.
+        batch_size: How many instances go into one request, at most.
+        repeat: How often each request is sent, for the latencies.
+        concurrency: How many requests are sent at once.
         ready_timeout: Seconds that the server may take to become reachable.
-        request_timeout: Seconds that one answer may take.
+        request_timeout: Seconds that one answer may take, to its end.
 
     Returns:
-        predictions: The requests with their answers.
+        predictions: Latencies, statuses, and the requests with their answers, as one page.
+        latencies: latency_p50, latency_p90, latency_p95, latency_p99 and latency_max in seconds,
+            the same of first_token_, requests_per_second and output_tokens_per_second.
         correct: The share of right answers.
         sample_prediction: The first answer, as JSON.
     """

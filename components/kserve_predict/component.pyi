@@ -8,10 +8,22 @@ from kfp.dsl.pipeline_channel import PipelineChannel
 
 def kserve_predict(
     *,
-    model: PipelineChannel,
     url: str | float | PipelineChannel,
+    model: PipelineChannel | None = None,
+    protocol: str | float | PipelineChannel = "",
+    model_name: str | float | PipelineChannel = "",
     requests: Sequence[Any] | PipelineChannel = [],
     headers: Mapping[str, Any] | PipelineChannel = {},
+    token_env: str | float | PipelineChannel = "",
+    token_file: str | float | PipelineChannel = "",
+    ca_file: str | float | PipelineChannel = "",
+    rtol: float | str | PipelineChannel = 0.0001,
+    atol: float | str | PipelineChannel = 0.0001,
+    min_correct: float | str | PipelineChannel = 1.0,
+    max_latency: Mapping[str, Any] | PipelineChannel = {},
+    batch_size: int | str | PipelineChannel = 32,
+    repeat: int | str | PipelineChannel = 1,
+    concurrency: int | str | PipelineChannel = 1,
     ready_timeout: int | str | PipelineChannel = 120,
     request_timeout: int | str | PipelineChannel = 30,
 ) -> PipelineTask: ...

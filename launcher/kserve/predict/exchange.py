@@ -28,7 +28,7 @@ class Request:
 
     body: bytes
     path: str = ""  # what is added to the server's URL; gRPC's method
-    is_stream: bool = False  # whether the answer comes as server-sent events
+    end: bytes = b""  # what a whole answer ends with, where the protocol has that
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,21 @@ class Reply:
         if self.error.startswith(self.status):
             return cut(text, SHOWN_CHARACTERS)
         return cut(f"{self.status} {text}".rstrip(), SHOWN_CHARACTERS)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the model answered to one request.
+
+    Attributes:
+        items: One for each row, or one of the whole request, as JSON.
+        output_tokens: How many tokens a language model made; None where the server does not say.
+        first_token: After how many seconds the first of them came; None where it is not known.
+    """
+
+    items: list[Any]
+    output_tokens: int | None = None
+    first_token: float | None = None
 
 
 class Client(Protocol):

@@ -12,20 +12,17 @@ import urllib3
 
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import readers
-from kfp_pytorch.launcher.inputs.declaration import declare
+from kfp_pytorch.launcher.inputs.declaration import declare, parse
+from kfp_pytorch.launcher.kserve.predict.comparing import Tolerance
+from kfp_pytorch.launcher.kserve.predict.forms import Given, Prompt, read_requests
+from kfp_pytorch.launcher.kserve.predict.latency import OF_FIRST, PERCENTILES
 
+PROTOCOLS = ("v1", "v2", "grpc", "openai")
 # RFC 9110, sections 5.1 and 5.5.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CLIENTS_OWN = ("content-length", "transfer-encoding")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
-
-
-@dataclass(frozen=True)
-class Known:
-    """A request with its known answer."""
-
-    instance: Any  # what is sent
-    prediction: Any  # what must come back: an integer is compared with the answer's `class`
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _url(name: str, value: Any) -> str:
@@ -41,40 +38,7 @@ def _url(name: str, value: Any) -> str:
         )
     if parts.scheme not in ("http", "https") or not host:
         raise InputError(f"{name} is {text!r}; it must begin with http:// or https:// and a host.")
-    if not parts.path.endswith(":predict"):
-        raise InputError(
-            f"{name} is {text!r}; it must be the exact URL of V1 predictions, which ends in "
-            "/v1/models/NAME:predict, as kserve_deploy gives it."
-        )
     return text
-
-
-def _requests(name: str, value: Any) -> tuple[Known, ...]:
-    known: list[Known] = []
-    for i, item in enumerate(readers.sequence(name, value)):
-        fields = set(item) if isinstance(item, dict) else set()
-        if fields == {"instance", "prediction"}:
-            known.append(Known(item["instance"], item["prediction"]))
-        elif fields == {"instances", "predictions"}:
-            known += _several(f"{name}[{i}]", item["instances"], item["predictions"])
-        else:
-            raise InputError(
-                f'{name}[{i}] must be {{"instance": …, "prediction": …}} or {{"instances": […], '
-                f'"predictions": […]}}; it has {sorted(fields) or "no fields"}.'
-            )
-    return tuple(known)
-
-
-def _several(name: str, instances: Any, predictions: Any) -> list[Known]:
-    if not isinstance(instances, list) or not isinstance(predictions, list):
-        raise InputError(f"{name}: instances and predictions must be lists.")
-    if len(instances) != len(predictions):
-        raise InputError(
-            f"{name} has {len(instances)} instances but {len(predictions)} predictions."
-        )
-    if not instances:
-        raise InputError(f"{name} has no instances; leave it out to ask the model's own samples.")
-    return [Known(i, p) for i, p in zip(instances, predictions, strict=True)]
 
 
 def _headers(name: str, value: Any) -> dict[str, str]:
@@ -96,12 +60,100 @@ def _headers(name: str, value: Any) -> dict[str, str]:
     return headers
 
 
+def _variable(name: str, value: Any) -> str:
+    text = readers.text(name, value)
+    if text and not _VARIABLE.fullmatch(text):
+        raise InputError(
+            # Not quoted, for it may be the token itself.
+            f"{name} must be the name of an environment variable of the step: letters, digits and "
+            "underscores. The token itself comes from a Secret, by kubernetes.use_secret_as_env."
+        )
+    return text
+
+
+def _file(name: str, value: Any) -> str:
+    text = readers.text(name, value)
+    if text and not text.startswith("/"):
+        raise InputError(
+            # Not quoted, for it may be the content itself.
+            f"{name} must be the path of a file in the step's container, which begins with /. "
+            "kubernetes.use_secret_as_volume and use_config_map_as_volume mount files."
+        )
+    return text
+
+
+def _tolerance(name: str, value: Any) -> float:
+    tolerance = readers.number(name, value)
+    if tolerance < 0:
+        raise InputError(f"{name} is {tolerance:g}; it must be 0 or more.")
+    return tolerance
+
+
+def _share(name: str, value: Any) -> float:
+    share = readers.number(name, value)
+    if not 0 <= share <= 1:
+        raise InputError(f"{name} is {share:g}; it must be a share, from 0 to 1.")
+    return share
+
+
+def _max_latency(name: str, value: Any) -> dict[str, float]:
+    known = [*PERCENTILES, *(f"{OF_FIRST}{key}" for key in PERCENTILES)]
+    limits = {
+        key: readers.number(f"{name}[{key!r}]", item)
+        for key, item in readers.known_fields(name, value, known).items()
+    }
+    for key, seconds in limits.items():
+        if seconds <= 0:
+            raise InputError(f"{name}[{key!r}] is {seconds:g}; it must be seconds, more than 0.")
+    return limits
+
+
+_count = partial(readers.integer, minimum=1)
+
+
 @dataclass(frozen=True)
 class PredictInputs:
-    """The checked inputs of `kserve_predict`: where and how requests are sent."""
+    """The checked inputs of `kserve_predict`."""
 
     url: str = declare(_url, None)
-    requests: tuple[Known, ...] = declare(_requests, [])
+    protocol: str = declare(readers.one_of("", *PROTOCOLS), "")
+    model_name: str = declare(readers.text, "")
+    requests: tuple[Given, ...] = declare(read_requests, [])
     headers: dict[str, str] = declare(_headers, {})
+    token_env: str = declare(_variable, "")
+    token_file: str = declare(_file, "")
+    ca_file: str = declare(_file, "")
+    rtol: float = declare(_tolerance, Tolerance.rtol)
+    atol: float = declare(_tolerance, Tolerance.atol)
+    min_correct: float = declare(_share, 1.0)
+    max_latency: dict[str, float] = declare(_max_latency, {})
+    batch_size: int = declare(partial(_count, maximum=4096), 32)
+    repeat: int = declare(partial(_count, maximum=100_000), 1)
+    concurrency: int = declare(partial(_count, maximum=256), 1)
     ready_timeout: int = declare(readers.integer, 120)
-    request_timeout: int = declare(partial(readers.integer, minimum=1), 30)
+    request_timeout: int = declare(_count, 30)
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """How far a number may be from the expected one."""
+        return Tolerance(self.rtol, self.atol)
+
+
+def parse_inputs(**inputs: Any) -> PredictInputs:
+    """Check the inputs of `kserve_predict`, the model and its samples not counted.
+
+    Raises InputError: one cannot work, or two contradict each other.
+    """
+    given = parse(PredictInputs, "kserve_predict", inputs)
+    if given.token_env and given.token_file:
+        raise InputError("token_env and token_file are set; set one of them.")
+    has_token = bool(given.token_env or given.token_file)
+    if has_token and any(name.lower() == "authorization" for name in given.headers):
+        raise InputError("headers has Authorization, and there is a token; leave one of them out.")
+    wanted = [name for name in given.max_latency if name.startswith(OF_FIRST)]
+    if wanted and not any(isinstance(each, Prompt) and each.is_stream for each in given.requests):
+        raise InputError(
+            f'max_latency has {wanted[0]!r}, but no request has "stream": true, whose answer has a '
+            "first token."
+        )
+    return given

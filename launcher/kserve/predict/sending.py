@@ -16,18 +16,26 @@ from kfp_pytorch.launcher.runtime.printing import Progress
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0
 _REPORTED_EVERY = 60.0
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
-def until_answered(client: Client, request: Request, url: str, ready_timeout: float) -> list[Reply]:
+def until_answered(
+    client: Client,
+    request: Request,
+    url: str,
+    ready_timeout: float,
+    progress: Progress | None = None,
+) -> list[Reply]:
     """Sends a request and, while the server is not there, sends it again.
 
-    `url`: the server's, for messages. `ready_timeout`: seconds. Returns the reply of each try; the
-    last one is the answer. Raises NoAnswer: the server refused the request, or did not answer in
-    time.
+    `url`: the server's, for messages. `ready_timeout`: seconds. `progress`: logs what is waited
+    for. Returns the reply of each try; the last one is the answer. Raises NoAnswer: the server
+    refused the request, or did not answer in time.
     """
     deadline = time.monotonic() + ready_timeout
-    progress, pause, replies = Progress(_REPORTED_EVERY), FIRST_PAUSE, list[Reply]()
+    progress = progress or Progress(_REPORTED_EVERY)
+    pause, replies = FIRST_PAUSE, list[Reply]()
     while True:
         reply = client.send(request)
         replies.append(reply)
@@ -45,26 +53,24 @@ def until_answered(client: Client, request: Request, url: str, ready_timeout: fl
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def concurrently(
-    send: Callable[[Request], T], requests: Sequence[Request], at_once: int
-) -> list[T]:
-    """Calls `send` with each request, so many at once; returns what it returned, in order.
+def concurrently(send: Callable[[S], T], items: Sequence[S], at_once: int) -> list[T]:
+    """Calls `send` with each item, so many at once; returns what it returned, in order.
 
     Raises what the first call that failed raised; no further one is then started.
     """
     failed = threading.Event()
 
-    def one(request: Request) -> T | None:
+    def one(item: S) -> T | None:
         if failed.is_set():
             return None
         try:
-            return send(request)
+            return send(item)
         except BaseException:
             failed.set()
             raise
 
     with ThreadPoolExecutor(at_once, thread_name_prefix="request") as threads:
-        started = [threads.submit(one, request) for request in requests]
+        started = [threads.submit(one, item) for item in items]
         errors = [error for each in started if (error := each.exception()) is not None]
     if errors:
         raise errors[0]

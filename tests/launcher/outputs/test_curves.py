@@ -7,7 +7,8 @@ from html.parser import HTMLParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_pytorch.launcher.outputs.curves import render, ticks
+from kfp_pytorch.launcher.outputs.charts import ticks
+from kfp_pytorch.launcher.outputs.curves import render
 
 
 class Tags(HTMLParser):

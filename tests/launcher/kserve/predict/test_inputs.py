@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs.declaration import parse
-from kfp_pytorch.launcher.kserve.predict.inputs import Known, PredictInputs
+from kfp_pytorch.launcher.kserve.predict.forms import Known
+from kfp_pytorch.launcher.kserve.predict.inputs import PredictInputs, parse_inputs
 
 
 def parsed(**inputs: Any) -> PredictInputs:
     given = {"url": "http://h/v1/models/d:predict"} | inputs
-    return parse(PredictInputs, "kserve_predict", given)
+    return parse_inputs(**given)
 
 
 def test_requests_are_given_one_by_one_or_several_at_once() -> None:
@@ -38,9 +38,9 @@ def test_a_header_that_cannot_be_sent_is_not_quoted_for_it_may_be_a_token() -> N
     [
         ({"url": ""}, "must begin with http:// or https://"),
         ({"url": "digits:8080"}, "must begin with http:// or https://"),
-        ({"url": "http://h/v2/models/d/infer"}, "ends in /v1/models/NAME:predict"),
         ({"requests": [5]}, r"requests\[0\] must be"),
-        ({"requests": [{"instance": 1}]}, r"it has \['instance'\]"),
+        ({"requests": [{"prediction": 1}]}, r"it has \['prediction'\]"),
+        ({"requests": [{"instance": 1, "expected": 1}]}, r"it has \['expected', 'instance'\]"),
         ({"requests": [{"instances": [1], "predictions": []}]}, "1 instances but 0 predictions"),
         ({"requests": [{"instances": [], "predictions": []}]}, "has no instances"),
         ({"requests": [{"instances": 1, "predictions": 1}]}, "must be lists"),

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
+import ssl
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import TracebackType
 
 import urllib3
 
+from kfp_pytorch.launcher.kserve.predict.clients.server import LOOKED_AT, NOT_READY, Server
 from kfp_pytorch.launcher.kserve.predict.exchange import Reply, Request
 from kfp_pytorch.launcher.kubernetes.transport import AnswerTooLarge, read_pieces
 
 # Right after a rollout: no route yet, no pod behind the route yet, a pod that loads its model.
 RETRIED = (404, 408, 429, 502, 503, 504)
-_NOT_READY, _LOOKED_AT = b"not ready", 300
-
-
-@dataclass(frozen=True)
-class Server:
-    """Where and how requests are sent."""
-
-    url: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    request_timeout: float = 30.0  # seconds until an answer must have come, whole
-    connections: int = 1  # how many are kept open
 
 
 class HttpClient:
@@ -32,8 +21,12 @@ class HttpClient:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        trusted = ssl.create_default_context(cafile=server.ca_file) if server.ca_file else None
         self._pool = urllib3.PoolManager(
-            retries=False, timeout=server.request_timeout, maxsize=server.connections
+            retries=False,
+            timeout=server.request_timeout,
+            maxsize=server.connections,
+            ssl_context=trusted,
         )
 
     def __enter__(self) -> HttpClient:
@@ -56,7 +49,7 @@ class HttpClient:
                 "POST",
                 self._server.url + request.path,
                 body=request.body,
-                headers={"content-type": "application/json", **self._server.headers},
+                headers={"content-type": "application/json", **self._server.all_headers()},
                 redirect=False,
                 preload_content=False,
             )
@@ -64,8 +57,10 @@ class HttpClient:
             for piece in read_pieces(response, self._server.request_timeout):
                 body += piece
                 arrivals.append((len(body), time.monotonic() - began))
-            is_not_ready = _NOT_READY in bytes(body[:_LOOKED_AT]).lower()
+            is_not_ready = NOT_READY in bytes(body[:LOOKED_AT]).lower()
             is_transient = response.status in RETRIED or is_not_ready
+            if response.status == 200 and not body.rstrip().endswith(request.end):
+                error, is_transient = f"the stream ended without {request.end.decode()}", True
         except AnswerTooLarge as large:
             status, error, is_transient = type(large).__name__, str(large), False
         except urllib3.exceptions.HTTPError as failed:
@@ -73,7 +68,7 @@ class HttpClient:
             error = f"{status}: {failed}"
         return Reply(
             status=status,
-            body=bytes(body),
+            body=self._server.without_token(bytes(body)),
             seconds=time.monotonic() - began,
             arrivals=tuple(arrivals),
             error=error,
