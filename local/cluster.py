@@ -33,6 +33,7 @@ from kfp_pytorch.local.apiserver.http.server import Server, kubeconfig
 from kfp_pytorch.local.apiserver.registry import NAMESPACE, Registry, read_definitions
 from kfp_pytorch.local.apiserver.store import garbage_collector
 from kfp_pytorch.local.apiserver.store.api import Api
+from kfp_pytorch.local.controllers.kserve import revisions
 from kfp_pytorch.local.controllers.kserve.controller import InferenceServiceController
 from kfp_pytorch.local.controllers.kubelet.kubelet import Kubelet
 from kfp_pytorch.local.controllers.kubernetes import claims, node, one_machine, pod_admission
@@ -54,7 +55,7 @@ class Cluster:
 
     def __init__(self, root: Path, port: int, definitions: list[Object]) -> None:
         self._root = root
-        self.api = Api(Registry(definitions))
+        self.api = Api(Registry([*definitions, revisions.DEFINITION]))
         self._token = secrets.token_urlsafe(24)
         self._server = Server(self.api, root / "logs", port, token=self._token)
         ports, gpus, self._requests = Ports(self.api), node.gpus(), Requests()

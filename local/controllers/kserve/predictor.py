@@ -50,7 +50,13 @@ _PLACEHOLDER = re.compile(r"\{\{\s*(?:\.(Name|Namespace)|`([^`]*)`)\s*\}\}")
 
 def name_of(service: Object) -> str:
     """The name of the predictor's Deployment and Service."""
-    return f"{objects.name(service)}-predictor"
+    own = service["spec"]["predictor"].get("name", "")
+    return "-".join(filter(None, (objects.name(service), own, "predictor")))
+
+
+def app_label(service: Object) -> str:
+    """The value of the label `app`, by which the predictor's pods are found."""
+    return f"isvc.{name_of(service)}"
 
 
 def port_of(pod_spec: Object) -> int:
@@ -71,7 +77,7 @@ def make_deployment(service: Object, runtime: Object, storage: list[Object]) -> 
         **(predictor.get("labels") or {}),
         POD_LABEL: objects.name(service),
         "component": "predictor",
-        "app": f"isvc.{name}",
+        "app": app_label(service),
     }
     annotations = {
         **(runtime["spec"].get("annotations") or {}),
@@ -81,7 +87,7 @@ def make_deployment(service: Object, runtime: Object, storage: list[Object]) -> 
     annotations.pop(FORMAT_ANNOTATION, None)
     metadata = {"labels": labels, "annotations": annotations}
     spec: Object = {
-        "selector": {"matchLabels": {"app": f"isvc.{name}"}},
+        "selector": {"matchLabels": {"app": app_label(service)}},
         "template": {"metadata": metadata, "spec": _pod_spec(service, runtime, storage)},
     }
     if predictor.get("deploymentStrategy"):

@@ -6,10 +6,12 @@ values and their order are as measured on v0.19.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from kfp_pytorch.local.apiserver.errors import Object
+from kfp_pytorch.local.controllers.kserve import canary
 from kfp_pytorch.local.controllers.kserve.predictor import CONTAINER
 from kfp_pytorch.local.controllers.kserve.runtimes import Refusal
 from kfp_pytorch.local.controllers.kserve.storage import INITIALIZER
@@ -28,6 +30,7 @@ class Observed:
     url: str = ""  # where it is reached
     runtime: str = ""  # the name of its runtime
     error: str = ""  # what the API refused to KServe, or an empty string
+    canaries: Sequence[Object] = ()  # its `canaryStatuses`
 
 
 def status(service: Object, observed: Observed, now: datetime) -> Object:
@@ -38,13 +41,16 @@ def status(service: Object, observed: Observed, now: datetime) -> Object:
     components = before.get("components") or {"predictor": {}}
     if condition(observed.deployment, "Available").get("status") == "True":
         components = {"predictor": {"url": observed.url}}
+    canaries = list(observed.canaries)
     written: Object = {
-        **before,
+        **{key: value for key, value in before.items() if key != "canaryStatuses"},
+        **({"canaryStatuses": canaries} if canaries else {}),
         "url": observed.url,
         "address": {"url": observed.url},
         "conditions": [
             dated(each, condition(service, each["type"]), now)
             for each in (
+                *([canary.ready_condition(canaries)] if canaries else []),
                 {"type": "IngressReady", "status": "True"},
                 {**predictor, "type": "PredictorReady"},
                 {**ready, "type": "Ready"},
@@ -53,14 +59,16 @@ def status(service: Object, observed: Observed, now: datetime) -> Object:
         ],
         "deploymentMode": MODE,
         "components": components,
-        "modelStatus": _model_status(before.get("modelStatus") or {}, observed, ready["status"]),
+        "modelStatus": model_status(
+            before.get("modelStatus") or {}, observed.pods, ready["status"]
+        ),
         "servingRuntimeName": observed.runtime,
     }
     generation = (observed.deployment.get("status") or {}).get("observedGeneration")
     return written | ({"observedGeneration": generation} if generation else {})
 
 
-def refused(service: Object, refusal: Refusal, now: datetime) -> Object:
+def refused(service: Object, refusal: Refusal, mode: str, now: datetime) -> Object:
     """The status of an InferenceService whose spec KServe cannot serve. `now`: the time, in UTC."""
     before = service.get("status") or {}
     model = before.get("modelStatus") or {}
@@ -69,7 +77,7 @@ def refused(service: Object, refusal: Refusal, now: datetime) -> Object:
     return {
         **before,
         "conditions": before.get("conditions") or [dated(each, {}, now) for each in unknown],
-        "deploymentMode": MODE,
+        "deploymentMode": mode,
         "modelStatus": {
             **model,
             "lastFailureInfo": {"reason": refusal.reason, "message": refusal.message},
@@ -100,10 +108,13 @@ def _from(found: Object, value: str) -> Object:
     return {"status": value, **{key: found[key] for key in ("reason", "message") if key in found}}
 
 
-def _model_status(before: Object, observed: Observed, ready: str) -> Object:
-    """`modelStatus`: what the newest pod's containers report of the model."""
+def model_status(before: Object, pods: tuple[Object, ...], ready: str) -> Object:
+    """`modelStatus`: what the newest pod's containers report of the model.
+
+    `before`: what it was; `pods`: the newest first; `ready`: the status of the condition Ready.
+    """
     states = before.get("states") or {"activeModelState": "", "targetModelState": "Pending"}
-    state, failure = _model_state(observed.pods, ready)
+    state, failure = _model_state(pods, ready)
     state = state or states["targetModelState"]
     transition = {"Loaded": "UpToDate", "FailedToLoad": "BlockedByFailedLoad"}.get(
         state, "InProgress"
@@ -111,7 +122,7 @@ def _model_status(before: Object, observed: Observed, ready: str) -> Object:
     copies = before.get("copies") or {"failedCopies": 0}
     if state == "Loaded" and ready == "True":
         states = {**states, "activeModelState": "Loaded"}
-        copies = {"failedCopies": 0, "totalCopies": len(observed.pods)}
+        copies = {"failedCopies": 0, "totalCopies": len(pods)}
     return {
         **before,
         "copies": copies,

@@ -9,6 +9,7 @@ import re
 
 from kfp_pytorch.local.apiserver import errors, objects
 from kfp_pytorch.local.apiserver.errors import Object
+from kfp_pytorch.local.controllers.kserve import canary
 from kfp_pytorch.local.controllers.kserve.predictor import FORMAT_ANNOTATION, MODE_ANNOTATION
 from kfp_pytorch.local.controllers.kserve.status import MODE
 
@@ -41,18 +42,31 @@ def check(service: Object) -> None:
     if "name" in (predictor.get("model") or {}):
         raise errors.denied(WEBHOOK, "the 'name' field is not allowed in standard predictor")
     _check_mode(service)
+    annotations = objects.metadata(service).get("annotations") or {}
+    refusal = canary.refusal(service, annotations.get(MODE_ANNOTATION, ""))
+    if refusal:
+        raise errors.denied(WEBHOOK, refusal)
 
 
-def _check_mode(service: Object) -> None:
-    metadata = objects.metadata(service)
-    given = (metadata.get("annotations") or {}).get(MODE_ANNOTATION, "")
-    mode = _NEW_NAMES.get(given, given)
-    current = (service.get("status") or {}).get("deploymentMode")
-    if current and mode and mode != current:
-        why = f"deploymentMode cannot be changed from '{current}' to '{given}'"
-        raise errors.denied(WEBHOOK, f"update rejected: {why}")
-    if mode == "Knative" and metadata.get("resourceVersion"):
+def mode_of(service: Object) -> str:
+    """The mode that an InferenceService is to run in: `Standard` or `Knative`."""
+    annotations = objects.metadata(service).get("annotations") or {}
+    given: str = annotations.get(MODE_ANNOTATION, MODE)
+    return _NEW_NAMES.get(given, given)
+
+
+def refuse_knative(service: Object) -> None:
+    """Refuse an update of a service that needs Knative, where there is none. Raises ApiError."""
+    if mode_of(service) == "Knative" and objects.metadata(service).get("resourceVersion"):
         # It is accepted, and then every update of it is refused, KServe's own included.
         raise errors.denied(
             WEBHOOK, "It is not possible to use Knative: Knative Serving is not available"
         )
+
+
+def _check_mode(service: Object) -> None:
+    given = (objects.metadata(service).get("annotations") or {}).get(MODE_ANNOTATION, "")
+    current = (service.get("status") or {}).get("deploymentMode")
+    if current and given and _NEW_NAMES.get(given, given) != current:
+        why = f"deploymentMode cannot be changed from '{current}' to '{given}'"
+        raise errors.denied(WEBHOOK, f"update rejected: {why}")

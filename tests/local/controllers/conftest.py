@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.constants import EVENT, POD, PYTORCHJOB, Kind
+from kfp_pytorch.local.apiserver.registry import Registry
 from kfp_pytorch.local.apiserver.store.api import DELETED, Api, Change
 from kfp_pytorch.local.apiserver.store.garbage_collector import Collector
 from kfp_pytorch.local.controllers.kubelet.kubelet import Kubelet
@@ -32,9 +33,11 @@ FAST = Timing(sync=0.02, crash_loop=0.05, first_backoff=0.1, longest_backoff=0.2
 class Controllers:
     """All controllers on one set of objects, and what tests ask of them."""
 
-    def __init__(self, root: Path, gpus: Sequence[int], timing: Timing) -> None:
+    def __init__(
+        self, root: Path, gpus: Sequence[int], timing: Timing, definitions: Sequence[Object]
+    ) -> None:
         self.root = root
-        self.api = Api()
+        self.api = Api(Registry(definitions))
         self.ports, self.requests = Ports(self.api), Requests()
         self.kubelet = Kubelet(self.api, root, self.ports, gpus, timing, self.requests)
         self._last_states: dict[tuple[Kind, str], Object] = {}
@@ -177,9 +180,15 @@ Story = Callable[[Controllers], Awaitable[None]]
 def on_controllers(tmp_path: Path) -> Callable[..., None]:
     """Runs a story on a cluster of its own; nothing may run when it has ended."""
 
-    def run(story: Story, *, gpus: Sequence[int] = (), timing: Timing = FAST) -> None:
+    def run(
+        story: Story,
+        *,
+        gpus: Sequence[int] = (),
+        timing: Timing = FAST,
+        definitions: Sequence[Object] = (),
+    ) -> None:
         before = set(guard.descendants(os.getpid()))
-        asyncio.run(_run(story, Controllers(tmp_path / "root", gpus, timing)))
+        asyncio.run(_run(story, Controllers(tmp_path / "root", gpus, timing, definitions)))
         assert not set(guard.descendants(os.getpid())) - before
         assert not list((tmp_path / "root").glob("pods/*"))
 

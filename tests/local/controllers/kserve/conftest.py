@@ -18,10 +18,10 @@ Story = Callable[[Any], Awaitable[None]]
 
 
 @pytest.fixture
-def on_kserve(on_controllers: Callable[[Story], None]) -> Callable[[Story], None]:
+def on_kserve(on_controllers: Callable[..., None]) -> Callable[..., None]:
     """Runs a story on a cluster with KServe, our runtime's name and a server that starts fast."""
 
-    def run(story: Story) -> None:
+    def run(story: Story, **cluster: Any) -> None:
         async def with_kserve(cluster: Any) -> None:
             cluster.api.create(SERVING_RUNTIME, quick_runtime())
             controllers = [
@@ -38,6 +38,6 @@ def on_kserve(on_controllers: Callable[[Story], None]) -> Callable[[Story], None
                     each.cancel()
                 await asyncio.gather(*controllers, return_exceptions=True)
 
-        on_controllers(with_kserve)
+        on_controllers(with_kserve, **cluster)
 
     return run

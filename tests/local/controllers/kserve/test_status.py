@@ -123,7 +123,7 @@ def test_a_new_pod_without_containers_leaves_the_models_state() -> None:
 
 def test_a_refused_spec_leaves_every_condition_unknown() -> None:
     refusal = Refusal("NoSupportingRuntime", "No runtime found")
-    found = refused(service(), refusal, NOW)
+    found = refused(service(), refusal, "Standard", NOW)
     assert found["modelStatus"]["transitionStatus"] == "InvalidSpec"
     assert conditions(found) == {
         "IngressReady": ("Unknown", ""),
