@@ -124,15 +124,15 @@ def _rows(target: Target, batch: Sequence[Known], given: v2.InputTensor | None) 
             "model does not say (an imported one does not). Give requests as "
             '{"inputs": [{"name": …, "datatype": …, "shape": …, "data": …}], "expected": …}.'
         )
+    build, read = _codec(target)
     try:
-        body = v2.body_of([each.instance for each in batch], given)
+        request = build(v2.body_of([each.instance for each in batch], given))
     except BadTensor as error:
         raise InputError(
             f"An instance is not what the model's input {given.name!r} takes: {error}."
         ) from None
-    build, read = _codec(target)
     return Case(
-        request=build(body),
+        request=request,
         expected=tuple(each.prediction for each in batch),
         read=lambda reply: Answers(v2.rows(read(reply.body), len(batch))),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.kserve.predict import grpc_packages
-from kfp_pytorch.launcher.kserve.predict.clients.server import NOT_READY, Server
+from kfp_pytorch.launcher.kserve.predict.clients.server import NOT_READY, Server, trusted_by
 from kfp_pytorch.launcher.kserve.predict.exchange import Reply, Request
 
 # gRPC's words for what HTTP says right after a rollout: a proxy's 404 is UNIMPLEMENTED, or UNKNOWN
@@ -30,6 +31,7 @@ class GrpcClient:
     """Sends requests to one server; safe to use from several threads."""
 
     def __init__(self, server: Server) -> None:
+        check_headers(server.headers)
         self._server = server
         self._grpc = grpc_packages.grpc()
         self._channel = self._connected(urlsplit(server.url))
@@ -58,9 +60,8 @@ class GrpcClient:
         ]
         if parts.scheme == "http":
             return self._grpc.insecure_channel(address, options)
-        trusted = None
-        if self._server.ca_file:
-            trusted = Path(self._server.ca_file).read_bytes()
+        file = self._server.ca_file
+        trusted = Path(file).read_bytes() if trusted_by(file) else None
         return self._grpc.secure_channel(
             address, self._grpc.ssl_channel_credentials(trusted), options
         )
@@ -98,7 +99,7 @@ def _is_transient(status: str, words: str) -> bool:
     return is_passing or NOT_READY.decode() in words.lower()
 
 
-def check_headers(headers: dict[str, str]) -> None:
+def check_headers(headers: Mapping[str, str]) -> None:
     """Raise InputError: a header cannot be gRPC's metadata."""
     for name, value in headers.items():
         if not re.fullmatch(r"[0-9a-z_.-]+", name.lower()) or name.lower().endswith("-bin"):

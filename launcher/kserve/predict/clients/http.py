@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 from types import TracebackType
 
 import urllib3
 
-from kfp_pytorch.launcher.kserve.predict.clients.server import LOOKED_AT, NOT_READY, Server
+from kfp_pytorch.launcher.kserve.predict.clients.server import (
+    LOOKED_AT,
+    NOT_READY,
+    Server,
+    trusted_by,
+)
 from kfp_pytorch.launcher.kserve.predict.exchange import Reply, Request
 from kfp_pytorch.launcher.kubernetes.transport import AnswerTooLarge, read_pieces
 
@@ -21,12 +25,11 @@ class HttpClient:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        trusted = ssl.create_default_context(cafile=server.ca_file) if server.ca_file else None
         self._pool = urllib3.PoolManager(
             retries=False,
             timeout=server.request_timeout,
             maxsize=server.connections,
-            ssl_context=trusted,
+            ssl_context=trusted_by(server.ca_file),
         )
 
     def __enter__(self) -> HttpClient:

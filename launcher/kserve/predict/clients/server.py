@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,20 @@ class Server:
             return body
         # As long, so that what counts the bytes of the answer stays right.
         return body.replace(token, b"*" * len(token))
+
+
+def trusted_by(ca_file: str) -> ssl.SSLContext | None:
+    """Make the trust in the certificates of a file; None for the usual one.
+
+    Raises InputError: it cannot be read, or has no certificates.
+    """
+    if not ca_file:
+        return None
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        why = error.strerror or "it has no certificate in PEM form"
+        raise InputError(f"ca_file is {ca_file!r}, which cannot be used: {why}.") from None
 
 
 def token_source(variable: str, file: str, environ: Mapping[str, str]) -> Callable[[], str]:
