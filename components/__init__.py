@@ -8,6 +8,14 @@ from kfp_pytorch.components.kserve_deploy.component import kserve_deploy
 from kfp_pytorch.components.kserve_predict.component import kserve_predict
 from kfp_pytorch.components.metric_gate.component import metric_gate
 from kfp_pytorch.components.pytorch_job.component import pytorch_job
+from kfp_pytorch.components.register_model.component import register_model
 from kfp_pytorch.components.tensorboard.component import tensorboard
 
-__all__ = ["kserve_deploy", "kserve_predict", "metric_gate", "pytorch_job", "tensorboard"]
+__all__ = [
+    "kserve_deploy",
+    "kserve_predict",
+    "metric_gate",
+    "pytorch_job",
+    "register_model",
+    "tensorboard",
+]

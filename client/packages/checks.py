@@ -26,8 +26,9 @@ from kfp_pytorch.launcher.kserve.predict import cases
 from kfp_pytorch.launcher.kserve.predict.clients.grpc import check_headers
 from kfp_pytorch.launcher.kserve.predict.inputs import parse_inputs as parse_predict_inputs
 from kfp_pytorch.launcher.kserve.predict.target import resolve
+from kfp_pytorch.launcher.registry.register_inputs import parse_register_inputs
 from kfp_pytorch.launcher.runtime import identity
-from kfp_pytorch.launcher.steps import metric_gate
+from kfp_pytorch.launcher.steps import metric_gate, register_model
 from kfp_pytorch.launcher.steps.tensorboard import View
 from kfp_pytorch.local.apiserver.errors import ApiError
 from kfp_pytorch.local.apiserver.registry import Registry
@@ -194,6 +195,15 @@ def _artifact(task: KnownTask, name: str) -> SimpleNamespace:
     return SimpleNamespace(uri=uri, metadata=source.inputs["metadata"])
 
 
+def _register_model(task: KnownTask) -> None:
+    model = _artifact(task, "model")
+    unknown: dict[str, Any] = dict.fromkeys({"model_name"} & task.unknown, _ANY_NAME)
+    # An address that only the run knows may be of either registry, or empty.
+    unknown |= dict.fromkeys({"registry_url", "mlflow_tracking_uri"} & task.unknown, _UNKNOWN_URL)
+    inputs = parse_register_inputs(**task.inputs, **unknown)
+    register_model.checked_record(inputs, model.uri, model.metadata, {}, "")
+
+
 def _metric_gate(task: KnownTask) -> None:
     # A threshold that only the run knows is one that leaves something to pass and to refuse.
     pairs = (("minimum", "maximum"), ("maximum", "minimum"))
@@ -221,5 +231,6 @@ _CHECKERS: dict[str, Callable[[KnownTask], object]] = {
     "kserve_deploy": _kserve_deploy,
     "kserve_predict": _kserve_predict,
     "metric_gate": _metric_gate,
+    "register_model": _register_model,
     "tensorboard": lambda task: parse(View, "tensorboard", task.inputs),
 }
