@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from kfp_pytorch.launcher.constants import Kind
+from kfp_pytorch.launcher.inputs.datasets import DataSet
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs.state import JobState
 from kfp_pytorch.launcher.kubernetes import admission
@@ -38,6 +40,7 @@ class JobInputs:
         cleanup: When the launcher deletes the job: `on_failure`, `always` or `never`.
         retry_same_error: Whether the program is started again, up to the job's own limit, though it
             failed twice in the same way.
+        datasets: The data sets that the job is given, by name.
     """
 
     name: str
@@ -54,6 +57,7 @@ class JobInputs:
     active_deadline: int
     cleanup: str
     retry_same_error: bool = False
+    datasets: Mapping[str, DataSet] = MappingProxyType({})
 
     @property
     def gpus(self) -> int:

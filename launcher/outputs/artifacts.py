@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 
 from kfp_pytorch.launcher.constants import (
     MESSAGE_VERSION,
+    RUN_ID_LABEL,
     SCRIPT_GUIDE,
     TERMINATION_MESSAGE_LIMIT,
 )
 from kfp_pytorch.launcher.inputs import storage
+from kfp_pytorch.launcher.inputs.datasets import SLOTS
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs.kind import JobInputs
 from kfp_pytorch.launcher.jobs.termination_messages import Outcome, Success
@@ -83,7 +85,7 @@ def write_outputs(
     _warn_of_processes(evidence, inputs, success.world_size)
     if not unread:
         _warn_of_missing(evidence, success)
-    about = _metadata(evidence.job or manifest, success, folder, finite)
+    about = _metadata(evidence.job or manifest, success, folder, finite) | _datasets(inputs)
     storage_uri = ""
     if success.export:
         exported = storage.relative("export.path", success.export.path)
@@ -211,12 +213,22 @@ def _metadata(
         "format": _short_form(success).get("format"),
         "job": objects.name(job),
         "namespace": objects.dig(job, "metadata", "namespace"),
+        "run_id": objects.dig(job, "metadata", "labels", RUN_ID_LABEL),
         "folder": folder.uri,
         "sha256": success.export.sha256 if success.export else "",
     }
     flat = {k: v for k, v in texts.items() if isinstance(v, str) and v and v.isprintable()}
     step = {} if success.checkpoint is None else {"checkpoint": success.checkpoint}
     return flat | step | {f"metric_{name}": value for name, value in finite.items()}
+
+
+def _datasets(inputs: JobInputs) -> dict[str, str]:
+    """Where the job's data is: `dataset`, and `dataset_NAME` for those that were given a name."""
+    places = {
+        name if name in SLOTS else f"dataset_{name}": of.claim.uri if of.claim else of.uri
+        for name, of in inputs.datasets.items()
+    }
+    return {name: place for name, place in places.items() if place.isprintable()}
 
 
 def json_safe(value: Any) -> Any:

@@ -142,9 +142,8 @@ def parse_register_inputs(**inputs: Any) -> RegisterInputs:
 
 def _check_for_mlflow(model_name: str) -> None:
     """Refuse what MLflow refuses of a name, and what no filter of a search can hold."""
-    found = next((mark for mark in "/:'\"`\\" if mark in model_name), "")
-    if found or model_name in (".", ".."):
+    if model_name in (".", "..") or {*"/:'\"`\\"} & set(model_name):
         raise InputError(
-            f"model_name is {model_name!r}; MLflow takes no name with {found or model_name!r}, so "
-            "leave it out."
+            f"model_name is {model_name!r}; MLflow takes no name with '/' or ':', finds none with "
+            "a quotation mark or backslash, and takes neither '.' nor '..' alone."
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -78,8 +79,8 @@ class Served:
 
 
 @contextlib.contextmanager
-def serve(registry: Registry, api: str) -> Iterator[Served]:
-    """Serve a registry, whose paths are below `api`."""
+def serve(registry: Registry, api: str, tls: ssl.SSLContext | None = None) -> Iterator[Served]:
+    """Serve a registry, whose paths are below `api`; with `tls`, over https."""
     served = Served("", registry)
 
     class Handler(BaseHTTPRequestHandler):
@@ -126,7 +127,9 @@ def serve(registry: Registry, api: str) -> Iterator[Served]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    served.url = f"http://127.0.0.1:{server.server_port}"
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    served.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kfp import dsl
 
+from kfp_pytorch.launcher.constants import RUN_ID_LABEL
 from kfp_pytorch.launcher.inputs import storage
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import parse_inputs
 from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
@@ -70,6 +71,23 @@ def test_the_model_is_small_and_says_where_the_weights_are(step: Step) -> None:
     }
     content = json.loads(Path(step.model.path).read_text(encoding="utf-8"))
     assert content == {"model": EXPORT.model, "samples": list(SAMPLES)}
+
+
+def test_the_model_says_which_run_and_which_data_made_it(step: Step) -> None:
+    step.evidence.job = {"metadata": {"name": "j-1", "labels": {RUN_ID_LABEL: "0b7a-1"}}}
+    kept = dsl.Dataset(uri="s3://a/small", metadata={"storage_uri": "pvc://data/digits"})
+    step.write(
+        Success("p", export=EXPORT),
+        dataset=kept,
+        dataset_2=dsl.Dataset(uri="minio://mlpipeline/val"),
+        dataset_names=["train"],
+    )
+    made_by = {key: step.model.metadata[key] for key in ("run_id", "dataset_train", "dataset_2")}
+    assert made_by == {
+        "run_id": "0b7a-1",
+        "dataset_train": "pvc://data/digits",
+        "dataset_2": "s3://mlpipeline/val",
+    }
 
 
 def test_a_bucket_of_kfp_is_named_as_kserve_reads_it(step: Step) -> None:
