@@ -199,7 +199,9 @@ def _register_model(task: KnownTask) -> None:
     model = _artifact(task, "model")
     unknown: dict[str, Any] = dict.fromkeys({"model_name"} & task.unknown, _ANY_NAME)
     # An address that only the run knows may be of either registry, or empty.
-    unknown |= dict.fromkeys({"registry_url", "mlflow_tracking_uri"} & task.unknown, _UNKNOWN_URL)
+    unknown |= dict.fromkeys(
+        {"registry_url", "mlflow_tracking_uri"} & task.unknown, _UNKNOWN_SERVER
+    )
     inputs = parse_register_inputs(**task.inputs, **unknown)
     register_model.checked_record(inputs, model.uri, model.metadata, {}, "")
 

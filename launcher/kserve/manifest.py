@@ -14,7 +14,7 @@ from typing import Any
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import placement, storage
+from kfp_pytorch.launcher.inputs import model, placement, storage
 from kfp_pytorch.launcher.kserve.deploy_inputs import (
     MODE_ANNOTATION,
     PREFIX,
@@ -22,12 +22,10 @@ from kfp_pytorch.launcher.kserve.deploy_inputs import (
     parse_deploy_inputs,
 )
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig
-from kfp_pytorch.launcher.text import cut
 
 POD_LABEL = f"{PREFIX}/inferenceservice"
 HASH = constants.SPEC_HASH_LABEL
 HOST_LIMIT = 63
-_SHORT_REASON = 160
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +99,7 @@ def _predictor(given: DeployInputs, model_uri: str, metadata: Mapping[str, Any])
 
 
 def _model(given: DeployInputs, model_uri: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    uri = storage.kserve_uri(_place(model_uri, metadata))
+    uri = storage.kserve_uri(model.place(model_uri, metadata, "deploy"))
     model_format = _format(given, str(metadata.get("format") or ""))
     amounts = {"cpu": given.cpu, "memory": given.memory}
     key = given.storage_key
@@ -121,20 +119,6 @@ def _model(given: DeployInputs, model_uri: str, metadata: Mapping[str, Any]) -> 
         "protocolVersion": given.protocol,
         "storageUri": uri,
     } | {field: value for field, value in fields.items() if value}
-
-
-def _place(model_uri: str, metadata: Mapping[str, Any]) -> str:
-    """Return where the model lies; of one that somebody imported, that is the artifact's URI."""
-    exported = str(metadata.get("storage_uri") or "").strip()
-    reason = str(metadata.get("no_export") or "")
-    if exported or (model_uri.strip() and not reason):
-        return exported or model_uri
-    why = reason or "it has neither a storage_uri nor a URI, as where training exported nothing"
-    raise InputError(
-        f"There is no model to deploy: {why.rstrip('.')}. The training step before this one writes "
-        f"what is served with script.export(model, …); {constants.SCRIPT_GUIDE} shows it.",
-        f"There is no model to deploy: {cut(why, _SHORT_REASON)}",
-    )
 
 
 def _no_template(variable: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import readers, storage, urls
+from kfp_pytorch.launcher.inputs import readers, servers, storage
 from kfp_pytorch.launcher.inputs.declaration import declare, parse
 
 KUBEFLOW_API = "/api/model_registry/v1alpha3"
@@ -47,7 +47,7 @@ def _version(name: str, value: Any) -> str:
 
 def _server(api: str, name: str, value: Any) -> str:
     """Read the address of a registry without the path of its API, which people copy with it."""
-    address = urls.http_url(name, value).rstrip("/").removesuffix(api)
+    address = servers.optional_http_url(name, value).rstrip("/").removesuffix(api)
     if "?" in address or "#" in address:
         raise InputError(
             f"{name} is {address!r}; paths are added to it, so it has no '?' and no '#'. Give the "
@@ -115,8 +115,8 @@ class RegisterInputs:
     run_name: str = declare(_text, "")
     mlflow_aliases: tuple[str, ...] = declare(_aliases, [])
     mlflow_run_id: str = declare(_run, "")
-    registry_ui_url: str = declare(urls.http_url, "")
-    ca_file: str = declare(readers.text, "")
+    registry_ui_url: str = declare(servers.optional_http_url, "")
+    ca_file: str = declare(servers.mounted_file, "")
     timeout: int = declare(partial(readers.integer, minimum=1), 120)
 
 

@@ -191,6 +191,13 @@ def viewing():
             "pytorch_job(image='i', key=f'k/{dsl.PIPELINE_JOB_ID_PLACEHOLDER}')",
             "key holds 'k/.*a placeholder that nothing filled in",
         ),
+        ("'s3://b/m'", "register_model(model=m, model_name='d')", "there is nowhere to register"),
+        ("'/tmp/m'", "register_model(model=m, model_name='d', registry_url=URL)", "a path on one"),
+        (
+            "'s3://b/m'",
+            "register_model(model=m, model_name='a/b', mlflow_tracking_uri=URL)",
+            "model_name is 'a/b'; MLflow takes no name with",
+        ),
         ("'s3://b/m'", 'metric_gate(metrics=n, metric=" ", minimum=0.5)', "metric is not set"),
     ],
 )
@@ -275,7 +282,9 @@ def compile_serving(tmp_path, cli, imported, task):
     path = tmp_path / "a.py"
     path.write_text(f"""
 from kfp import dsl
-from kfp_pytorch.components import kserve_deploy, kserve_predict, metric_gate, pytorch_job
+from kfp_pytorch.components import (
+    kserve_deploy, kserve_predict, metric_gate, pytorch_job, register_model
+)
 
 URL = "http://host/v1/models/m:predict"
 

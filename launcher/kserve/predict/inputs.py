@@ -6,12 +6,9 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
-
-import urllib3
 
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import readers
+from kfp_pytorch.launcher.inputs import readers, servers
 from kfp_pytorch.launcher.inputs.declaration import declare, parse
 from kfp_pytorch.launcher.kserve.predict.comparing import Tolerance
 from kfp_pytorch.launcher.kserve.predict.forms import Given, Prompt, read_requests
@@ -23,22 +20,6 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CLIENTS_OWN = ("content-length", "transfer-encoding")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def _url(name: str, value: Any) -> str:
-    text = readers.text(name, value).strip()
-    try:
-        parts, host = urlsplit(text), urllib3.util.parse_url(text).host or ""
-        host.encode("idna")
-    except (ValueError, urllib3.exceptions.LocationParseError) as error:
-        raise InputError(f"{name} is {text!r}, which is no URL: {error}.") from None
-    if "@" in parts.netloc:
-        raise InputError(
-            f"{name} holds a user's name; take it out, for it would be shown in the log."
-        )
-    if parts.scheme not in ("http", "https") or not host:
-        raise InputError(f"{name} is {text!r}; it must begin with http:// or https:// and a host.")
-    return text
 
 
 def _headers(name: str, value: Any) -> dict[str, str]:
@@ -67,17 +48,6 @@ def _variable(name: str, value: Any) -> str:
             # Not quoted, for it may be the token itself.
             f"{name} must be the name of an environment variable of the step: letters, digits and "
             "underscores. The token itself comes from a Secret, by kubernetes.use_secret_as_env."
-        )
-    return text
-
-
-def _file(name: str, value: Any) -> str:
-    text = readers.text(name, value)
-    if text and not text.startswith("/"):
-        raise InputError(
-            # Not quoted, for it may be the content itself.
-            f"{name} must be the path of a file in the step's container, which begins with /. "
-            "kubernetes.use_secret_as_volume and use_config_map_as_volume mount files."
         )
     return text
 
@@ -115,14 +85,14 @@ _count = partial(readers.integer, minimum=1)
 class PredictInputs:
     """The checked inputs of `kserve_predict`."""
 
-    url: str = declare(_url, None)
+    url: str = declare(servers.http_url, None)
     protocol: str = declare(readers.one_of("", *PROTOCOLS), "")
     model_name: str = declare(readers.text, "")
     requests: tuple[Given, ...] = declare(read_requests, [])
     headers: dict[str, str] = declare(_headers, {})
     token_env: str = declare(_variable, "")
-    token_file: str = declare(_file, "")
-    ca_file: str = declare(_file, "")
+    token_file: str = declare(servers.mounted_file, "")
+    ca_file: str = declare(servers.mounted_file, "")
     rtol: float = declare(_tolerance, Tolerance.rtol)
     atol: float = declare(_tolerance, Tolerance.atol)
     min_correct: float = declare(_share, 1.0)
