@@ -60,8 +60,8 @@ def register_model(
         registry_ui_url: The registry's page in the UI, such as
             https://kubeflow.example.com/model-registry/model-registry-service, for a link to the
             version; empty for a link to the API.
-        ca_file: A file in this step's container with certificate authorities, besides the system's,
-            as PEM.
+        ca_file: A file of CA certificates to trust besides the usual ones, mounted by
+            kubernetes.use_config_map_as_volume.
         timeout: Seconds that a registry may be unavailable.
 
     Returns:
