@@ -35,6 +35,7 @@ DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
 PYTORCHJOB = Kind("kubeflow.org", "v1", "PyTorchJob", "pytorchjobs")
 INFERENCE_SERVICE = Kind("serving.kserve.io", "v1beta1", "InferenceService", "inferenceservices")
 KNATIVE_REVISION = Kind("serving.knative.dev", "v1", "Revision", "revisions")
+KEDA_SCALED_OBJECT = Kind("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects")
 SERVING_RUNTIME = Kind("serving.kserve.io", "v1alpha1", "ServingRuntime", "servingruntimes")
 TENSORBOARD = Kind("tensorboard.kubeflow.org", "v1alpha1", "Tensorboard", "tensorboards")
 WORKFLOW = Kind("argoproj.io", "v1alpha1", "Workflow", "workflows")
@@ -89,6 +90,8 @@ BUCKET_PATTERNS = frozenset("*?[")
 
 # modelFormat of what training exports; KServe would give `pytorch` to TorchServe.
 MODEL_FORMAT = "kfp-pytorch"
+# The folder of an export that is a model repository of Triton.
+TRITON_FOLDER = "triton"
 DEFAULT_OUTPUT_URI = "pvc://kfp-pytorch"
 # Tells the predictor where to listen: nothing of a local cluster is seen outside.
 SERVING_HOST_ENV = "KFP_PYTORCH_SERVING_HOST"

@@ -17,12 +17,14 @@ from kfp_pytorch.client.packages import given_objects, messages
 from kfp_pytorch.client.packages.checks import deploy_inputs, job_of
 from kfp_pytorch.client.packages.find import Package
 from kfp_pytorch.client.packages.known_tasks import KnownTask, defaults
-from kfp_pytorch.launcher.constants import CLAIM, INFERENCE_SERVICE, POD
+from kfp_pytorch.launcher.constants import CLAIM, INFERENCE_SERVICE, POD, SERVING_RUNTIME
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import k8s
 from kfp_pytorch.launcher.jobs.registry import KINDS
 from kfp_pytorch.launcher.kserve import manifest
 from kfp_pytorch.local import client
+from kfp_pytorch.local.apiserver.registry import CLUSTER_SERVING_RUNTIME
+from kfp_pytorch.local.controllers.kserve.runtimes import Refusal, select_runtime
 from kfp_pytorch.local.controllers.kserve.storage import STORAGE_CONFIG
 from kfp_pytorch.local.controllers.kubernetes import one_machine
 from kfp_pytorch.local.kfp import task_settings, without_gpus
@@ -116,20 +118,39 @@ def _refused_server(task: KnownTask, target: Target) -> Iterator[str]:
         return
     inputs = deploy_inputs(task)
     predictor = inputs.predictor
-    model = predictor["model"]
-    scheme, _, rest = model["storageUri"].partition("://")
+    server = predictor.get("model") or predictor["containers"][0]
+    scheme, _, rest = inputs.source.uri.partition("://")
     claim = {"persistentVolumeClaim": {"claimName": rest.partition("/")[0]}}
-    key = (model.get("storage") or {}).get("key")
+    key = (server.get("storage") or {}).get("key")
     of_storage = {"valueFrom": {"secretKeyRef": {"name": STORAGE_CONFIG, "key": key}}}
-    env = [*(model.get("env") or []), *([of_storage] if key else [])]
-    volumes = [claim] if scheme == "pvc" else []
+    env = [*(server.get("env") or []), *([of_storage] if key else [])]
+    volumes = [*(predictor.get("volumes") or []), *([claim] if scheme == "pvc" else [])]
     yield from _lacking({"env": env, "volumes": volumes}, target)
-    container = {"name": "server", "image": "any", "resources": model.get("resources") or {}}
-    spec = {"containers": [container], "nodeSelector": predictor.get("nodeSelector") or {}}
+    container = {"name": "server", "image": "any", "resources": server.get("resources") or {}}
+    placed = {key: predictor.get(key) or {} for key in ("nodeSelector", "affinity")}
+    spec = {"containers": [container], **placed}
     pod = {"metadata": {"name": "server"}, "spec": spec}
     yield from _refused(target, client.path(POD, target.namespace), pod)
     service = manifest.manifest(inputs, None)
-    yield from _refused(target, client.path(INFERENCE_SERVICE, target.namespace), service)
+    refused = list(_refused(target, client.path(INFERENCE_SERVICE, target.namespace), service))
+    yield from refused or _without_runtime(service, target)
+
+
+def _without_runtime(service: Object, target: Target) -> Iterator[str]:
+    """That no ServingRuntime serves a model, for which KServe would wait."""
+    of_cluster = f"/apis/{CLUSTER_SERVING_RUNTIME.api_version}/{CLUSTER_SERVING_RUNTIME.plural}"
+    paths = (client.path(SERVING_RUNTIME, target.namespace), of_cluster)
+    found = [each for path in paths for each in target.request("GET", path)["items"]]
+    try:
+        select_runtime(service, found)
+    except Refusal as refusal:
+        model = service["spec"]["predictor"].get("model") or {}
+        wanted = model.get("runtime") or (model.get("modelFormat") or {}).get("name")
+        yield (
+            f"{refusal.message} ({wanted!r}). Give a ServingRuntime whose container has a command "
+            "that is on this machine: `kfp-pytorch run … --local --runtimes FILE`. Triton, vLLM "
+            "and HuggingFace's server come as images, which run on a cluster only."
+        )
 
 
 def _refused(target: Target, url: str, made: Object) -> Iterator[str]:

@@ -22,7 +22,7 @@ from kfp_pytorch.cli.runs.session import Target
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KFP_RUN_ID_LABEL, POD
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import readers
-from kfp_pytorch.launcher.kserve.deploy_inputs import service_name
+from kfp_pytorch.launcher.kserve.input_readers import service_name
 from kfp_pytorch.local import client, lifecycle
 from kfp_pytorch.local.kfp import step
 from kfp_pytorch.local.processes import guarded, locks

@@ -151,14 +151,19 @@ def _check_pod(template: dict[str, Any], task: str) -> None:
 
 def deploy_inputs(task: KnownTask) -> service_manifest.ServiceInputs:
     """Returns the checked inputs of a task that deploys a model. Raises InputError."""
-    model = _artifact(task, "model")
+    model = _artifact(task, "model") if "model" in task.artifacts else None
+    uri, metadata = (model.uri, model.metadata) if model else (None, {})
     unknown = dict.fromkeys({"service_name", "runtime"} & task.unknown, _ANY_NAME)
-    return service_manifest.parse_inputs(model.uri, model.metadata, **task.inputs, **unknown)
+    unknown |= dict.fromkeys({"storage_uri"} & task.unknown, _UNKNOWN_URI)
+    return service_manifest.parse_inputs(uri, metadata, **task.inputs, **unknown)
 
 
 def _kserve_deploy(task: KnownTask) -> None:
     inputs = deploy_inputs(task)
-    service_manifest.check_host(inputs.service_name, inputs.namespace or _ANY_NAME)
+    # A patch may not fit what it is to change.
+    service_manifest.manifest(inputs, None)
+    for component in service_manifest.components(inputs):
+        service_manifest.check_host(inputs.service_name, inputs.namespace or _ANY_NAME, component)
 
 
 def _kserve_predict(task: KnownTask) -> None:

@@ -5,35 +5,51 @@
 
 from typing import Any, NamedTuple
 
-from kfp.dsl import Input, Model
+from kfp.dsl import Artifact, Input, Model, Output
 
 from kfp_pytorch.components.decorator import launcher_component
 
 
 @launcher_component
 def kserve_deploy(
-    model: Input[Model],
     service_name: str,
+    service: Output[Artifact],
+    model: Input[Model] = None,
     namespace: str = "",
+    storage_uri: str = "",
     model_format: str = "",
     runtime: str = "",
-    protocol: str = "v1",
+    protocol: str = "",
+    model_name: str = "",
     deployment_mode: str = "",
+    command: list[Any] = [],
+    args: list[Any] = [],
+    container: dict[str, Any] = {},
+    transformer: dict[str, Any] = {},
     cpu: str = "",
     memory: str = "",
     gpus: int = 0,
     gpu_resource: str = "nvidia.com/gpu",
     env: dict[str, Any] = {},
+    volumes: list[Any] = [],
+    volume_mounts: list[Any] = [],
     min_replicas: int = 1,
     max_replicas: int = 0,
+    autoscaler: str = "",
+    scale_metric: str = "",
+    scale_target: int = 0,
     canary_traffic_percent: int = -1,
     request_timeout: int = 0,
+    batcher: dict[str, Any] = {},
     service_account: str = "",
     storage_key: str = "",
+    storage_parameters: dict[str, Any] = {},
     node_selector: dict[str, Any] = {},
     tolerations: list[Any] = [],
+    affinity: dict[str, Any] = {},
     labels: dict[str, Any] = {},
     annotations: dict[str, Any] = {},
+    service_patch: dict[str, Any] = {},
     timeout: int = 900,
 ) -> NamedTuple(  # type: ignore[valid-type]
     "Outputs",
@@ -53,12 +69,24 @@ def kserve_deploy(
             is refused.
         service_name: The InferenceService's name, also the model's name in its URL.
         namespace: Its namespace; empty for the step's own.
-        model_format: The format that a serving runtime must support; empty for the model's own, or
-            kfp-pytorch.
+        storage_uri: Where a model lies, in place of the artifact: s3://, gs://, pvc://,
+            hf://OWNER/MODEL, oci://, https://, or minio://, which becomes s3://.
+        model_format: The format that a serving runtime must support; empty for the model's own,
+            huggingface with hf://, or kfp-pytorch.
         runtime: The ServingRuntime or ClusterServingRuntime; empty for KServe's choice.
-        protocol: The inference protocol: v1 or v2.
+        protocol: What the outputs' URLs are of: v1, v2 or openai; empty for v1, v2 with Triton,
+            openai with vLLM.
+        model_name: The model's name in the URL; empty for the service's, or that in args.
         deployment_mode: Standard (RawDeployment in older KServe), Knative (Serverless), or empty
             for the cluster's default. It cannot be changed later.
+        command: The command of the runtime's container, as a list or text; empty for its own.
+        args: Arguments added to those of the runtime's container, such as --model_id=OWNER/MODEL;
+            each reaches it byte for byte.
+        container: A container that serves in place of a runtime: image, command, args, ports,
+            probes, securityContext and the like, as Kubernetes' object. A model is put at
+            /mnt/models.
+        transformer: A container before and after the predictor: the same fields, and env, cpu,
+            memory, min_replicas and max_replicas.
         cpu: CPU of each predictor, such as 1 or 500m, requested and limited; empty for the
             runtime's.
         memory: Memory of each predictor, such as 2Gi; empty for the runtime's.
@@ -66,23 +94,41 @@ def kserve_deploy(
         gpu_resource: The accelerators' resource name.
         env: Environment variables: a string, a number, true or false each, or a reference such as
             {"secretKeyRef": {"name": "a-secret", "key": "a-key"}}.
+        volumes: Volumes of the predictors, as a list of Kubernetes' objects.
+        volume_mounts: Where the server's container mounts them, as a list of Kubernetes' objects.
         min_replicas: The least number of predictors; in Knative mode 0 lets it scale to zero.
         max_replicas: The largest number of predictors; 0 for KServe's default.
+        autoscaler: What scales in Standard mode: hpa, keda, external or none; empty for KServe's
+            default, an HPA.
+        scale_metric: What to scale by: cpu or memory in Standard mode, concurrency or rps in
+            Knative mode.
+        scale_target: What each predictor is to have of it: a percentage of its request, or a number
+            of requests.
         canary_traffic_percent: Percentage of the traffic that the new revision gets, the last one
             keeping the rest; -1 for all of it. Knative mode only.
         request_timeout: Seconds that one request may take; 0 for KServe's default.
+        batcher: KServe's batcher of v1 requests: maxBatchSize and maxLatency, in milliseconds. This
+            project's predictor batches without one.
         service_account: The predictor's service account, whose Secrets hold the storage's
             credentials; empty for the namespace's default.
         storage_key: The key in the Secret storage-config that holds the storage's credentials,
             instead of a service account's.
+        storage_parameters: What replaces parts of that entry: endpoint_url, region, verify_ssl,
+            anonymous, ca_bundle.
         node_selector: Labels that a node must have.
         tolerations: Taints that the predictors tolerate, as a list of Kubernetes' objects.
+        affinity: The predictors' affinity, as Kubernetes' object.
         labels: Labels of the service and its pods.
         annotations: Annotations of the service and its pods.
+        service_patch: A strategic merge patch of the InferenceService, with spec or the labels and
+            annotations of metadata, merged last.
         timeout: Seconds until the new revision must serve.
 
     Returns:
-        url: The exact URL of predictions, for callers outside of the cluster.
+        service: What serves. Its metadata has name, namespace, revision, mode, url, cluster_url,
+            base_url, cluster_base_url, model_name, protocol and storage_uri.
+        url: The exact URL of predictions, for callers outside of the cluster; with openai the base
+            URL that its clients take.
         cluster_url: The same for callers within the cluster.
         service_name: The InferenceService's name.
         revision: The hash of what was deployed, in the annotation kfp-pytorch/spec-hash of its

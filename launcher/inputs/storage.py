@@ -17,9 +17,14 @@ from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import k8s, readers
 
 SCHEMES = ("pvc", "s3", "gs", "minio")
-# What KServe's storage initializer reads, besides Azure's https:// addresses.
-# https://github.com/kserve/kserve/blob/v0.20.0/python/storage/kserve_storage/kserve_storage.py
-_KSERVE_SCHEMES = ("pvc", "s3", "gs", "hdfs", "webhdfs", "http", "https", "hf", "oci", "file")
+# What KServe takes, `SupportedStorageURIPrefixList` in
+# https://github.com/kserve/kserve/blob/v0.20.0/pkg/controller/v1beta1/inferenceservice/utils/utils.go
+_KSERVE_SCHEMES = (
+    *("pvc", "s3", "gs", "hf", "oci", "oci+native"),
+    *("http", "https", "hdfs", "webhdfs", "file"),
+)
+# `_download_hf` of KServe's storage initializer takes no other.
+_HUGGING_FACE = re.compile(r"[^/\s:]+/[^/\s:]+(:[^/\s]+)?")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 # What file systems take for one name.
@@ -128,18 +133,21 @@ def without_placeholder(text: str, name: str) -> str:
 
 
 def kserve_uri(uri: str) -> str:
-    """Return a model's URI as KServe's storage initializer reads it; `minio` becomes `s3`.
+    """Return a model's URI as KServe reads it; `minio` becomes `s3`.
 
     `uri`: a model's location, such as KFP's `minio://bucket/key`.
     """
-    scheme, mark, rest = uri.strip().partition("://")
+    uri = uri.strip()
+    scheme, mark, rest = uri.partition("://")
     names_no_place = not rest or (scheme in SCHEMES and rest.startswith("/"))
-    if mark and scheme == "minio" and not names_no_place:
-        return f"s3://{rest}"
-    if not mark or scheme not in _KSERVE_SCHEMES or names_no_place:
+    if not mark or scheme not in (*_KSERVE_SCHEMES, "minio") or names_no_place:
         raise InputError(
             f"KServe cannot read the model at {uri!r}; it reads "
             f"{', '.join(f'{known}://' for known in _KSERVE_SCHEMES)}. A path on this machine "
             "is not seen by the predictor's pod: keep the model on a claim or in a bucket."
         )
-    return uri.strip()
+    if scheme == "hf" and not _HUGGING_FACE.fullmatch(rest):
+        raise InputError(
+            f"The model is at {uri!r}; KServe reads hf://OWNER/MODEL or hf://OWNER/MODEL:REVISION."
+        )
+    return f"s3://{rest}" if scheme == "minio" else uri

@@ -8,11 +8,19 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, KNATIVE_REVISION, Kind
+from kfp_pytorch.launcher.constants import (
+    DEPLOYMENT,
+    INFERENCE_SERVICE,
+    KEDA_SCALED_OBJECT,
+    KNATIVE_REVISION,
+    Kind,
+)
 from kfp_pytorch.launcher.errors import InputError, StepError
-from kfp_pytorch.launcher.kserve.deploy_inputs import MODE_ANNOTATION, MODES, no_raw_canary
+from kfp_pytorch.launcher.kserve.deploy_inputs import no_raw_canary
 from kfp_pytorch.launcher.kserve.manifest import ServiceInputs, manifest
+from kfp_pytorch.launcher.kserve.names import AUTOSCALER_ANNOTATION, MODE_ANNOTATION, MODES
 from kfp_pytorch.launcher.kserve.rollout import mode_of, stopped
+from kfp_pytorch.launcher.kserve.spec.compare import is_in_place
 from kfp_pytorch.launcher.kubernetes import api_errors
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig
@@ -80,23 +88,20 @@ def _applied(kube: Kube, inputs: ServiceInputs, timing: Timing, deadline: float)
             _refuse_raw_canary(kube, existing, inputs)
         wanted = manifest(inputs, existing)
         _check_knative(kube, wanted, timing)
+        _check_keda(kube, wanted, timing)
         halted = stopped(wanted)
         if halted:
             raise DeployFailed(
                 f"{inputs.title(kube.namespace)} would serve nothing: {halted}. "
                 "It was left as it is."
             )
-        if (
-            existing
-            and _contains(existing, wanted)
-            and _canary_percent(existing) == _canary_percent(wanted)
-        ):
+        if existing and is_in_place(existing, wanted):
             log(f"{inputs.title(kube.namespace)} is already as wanted")
             return existing
         try:
             if existing:
-                return kube.replace(INFERENCE_SERVICE, wanted)
-            return kube.create(INFERENCE_SERVICE, wanted)
+                return kube.replace(INFERENCE_SERVICE, wanted, unknown_fields="Strict")
+            return kube.create(INFERENCE_SERVICE, wanted, unknown_fields="Strict")
         except (api_errors.AlreadyExists, api_errors.Conflict, api_errors.NotFound) as error:
             if isinstance(error, api_errors.NotFound) and not existing:
                 # What a create does not find is its namespace.
@@ -110,18 +115,35 @@ def _applied(kube: Kube, inputs: ServiceInputs, timing: Timing, deadline: float)
 def _check_knative(kube: Kube, wanted: Object, timing: Timing) -> None:
     """Refuse Knative mode where there is no Knative: KServe's status would stay empty."""
     mode = str(dig(wanted, "metadata", "annotations", MODE_ANNOTATION) or "")
+    if MODES.get(mode) == "Knative" and not _is_served(kube, KNATIVE_REVISION, timing):
+        name = dig(wanted, "metadata", "name")
+        raise InputError(
+            f"InferenceService {kube.namespace}/{name} is to run in mode {mode!r}, but the "
+            f"cluster has no Knative Serving (no {KNATIVE_REVISION.plural}."
+            f"{KNATIVE_REVISION.group}), so KServe could make nothing of it. Set "
+            "deployment_mode to 'Standard', or ask an administrator to install Knative Serving."
+        )
+
+
+def _check_keda(kube: Kube, wanted: Object, timing: Timing) -> None:
+    """Refuse KEDA as the autoscaler where there is no KEDA: KServe could make nothing of it."""
+    scaler = dig(wanted, "metadata", "annotations", AUTOSCALER_ANNOTATION)
+    if scaler == "keda" and not _is_served(kube, KEDA_SCALED_OBJECT, timing):
+        raise InputError(
+            f"autoscaler is 'keda', but the cluster has no KEDA (no {KEDA_SCALED_OBJECT.plural}."
+            f"{KEDA_SCALED_OBJECT.group}): leave autoscaler out, so that an HPA scales by cpu or "
+            "memory, or ask an administrator to install KEDA."
+        )
+
+
+def _is_served(kube: Kube, kind: Kind, timing: Timing) -> bool:
+    """Whether the server has a kind; one that has only just started does not list every one yet."""
     deadline = time.monotonic() + timing.refusal_grace
-    while MODES.get(mode) == "Knative" and not kube.serves(KNATIVE_REVISION):
-        # A server that has only just started does not list every kind yet.
+    while not kube.serves(kind):
         if time.monotonic() > deadline:
-            name = dig(wanted, "metadata", "name")
-            raise InputError(
-                f"InferenceService {kube.namespace}/{name} is to run in mode {mode!r}, but the "
-                f"cluster has no Knative Serving (no {KNATIVE_REVISION.plural}."
-                f"{KNATIVE_REVISION.group}), so KServe could make nothing of it. Set "
-                "deployment_mode to 'Standard', or ask an administrator to install Knative Serving."
-            )
+            return False
         time.sleep(timing.poll_interval)
+    return True
 
 
 def _write_conflict(kube: Kube, inputs: ServiceInputs, error: api_errors.ApiError) -> DeployFailed:
@@ -141,25 +163,13 @@ def find(kube: Kube, kind: Kind, name: str) -> Object | None:
         return None
 
 
-def find_deployment(kube: Kube, service: str) -> Object | None:
-    """Read what runs a service in Standard mode; None where there is none yet.
+def find_deployment(kube: Kube, service: str, component: str = "predictor") -> Object | None:
+    """Read what runs a component in Standard mode; None where there is none yet.
 
     KServe keeps the name that an older KServe gave it (v0.20, predictor.go).
     """
-    names = (f"{service}-predictor", f"{service}-predictor-default")
+    names = (f"{service}-{component}", f"{service}-{component}-default")
     return next(filter(None, (find(kube, DEPLOYMENT, name) for name in names)), None)
-
-
-def _contains(existing: object, wanted: object) -> bool:
-    """Whether a write would change nothing; KServe fills in fields that are left out."""
-    if isinstance(wanted, dict) and isinstance(existing, dict):
-        return all(_contains(existing.get(key), value) for key, value in wanted.items())
-    return existing == wanted
-
-
-def _canary_percent(service: Object) -> object:
-    """The canary's share of the traffic; without the field it is all."""
-    return dig(service, "spec", "predictor", "canaryTrafficPercent")
 
 
 def _refuse_raw_canary(kube: Kube, existing: Object, inputs: ServiceInputs) -> None:

@@ -6,18 +6,21 @@ KServe's side: https://github.com/kserve/kserve/tree/v0.20.0/pkg/apis/serving/v1
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
-from kfp_pytorch.launcher.kserve.deploy_inputs import (
+from kfp_pytorch.launcher.kserve.manifest import HASH
+from kfp_pytorch.launcher.kserve.names import (
     AUTOSCALER_ANNOTATION,
     MODE_ANNOTATION,
     MODES,
     STOP_ANNOTATION,
 )
-from kfp_pytorch.launcher.kserve.manifest import HASH
 from kfp_pytorch.launcher.kubernetes import admission
 from kfp_pytorch.launcher.kubernetes.objects import Object, condition, dig, each
+
+PREDICTOR = "predictor"
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,17 @@ def mode_of(service: Object) -> str:
     return MODES.get(str(written)) or ("Knative" if created_revision(service) else "")
 
 
-def created_revision(service: Object) -> str:
-    """Return the name of the newest Knative Revision, or an empty string."""
-    return str(dig(_component(service), "latestCreatedRevision") or "")
+def created_revision(service: Object, component: str = PREDICTOR) -> str:
+    """Return the name of a component's newest Knative Revision, or an empty string."""
+    return str(dig(_component(service, component), "latestCreatedRevision") or "")
 
 
-def rollout(service: Object, workload: Object | None, spec_hash: str) -> Rollout:
+def rollout(
+    service: Object,
+    workload: Object | None,
+    spec_hash: str,
+    others: Mapping[str, Object | None] | None = None,
+) -> Rollout:
     """Return whether the new revision serves.
 
     After an update the old revision's Ready stays True, `observedGeneration` is a child object's
@@ -56,20 +64,24 @@ def rollout(service: Object, workload: Object | None, spec_hash: str) -> Rollout
     what runs, and that it runs whole.
 
     `workload`: its Deployment in Standard mode, or its newest Revision in Knative mode; None where
-    there is none yet.
+    there is none yet. `others`: the same of other components, such as a transformer, by name.
     """
     status = dig(service, "status", "modelStatus") or {}
     transition = str(status.get("transitionStatus") or "")
     refusal = _failure_words(status) if transition == "InvalidSpec" else ""
     failed = _failure_words(status) if transition == "BlockedByFailedLoad" else ""
     waits_for = _workload_waits_for(service, workload, spec_hash)
+    for component, found in (others or {}).items():
+        missing = _workload_waits_for(service, found, spec_hash, component)
+        waits_for = waits_for or (missing and f"the {component}: {missing}")
     ready = condition(service, "Ready")
     if not waits_for and ready.get("status") != "True":
         words = f"{ready.get('reason') or ''} {ready.get('message') or ''}".strip()
         waits_for = f"the service to be Ready{f' ({words})' if words else ''}"
     if not waits_for and transition not in ("", "UpToDate") and not _idles(service, transition):
         waits_for = f"the model: {transition}"
-    refusal = stopped(service) or refusal or _refused_pods(workload, spec_hash)
+    refused = (_refused_pods(found, spec_hash) for found in (workload, *(others or {}).values()))
+    refusal = stopped(service) or refusal or next(filter(None, refused), "")
     return Rollout(not waits_for, waits_for, refusal, failed)
 
 
@@ -95,19 +107,21 @@ def stopped(service: Object) -> str:
     )
 
 
-def _workload_waits_for(service: Object, workload: Object | None, spec_hash: str) -> str:
+def _workload_waits_for(
+    service: Object, workload: Object | None, spec_hash: str, component: str = PREDICTOR
+) -> str:
     if workload is None:
         return "the controller to take up the new spec"
     if mode_of(service) == "Knative":
-        return _revision_waits_for(service, workload, spec_hash)
+        return _revision_waits_for(service, workload, spec_hash, component)
     spec, status = workload.get("spec") or {}, workload.get("status") or {}
     if dig(spec, "template", "metadata", "annotations", HASH) != spec_hash:
         return "the controller to take up the new spec"
     observed = int(status.get("observedGeneration") or 0)
     if observed < int(dig(workload, "metadata", "generation") or 0):
         return "the Deployment's controller"
-    wanted = max(spec.get("replicas", 1), _autoscaler_minimum(service))
-    if not spec.get("replicas", 1) and dig(service, "spec", "predictor", "minReplicas") != 0:
+    wanted = max(spec.get("replicas", 1), _autoscaler_minimum(service, component))
+    if not spec.get("replicas", 1) and dig(service, "spec", component, "minReplicas") != 0:
         return "pods of the new revision: its Deployment is scaled to 0"
     fields = ("updatedReplicas", "availableReplicas", "replicas")
     counts = {field: int(status.get(field) or 0) for field in fields}
@@ -120,11 +134,11 @@ def _workload_waits_for(service: Object, workload: Object | None, spec_hash: str
     return ""
 
 
-def _autoscaler_minimum(service: Object) -> int:
+def _autoscaler_minimum(service: Object, component: str) -> int:
     """Return the replicas that KServe's HorizontalPodAutoscaler adds within 15 s; 0 without one."""
     if dig(service, "metadata", "annotations", AUTOSCALER_ANNOTATION) == "external":
         return 0
-    wanted = dig(service, "spec", "predictor", "minReplicas")
+    wanted = dig(service, "spec", component, "minReplicas")
     return wanted if isinstance(wanted, int) else 0
 
 
@@ -145,27 +159,29 @@ def _refused_pods(workload: Object | None, spec_hash: str) -> str:
     return words if refused.get("status") == "True" and admission.is_permanent(words) else ""
 
 
-def _revision_waits_for(service: Object, revision: Object, spec_hash: str) -> str:
+def _revision_waits_for(service: Object, revision: Object, spec_hash: str, component: str) -> str:
     if dig(revision, "metadata", "annotations", HASH) != spec_hash:
         return "the controller to take up the new spec"
-    ready = dig(_component(service), "latestReadyRevision")
-    created = created_revision(service)
+    ready = dig(_component(service, component), "latestReadyRevision")
+    created = created_revision(service, component)
     if created != ready:
         failed = condition(revision, "Ready")
         words = f": {failed.get('message')}" if failed.get("status") == "False" else ""
         return f"revision {created} to be ready (so far {ready or 'none'}){words}"
-    canary = dig(service, "spec", "predictor", "canaryTrafficPercent")
+    canary = dig(service, "spec", component, "canaryTrafficPercent")
     wanted = 100 if canary is None else int(canary)
-    targets = each(_component(service), "traffic")
+    targets = each(_component(service, component), "traffic")
     share = sum(int(target.get("percent") or 0) for target in targets if _leads_to(target, created))
-    if targets and (share < wanted or (share > wanted and _follows_another(service, created))):
+    if targets and (
+        share < wanted or (share > wanted and _follows_another(service, created, component))
+    ):
         return f"traffic to revision {created}: {share} % in place of {wanted} %"
     return ""
 
 
-def _follows_another(service: Object, created: str) -> bool:
+def _follows_another(service: Object, created: str, component: str) -> bool:
     """Whether there is an older revision to take the rest: the first of all gets everything."""
-    status = _component(service)
+    status = _component(service, component)
     older = {status.get("latestRolledoutRevision"), status.get("previousRolledoutRevision")}
     older |= {target.get("revisionName") for target in each(status, "traffic")}
     return bool(older - {created, "", None})
@@ -176,8 +192,8 @@ def _leads_to(target: Object, revision: str) -> bool:
     return named == revision if named else bool(target.get("latestRevision"))
 
 
-def _component(service: Object) -> Object:
-    return dig(service, "status", "components", "predictor") or {}
+def _component(service: Object, component: str) -> Object:
+    return dig(service, "status", "components", component) or {}
 
 
 def _failure_words(status: Object) -> str:
@@ -206,14 +222,15 @@ def base_url(service: Object, *, internal: bool) -> str:
     return said if re.match(r"https?://[^/]", said) else ""
 
 
-def predict_url(base: str, name: str, protocol: str) -> str:
+def predict_url(base: str, path: str) -> str:
     """Return the exact URL that answers predictions.
 
-    `base`: the service's URL; older KServe puts a path into it. `protocol`: `v1` or `v2`.
+    `base`: the service's URL; older KServe puts the path of a prediction into it, and a gateway
+    that routes by path that of the service. `path`: where the server is asked, `Source.path`.
     """
-    path = f"/v1/models/{name}:predict" if protocol == "v1" else f"/v2/models/{name}/infer"
     parts = urlsplit(base)
-    return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+    prefix = re.sub(r"/v[12]/models/.*", "", parts.path).rstrip("/")
+    return urlunsplit((parts.scheme, parts.netloc, prefix + path, "", ""))
 
 
 def reachable_from_outside(url: str) -> bool:

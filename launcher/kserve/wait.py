@@ -10,7 +10,8 @@ from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.kserve import evidence
 from kfp_pytorch.launcher.kserve.advice import what_to_do
 from kfp_pytorch.launcher.kserve.deploy import DeployFailed, Timing, find, find_deployment
-from kfp_pytorch.launcher.kserve.manifest import HASH, POD_LABEL, ServiceInputs
+from kfp_pytorch.launcher.kserve.manifest import HASH, ServiceInputs, components
+from kfp_pytorch.launcher.kserve.names import POD_LABEL
 from kfp_pytorch.launcher.kserve.rollout import (
     Rollout,
     base_url,
@@ -110,12 +111,16 @@ class Waiter:
         name = self.inputs.service_name
         found = self._still_ours(find(self.kube, INFERENCE_SERVICE, name))
         self._service = found
-        if mode_of(found) == "Knative":
-            created = created_revision(found)
-            self._workload = find(self.kube, KNATIVE_REVISION, created) if created else None
-        else:
-            self._workload = find_deployment(self.kube, name)
-        return rollout(found, self._workload, self.inputs.spec_hash)
+        self._workload = self._find_workload("predictor")
+        others = components(self.inputs)[1:]
+        workloads = {component: self._find_workload(component) for component in others}
+        return rollout(found, self._workload, self.inputs.spec_hash, workloads)
+
+    def _find_workload(self, component: str) -> Object | None:
+        if mode_of(self._service) == "Knative":
+            created = created_revision(self._service, component)
+            return find(self.kube, KNATIVE_REVISION, created) if created else None
+        return find_deployment(self.kube, self.inputs.service_name, component)
 
     def _still_ours(self, found: Object | None) -> Object:
         """Returns the service, if it still is what this step wrote."""

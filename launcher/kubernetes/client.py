@@ -138,12 +138,13 @@ class Kube:
         query = {"fieldValidation": unknown_fields}
         return self._object(kind, "create", "POST", query=query, body=obj)
 
-    def replace(self, kind: Kind, obj: Object) -> Object:
+    def replace(self, kind: Kind, obj: Object, *, unknown_fields: str = "") -> Object:
         """Replaces an object.
 
         Args:
             kind: Its kind.
             obj: The object, with the resourceVersion that it was read with.
+            unknown_fields: As of `create`.
 
         Returns:
             The object as it is now.
@@ -151,7 +152,8 @@ class Kube:
         Raises:
             Conflict: It has changed since it was read.
         """
-        return self._object(kind, "update", "PUT", obj["metadata"]["name"], body=obj)
+        query = {"fieldValidation": unknown_fields}
+        return self._object(kind, "update", "PUT", obj["metadata"]["name"], query=query, body=obj)
 
     def delete(self, kind: Kind, name: str, uid: str = "", propagation: str = "Foreground") -> None:
         """Deletes an object.

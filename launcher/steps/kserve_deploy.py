@@ -1,7 +1,8 @@
-"""The step `kserve_deploy`: a Model becomes an InferenceService whose new revision serves."""
+"""The step `kserve_deploy`: a model becomes an InferenceService whose new revision serves."""
 
 from __future__ import annotations
 
+import json
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -12,12 +13,14 @@ from kfp_pytorch.launcher.kserve.manifest import (
     ServiceInputs,
     check_host,
     claim_warning,
+    components,
     parse_inputs,
 )
 from kfp_pytorch.launcher.kserve.wait import Waiter
 from kfp_pytorch.launcher.kubernetes.client import Kube, connect
+from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.runtime import stopping
-from kfp_pytorch.launcher.runtime.artifact import Artifact
+from kfp_pytorch.launcher.runtime.artifact import Artifact, write
 from kfp_pytorch.launcher.runtime.printing import log
 from kfp_pytorch.launcher.runtime.stopping import Stopper
 from kfp_pytorch.launcher.steps.claims import check_claim
@@ -32,28 +35,36 @@ class Outputs(NamedTuple):
     revision: str
 
 
-def run(model: Artifact, **inputs: Any) -> Outputs:
+def run(service: Artifact, model: Artifact | None = None, **inputs: Any) -> Outputs:
     """Deploys a model and waits until it serves.
 
-    `model`: the model; its metadata says where it lies. Returns where the service answers and which
-    revision does. Raises InputError: an input cannot work. Raises DeployFailed: the new revision
-    does not serve; the message says why. Raises CannotObserve: the cluster did not answer for too
-    long. Raises ApiError: the cluster refused it; the message says why.
+    `service`: is filled in with what serves. `model`: the model; its metadata says where it lies;
+    None where the input `storage_uri` does. Returns where the service answers and which revision
+    does. Raises InputError: an input cannot work. Raises DeployFailed: the new revision does not
+    serve; the message says why. Raises CannotObserve: the cluster did not answer for too long.
+    Raises ApiError: the cluster refused it; the message says why.
     """
-    checked = parse_inputs(model.uri, model.metadata, **inputs)
-    return deploy(connect(checked.namespace, notify=log), checked, Timing(), stopping.current())
+    uri, metadata = (model.uri, model.metadata) if model else (None, {})
+    checked = parse_inputs(uri, metadata, **inputs)
+    kube = connect(checked.namespace, notify=log)
+    served = deploy(kube, checked, Timing(), stopping.current())
+    about = describe(served, checked, kube.namespace)
+    service.metadata.update(about)
+    write(service, json.dumps(about, ensure_ascii=False, indent=2))
+    return outputs(served, checked)
 
 
-def deploy(kube: Kube, inputs: ServiceInputs, timing: Timing, stopper: Stopper) -> Outputs:
-    """Does what `run` does, with everything given.
+def deploy(kube: Kube, inputs: ServiceInputs, timing: Timing, stopper: Stopper) -> Object:
+    """Does what `run` does, with everything given, but for the outputs.
 
-    `stopper`: reports what a signal leaves behind; a live service is never deleted. Returns where
-    the service answers and which revision does.
+    `stopper`: reports what a signal leaves behind; a live service is never deleted. Returns the
+    InferenceService, whose new revision serves.
     """
     what = inputs.title(kube.namespace)
     stopper.set_left_in_place(f"{what} was not changed")
-    check_host(inputs.service_name, kube.namespace)
-    uri = str(inputs.predictor["model"]["storageUri"])
+    for component in components(inputs):
+        check_host(inputs.service_name, kube.namespace, component)
+    uri = inputs.source.uri
     if uri.startswith("pvc://"):
         advice = (
             "A predictor can mount a claim of its own namespace only: deploy to the namespace of "
@@ -78,16 +89,47 @@ def deploy(kube: Kube, inputs: ServiceInputs, timing: Timing, stopper: Stopper) 
             f"{error.message}\n{what} was left as it is: it may still serve this step's "
             "revision. The next attempt of this step continues from what it finds."
         ) from error
-    outside = rollout.base_url(service, internal=False)
-    inside = rollout.base_url(service, internal=True)
-    outputs = Outputs(
-        url=rollout.predict_url(outside or inside, inputs.service_name, inputs.protocol),
-        cluster_url=rollout.predict_url(inside or outside, inputs.service_name, inputs.protocol),
+    url = outputs(service, inputs).url
+    log(f"serves at {url}")
+    if rollout.mode_of(service) == "Standard" and not rollout.reachable_from_outside(url):
+        # Requests go to a transformer first.
+        name, path = f"{inputs.service_name}-{components(inputs)[-1]}", urlsplit(url).path
+        log(rollout.port_forward_advice(name, kube.namespace, path))
+    return service
+
+
+def outputs(service: Object, inputs: ServiceInputs) -> Outputs:
+    """Return where a service answers, and which revision does."""
+    outside, inside = _addresses(service)
+    return Outputs(
+        url=rollout.predict_url(outside, inputs.source.path),
+        cluster_url=rollout.predict_url(inside, inputs.source.path),
         service_name=inputs.service_name,
         revision=inputs.spec_hash,
     )
-    log(f"serves at {outputs.url}")
-    if rollout.mode_of(service) == "Standard" and not rollout.reachable_from_outside(outputs.url):
-        path = urlsplit(outputs.url).path
-        log(rollout.port_forward_advice(f"{inputs.service_name}-predictor", kube.namespace, path))
-    return outputs
+
+
+def _addresses(service: Object) -> tuple[str, str]:
+    """Return the URL for callers outside of the cluster and for those within."""
+    outside = rollout.base_url(service, internal=False)
+    inside = rollout.base_url(service, internal=True)
+    return outside or inside, inside or outside
+
+
+def describe(service: Object, inputs: ServiceInputs, namespace: str) -> dict[str, str]:
+    """Return the metadata of the artifact `service`, in which each value is a text."""
+    outside, inside = _addresses(service)
+    made = outputs(service, inputs)
+    return {
+        "name": inputs.service_name,
+        "namespace": namespace,
+        "revision": inputs.spec_hash,
+        "mode": rollout.mode_of(service) or "Standard",
+        "url": made.url,
+        "cluster_url": made.cluster_url,
+        "base_url": outside,
+        "cluster_base_url": inside,
+        "model_name": inputs.source.name,
+        "protocol": inputs.source.protocol,
+        "storage_uri": inputs.source.uri,
+    }

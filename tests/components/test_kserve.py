@@ -15,24 +15,39 @@ from kfp_pytorch.launcher.steps import kserve_predict as predict_step
 OTHERS: dict[str, Any] = {
     "service_name": "other",
     "namespace": "team",
+    "storage_uri": "s3://models/other",
     "model_format": "onnx",
     "runtime": "a-runtime",
     "protocol": "v2",
+    "model_name": "other",
+    "command": ["serve"],
+    "args": ["--a"],
+    "container": {"image": "a:1"},
+    "transformer": {"image": "a:1"},
     "deployment_mode": "Knative",
     "cpu": "2",
     "memory": "3Gi",
     "gpus": 1,
     "env": {"A": "1"},
+    "volumes": [{"name": "a", "emptyDir": {}}],
+    "volume_mounts": [{"name": "a", "mountPath": "/a"}],
     "min_replicas": 2,
     "max_replicas": 5,
+    "autoscaler": "external",
+    "scale_metric": "cpu",
+    "scale_target": 50,
     "canary_traffic_percent": 10,
     "request_timeout": 30,
+    "batcher": {"maxBatchSize": 2},
     "service_account": "models",
     "storage_key": "minio",
+    "storage_parameters": {"region": "a"},
     "node_selector": {"a": "b"},
     "tolerations": [{"key": "gpu", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
     "labels": {"a": "b"},
     "annotations": {"a": "b"},
+    "service_patch": {"spec": {"predictor": {"timeout": 3}}},
     "timeout": 60,
 }
 
@@ -85,23 +100,33 @@ def defaults() -> dict[str, Any]:
     return {
         name: parameter.default
         for name, parameter in parameters.items()
-        if name not in ("model", "service_name")
+        if name not in ("model", "service", "service_name")
     }
 
 
 def parsed(**inputs: Any) -> Any:
-    return parse_inputs(
-        "s3://models/digits", {}, **{"service_name": "digits", **defaults()} | inputs
-    )
+    uri = None if inputs.get("storage_uri") else "s3://models/digits"
+    return parse_inputs(uri, {}, **{"service_name": "digits", **defaults()} | inputs)
 
 
 def test_the_defaults_work() -> None:
     assert parsed().predictor["minReplicas"] == 1
 
 
+# What an input goes with.
+BESIDE: dict[str, dict[str, Any]] = {
+    "canary_traffic_percent": {"deployment_mode": "Knative"},
+    "scale_metric": {"scale_target": 50, "max_replicas": 5},
+    "scale_target": {"scale_metric": "cpu", "max_replicas": 5},
+    "storage_parameters": {"storage_key": "minio"},
+}
+
+
 @pytest.mark.parametrize("name", sorted({*defaults(), "service_name"} - {"gpu_resource"}))
 def test_every_input_makes_a_difference(name: str) -> None:
-    assert parsed(**{name: OTHERS[name]}) != parsed()
+    beside = BESIDE.get(name, {})
+    alone = {key: value for key, value in beside.items() if not key.startswith("scale")}
+    assert parsed(**{name: OTHERS[name]} | beside) != parsed(**alone)
 
 
 def test_the_resource_of_accelerators_is_the_one_that_is_named() -> None:

@@ -164,4 +164,14 @@ def serving_mine():
 
 @dsl.pipeline(name="serving-elsewhere")
 def serving_elsewhere():
-    serve("pvc://nowhere/x", "nonsuch", model_format="mine", gpus=64, storage_key="mine")
+    serve("pvc://nowhere/x", "nonsuch", model_format="mine", gpus=64)
+    serve("s3://bucket/x", "nonsuch", model_format="mine", storage_key="mine")
+
+
+@dsl.pipeline(name="serving-on-a-cluster")
+def serving_on_a_cluster():
+    kserve_deploy(service_name="a", storage_uri="s3://bucket/x", model_format="triton")
+    kserve_deploy(service_name="b", container={"image": "i:1"})
+    kserve_deploy(service_name="c", container={"image": "i:1", "command": ["nonsuch-server"]})
+    kserve_deploy(service_name="d", storage_uri="hf://a/b", model_format="kfp-pytorch")
+    kserve_deploy(service_name="e", storage_uri="s3://bucket/x", transformer={"image": "i:1"})

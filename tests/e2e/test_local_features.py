@@ -225,12 +225,26 @@ def test_what_a_model_server_needs_and_is_not_there_is_named_before_the_run(clus
     assert ran.exit_code == 1
     for words in (
         "task kserve-deploy: there is no Secret 'nonsuch'. Give it: ",
-        "task kserve-deploy: there is no Secret 'storage-config'",
+        "task kserve-deploy-2: there is no Secret 'storage-config'",
         "task kserve-deploy: there is no PersistentVolumeClaim 'nowhere'",
         "task kserve-deploy: maximum usage per Pod: the pod asks for 64 nvidia.com/gpu",
     ):
         assert words in told["error"]
     assert "importer" not in ran.stderr
+
+
+def test_servers_that_run_on_a_cluster_only_are_named_before_the_run(cluster, tmp_path):
+    ran, told = run_local(cluster.root, "serving_on_a_cluster", tmp_path)
+    assert ran.exit_code == 1
+    for words in (
+        "task kserve-deploy: No runtime found to support specified framework/version ('triton')",
+        "Triton, vLLM and HuggingFace's server come as images, which run on a cluster only.",
+        "task kserve-deploy-2: the predictor's container has no command, and an image (i:1)",
+        "task kserve-deploy-3: the predictor's container runs nonsuch-server, which is not on",
+        "task kserve-deploy-4: its model is at hf://a/b, which is not read on this machine",
+        "task kserve-deploy-5: its transformer is a second server",
+    ):
+        assert words in told["error"]
 
 
 def test_a_model_server_that_cannot_run_here_is_named_at_once(cluster, tmp_path, secrets):

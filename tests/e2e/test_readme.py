@@ -104,3 +104,12 @@ def test_a_job_goes_on_from_the_folder_of_the_one_before(
     ran = cluster.run(f"{tmp_path / 'chain.py'}:train_on", image=training_image)
     assert ran.code == 0, ran.stderr
     assert re.search(r"master-0 \| .* going on from \S+/first-\w+/checkpoints", ran.stderr)
+
+
+@pytest.mark.parametrize("name", ["on_triton", "language_models", "own_servers"])
+def test_a_service_of_each_kind_of_runtime_compiles(tmp_path: Path, name: str) -> None:
+    (start,) = shown("kserve_deploy", "components/kserve_deploy/README.md")[:1]
+    examples = shown("Runtimes", "components/kserve_deploy/README.md")
+    pipelines = [each for each in examples if each.startswith("@dsl.pipeline")]
+    (tmp_path / "serve.py").write_text("\n".join([start, *pipelines]))
+    checks.check(packages.find_one(f"{tmp_path / 'serve.py'}:{name}"))

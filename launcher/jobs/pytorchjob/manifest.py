@@ -8,9 +8,15 @@ from typing import Any
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import datasets, environment, k8s, pod_rules, readers
+from kfp_pytorch.launcher.inputs import (
+    datasets,
+    environment,
+    k8s,
+    pod_rules,
+    readers,
+    strategic_merge,
+)
 from kfp_pytorch.launcher.inputs.storage import Location
-from kfp_pytorch.launcher.jobs import strategic_merge
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs
 
 OUTPUT_VOLUME = "kfp-pytorch-output"

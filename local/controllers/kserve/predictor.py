@@ -9,13 +9,23 @@ import json
 import re
 from functools import partial
 
-from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE, SERVICE, SERVING_HOST_ENV
+from kfp_pytorch.launcher.constants import (
+    DEPLOYMENT,
+    INFERENCE_SERVICE,
+    MODEL_MOUNT,
+    SERVICE,
+    SERVING_HOST_ENV,
+)
 from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.registry import AUTOSCALER
 from kfp_pytorch.local.controllers.kserve.runtimes import NotHere, Refusal
-from kfp_pytorch.local.controllers.kserve.storage import add_model
+from kfp_pytorch.local.controllers.kserve.storage import (
+    STORAGE_URI_ENV,
+    add_model,
+    storage_uri,
+)
 from kfp_pytorch.local.processes import programs
 
 PREFIX = "serving.kserve.io"
@@ -70,6 +80,11 @@ def make_deployment(service: Object, runtime: Object, storage: list[Object]) -> 
 
     `storage`: the variables with the credentials of its storage. Raises Refusal.
     """
+    if "transformer" in service["spec"]:
+        raise NotHere(
+            "its transformer is a second server, before the predictor, which is not run on this "
+            "machine: leave transformer out for a local run, or run it on a cluster"
+        )
     predictor, name = service["spec"]["predictor"], name_of(service)
     labels = {
         **(runtime["spec"].get("labels") or {}),
@@ -126,25 +141,55 @@ def _pod_spec(service: Object, runtime: Object, storage: list[Object]) -> Object
     given = {k: v for k, v in runtime["spec"].items() if k not in _RUNTIME_FIELDS}
     given |= {k: v for k, v in predictor.items() if k not in _EXTENSIONS}
     spec: Object = objects.copy({**given, "containers": [container]})
-    uri = predictor["model"].get("storageUri")
+    uri = storage_uri(predictor)
     if uri:
         add_model(spec, container["name"], uri, storage)
     return spec
 
 
-def _check_command(container: Object, runtime: str) -> None:
-    """Raises NotHere."""
+def _check_command(container: Object, owner: str) -> None:
+    """Raises NotHere. `owner`: whose container it is."""
     (program, *_) = container.get("command") or [""]
     if not program:
         raise NotHere(
-            f"the ServingRuntime {runtime} has no command, and an image ({container.get('image')}) "
+            f"{owner} has no command, and an image ({container.get('image')}) "
             "is not run on this machine: give its container a command",
         )
     if not programs.is_here(program):
         raise NotHere(
-            f"the ServingRuntime {runtime} runs {program}, which is not on this machine: install "
+            f"{owner} runs {program}, which is not on this machine: install "
             "it; its image is not run here",
         )
+
+
+def _own_container(service: Object) -> Object:
+    """The container that serves in place of a runtime's; KServe fills in nothing of it."""
+    containers = service["spec"]["predictor"]["containers"]
+    own = next((c for c in containers if c.get("name") == CONTAINER), containers[0])
+    _check_command(own, "the predictor's container")
+    env = [
+        # The model is there by the time that the server starts.
+        {**each, "value": MODEL_MOUNT} if each["name"] == STORAGE_URI_ENV else each
+        for each in own.get("env") or []
+    ]
+    return _completed({**own, "name": CONTAINER, "env": env}, service)
+
+
+def _completed(container: Object, service: Object) -> Object:
+    """A container with the port, the probe and the variables that each predictor has."""
+    port = {"containerPort": DEFAULT_PORT, "protocol": "TCP"}
+    ports = container.get("ports") or [port]
+    extra = [
+        {"name": "INFERENCE_SERVICE_NAME", "value": objects.name(service)},
+        {"name": SERVING_HOST_ENV, "value": loopback.ADDRESS},
+    ]
+    variables = [*(container.get("env") or []), *extra]
+    return {
+        "readinessProbe": _probe(int(ports[0]["containerPort"])),
+        **container,
+        "ports": ports,
+        "env": list({each["name"]: each for each in variables}.values()),
+    }
 
 
 def _probe(port: int) -> Object:
@@ -154,6 +199,8 @@ def _probe(port: int) -> Object:
 
 
 def _container(service: Object, runtime: Object) -> Object:
+    if "model" not in service["spec"]["predictor"]:
+        return _own_container(service)
     own = next((c for c in runtime["spec"]["containers"] if c["name"] == CONTAINER), None)
     if own is None:
         raise Refusal(
@@ -161,16 +208,10 @@ def _container(service: Object, runtime: Object) -> Object:
         )
     model = service["spec"]["predictor"]["model"]
     merged = {**own, **{k: v for k, v in model.items() if k not in _MODEL_FIELDS}}
-    _check_command(merged, objects.name(runtime))
-    merged.setdefault("ports", [{"containerPort": DEFAULT_PORT, "protocol": "TCP"}])
-    merged.setdefault("readinessProbe", _probe(int(merged["ports"][0]["containerPort"])))
+    _check_command(merged, f"the ServingRuntime {objects.name(runtime)}")
     merged["args"] = [*(own.get("args") or []), *(model.get("args") or [])]
-    extra = [
-        {"name": "INFERENCE_SERVICE_NAME", "value": objects.name(service)},
-        {"name": SERVING_HOST_ENV, "value": loopback.ADDRESS},
-    ]
-    variables = [*(own.get("env") or []), *(model.get("env") or []), *extra]
-    merged["env"] = list({each["name"]: each for each in variables}.values())
+    merged["env"] = [*(own.get("env") or []), *(model.get("env") or [])]
+    merged = _completed(merged, service)
     given, default = model.get("resources") or {}, own.get("resources") or {}
     merged["resources"] = {
         part: {**(default.get(part) or {}), **(given.get(part) or {})}

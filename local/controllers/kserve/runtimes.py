@@ -27,11 +27,18 @@ class NotHere(Refusal):
 
 
 def select_runtime(service: Object, runtimes: list[Object]) -> Object:
-    """Choose the runtime that serves a model, the first of several. Raises Refusal."""
-    model = service["spec"]["predictor"].get("model")
+    """Choose the runtime that serves a model, the first of several. Raises Refusal.
+
+    A predictor with a container of its own gets one that adds nothing.
+    """
+    predictor = service["spec"]["predictor"]
+    model = predictor.get("model")
+    if not model and predictor.get("containers"):
+        return {"metadata": {}, "spec": {}}
     if not model:
         raise Refusal(
-            "InvalidPredictorSpec", "the local cluster knows predictors with a model only"
+            "InvalidPredictorSpec",
+            "the local cluster knows predictors with a model or a container only",
         )
     if model.get("runtime"):
         return _named_runtime(model, runtimes)

@@ -6,17 +6,23 @@ Source: kserve v0.20, `pkg/webhook/admission/pod/storage_initializer_injector` a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from kfp_pytorch.launcher.constants import MODEL_MOUNT
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
+from kfp_pytorch.local.controllers.kserve.runtimes import NotHere
 
+SCHEMES = ("s3", "gs", "http", "https", "hdfs", "webhdfs")
+# What KServe reads, too.
+_ON_A_CLUSTER = ("hf", "oci", "oci+native", "file")
 INITIALIZER = "storage-initializer"
 _ANNOTATION = "serving.kserve.io/s3-"
 _PVC_VOLUME, _DOWNLOAD_VOLUME = "kserve-pvc-source", "kserve-provision-location"
 STORAGE_CONFIG = "storage-config"
+STORAGE_URI_ENV = "STORAGE_URI"
 _S3_VARIABLES = {
     "endpoint": "S3_ENDPOINT",
     "region": "AWS_DEFAULT_REGION",
@@ -27,8 +33,16 @@ _S3_VARIABLES = {
 
 
 def add_model(spec: Object, container: str, uri: str, variables: list[Object]) -> None:
-    """Mount the model's claim, or download the model before the server starts; changes `spec`."""
+    """Mount the model's claim, or download the model before the server starts; changes `spec`.
+
+    Raises NotHere: it is where nothing of this machine reads.
+    """
     parts = urlsplit(uri)
+    if parts.scheme in _ON_A_CLUSTER:
+        raise NotHere(
+            f"its model is at {uri}, which is not read on this machine: it reads "
+            f"{', '.join(f'{scheme}://' for scheme in ('pvc', *SCHEMES))}"
+        )
     mount: Object = {"name": _DOWNLOAD_VOLUME, "mountPath": MODEL_MOUNT}
     volume: Object = {"name": _DOWNLOAD_VOLUME, "emptyDir": {}}
     if parts.scheme == "pvc":
@@ -52,14 +66,27 @@ def add_model(spec: Object, container: str, uri: str, variables: list[Object]) -
     served["volumeMounts"] = [*mounts, {**mount, "readOnly": True}]
 
 
+def storage_uri(predictor: Object) -> str:
+    """Where a predictor's model lies, or an empty string: a container has it in a variable."""
+    if "model" in predictor:
+        return str(predictor["model"].get("storageUri") or "")
+    variables = [v for c in predictor.get("containers") or [] for v in c.get("env") or []]
+    found = (v.get("value") for v in variables if v["name"] == STORAGE_URI_ENV)
+    return str(next(found, None) or "")
+
+
 def storage_variables(
     service: Object, account: Object | None, secret: Callable[[str], Object | None]
 ) -> list[Object]:
     """The variables with the credentials of an InferenceService's storage, from Secrets."""
-    key = (service["spec"]["predictor"]["model"].get("storage") or {}).get("key")
-    if key:
-        reference = {"name": STORAGE_CONFIG, "key": key}
-        return [{"name": "STORAGE_CONFIG", "valueFrom": {"secretKeyRef": reference}}]
+    storage = (service["spec"]["predictor"].get("model") or {}).get("storage") or {}
+    if storage.get("key"):
+        reference = {"name": STORAGE_CONFIG, "key": storage["key"]}
+        override = json.dumps(storage.get("parameters") or {})
+        return [
+            {"name": "STORAGE_CONFIG", "valueFrom": {"secretKeyRef": reference}},
+            {"name": "STORAGE_OVERRIDE_CONFIG", "value": override},
+        ]
     for entry in (account or {}).get("secrets") or []:
         found = secret(entry["name"])
         if found and "AWS_ACCESS_KEY_ID" in (found.get("data") or {}):

@@ -16,7 +16,7 @@ from typing import Any
 
 import fsspec
 
-SCHEMES = ("s3", "gs", "http", "https", "hdfs", "webhdfs")
+from kfp_pytorch.local.controllers.kserve.storage import SCHEMES
 
 
 class DownloadError(Exception):
@@ -48,9 +48,12 @@ def download(uri: str, folder: Path) -> int:
 def _options() -> dict[str, Any]:
     """The options of S3's client where the credentials are in the JSON of `storage-config`."""
     config = json.loads(os.environ.get("STORAGE_CONFIG") or "{}")
+    config |= json.loads(os.environ.get("STORAGE_OVERRIDE_CONFIG") or "{}")
     if not config:
         anonymous = os.environ.get("awsAnonymousCredential", "").lower() == "true"  # noqa: SIM112
         return {"anon": True} if anonymous else {}
+    if str(config.get("anonymous", "")).lower() == "true":
+        return {"anon": True, "endpoint_url": config.get("endpoint_url")}
     return {
         "key": config.get("access_key_id"),
         "secret": config.get("secret_access_key"),

@@ -26,7 +26,7 @@ from kfp_pytorch.launcher.kserve.deploy import DeployFailed, Timing
 from kfp_pytorch.launcher.kserve.manifest import parse_inputs
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.runtime.stopping import Stopper
-from kfp_pytorch.launcher.steps.kserve_deploy import Outputs, deploy
+from kfp_pytorch.launcher.steps.kserve_deploy import Outputs, deploy, outputs
 from kfp_pytorch.local.apiserver.store.api import Api
 
 NAMESPACE = "default"
@@ -186,9 +186,8 @@ class Step:
         self, server: ThreadedServer, kube: Kube, timing: Timing, metadata: Object, inputs: Object
     ) -> None:
         place = {"storage_uri": "pvc://kfp-pytorch/export", "format": "kfp-pytorch", **metadata}
-        self._inputs = parse_inputs(
-            "minio://b/m", place, **{"service_name": NAME, "timeout": 60} | inputs
-        )
+        artifact = (None, {}) if inputs.get("storage_uri") else ("minio://b/m", place)
+        self._inputs = parse_inputs(*artifact, **{"service_name": NAME, "timeout": 60} | inputs)
         self._server, self._kube, self._timing = server, kube, timing
         self.outputs: Outputs | None = None
         self.error: BaseException | None = None
@@ -197,7 +196,8 @@ class Step:
 
     def _run(self) -> None:
         try:
-            self.outputs = deploy(self._kube, self._inputs, self._timing, Stopper())
+            served = deploy(self._kube, self._inputs, self._timing, Stopper())
+            self.outputs = outputs(served, self._inputs)
         except BaseException as error:
             self.error = error
 

@@ -9,7 +9,7 @@ from harness.held import Clock
 
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE
 from kfp_pytorch.launcher.kserve.deploy import Timing
-from kfp_pytorch.launcher.kserve.deploy_inputs import MODE_ANNOTATION
+from kfp_pytorch.launcher.kserve.names import MODE_ANNOTATION
 
 Start = Callable[..., Any]
 Until = Callable[..., Any]

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from kfp import dsl
 
 from kfp_pytorch.launcher.constants import MANAGED_BY_LABEL, MODEL_FORMAT, SPEC_HASH_LABEL
@@ -54,43 +52,6 @@ def test_a_trained_model_becomes_a_service_of_our_own_format(
     assert len(predictor["annotations"][SPEC_HASH_LABEL]) == 16
 
 
-# 'null' and 'None' are what KFP makes of an input that nobody set.
-WORDS = st.text(
-    st.characters(categories=["Ll", "Lu", "Nd"], codec="ascii"), min_size=1, max_size=8
-).filter(lambda word: word.lower() not in ("null", "none"))
-SCALARS = st.one_of(WORDS, st.integers(-9, 9), st.booleans(), st.sampled_from([1e-05, 3.0, ""]))
-INPUTS = st.fixed_dictionaries(
-    {"service_name": WORDS},
-    optional={
-        "namespace": WORDS.map(str.lower),
-        "runtime": WORDS.map(str.lower),
-        "protocol": st.sampled_from(["v1", "v2", ""]),
-        "deployment_mode": st.sampled_from(["", "Standard", "RawDeployment", "Knative"]),
-        "cpu": st.sampled_from(["", "1", "500m", 2.0]),
-        "memory": st.sampled_from(["", "1Gi", "512Mi"]),
-        "gpus": st.integers(0, 8),
-        "env": st.dictionaries(WORDS.map("V".__add__), SCALARS, max_size=3),
-        "min_replicas": st.integers(0, 3),
-        "max_replicas": st.sampled_from([0, 3, 7.0]),
-        "request_timeout": st.integers(0, 600),
-        "service_account": WORDS.map(str.lower),
-        "storage_key": WORDS,
-        "node_selector": st.dictionaries(WORDS, WORDS, max_size=2),
-        "tolerations": st.just([{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]),
-        "labels": st.dictionaries(WORDS, WORDS, max_size=2),
-        "annotations": st.dictionaries(WORDS, SCALARS, max_size=2),
-    },
-)
-
-
-@settings(max_examples=80, deadline=None)
-@given(inputs=INPUTS, uri=st.sampled_from([URI, "gs://bucket/model", "s3://bucket/a b"]))
-def test_every_service_that_the_inputs_can_make_is_valid(
-    check_crd: Callable[[str, Object], None], inputs: Object, uri: str
-) -> None:
-    check_crd("inferenceservices", manifest(parsed({}, uri, **inputs), None))
-
-
 @pytest.mark.parametrize(
     ("uri", "metadata", "expected"),
     [
@@ -133,7 +94,7 @@ def test_nothing_is_asked_of_the_cluster_for_a_model_that_was_not_exported(
     monkeypatch.setattr(kserve_deploy, "connect", pytest.fail)
     model = dsl.Model(uri=URI, metadata={"no_export": "training reported no export"})
     with pytest.raises(InputError, match="training reported no export"):
-        kserve_deploy.run(model, service_name="digits")
+        kserve_deploy.run(dsl.Artifact(), model, service_name="digits")
 
 
 @pytest.mark.parametrize("uri", ["/tmp/model", "model", "ftp://host/model", "s3://"])

@@ -183,5 +183,10 @@ def test_kserves_refusal_is_passed_on_in_its_words() -> None:
 
 @pytest.mark.parametrize("base", ["http://h:8", "http://h:8/", "http://h:8/v1/models/d:predict"])
 def test_the_predict_url_is_exact_whatever_path_kserve_gives(base: str) -> None:
-    assert predict_url(base, "d", "v1") == "http://h:8/v1/models/d:predict"
-    assert predict_url(base, "d", "v2") == "http://h:8/v2/models/d/infer"
+    assert predict_url(base, "/v1/models/d:predict") == "http://h:8/v1/models/d:predict"
+    assert predict_url(base, "/v2/models/d/infer") == "http://h:8/v2/models/d/infer"
+
+
+def test_the_predict_url_keeps_the_path_that_a_gateway_routes_by() -> None:
+    base = "http://gateway/serving/team/d"
+    assert predict_url(base, "/v1/models/d:predict") == f"{base}/v1/models/d:predict"

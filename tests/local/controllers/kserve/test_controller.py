@@ -11,6 +11,7 @@ import pytest
 import urllib3
 from harness.objects.inference import (
     NAMESPACE,
+    SERVER,
     create,
     put_model,
     quick_runtime,
@@ -208,6 +209,32 @@ def test_a_failed_download_is_reported_with_the_initializers_message(
         found = await cluster.until(INFERENCE_SERVICE, "digits", failed)
         message = found["status"]["modelStatus"]["lastFailureInfo"]["message"]
         assert "Cannot recognize storage type for ftp://models/digits" in message
+
+    on_kserve(story)
+
+
+def test_a_container_of_ones_own_serves_a_model_without_a_runtime(
+    on_kserve: Callable[[Story], None],
+) -> None:
+    async def story(cluster: Any) -> None:
+        cluster.api.delete(SERVING_RUNTIME, NAMESPACE, "kfp-pytorch")
+        uri = put_model(cluster, "one", "first")
+        container = {
+            "name": "kserve-container",
+            "image": "a:1",
+            "command": ["sh", "-c"],
+            "args": [
+                f"exec python -c '{SERVER}' --model_name {{.Name}} --model_dir $STORAGE_URI "
+                "--http_port 8080"
+            ],
+            "env": [{"name": "STORAGE_URI", "value": uri}],
+        }
+        made = service()
+        del made["metadata"]["uid"]
+        made["spec"]["predictor"] = {"containers": [container]}
+        cluster.api.create(INFERENCE_SERVICE, made)
+        url = (await until_ready(cluster))["status"]["url"]
+        assert await get(url) == "200 {.Name} first"
 
     on_kserve(story)
 

@@ -118,6 +118,29 @@ def test_a_runtime_whose_program_is_not_here_is_refused_by_name(command: Any, wo
     assert refused.value.reason == "InvalidPredictorSpec"
 
 
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (
+            {"predictor": {"containers": [{"name": "c", "image": "i:1"}]}},
+            "the predictor's container has no command, and an image .i:1.",
+        ),
+        (
+            {"predictor": {"containers": [{"name": "c", "command": ["nonsuch-server"]}]}},
+            "the predictor's container runs nonsuch-server, which is not on this",
+        ),
+        (service()["spec"] | {"transformer": {}}, "its transformer is a second server"),
+        (service("hf://a/b")["spec"], "hf://a/b, which is not read on this machine"),
+        (service("oci://a/b")["spec"], "oci://a/b, which is not read on this machine"),
+    ],
+)
+def test_what_only_a_cluster_can_serve_is_refused_by_name(spec: Object, words: str) -> None:
+    made = service() | {"spec": spec}
+    chosen = select_runtime(made, [runtime()])
+    with pytest.raises(Refusal, match=words):
+        make_deployment(made, chosen, [])
+
+
 def test_a_runtime_without_image_and_command_is_refused_too() -> None:
     other = runtime()
     del other["spec"]["containers"][0]["command"], other["spec"]["containers"][0]["image"]

@@ -32,5 +32,11 @@ def test_the_credentials_of_storage_config_reach_the_client(
     monkeypatch.setenv("STORAGE_CONFIG", json.dumps(config))
     options = storage_initializer._options()
     assert (options["key"], options["endpoint_url"]) == ("k", "http://h:1")
+    monkeypatch.setenv("STORAGE_OVERRIDE_CONFIG", json.dumps({"endpoint_url": "http://h:2"}))
+    options = storage_initializer._options()
+    assert (options["key"], options["endpoint_url"]) == ("k", "http://h:2")
+    monkeypatch.setenv("STORAGE_OVERRIDE_CONFIG", json.dumps({"anonymous": "true"}))
+    assert storage_initializer._options()["anon"] is True
+    monkeypatch.setenv("STORAGE_OVERRIDE_CONFIG", "")
     monkeypatch.setenv("STORAGE_CONFIG", "")
     assert storage_initializer._options() == {}

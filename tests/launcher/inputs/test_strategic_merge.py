@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.jobs.strategic_merge import merge
+from kfp_pytorch.launcher.inputs.strategic_merge import merge
 
 
 @pytest.mark.parametrize(

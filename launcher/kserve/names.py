@@ -1,0 +1,27 @@
+"""Names that KServe gives a meaning to, and this project's own on an InferenceService.
+
+https://github.com/kserve/kserve/blob/v0.20.0/pkg/constants/constants.go
+"""
+
+from __future__ import annotations
+
+PREFIX = "serving.kserve.io"
+MODE_ANNOTATION = f"{PREFIX}/deploymentMode"
+STOP_ANNOTATION = f"{PREFIX}/stop"
+AUTOSCALER_ANNOTATION = f"{PREFIX}/autoscalerClass"
+POD_LABEL = f"{PREFIX}/inferenceservice"
+# The container that serves, and the variable by which a custom one gets its model.
+CONTAINER = "kserve-container"
+STORAGE_URI_ENV = "STORAGE_URI"
+PROTOCOL_ENV = "PROTOCOL"
+# KServe 0.16 renamed its modes, and takes the old names too.
+MODES = {"": "", "RawDeployment": "Standard", "Serverless": "Knative"}
+MODES |= {"Standard": "Standard", "Knative": "Knative"}
+# https://github.com/kserve/kserve/tree/v0.20.0/config/runtimes
+TRITON_RUNTIME = "kserve-tritonserver"
+TRITON, HUGGING_FACE, VLLM = "triton", "huggingface", "vLLM"
+# Who sets the replicas in Standard mode, and by which metrics: of a pod's resources, which only
+# Standard mode scales by, and of requests, which only Knative does.
+AUTOSCALERS = ("hpa", "keda", "external", "none")
+RESOURCE_METRICS = ("cpu", "memory")
+REQUEST_METRICS = ("concurrency", "rps")
