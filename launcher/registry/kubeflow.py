@@ -109,6 +109,9 @@ def _artifact(api: Api, record: Record, version: Object) -> Object:
     wanted = {"artifactType": _ARTIFACT, "name": record.version, "state": "LIVE"}
     artifact = _ensured(api, find, inside, wanted | _source(record.first) | given, what)
     changed = {name: value for name, value in given.items() if artifact.get(name) != value}
+    if changed and "state" in artifact:
+        # The server takes a change without a state for one to UNKNOWN.
+        changed["state"] = artifact["state"]
     return _updated(api, f"/model_artifacts/{artifact['id']}", artifact, changed, what)
 
 

@@ -94,7 +94,7 @@ class ModelRegistry:
                     return 201, self._new(self.artifacts, body, _ARTIFACT | {"name"}, own), {}
                 case ("PATCH", "model_artifacts", True, ""):
                     item = _known(self.artifacts, own, "model artifact")
-                    return 200, _changed(item, body, _ARTIFACT), {}
+                    return 200, _changed(item, {"state": "UNKNOWN", **body}, _ARTIFACT), {}
         except Refusal as refusal:
             return refusal.reply
         return 404, b"404 page not found", {}

@@ -102,7 +102,8 @@ def test_only_what_differs_is_changed_and_what_people_added_stays(
     assert registry.writes == ["PATCH /model_versions/2", "PATCH /model_artifacts/3"]
     assert values(version) | {"reviewed": "yes", "metric_accuracy": 0.98} == values(version)
     assert version["description"] == "better"
-    assert registry.requests[-1][2] == {"modelFormatName": "kfp-pytorch"}
+    assert registry.requests[-1][2] == {"modelFormatName": "kfp-pytorch", "state": "LIVE"}
+    assert (artifact["modelFormatName"], artifact["state"]) == ("kfp-pytorch", "LIVE")
 
 
 @pytest.mark.parametrize("path", POSTS)
