@@ -38,7 +38,7 @@ _CALLS = {
     "curves": "script.report({…}, step=…)",
     "export": "script.export(model, …)",
 }
-_LONGEST_REASON = 500
+_LONGEST_TEXT = 500
 
 
 @dataclass(frozen=True)
@@ -85,20 +85,20 @@ def write_outputs(
     _warn_of_processes(evidence, inputs, success.world_size)
     if not unread:
         _warn_of_missing(evidence, success)
-    about = _metadata(evidence.job or manifest, success, folder, finite) | _datasets(inputs)
+    about = _metadata(evidence.job or manifest, success, folder, finite) | _made_of(inputs)
     storage_uri = ""
     if success.export:
         exported = storage.relative("export.path", success.export.path)
         storage_uri = about["storage_uri"] = folder.under(exported).uri
     else:
         reason = success.no_export or unread or "training reported no export"
-        about["no_export"] = cut(printing.printable(reason), _LONGEST_REASON)
+        about["no_export"] = cut(printing.printable(reason), _LONGEST_TEXT)
     outputs.model.metadata.update(about)
     if not (finite or left_out):
         left_out = [unread or "Training reported no metric that is a finite number."]
     if left_out:
         words = printing.printable(" ".join(left_out))
-        outputs.metrics.metadata["left_out"] = cut(words, _LONGEST_REASON)
+        outputs.metrics.metadata["left_out"] = cut(words, _LONGEST_TEXT)
     outputs.metrics.metadata.update(finite)
     # Without a file the KFP UI shows an error in the place of the artifact's content.
     write(outputs.metrics, json.dumps(finite, ensure_ascii=False, indent=2))
@@ -222,13 +222,18 @@ def _metadata(
     return flat | step | {f"metric_{name}": value for name, value in finite.items()}
 
 
-def _datasets(inputs: JobInputs) -> dict[str, str]:
-    """Where the job's data is: `dataset`, and `dataset_NAME` for those that were given a name."""
-    places = {
+def _made_of(inputs: JobInputs) -> dict[str, str]:
+    """Where the job's data is, as `dataset` or `dataset_NAME`, and its hyperparameters."""
+    known = {
         name if name in SLOTS else f"dataset_{name}": of.claim.uri if of.claim else of.uri
         for name, of in inputs.datasets.items()
     }
-    return {name: place for name, place in places.items() if place.isprintable()}
+    known |= {f"hyperparameter_{name}": value for name, value in inputs.hyperparameters.items()}
+    return {
+        name: value
+        for name, value in known.items()
+        if value and value.isprintable() and len(value) <= _LONGEST_TEXT
+    }
 
 
 def json_safe(value: Any) -> Any:

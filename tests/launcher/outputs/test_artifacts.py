@@ -81,13 +81,16 @@ def test_the_model_says_which_run_and_which_data_made_it(step: Step) -> None:
         dataset=kept,
         dataset_2=dsl.Dataset(uri="minio://mlpipeline/val"),
         dataset_names=["train"],
+        hyperparameters={"epochs": 3, "note": "two\nlines"},
     )
-    made_by = {key: step.model.metadata[key] for key in ("run_id", "dataset_train", "dataset_2")}
-    assert made_by == {
+    made_of = {
         "run_id": "0b7a-1",
         "dataset_train": "pvc://data/digits",
         "dataset_2": "s3://mlpipeline/val",
+        "hyperparameter_epochs": "3",
     }
+    assert made_of.items() <= step.model.metadata.items()
+    assert "hyperparameter_note" not in step.model.metadata
 
 
 def test_a_bucket_of_kfp_is_named_as_kserve_reads_it(step: Step) -> None:
