@@ -1,7 +1,8 @@
 """Collects requests that wait into batches, which a thread beside the event loop answers.
 
-A batch is what came while the model was busy, up to its largest size: no request waits for others
-when the model is free, but for a delay that may be set.
+A batch is what came while the model was busy, up to its largest size. When the model is free, a
+request waits for a delay that may be set, and shortly for as many others as there were last: who
+was answered together asks again together, and several small batches cost more than one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -20,6 +22,9 @@ from kfp_pytorch.serving.tensors import Array
 
 # How many batches there are at once: a GPU computes one while the next is copied to it.
 AT_ONCE = {"cpu": 1, "cuda": 2}
+# Requests wait for as many as there were last for so many times as long as the last batch took, and
+# for so many seconds, at most.
+GATHER_BATCHES, GATHER_SECONDS = 2, 0.01
 
 Run = Callable[[Sequence[Array], int], list[Answers | Exception]]
 
@@ -30,6 +35,7 @@ class _Waiting:
     top: int
     answer: asyncio.Future[Answers]
     since: float
+    is_first: bool  # of its request's parts
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -72,6 +78,10 @@ class Batcher:
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="model")
         self._queue: list[_Waiting] = []
         self._bytes = 0
+        # When a batch was last done, how many requests there were then, and how long more wait.
+        self._done = 0.0
+        self._expected = 0
+        self._gather = 0.0
         self._timer: asyncio.Handle | None = None
 
     @property
@@ -93,7 +103,7 @@ class Batcher:
         size = sum(piece.nbytes for piece in pieces)
         if len(self._queue) >= self._max_waiting or self._bytes + size > self._max_bytes:
             raise Overloaded(f"{len(self._queue)} requests wait for the model")
-        entries = [self._add(piece, top) for piece in pieces]
+        entries = [self._add(piece, top, index == 0) for index, piece in enumerate(pieces)]
         try:
             async with asyncio.timeout_at(deadline):
                 found = [await entry.answer for entry in entries]
@@ -103,15 +113,15 @@ class Batcher:
             self._forget(entries)
         return found[0] if len(found) == 1 else _joined(found)
 
-    def _add(self, rows: Array, top: int) -> _Waiting:
+    def _add(self, rows: Array, top: int, is_first: bool) -> _Waiting:
         loop = asyncio.get_running_loop()
-        entry = _Waiting(rows, top, loop.create_future(), loop.time())
+        entry = _Waiting(rows, top, loop.create_future(), loop.time(), is_first)
         self._queue.append(entry)
         self._bytes += rows.nbytes
-        is_full = self._delay > 0 and sum(len(each.rows) for each in self._queue) >= self._max_batch
-        if self._timer is not None and is_full:
+        may_start = self._free > 0 and self._start_time(self._queue) <= loop.time()
+        if self._timer is not None and may_start:
             self._timer.cancel()
-        if self._timer is None or is_full:
+        if self._timer is None or may_start:
             # After what else has come by now.
             self._timer = loop.call_soon(self._start)
         return entry
@@ -136,15 +146,23 @@ class Batcher:
         while self._free and self._queue:
             loop = asyncio.get_running_loop()
             batch = self._next_batch()
-            wait = self._queue[0].since + self._delay - loop.time()
-            if wait > 0 and sum(len(entry.rows) for entry in batch) < self._max_batch:
-                self._timer = loop.call_later(wait, self._start)
+            begin = self._start_time(batch)
+            if begin > loop.time():
+                self._timer = loop.call_at(begin, self._start)
                 return
             taken = set(map(id, batch))
             self._queue = [entry for entry in self._queue if id(entry) not in taken]
             self._bytes -= sum(entry.rows.nbytes for entry in batch)
             self._free -= 1
             self._threads.submit(self._compute, batch, loop)
+
+    def _start_time(self, batch: Sequence[_Waiting]) -> float:
+        """Until when a batch waits for more requests, on the event loop's clock."""
+        if sum(len(entry.rows) for entry in batch) >= self._max_batch:
+            return 0.0
+        since = batch[0].since
+        gather = self._gather if len(batch) < self._expected else 0.0
+        return max(since + self._delay, max(since, self._done) + gather)
 
     def _next_batch(self) -> list[_Waiting]:
         """The oldest request, and those of its kind that fit into a batch with it."""
@@ -162,15 +180,19 @@ class Batcher:
         except BaseException as error:  # whatever it is, somebody waits for the answer
             failure = error if isinstance(error, Exception) else RuntimeError(str(error))
             found = [failure] * len(batch)
+        took = time.perf_counter() - began
         if self._observe is not None:
-            self._observe(sum(len(entry.rows) for entry in batch), time.perf_counter() - began)
+            self._observe(sum(len(entry.rows) for entry in batch), took)
         try:
-            loop.call_soon_threadsafe(self._finish, batch, found)
+            loop.call_soon_threadsafe(self._finish, batch, found, took)
         except RuntimeError:
             return  # the loop has ended, and with it the requests
 
-    def _finish(self, batch: list[_Waiting], found: list[Answers | Exception]) -> None:
+    def _finish(self, batch: list[_Waiting], found: list[Answers | Exception], took: float) -> None:
         self._free += 1
+        self._done = asyncio.get_running_loop().time()
+        self._expected = sum(entry.is_first for entry in chain(batch, self._queue))
+        self._gather = min(GATHER_BATCHES * took, GATHER_SECONDS)
         for entry, answer in zip(batch, found, strict=True):
             if entry.answer.done():
                 continue

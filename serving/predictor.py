@@ -126,26 +126,28 @@ class Predictor:
                 return [self.answer([rows], top)[0] for rows in requests]
             return [self._cause(error)]
         self.faults = 0
-        found: list[Answers | Exception] = []
-        start = 0
         finite = np.isfinite(answers.output)
         all_finite = bool(finite.all())
+        found: list[Answers | Exception] = []
+        start = 0
         for rows in requests:
             end = start + len(rows)
-            own = finite[start:end].reshape(len(rows), -1).all(axis=1)
+            own = finite[start:end]
             if all_finite or own.all():
                 found.append(answers.part(start, end))
             else:
+                row = int(own.reshape(len(rows), -1).all(axis=1).argmin())
                 why = "the model's answer is not finite: values are too large"
-                found.append(BadRequest(f"row {int(own.argmin())}: {why}"))
+                found.append(BadRequest(f"row {row}: {why}"))
             start = end
         return found
 
     def _together(self, requests: Sequence[Array], top: int) -> Answers:
         rows = self._gathered(requests)
-        parts = torch.split(rows, self.max_batch)
-        outputs = [self._call(part) for part in parts]
-        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        if len(rows) <= self.max_batch:
+            output = self._call(rows)
+        else:
+            output = torch.cat([self._call(part) for part in torch.split(rows, self.max_batch)])
         if not self.export.classes:
             return Answers(output.cpu().numpy())
         # As doubles: as floats, large FP64 numbers would be infinite.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import shutil
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 
-from benchmarks.figures import machine, show
+from benchmarks.figures import machine, percentile, show
+from benchmarks.serving.grpc_load import METHOD
 from benchmarks.serving.http import Load
 from benchmarks.serving.models import DIGITS, RESNET18, Served
 from benchmarks.serving.processes import NAME, kserve, predictor, running
@@ -30,7 +33,7 @@ def _compare(served: Served, folder: Path, seconds: float) -> None:
     file = write_request(served.image()[None].astype(np.float32), "FP32", folder / served.name)
     commands = {"predictor": predictor(export), "kserve": kserve(export)}
     found: dict[str, list[Load]] = {name: [] for name in commands}
-    with running(commands) as servers:
+    with running(commands, served.threads) as servers:
         for name in commands:
             load(servers[name].grpc_port, file, 1.0)
         for _ in range(ROUNDS):
@@ -41,7 +44,7 @@ def _compare(served: Served, folder: Path, seconds: float) -> None:
     against = ", ".join(
         f"{name} {rate:.0f} (p99 {p99s[name]:.1f} ms)" for name, rate in rates.items()
     )
-    rest = f"{ROUNDS} rounds of {seconds:g} s, {CALLS} calls at once; {machine()}"
+    rest = f"{ROUNDS} rounds of {seconds:g} s, {CALLS} calls at once; {served.about}; {machine()}"
     ratio = rates["predictor"] / rates["kserve"]
     show(f"grpc_ratio_{served.name}", ratio, "", f"limit 1.5; requests/s: {against}; {rest}")
 
@@ -63,10 +66,13 @@ def write_request(images: Any, datatype: str, path: Path) -> Path:
 
 
 def load(port: int, request: Path, seconds: float, calls: int = CALLS, processes: int = 1) -> Load:
-    """Sends one request again and again, several at once, from some processes.
+    """Sends one request again and again, several at once, each over a connection of its own.
 
-    Raises RuntimeError: a request failed.
+    One process that sends is h2load's where it is installed: a Python one takes as much of the
+    machine as the server does. Raises RuntimeError: a request failed.
     """
+    if processes == 1 and shutil.which("h2load"):
+        return _h2load(port, request, seconds, calls)
     words = [f"127.0.0.1:{port}", str(request), str(seconds), str(calls // processes)]
     command = [sys.executable, "-m", "benchmarks.serving.grpc_load", *words]
     started = [
@@ -77,3 +83,24 @@ def load(port: int, request: Path, seconds: float, calls: int = CALLS, processes
         raise RuntimeError(f"requests to port {port} failed")
     loads = [Load(float(match[1]), float(match[2])) for match in found if match]
     return Load(sum(each.rate for each in loads), max(each.p99 for each in loads))
+
+
+def _h2load(port: int, request: Path, seconds: float, calls: int) -> Load:
+    message = request.read_bytes()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        answer = channel.unary_unary(METHOD)(message, timeout=60)
+    body, log = request.with_suffix(".grpc"), request.with_suffix(".log")
+    body.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
+    log.unlink(missing_ok=True)
+    command = ["h2load", "-t1", f"-c{calls}", "-m1", f"-D{max(1, round(seconds))}", "-d", str(body)]
+    command += ["-H", "te: trailers", "-H", "content-type: application/grpc", f"--log-file={log}"]
+    command.append(f"http://127.0.0.1:{port}{METHOD}")
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    match = re.search(
+        r"finished in \S+ ([\d.]+) req/s.* (\d+) succeeded.*\((\d+)\) data", run.stdout, re.S
+    )
+    # An error is a status after an empty body.
+    if match is None or int(match[3]) < int(match[2]) * (5 + len(answer)):
+        raise RuntimeError(f"requests to port {port} failed: {run.stdout}{run.stderr}")
+    taken = [int(line.split()[2]) / 1000 for line in log.read_text().splitlines()]
+    return Load(float(match[1]), percentile(taken, 0.99))

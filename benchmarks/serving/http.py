@@ -51,7 +51,7 @@ def _compare(served: Served, folder: Path, seconds: float) -> None:
     commands = {"predictor": predictor(export)}
     commands |= {kind: bare(export, kind) for kind in ("async", "sync")}
     found: dict[str, list[Load]] = {name: [] for name in commands}
-    with running(commands) as servers:
+    with running(commands, served.threads) as servers:
         for name in commands:
             load(servers[name].predict, body, 1.0)
         for _ in range(ROUNDS):
@@ -60,7 +60,9 @@ def _compare(served: Served, folder: Path, seconds: float) -> None:
     rates = {name: statistics.median(each.rate for each in loads) for name, loads in found.items()}
     p99s = {name: statistics.median(each.p99 for each in loads) for name, loads in found.items()}
     best_rate, best_p99 = max(rates["async"], rates["sync"]), min(p99s["async"], p99s["sync"])
-    rest = f"{ROUNDS} rounds of {seconds:g} s, {CONNECTIONS} connections; {machine()}"
+    rest = (
+        f"{ROUNDS} rounds of {seconds:g} s, {CONNECTIONS} connections; {served.about}; {machine()}"
+    )
     against = ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items())
     figure = f"v1_throughput_ratio_{served.name}"
     show(figure, rates["predictor"] / best_rate, "", f"limit 1.0; requests/s: {against}; {rest}")

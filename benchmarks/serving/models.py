@@ -23,6 +23,13 @@ class Served:
     shape: tuple[int, int, int]  # of an image
     classes: int
     largest: int  # value of a pixel
+    # Of torch, in every server that is compared; 0 for as many as each chooses. Small operations
+    # are no faster with several, which wait for each other when another program takes a core.
+    threads: int = 0
+
+    @property
+    def about(self) -> str:
+        return f"{self.threads} thread each" if self.threads else "torch's own number of threads"
 
     def image(self, seed: int = 0) -> Any:
         generator = np.random.default_rng(seed)
@@ -43,6 +50,6 @@ class Served:
         return written
 
 
-DIGITS = Served("small_cnn", (1, 8, 8), 10, 16)
+DIGITS = Served("small_cnn", (1, 8, 8), 10, 16, threads=1)
 RESNET18 = Served("resnet18", (3, 224, 224), 1000, 255)
 RESNET50 = Served("resnet50", (3, 224, 224), 1000, 255)

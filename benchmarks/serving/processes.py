@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -35,8 +36,12 @@ class Started:
 
 
 @contextmanager
-def running(commands: dict[str, list[str]]) -> Iterator[dict[str, Started]]:
-    """Servers of these commands, in which {port} and {grpc_port} are replaced."""
+def running(commands: dict[str, list[str]], threads: int = 0) -> Iterator[dict[str, Started]]:
+    """Servers of these commands, in which {port} and {grpc_port} are replaced.
+
+    `threads`: how many torch has in each; 0 for as many as each chooses.
+    """
+    environ = {**os.environ} | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
     with ExitStack() as stack:
         started = {}
         for name, words in commands.items():
@@ -44,7 +49,7 @@ def running(commands: dict[str, list[str]]) -> Iterator[dict[str, Started]]:
             command = [sys.executable, *(word.format(**ports) for word in words)]
             # KServe's server prints lines for each request.
             log = stack.enter_context(tempfile.TemporaryFile())
-            process = subprocess.Popen(command, stdout=log, stderr=log)
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environ)
             stack.callback(process.wait)
             stack.callback(process.kill)
             started[name] = Started(ports["port"], ports["grpc_port"], process, log)

@@ -22,7 +22,7 @@ JSON = "application/json"
 BINARY = "application/octet-stream"
 HEAD_LENGTH = "inference-header-content-length"
 SIZE = "binary_data_size"
-CLASSIFIED = (("class", "INT64"), ("label", "BYTES"), ("score", "FP32"))
+CLASSIFIED = {"class": "INT64", "label": "BYTES", "score": "FP32"}
 
 
 def read(body: bytes, headers: Mapping[str, str], export: Export) -> Query:
@@ -169,28 +169,31 @@ def _asked_for(request: dict[str, Any], is_binary: bool, export: Export) -> list
 
 def check_outputs(names: Sequence[Any], export: Export) -> None:
     """Finds what the model does not answer with. Raises BadRequest."""
+    if not names:
+        return
     known = [spec.name for spec in outputs(export)]
     unknown = [name for name in names if name not in known]
     if unknown:
         raise BadRequest(f"outputs: {unknown!r:.200} are none of {known}")
 
 
-def outputs(export: Export, top: int = 1) -> list[TensorSpec]:
+def outputs(export: Export) -> list[TensorSpec]:
     """What the model can be asked for: what it is sure of, of a classifier, and its own output."""
-    classified = CLASSIFIED if export.classes else ()
-    shape = (-1,) if top == 1 else (-1, top)
-    return [TensorSpec(name, shape, datatype) for name, datatype in classified] + [export.output]
+    classified = CLASSIFIED if export.classes else {}
+    specs = [TensorSpec(name, (-1,), datatype) for name, datatype in classified.items()]
+    return [*specs, export.output]
 
 
 def tensors(answers: Answers, export: Export, query: Query) -> list[tuple[TensorSpec, Array, bool]]:
     """The tensors that a request asked for: what they are, their values, whether as bytes."""
+    datatypes = CLASSIFIED if export.classes else {}
     # The model's own output adds nothing to a class, its label and its score.
-    usual = [spec.name for spec in outputs(export)][: len(CLASSIFIED)]
+    usual = [(name, query.is_binary) for name in datatypes or [export.output.name]]
     found = []
-    for name, is_binary in query.outputs or [(name, query.is_binary) for name in usual]:
+    for name, is_binary in query.outputs or usual:
         values = _values(name, answers, export, query.top)
-        spec = next(spec for spec in outputs(export) if spec.name == name)
-        found.append((TensorSpec(name, values.shape, spec.datatype), values, is_binary))
+        datatype = datatypes.get(name, export.output.datatype)
+        found.append((TensorSpec(name, values.shape, datatype), values, is_binary))
     return found
 
 

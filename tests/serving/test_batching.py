@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from kfp_pytorch.serving import batching
 from kfp_pytorch.serving.batching import Batcher
 from kfp_pytorch.serving.errors import BadRequest, DeadlineExceeded, Overloaded
 from kfp_pytorch.serving.predictor import Answers
@@ -79,6 +81,48 @@ def test_what_comes_while_the_model_is_busy_is_the_next_batch() -> None:
         return [await others, model.batches]
 
     assert asyncio.run(story()) == [[[2], [4]], [[1], [1, 1]]]
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> float:
+    """How long a batch waits for as many requests as there were last: longer than usual."""
+    monkeypatch.setattr(batching, "GATHER_BATCHES", 10_000)
+    monkeypatch.setattr(batching, "GATHER_SECONDS", 0.3)
+    return 0.3
+
+
+@pytest.mark.usefixtures("patient")
+def test_clients_that_were_answered_together_are_waited_for_when_they_ask_again() -> None:
+    async def story() -> list[list[int]]:
+        model = Doubles()
+        queue = batcher(lambda *given: (time.sleep(0.001), model(*given))[1])
+
+        async def client(number: int) -> None:
+            for _ in range(3):
+                await queue.answer(rows(number), 1, FAR)
+                await asyncio.sleep(0.001 * number)
+
+        await asyncio.gather(*map(client, range(4)))
+        return model.batches
+
+    assert asyncio.run(story()) == [[1] * 4] * 3
+
+
+def test_one_client_waits_for_nobody_and_of_two_one_waits_once(patient: float) -> None:
+    async def waits(*before: list[Array]) -> list[float]:
+        queue = batcher(lambda *given: (time.sleep(0.001), Doubles()(*given))[1])
+        await gathered(queue, *before)
+        taken = []
+        for _ in range(2):
+            began = time.monotonic()
+            await queue.answer(rows(1), 1, FAR)
+            taken.append(time.monotonic() - began)
+        return taken
+
+    # A request in parts is one client's.
+    assert max(asyncio.run(waits(rows(*range(20))))) < patient
+    first, second = asyncio.run(waits(rows(1), rows(2)))
+    assert second < patient <= first
 
 
 def test_a_batch_has_at_most_so_many_rows_and_a_large_request_is_cut() -> None:

@@ -115,6 +115,29 @@ def test_a_bad_request_is_the_clients_fault_and_says_where(
     assert reason in raised.value.details()
 
 
+GOOD = request(raw=as_bytes(np.float32)).SerializeToString()
+GARBLED = {
+    "cut short": GOOD[:-1],
+    "cut within a length": GOOD[:1],
+    "a length of many bytes": GOOD + b"\x3a" + b"\xff" * 2000,
+    "a field of another kind": GOOD + b"\x38\1",
+    "no message": b"\0" * 9,
+    "text that is none": GOOD[:2] + b"\xff" + GOOD[3:],
+    "many fields": GOOD + b"\x3a\0" * 100_000,
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("sent", GARBLED.values(), ids=GARBLED)
+def test_bytes_that_are_no_request_are_the_clients_fault(server: Any, sent: bytes) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError) as raised:
+            call(sent, timeout=30)
+        assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert call(GOOD, timeout=30)
+
+
 def test_another_models_name_is_not_found(stub: Any) -> None:
     for call, sent in (
         (stub.ModelInfer, messages.ModelInferRequest(model_name="other")),
