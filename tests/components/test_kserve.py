@@ -1,4 +1,6 @@
 import inspect
+import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +8,7 @@ import pytest
 import yaml
 from kfp import compiler, dsl
 
+from kfp_pytorch.client.packages import checks, find
 from kfp_pytorch.components import kserve_deploy, kserve_predict
 from kfp_pytorch.launcher.kserve.manifest import parse_inputs
 from kfp_pytorch.launcher.steps import kserve_deploy as deploy_step
@@ -138,3 +141,30 @@ def test_the_resource_of_accelerators_is_the_one_that_is_named() -> None:
 def test_the_readme_names_every_output_that_pipelines_wire(component: Any) -> None:
     folder = Path(inspect.getfile(component.python_func)).parent
     assert "cluster_url" in (folder / "README.md").read_text()
+
+
+EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PIPELINE = """
+from types import SimpleNamespace
+
+from kfp import dsl
+from kfp_pytorch.components import kserve_deploy, kserve_predict, metric_gate
+
+
+@dsl.pipeline
+def example():
+    model = dsl.importer(artifact_uri="s3://models/digits", artifact_class=dsl.Model).output
+    trained = SimpleNamespace(outputs={"model": model})
+    deployed = kserve_deploy(model=model, service_name="digits")
+"""
+
+
+def test_every_example_of_the_readme_is_compiled_and_its_inputs_checked(tmp_path: Path) -> None:
+    readme = Path(inspect.getfile(kserve_predict.python_func)).parent / "README.md"
+    examples = EXAMPLE.findall(readme.read_text(encoding="utf-8"))
+    assert len(examples) >= 7
+    for i, example in enumerate(examples):
+        path = tmp_path / f"example{i}.py"
+        path.write_text(PIPELINE + textwrap.indent(example, "    "))
+        for package in find.find(str(path)):
+            checks.check(package)

@@ -152,8 +152,13 @@ def serve(uri: str, secret: str, **inputs):
     ).output
     token = {"TOKEN": {"secretKeyRef": {"name": secret, "key": "key"}}}
     made = kserve_deploy(model=model, service_name="mine", env=token, **inputs)
-    kserve_predict(
-        url=made.outputs["url"], model=model, requests=[{"instance": 1, "prediction": 2}]
+    asked = kserve_predict(
+        url=made.outputs["url"],
+        requests=[{"instance": 1, "prediction": 2}],
+        token_env="PREDICTOR_TOKEN",
+    )
+    kubernetes.use_secret_as_env(
+        asked, secret_name=secret, secret_key_to_env={"key": "PREDICTOR_TOKEN"}
     )
 
 

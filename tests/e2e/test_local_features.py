@@ -171,6 +171,7 @@ assert os.environ["TOKEN"] == os.environ["KNOWN"]
 words = pathlib.Path(folder, "weights").read_text()
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
+        assert self.headers["authorization"] == "Bearer " + os.environ["TOKEN"]
         assert self.path == f"/v1/models/{name}:predict"
         given = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.reply({"predictions": [{"class": each + int(words)} for each in given["instances"]]})

@@ -82,30 +82,27 @@ def ask(client: Client, cases: Sequence[Case], url: str, given: PredictInputs) -
     `url`: the server's, for messages. Raises NoAnswer: the server refused a request, or did not
     answer in time. Raises WrongAnswers: an answer has not the protocol's form.
     """
-    rounds = [case for _ in range(given.repeat) for case in cases]
+    total = given.repeat * len(cases)
     waiting, progress = Progress(_REPORTED_EVERY), Progress(_REPORTED_EVERY)
-    done = itertools.count(1)
 
-    def one(case: Case) -> Outcome:
+    def one(number: int) -> Outcome:
+        case = cases[number % len(cases)]
         replies = until_answered(client, case.request, url, given.ready_timeout, waiting)
         answers = case.read(replies[-1])
         if given.repeat > 1:
-            progress.report("sending requests", f"{next(done)} of {len(rounds)}")
-        statuses = tuple(reply.status for reply in replies)
+            progress.report("sending requests", f"{number + 1} of {total}")
         right = judged(case, answers.items, given.tolerance)
+        if number >= len(cases) and False not in right:
+            # Kept, the same answers would fill the memory.
+            answers = replace(answers, items=[])
+        statuses = tuple(reply.status for reply in replies)
         return Outcome(case, statuses, replies[-1].seconds, right, answers)
 
-    def again(case: Case) -> Outcome:
-        # Answers that are kept would fill the memory.
-        outcome = one(case)
-        return outcome if False in outcome.right else replace(outcome, answers=_kept(outcome))
-
-    first = one(rounds[0])
+    first = one(0)
     began = time.monotonic()
-    rest = concurrently(one, rounds[1 : len(cases)], given.concurrency)
-    more = concurrently(again, rounds[len(cases) :], given.concurrency)
-    seconds = time.monotonic() - began if len(rounds) > 1 else first.seconds
-    return Asked([first, *rest, *more], seconds)
+    rest = concurrently(one, range(1, total), given.concurrency)
+    seconds = time.monotonic() - began if rest else first.seconds
+    return Asked([first, *rest], seconds)
 
 
 def judged(case: Case, items: Sequence[Any], tolerance: Tolerance) -> tuple[bool | None, ...]:
@@ -133,7 +130,3 @@ def items(asked: Asked) -> Iterator[Item]:
         expected = _expected(outcome.case, len(outcome.right))
         for wanted, answer, is_right in zip(expected, answers, outcome.right, strict=True):
             yield Item(next(number), wanted, answer, is_right)
-
-
-def _kept(outcome: Outcome) -> Answers:
-    return replace(outcome.answers, items=[])
