@@ -21,19 +21,20 @@ _SHOWN_CHARACTERS = 200
 _BARS = 24
 _MILLISECONDS = 1000.0
 _LATENCY = "latency_"
+_DIGITS = 6
 
 
 def metrics(asked: Asked) -> dict[str, float]:
-    """Return the figures as metrics, in seconds: finite numbers that metric_gate takes."""
+    """Return the figures as metrics, times in seconds: finite numbers that metric_gate takes."""
     found = {f"{_LATENCY}{name}": seconds for name, seconds in summary(asked.latencies).items()}
     found |= {f"{OF_FIRST}{name}": s for name, s in summary(asked.first_tokens).items()}
     found["requests"] = float(len(asked.outcomes))
     if asked.seconds > 0:
         found["requests_per_second"] = len(asked.measured) / asked.seconds
         tokens = [each.answers.output_tokens for each in asked.measured]
-        if tokens and None not in tokens:
+        if None not in tokens:
             found["output_tokens_per_second"] = sum(filter(None, tokens)) / asked.seconds
-    return found
+    return {name: round(value, _DIGITS) for name, value in found.items()}
 
 
 def render(target: Target, asked: Asked, concurrency: int) -> str:

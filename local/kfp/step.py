@@ -46,7 +46,7 @@ DEPLOYS_ANNOTATION = f"{constants.PREFIX}/deploys"
 SCHEDULER = "kfp-pytorch-step"
 
 # A service, as only pods of its cluster reach it.
-_SERVICE_URL = re.compile(r"http://([^./:]+)\.([^./:]+)\.svc(?:\.cluster\.local)?(?::(\d+))?(/.*)")
+_SERVICE_URL = re.compile(r"http://([^./:]+)\.([^./:]+)\.svc(?:\.cluster\.local)?(?::(\d+))?(/.*)?")
 
 GRACE_SECONDS = 5.0
 # The kubelet keeps the end of a container's termination message.
@@ -363,7 +363,7 @@ def _with_reachable_url(command: list[str], services: str) -> list[str]:
     ):
         return command
     service, namespace, port, path = found.groups()
-    url = f"{services}/{namespace}/{service}/{port or 80}{path}"
+    url = f"{services}/{namespace}/{service}/{port or 80}{path or '/'}"
     return commands.with_inputs(command, values | {"url": url})
 
 

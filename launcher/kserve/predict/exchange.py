@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,13 +23,18 @@ class NoAnswer(StepError):
     """The model server does not answer requests."""
 
 
+def any_body(_body: bytes) -> bool:
+    """Take any body for a whole answer."""
+    return True
+
+
 @dataclass(frozen=True)
 class Request:
     """One request; a server's address is no part of it, so it can be sent to several."""
 
     body: bytes
     path: str = ""  # what is added to the server's URL; gRPC's method
-    end: bytes = b""  # what a whole answer ends with, where the protocol has that
+    is_whole: Callable[[bytes], bool] = any_body  # whether a body is all of an answer, and not cut
 
 
 @dataclass(frozen=True)

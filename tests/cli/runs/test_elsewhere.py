@@ -103,6 +103,7 @@ def test_a_server_that_is_away_is_unavailable(kubeconfig, api_server):
     [
         ("http://d.team.svc.cluster.local/v1/m:predict", "http://here/team/d/80/v1/m:predict"),
         ("http://d.team.svc:8080/v1/m:predict", "http://here/team/d/8080/v1/m:predict"),
+        ("http://d.team.svc", "http://here/team/d/80/"),
         ("http://d.example.com/v1/m:predict", "http://d.example.com/v1/m:predict"),
         ("http://127.0.0.1:80/v1/m:predict", "http://127.0.0.1:80/v1/m:predict"),
     ],

@@ -62,8 +62,8 @@ class HttpClient:
                 arrivals.append((len(body), time.monotonic() - began))
             is_not_ready = NOT_READY in bytes(body[:LOOKED_AT]).lower()
             is_transient = response.status in RETRIED or is_not_ready
-            if response.status == 200 and not body.rstrip().endswith(request.end):
-                error, is_transient = f"the stream ended without {request.end.decode()}", True
+            if response.status == 200 and not request.is_whole(bytes(body)):
+                error, is_transient = "the answer ended before its end", True
         except AnswerTooLarge as large:
             status, error, is_transient = type(large).__name__, str(large), False
         except urllib3.exceptions.HTTPError as failed:

@@ -18,11 +18,14 @@ from kfp_pytorch.launcher.kserve.predict.exchange import (
     Reply,
     Request,
     WrongAnswers,
+    any_body,
     shown,
 )
 from kfp_pytorch.launcher.kserve.predict.forms import CONTAINS, Prompt
 
 _END = b"[DONE]"
+# Not every server sends that; what ends a choice, or the stream by an error, all do.
+_FINISHED = re.compile(rb'"finish_reason"\s*:\s*"|"error"\s*:\s*[{"]')
 # What a reasoning model writes before its answer; each is a token that came.
 _BEFORE_CONTENT = ("reasoning_content", "reasoning", "tool_calls")
 
@@ -36,8 +39,12 @@ def build(prompt: Prompt, model_name: str) -> Request:
     return Request(
         body=json.dumps(body).encode(),
         path="/chat/completions" if prompt.is_chat else "/completions",
-        end=_END if prompt.is_stream else b"",
+        is_whole=_is_whole if prompt.is_stream else any_body,
     )
+
+
+def _is_whole(stream: bytes) -> bool:
+    return stream.rstrip().endswith(_END) or _FINISHED.search(stream) is not None
 
 
 def read(reply: Reply, prompt: Prompt) -> Answers:

@@ -164,6 +164,7 @@ def test_a_token_that_a_server_echoes_is_not_shown(
     assert "bad ****" in message
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_larger_than_any_is_refused(ask: Step, predictor: Predictor) -> None:
     predictor.huge = True
     message = ask.fails(NoAnswer)
@@ -207,6 +208,7 @@ def test_an_image_without_grpc_has_it_installed(
     assert "Installing grpcio" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_image_without_grpc_and_without_an_index_is_told_how_to_have_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -128,16 +128,25 @@ def test_a_stream_that_is_cut_is_asked_for_again(chat: Step, llm: ModelServer) -
     assert "<td>200</td><td>2</td>" in chat.report
 
 
+def test_a_stream_needs_no_mark_of_its_end_after_the_last_token(
+    chat: Step, llm: ModelServer
+) -> None:
+    llm.first = [Answer(200, [event(each) for each in chunks(["Yes"], True, True)], EVENTS)]
+    chat(requests=[{**STREAM, "expected": "Yes"}])
+    assert len(llm.bodies) == 1
+
+
 def test_a_stream_that_never_ends_well_is_told_of(chat: Step, llm: ModelServer) -> None:
     llm.first = [Answer(200, [event({"choices": []})], EVENTS)] * 2
     message = chat.fails(NoAnswer, requests=[STREAM], ready_timeout=0)
-    assert "the stream ended without [DONE]" in message
+    assert "the answer ended before its end" in message
 
 
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
         ([event({"error": {"message": "EngineDeadError", "code": 500}})], "EngineDeadError"),
+        ([event({"error": {"message": "out of memory"}})], "out of memory"),
         ([b'{"choices": []}'], "is no stream of events"),
         ([b"data: {\n\n"], "is no JSON object"),
         ([event({"choices": 5})], 'no list "choices"'),

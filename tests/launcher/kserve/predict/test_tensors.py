@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_pytorch.launcher.kserve.predict.comparing import Tolerance
@@ -36,6 +36,7 @@ VALUES = {
 }
 
 
+@settings(max_examples=60)
 @given(st.data())
 def test_every_datatype_survives_its_bytes(data: st.DataObject) -> None:
     datatype = data.draw(st.sampled_from(sorted(VALUES)))
