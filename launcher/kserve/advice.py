@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from kfp_pytorch.launcher import patterns
 from kfp_pytorch.launcher.kserve.evidence import Snapshot
+from kfp_pytorch.launcher.kserve.names import INITIALIZER
 from kfp_pytorch.launcher.kserve.rollout import Rollout, stopped
 from kfp_pytorch.launcher.kubernetes import admission, objects, pod_status
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig
 from kfp_pytorch.launcher.kubernetes.pod_status import container_statuses
 
-INITIALIZER = "storage-initializer"
 _LONGER = "If it only takes longer, raise timeout."
 _NO_NODE = (
     "Ask for less cpu, memory or gpus, or compare node_selector and tolerations with the cluster's "

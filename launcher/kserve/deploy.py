@@ -44,6 +44,7 @@ class Timing:
 
     poll_interval: float = 0.5  # between two reads
     slow_poll_interval: float = 3.0  # the same after the first minute
+    pull_interval: float = 10.0  # between two looks at what image is pulled
     confirmations: int = 3  # how many reads in a row must find the new revision serving
     confirm_interval: float = 0.25  # between those
     unavailable_after: float = 5.0

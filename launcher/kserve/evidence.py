@@ -147,11 +147,17 @@ def _log_tail(
 
 def warnings(kube: Kube, obj: Object) -> list[Object]:
     """Read the last warnings about an object, without those that only repeat its state."""
+    found = events_about(kube, obj)
+    warned = [e for e in found if e.get("type") == "Warning" and e.get("reason") != REPEATED_REASON]
+    return warned[-MOST_EVENTS:]
+
+
+def events_about(kube: Kube, obj: Object) -> list[Object]:
+    """Read the events about an object."""
     events = kube.list(EVENT, fields=f"involvedObject.name={objects.name(obj)}")
-    found = [e for e in events if e.get("type") == "Warning" and e.get("reason") != REPEATED_REASON]
     # Another object had this name before, or one of another kind has it.
     of_it = (None, dig(obj, "metadata", "uid"))
-    return [event for event in found if about(event).get("uid") in of_it][-MOST_EVENTS:]
+    return [event for event in events if about(event).get("uid") in of_it]
 
 
 def _end_words(end: pod_status.ContainerEnd) -> str:

@@ -12,6 +12,7 @@ AUTOSCALER_ANNOTATION = f"{PREFIX}/autoscalerClass"
 POD_LABEL = f"{PREFIX}/inferenceservice"
 # The container that serves, and the variable by which a custom one gets its model.
 CONTAINER = "kserve-container"
+INITIALIZER = "storage-initializer"
 STORAGE_URI_ENV = "STORAGE_URI"
 PROTOCOL_ENV = "PROTOCOL"
 # KServe 0.16 renamed its modes, and takes the old names too.

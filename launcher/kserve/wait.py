@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KNATIVE_REVISION, POD
 from kfp_pytorch.launcher.errors import StepError
-from kfp_pytorch.launcher.kserve import evidence
+from kfp_pytorch.launcher.kserve import evidence, phases
 from kfp_pytorch.launcher.kserve.advice import what_to_do
 from kfp_pytorch.launcher.kserve.deploy import DeployFailed, Timing, find, find_deployment
 from kfp_pytorch.launcher.kserve.manifest import HASH, ServiceInputs, components
@@ -47,7 +47,8 @@ class Waiter:
             RetryPolicy(unavailability_budget=2.0, first_contact=2.0, connect=2, read=2)
         )
         self._unread = self._mode_refusal = ""
-        self._next_events = 0.0
+        self._next_events = self._next_pulled = 0.0
+        self._pulled: list[str] = []
         self._startup_failures = StartupFailures()
         self._refused_since: float | None = None
         self._failed_since: float | None = None
@@ -89,7 +90,9 @@ class Waiter:
         """Reports what is waited for, or fails where waiting longer cannot help."""
         # The message of the scheduler or the kubelet.
         why = pending.reason(pods, [])
-        progress.report(f"waiting for {state.waits_for}", why)
+        phase = self._phase(pods)
+        waiting = f"waiting for {state.waits_for}"
+        progress.report(phase or waiting, why or (waiting if phase else ""))
         reason = self._permanent_failure(state, pods)
         if not reason and waited > self.inputs.timeout:
             why = pending.reason(pods, self._events(pods)) or self._lacks_knative()
@@ -97,6 +100,21 @@ class Waiter:
             reason = f"{limit} it still waits for {state.waits_for}" + (f"; {why}" if why else "")
         if reason:
             raise self._failure(reason)
+
+    def _phase(self, pods: list[Object]) -> str:
+        """How far the pods have come, with the image that is pulled; or an empty string."""
+        phase, now = phases.phase(pods), time.monotonic()
+        if phase != phases.STARTING:
+            self._pulled = []
+        elif now >= self._next_pulled:
+            self._next_pulled = now + self.timing.pull_interval
+            starting = next(pod for pod in pods if phases.phase([pod]) == phase)
+            try:
+                events = evidence.events_about(self._evidence_kube, starting)
+                self._pulled = phases.images_being_pulled(events)
+            except StepError:
+                self._pulled = []
+        return f"pulling the image {', '.join(self._pulled)}" if self._pulled else phase
 
     def _read_rollout(self) -> Rollout:
         """Reads the state; an answer that says nothing of the service is retried."""

@@ -206,10 +206,10 @@ class Step:
         self._thread.join(within)
         return self._thread.is_alive()
 
-    def goes_on(self) -> bool:
-        """Whether it still goes on after some more looks."""
+    def goes_on(self, looks: int = 4) -> bool:
+        """Whether it still goes on after some more looks; one may have been under way."""
         before = self._looks()
-        until_so(lambda: not self.going(0) or self._looks() > before + 3)
+        until_so(lambda: not self.going(0) or self._looks() >= before + looks)
         return self.going(0)
 
     def _looks(self) -> int:

@@ -144,3 +144,16 @@ def test_the_artifact_says_in_flat_texts_what_serves_and_where() -> None:
         "protocol": "v1",
         "storage_uri": "pvc://c/m",
     }
+
+
+@pytest.mark.parametrize("observed", [1, 99])
+def test_an_observed_generation_that_never_is_the_services_is_no_evidence(
+    kserve: KServe, deployed: Object, update: Callable[..., Any], observed: int
+) -> None:
+    """KServe copies it from a child object."""
+    step = update()
+    kserve.says("True", observedGeneration=observed)
+    assert step.goes_on(), "nothing of the new revision runs"
+    kserve.rolls_out()
+    step.succeeded()
+    assert kserve.service()["metadata"]["generation"] != observed
