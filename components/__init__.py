@@ -4,6 +4,7 @@ They run twice: in the author's Python, where they import kfp, and in a step, wh
 give the plain functions and import the launcher when they are called.
 """
 
+from kfp_pytorch.components.canary_check.component import canary_check
 from kfp_pytorch.components.kserve_deploy.component import kserve_deploy
 from kfp_pytorch.components.kserve_predict.component import kserve_predict
 from kfp_pytorch.components.metric_gate.component import metric_gate
@@ -12,6 +13,7 @@ from kfp_pytorch.components.register_model.component import register_model
 from kfp_pytorch.components.tensorboard.component import tensorboard
 
 __all__ = [
+    "canary_check",
     "kserve_deploy",
     "kserve_predict",
     "metric_gate",

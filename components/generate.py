@@ -211,7 +211,11 @@ def _wrapped(text: str, first: str, further: str) -> str:
 
 
 def _literal(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, str) else repr(value).replace("e+", "e")
+    return (
+        json.dumps(value)
+        if isinstance(value, str | list | dict)
+        else repr(value).replace("e+", "e")
+    )
 
 
 def readme_with_tables(interface: Interface, readme: str) -> str:

@@ -22,8 +22,10 @@ from kfp_pytorch.launcher.inputs.environment import SIZE_LIMIT
 from kfp_pytorch.launcher.jobs.kind import JobInputs
 from kfp_pytorch.launcher.jobs.registry import KINDS
 from kfp_pytorch.launcher.kserve import manifest as service_manifest
+from kfp_pytorch.launcher.kserve.canary import check_inputs
 from kfp_pytorch.launcher.kserve.predict import cases
 from kfp_pytorch.launcher.kserve.predict.clients.grpc import check_headers
+from kfp_pytorch.launcher.kserve.predict.forms import read_requests
 from kfp_pytorch.launcher.kserve.predict.inputs import parse_inputs as parse_predict_inputs
 from kfp_pytorch.launcher.kserve.predict.target import resolve
 from kfp_pytorch.launcher.registry.register_inputs import parse_register_inputs
@@ -181,6 +183,16 @@ def _kserve_predict(task: KnownTask) -> None:
         check_headers(given.headers)
 
 
+def _canary_check(task: KnownTask) -> None:
+    # Two URLs that only the run knows may both be empty.
+    urls = {"canary_url", "stable_url"}
+    left_out = urls if urls & task.unknown else set()
+    known = {name: value for name, value in task.inputs.items() if name not in left_out}
+    given = check_inputs.parse_inputs(**known)
+    if given.protocol and "protocol" not in task.unknown:
+        cases.check_forms(given.protocol, read_requests("requests", given.requests))
+
+
 def _artifact(task: KnownTask, name: str) -> SimpleNamespace:
     """Returns an input artifact, whose URI and metadata are known where it is imported.
 
@@ -235,6 +247,7 @@ def _is_share(task: KnownTask) -> bool:
 
 _CHECKERS: dict[str, Callable[[KnownTask], object]] = {
     **dict.fromkeys(KINDS, _job),
+    "canary_check": _canary_check,
     "kserve_deploy": _kserve_deploy,
     "kserve_predict": _kserve_predict,
     "metric_gate": _metric_gate,

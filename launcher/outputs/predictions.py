@@ -44,7 +44,7 @@ def render(target: Target, asked: Asked, concurrency: int) -> str:
         f"<p>{_sentence(target, asked, concurrency)}</p>",
         _latency_table(figures),
         _rates(figures),
-        _histogram(asked.latencies),
+        histogram(asked.latencies),
         _statuses(asked),
         _answers(asked),
     ]
@@ -69,7 +69,7 @@ def _latency_table(figures: Mapping[str, float]) -> str:
         if found:
             head = ["in ms", *found]
             rows.append([title, *(f"{seconds * _MILLISECONDS:.1f}" for seconds in found.values())])
-    return _table(head, [[escape(cell) for cell in row] for row in rows]) if rows else ""
+    return table(head, [[escape(cell) for cell in row] for row in rows]) if rows else ""
 
 
 def _rates(figures: Mapping[str, float]) -> str:
@@ -78,11 +78,20 @@ def _rates(figures: Mapping[str, float]) -> str:
     return f"<p>{', '.join(said)}</p>" if said else ""
 
 
-def _histogram(seconds: Sequence[float]) -> str:
-    """Draws how many requests took how long; nothing for one."""
+def histogram(
+    seconds: Sequence[float],
+    caption: str = "Requests by latency",
+    within: tuple[float, float] | None = None,
+) -> str:
+    """Draw how many requests took how long; nothing for one.
+
+    `within`: the ends of the axis in seconds, where several are compared; None for those of the
+    latencies. Returns HTML.
+    """
     if len(seconds) < 2:
         return ""
-    low, high = min(seconds) * _MILLISECONDS, max(seconds) * _MILLISECONDS
+    ends = within or (min(seconds), max(seconds))
+    low, high = (end * _MILLISECONDS for end in ends)
     bars = min(_BARS, math.ceil(math.sqrt(len(seconds))))
     width = (high - low) / bars or 1e-3
     counts = Counter(min(int((s * _MILLISECONDS - low) / width), bars - 1) for s in seconds)
@@ -90,7 +99,7 @@ def _histogram(seconds: Sequence[float]) -> str:
     scale = Scale(edges, [0.0, *map(float, counts.values())])
     drawn = "".join(_bar(scale, edges[i], edges[i + 1], counts[i]) for i in sorted(counts))
     picture = chart("How many requests took how long", f"{axes(scale, 'latency, ms')}{drawn}")
-    return f'<figure class="chart"><figcaption>Requests by latency</figcaption>{picture}</figure>'
+    return f'<figure class="chart"><figcaption>{escape(caption)}</figcaption>{picture}</figure>'
 
 
 def _bar(scale: Scale, low: float, high: float, count: int) -> str:
@@ -107,7 +116,7 @@ def _statuses(asked: Asked) -> str:
     """The statuses of all tries; those before an answer are of a server that was not there yet."""
     counts = Counter(status for each in asked.outcomes for status in each.statuses)
     rows = [[escape(status), str(count)] for status, count in counts.most_common()]
-    return _table(["status of a try", "tries"], rows)
+    return table(["status of a try", "tries"], rows)
 
 
 def _answers(asked: Asked) -> str:
@@ -120,7 +129,7 @@ def _answers(asked: Asked) -> str:
     ]
     if len(known) > len(rows):
         rows.append(["…", f"{len(known) - len(rows)} more", "", ""])
-    return _table(["", "expected", "answer", ""], rows)
+    return table(["", "expected", "answer", ""], rows)
 
 
 def _verdict(is_right: bool | None) -> str:
@@ -145,8 +154,8 @@ def rounded(value: Any) -> Any:
     return [rounded(item) for item in value] if isinstance(value, list) else value
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table. `rows`: HTML."""
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table. `head`: text. `rows`: HTML."""
     heads = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     lines = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><tr>{heads}</tr>{lines}</table>"

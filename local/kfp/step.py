@@ -47,6 +47,8 @@ SCHEDULER = "kfp-pytorch-step"
 
 # A service, as only pods of its cluster reach it.
 _SERVICE_URL = re.compile(r"http://([^./:]+)\.([^./:]+)\.svc(?:\.cluster\.local)?(?::(\d+))?(/.*)?")
+# The inputs of a step that are such URLs.
+_ASKS = {"kserve_predict": ("url",), "canary_check": ("canary_url", "stable_url")}
 
 GRACE_SECONDS = 5.0
 # The kubelet keeps the end of a container's termination message.
@@ -355,16 +357,13 @@ def _deploys(command: list[str], namespace: str) -> dict[str, str]:
 def _with_reachable_url(command: list[str], services: str) -> list[str]:
     """Has a step that asks a service of a cluster elsewhere ask it through `services`."""
     values = commands.inputs(command)
-    found = _SERVICE_URL.fullmatch(str(values.get("url", "")))
-    if (
-        not services
-        or not found
-        or commands.option(command, "--function_to_execute") != "kserve_predict"
-    ):
-        return command
-    service, namespace, port, path = found.groups()
-    url = f"{services}/{namespace}/{service}/{port or 80}{path or '/'}"
-    return commands.with_inputs(command, values | {"url": url})
+    asks = _ASKS.get(commands.option(command, "--function_to_execute"), ()) if services else ()
+    urls = {}
+    for name in asks:
+        if found := _SERVICE_URL.fullmatch(str(values.get(name, ""))):
+            service, namespace, port, path = found.groups()
+            urls[name] = f"{services}/{namespace}/{service}/{port or 80}{path or '/'}"
+    return commands.with_inputs(command, values | urls) if urls else command
 
 
 def _rfc3339(when: datetime) -> str:

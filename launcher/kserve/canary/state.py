@@ -1,0 +1,58 @@
+"""Which revisions of an InferenceService get how much of the traffic. No I/O.
+
+KServe's side: https://github.com/kserve/kserve/tree/v0.20.0/pkg/apis/serving/v1beta1
+(`inference_service_status.go`).
+"""
+
+from __future__ import annotations
+
+from kfp_pytorch.launcher.kserve.canary import spec
+from kfp_pytorch.launcher.kubernetes.objects import Object, dig, each
+
+PREDICTOR = ("status", "components", "predictor")
+PERCENT = ("spec", "predictor", "canaryTrafficPercent")
+
+
+def has_served(service: Object) -> bool:
+    """Whether a revision of the service has been ready: then it is the stable one.
+
+    KServe gives a component a URL when it is ready for the first time.
+    """
+    status = dig(service, *PREDICTOR)
+    return bool(dig(status, "latestRolledoutRevision") or dig(status, "url"))
+
+
+def is_split(service: Object) -> bool:
+    """Whether the newest Knative Revision gets less than all of the traffic, as is asked for."""
+    percent = dig(service, *PERCENT)
+    return percent is not None and int(percent) < 100
+
+
+def stable_revision(service: Object) -> str:
+    """Return the Knative Revision that serves beside the canary; empty where there is none."""
+    names = (
+        str(target.get("revisionName") or "")
+        for target in each(service, *PREDICTOR, "traffic")
+        if target.get("tag") == "prev"
+    )
+    created = dig(service, *PREDICTOR, "latestCreatedRevision")
+    return next((name for name in names if name not in ("", created)), "")
+
+
+def rollback_waits_for(service: Object) -> str:
+    """Return what is still missing until the canary of Knative mode gets no traffic."""
+    created = dig(service, *PREDICTOR, "latestCreatedRevision")
+    share = sum(
+        int(target.get("percent") or 0)
+        for target in each(service, *PREDICTOR, "traffic")
+        if target.get("revisionName") not in (None, "", created)
+    )
+    return "" if share == 100 else f"traffic to the revision before: {share} % in place of 100 %"
+
+
+def removal_waits_for(service: Object, deployment: Object | None) -> str:
+    """Return what is still missing until the canary of Standard mode is gone."""
+    names = [each_.get("name") for each_ in each(service, "status", "canaryStatuses")]
+    if deployment is not None or spec.NAME in names:
+        return "the canary to be gone"
+    return ""
