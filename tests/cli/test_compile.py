@@ -174,22 +174,6 @@ def viewing():
             "request_timeout is 0",
         ),
         ("'s3://b/m'", 'kserve_predict(model=m, url="http://a")', "url is 'http://a'"),
-        (
-            "'s3://b/m'",
-            'kserve_predict(url="http://a", protocol="v2")',
-            "model_name is not set",
-        ),
-        (
-            "'s3://b/m'",
-            'kserve_predict(url=URL, requests=[{"prompt": "a"}])',
-            "has messages or prompt, which protocol 'v1' does not have",
-        ),
-        (
-            "'s3://b/m'",
-            'kserve_predict(url=kserve_deploy(model=m, service_name="s").outputs["url"], '
-            'protocol="grpc", headers={"a!b": "c"})',
-            "no name of gRPC's metadata",
-        ),
         ("'/tmp/m'", 'kserve_deploy(model=m, service_name="s")', "KServe cannot read .* '/tmp/m'"),
         ("place", 'kserve_deploy(model=m, service_name="s")', "KServe cannot read .* 'm'"),
         (

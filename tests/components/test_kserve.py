@@ -4,6 +4,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 from kfp import compiler, dsl
@@ -168,3 +169,40 @@ def test_every_example_of_the_readme_is_compiled_and_its_inputs_checked(tmp_path
         path.write_text(PIPELINE + textwrap.indent(example, "    "))
         for package in find.find(str(path)):
             checks.check(package)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ('url="http://a", protocol="v2"', "model_name is not set"),
+        ('url=URL, requests=[{"prompt": "a"}]', "messages or prompt, which protocol 'v1' does not"),
+        ('url=URL, protocol="grpc", headers={"a!b": "c"}', "no name of gRPC's metadata"),
+        ('url=deployed.outputs["url"], protocol="v1", requests=[{"inputs": []}]', "a list of one"),
+        ('url=deployed.outputs["url"], max_latency={"p42": 1}', "unknown field 'p42'"),
+        ('url=deployed.outputs["url"], token_env="ey.JhbGci"', "token_env must be the name of"),
+    ],
+)
+def test_what_cannot_be_asked_is_found_before_anything_runs(
+    tmp_path: Path, given: str, message: str
+) -> None:
+    path = tmp_path / "asking.py"
+    url = '    URL = "http://a/v1/models/m:predict"\n'
+    path.write_text(f"{PIPELINE}{url}    kserve_predict({given})\n")
+    (package,) = find.find(str(path))
+    with pytest.raises(click.ClickException) as refused:
+        checks.check(package)
+    assert message in refused.value.message
+
+
+@pytest.mark.parametrize("requests", ['[{"inputs": [TENSOR]}]', '[{"prompt": "a"}]'])
+def test_a_url_that_only_the_run_knows_may_be_of_the_protocol_of_the_requests(
+    tmp_path: Path, requests: str
+) -> None:
+    path = tmp_path / "asking.py"
+    tensor = '{"name": "x", "datatype": "FP32", "shape": [1], "data": [0.5]}'
+    path.write_text(
+        f"{PIPELINE}    TENSOR = {tensor}\n"
+        f'    kserve_predict(url=deployed.outputs["url"], requests={requests})\n'
+    )
+    for package in find.find(str(path)):
+        checks.check(package)
