@@ -163,16 +163,6 @@ def viewing():
 @pytest.mark.parametrize(
     ("imported", "task", "message"),
     [
-        (
-            "'s3://b/m'",
-            'kserve_predict(model=m, url=URL, headers={"a b": "c"})',
-            "headers has 'a b'",
-        ),
-        (
-            "'s3://b/m'",
-            "kserve_predict(model=m, url=URL, request_timeout=0)",
-            "request_timeout is 0",
-        ),
         ("'s3://b/m'", 'kserve_predict(model=m, url="http://a")', "url is 'http://a'"),
         ("'/tmp/m'", 'kserve_deploy(model=m, service_name="s")', "KServe cannot read .* '/tmp/m'"),
         ("place", 'kserve_deploy(model=m, service_name="s")', "KServe cannot read .* 'm'"),

@@ -174,6 +174,8 @@ def test_every_example_of_the_readme_is_compiled_and_its_inputs_checked(tmp_path
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ('url=URL, headers={"a b": "c"}', "headers has 'a b'"),
+        ("url=URL, request_timeout=0", "request_timeout is 0"),
         ('url="http://a", protocol="v2"', "model_name is not set"),
         ('url=URL, requests=[{"prompt": "a"}]', "messages or prompt, which protocol 'v1' does not"),
         ('url=URL, protocol="grpc", headers={"a!b": "c"}', "no name of gRPC's metadata"),
