@@ -41,10 +41,6 @@ class RegistryError(StepError):
 class Refused(RegistryError):
     """The registry refused a request."""
 
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
-
 
 class NotFound(Refused):
     """What was asked for is not there."""
@@ -180,7 +176,7 @@ class Api:
         elif code in _ABSENT:
             kind = NotFound
         did = "refused" if status >= 300 else "did not answer in JSON to"
-        raise kind(self._message(did, call, said), status)
+        raise kind(self._message(did, call, said))
 
     def _message(self, did: str, call: str, said: str) -> str:
         for secret in self.server.secrets:

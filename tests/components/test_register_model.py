@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from harness.registries import kubeflow, mlflow
 from harness.registries.serving import serve
-from kfp import compiler
 
+from kfp_pytorch.client.packages import checks
+from kfp_pytorch.client.packages import find as packages
 from kfp_pytorch.components import register_model
 from kfp_pytorch.launcher.kserve.manifest import manifest, parse_inputs
 from kfp_pytorch.launcher.steps import register_model as step
@@ -27,16 +27,13 @@ LABELS = "modelregistry.kubeflow.org"
 
 @pytest.fixture(scope="module")
 def readme(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The specification of the pipeline in the README."""
+    """The specification of the pipeline in the README, which has been checked."""
     (source,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    folder = tmp_path_factory.mktemp("readme")
-    # KFP reads the source of a pipeline's function.
-    (folder / "pipeline.py").write_text(source)
-    names: dict[str, Any] = {}
-    exec(compile(source, folder / "pipeline.py", "exec", dont_inherit=True), names)
-    package = folder / "pipeline.yaml"
-    compiler.Compiler().compile(names["train_register_serve"], str(package))
-    return next(yaml.load_all(package.read_text(), yaml.CSafeLoader))
+    path = tmp_path_factory.mktemp("readme") / "pipeline.py"
+    path.write_text(source)
+    package = packages.find_one(f"{path}:train_register_serve")
+    checks.check(package)
+    return package.spec
 
 
 def test_the_model_is_deployed_with_the_ids_that_it_is_registered_under(
