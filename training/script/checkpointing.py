@@ -187,7 +187,7 @@ def check(step: Any, keep: int) -> int:
 
 def begin(step: int) -> None:
     """Makes room for a checkpoint: a partly written one in its place would not be complete."""
-    result.leave_at_exit()
+    result.leave_at_exit(has_own=True)
     catalog.discard(place.job_folder(), step)
 
 

@@ -38,6 +38,9 @@ _MOST_SAMPLES = 8
 _MOST_NUMBERS = 200_000
 _NO_LIMIT = 2**31
 _LONGEST_NAME = 128
+_FIRST = (
+    "The first dimension of the example input must be the batch: x[None] makes one of one input."
+)
 
 
 def export(
@@ -209,7 +212,7 @@ def _answer(model: nn.Module, batch: Tensor, by_name: str) -> Any:
     except Exception as error:
         raise ExportError(
             f"the model, in evaluation mode and on the CPU, fails for the example input of the "
-            f"shape {list(batch.shape)} ({type(error).__name__}: {error})"
+            f"shape {list(batch.shape)} ({type(error).__name__}: {error}). {_FIRST}"
         ) from error
 
 
@@ -263,8 +266,8 @@ def _traced(
         words = "\n".join(str(error).strip().splitlines()[:12])
         raise ExportError(
             f"torch.export cannot export the model for batches of any size "
-            f"({type(error).__name__}): {words}\nA model may branch on the sizes of its input and "
-            "on its values only as https://docs.pytorch.org/docs/stable/export.html says."
+            f"({type(error).__name__}): {words}\n{_FIRST} A model may branch on the sizes of its "
+            "input and on its values only as https://docs.pytorch.org/docs/stable/export.html says."
         ) from error
 
 
@@ -305,18 +308,38 @@ def _longest(dynamic: Mapping[int, Any]) -> dict[str, int]:
 
 
 def _samples(program: nn.Module, batch: Tensor, is_classifier: bool) -> list[dict[str, Any]]:
-    """The examples with the answers of the exported program. Raises ExportError."""
+    """The examples with the answers of the exported program. Raises ExportError.
+
+    None where the same input may have another answer when it is asked for again.
+    """
     import torch
 
     with torch.no_grad():
         answers, one = program(batch), program(torch.zeros_like(batch[:1]))
+        alone = torch.cat([program(batch[place_ : place_ + 1]) for place_ in range(len(batch))])
     if not (torch.isfinite(answers).all() and torch.isfinite(one).all()):
         raise ExportError(
             "the model's answer to the examples, or to an input of zeros, which the predictor "
             "begins with, is not finite"
         )
+    if not _are_alike(answers, alone):
+        place.say(
+            "an input's answer differs when the model is asked again or for the input alone: it "
+            "draws random numbers in evaluation mode, changes its own buffers, or computes over "
+            "the whole batch, while the predictor makes batches of different requests. So the "
+            "export has no samples, and kserve_predict needs `requests`"
+        )
+        return []
     known = answers.argmax(dim=1) if is_classifier else answers
     return [
         {"instance": row.tolist(), "prediction": prediction.tolist()}
         for row, prediction in zip(batch, known, strict=True)
     ]
+
+
+def _are_alike(one: Tensor, other: Tensor) -> bool:
+    """Whether they differ by no more than what the size of a batch changes in a sum."""
+    import torch
+
+    largest = float(one.abs().max())
+    return torch.allclose(one.double(), other.double(), rtol=0.01, atol=0.01 * largest)

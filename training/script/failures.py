@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from kfp_pytorch.launcher.constants import OUTPUT_ENV
 from kfp_pytorch.training.checkpoint import catalog
@@ -29,6 +32,7 @@ seen: list[type[BaseException]] = []
 
 def watch() -> None:
     """Lets an exception that nothing catches leave a message, beside what it does anyway."""
+    at_exit(ended_by)
     hook = sys.excepthook
 
     def leave_too(
@@ -39,6 +43,29 @@ def watch() -> None:
         hook(kind, error, trace)
 
     sys.excepthook = leave_too
+
+
+def at_exit(function: Callable[[], object]) -> None:
+    """Calls a function when this process ends, while threads can still be started.
+
+    Python's `atexit` comes after all threads have ended, and the clients of object stores need
+    some. What comes before has no public name; `concurrent.futures` uses it, too. A thread that is
+    still there then, and asks for this, is refused it.
+    """
+    try:
+        getattr(threading, "_register_atexit", atexit.register)(function)
+    except RuntimeError:
+        atexit.register(function)
+
+
+def ended_by() -> type[BaseException] | None:
+    """The kind of exception that ends the script, if one does; called at its end."""
+    # A hook that was set after this one, as by rich, need not have called it.
+    error = getattr(sys, "last_value", None)
+    if error is not None and not seen and not hasattr(sys, "ps1"):
+        seen.append(type(error))
+        leave(error)
+    return seen[0] if seen else None
 
 
 def leave(error: BaseException) -> None:
@@ -55,6 +82,18 @@ def leave(error: BaseException) -> None:
             output = os.environ.get(OUTPUT_ENV, "").strip()
             if output and (known := catalog.known_step(output)):
                 write_message(failure_message(failure, known))
+
+
+def result_left() -> dict[str, Any]:
+    """The result that a process of this container has left since this one's start, if one has."""
+    path = message_path()
+    try:
+        if path is None or path.stat().st_mtime < _started():
+            return {}
+        told = json.loads(path.read_bytes())
+        return dict(told) if told["status"] == "succeeded" else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def unless_one_failed(make: Callable[[], str]) -> None:

@@ -108,6 +108,16 @@ def say(words: str) -> None:
         print(f"kfp-pytorch: {words}", file=sys.stderr, flush=True)
 
 
+def check_no_loader_worker(call: str) -> None:
+    """Raises ConfigError: this is a worker of a DataLoader, of whose calls nobody would know."""
+    data = sys.modules.get("torch.utils.data")
+    if data is not None and data.get_worker_info() is not None:
+        raise ConfigError(
+            f"script.{call} was called in a worker of a DataLoader, which is a process of its own: "
+            "call it in the training loop, with what the loader returns"
+        )
+
+
 def is_sharded(value: Any) -> bool:
     """Whether it is a tensor of which each rank has a part; known without importing torch."""
     return any(kind.__name__ in _SHARDED for kind in type(value).__mro__)

@@ -14,7 +14,13 @@ from kfp_pytorch.training.entry.termination_message import printable
 from kfp_pytorch.training.errors import StorageError
 from kfp_pytorch.training.script import place
 from kfp_pytorch.training.storage.job_folder import Folder
-from kfp_pytorch.training.telemetry.curves import History, line, read_curves, write_metrics
+from kfp_pytorch.training.telemetry.curves import (
+    Curves,
+    History,
+    line,
+    read_curves,
+    write_metrics,
+)
 
 if TYPE_CHECKING:
     from kfp_pytorch.training.telemetry.mlflow_tracking import Tracker
@@ -30,9 +36,10 @@ class Reports:
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
-        self.history = History(read_curves(folder))
+        self._found = read_curves(folder)
+        self.history = History(self._found)
         self.last: dict[str, float] = {}  # the last value of each name, finite or not
-        self.step = max((points[-1][0] for points in self.history.curves.values()), default=0)
+        self.step = _last_step(self._found)
         self._begun = self._open = self._went_back = False
         self._lock = threading.Lock()
         self._board: TensorBoardWriter | None = None
@@ -48,10 +55,11 @@ class Reports:
     def add(self, values: Mapping[str, float], step: int | None) -> None:
         """Reports values after a step, or after the next one; any thread may call it."""
         with self._lock:
-            self._add(values, self.step + 1 if step is None else step)
+            self._add(values, step)
 
-    def _add(self, values: Mapping[str, float], step: int) -> None:
-        done, self.step = self.step, step
+    def _add(self, values: Mapping[str, float], step: int | None) -> None:
+        self._take_over()
+        done, self.step = self.step, self.step + 1 if step is None else step
         if not self._begun:
             self._begun, done = True, max(0, self.step - 1)
             # An earlier start got further than where this one resumed.
@@ -80,7 +88,9 @@ class Reports:
         self._written = time.monotonic()
         if self._board is not None:
             self._board.flush()
+        self._take_over()
         write_metrics(self.folder, self.summary(), self.history)
+        self._found = self.history.curves
 
     def summary(self) -> dict[str, Any]:
         """The final metrics so far, the others of them, the number of processes, the last step."""
@@ -105,6 +115,11 @@ class Reports:
                 board.end()
             board.close()
 
+    def _take_over(self) -> None:
+        """Goes on after what another process of this start has reported, such as a spawned one."""
+        if not self._begun and (found := read_curves(self.folder)) != self._found:
+            self.history, self.step, self._begun = History(found), _last_step(found), True
+
     def _warn_of_discarded(self, values: Mapping[str, float]) -> None:
         curves = {name: self.history.curves.get(name) for name in values}
         later = {name: points[-1][0] for name, points in curves.items() if points}
@@ -122,6 +137,10 @@ class Reports:
         self._open = True
         self._board = _board(self.folder, done)
         self._tracker = open_tracker(self.folder, not self.history.curves)
+
+
+def _last_step(curves: Curves) -> int:
+    return max((points[-1][0] for points in curves.values()), default=0)
 
 
 def reports() -> Reports:
@@ -171,6 +190,12 @@ def _number(name: str, value: Any) -> float:
 def _board(folder: Folder, done: int) -> TensorBoardWriter | None:
     try:
         from kfp_pytorch.training.telemetry.tensorboard_events import TensorBoardWriter
+    except ModuleNotFoundError:
+        # Python's own words would be taken for the reason of a later failure.
+        place.say(
+            "nothing is written for TensorBoard, which the image lacks: pip install tensorboard"
+        )
+        return None
     # An older protobuf than tensorboard's files need raises TypeError.
     except (ImportError, TypeError) as error:
         place.say(f"nothing is written for TensorBoard ({error}): pip install tensorboard")

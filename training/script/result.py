@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 from kfp_pytorch.training import export
 from kfp_pytorch.training.checkpoint import catalog
 from kfp_pytorch.training.entry.rank_records import EXIT_RETRYABLE, exit_now
-from kfp_pytorch.training.entry.termination_message import success_message, write_message
+from kfp_pytorch.training.entry.termination_message import success_message
 from kfp_pytorch.training.errors import TrainingError, UnavailableError
 from kfp_pytorch.training.script import failures, place
 from kfp_pytorch.training.script.reports import numbers, reports
@@ -27,6 +25,7 @@ class _Result:
     exported: dict[str, Any] = field(default_factory=dict)  # see `export.publish`
     process: int = 0  # which process leaves it at its end; 0: none yet
     is_left: bool = False  # whether it was left, and nothing came after
+    has_own: bool = False  # whether anything in it is of this process
 
 
 _result = _Result()
@@ -52,7 +51,8 @@ def report(metrics: Mapping[str, Any], step: int | None = None) -> None:
     if place.rank() == 0:
         values = numbers(metrics)
         after = None if step is None else place.whole_step(step)
-        leave_at_exit()
+        place.check_no_loader_worker("report")
+        leave_at_exit(has_own=True)
         reports().add(values, after)
 
 
@@ -70,41 +70,46 @@ def finish(metrics: Mapping[str, Any] | None = None) -> None:
         StorageError: The job's folder cannot be written to.
     """
     if place.rank() == 0:
+        _result.has_own |= bool(metrics)
         _leave(numbers(metrics or {}))
 
 
 def keep_export(exported: dict[str, Any]) -> None:
     """Makes an export a part of the result; see `export.publish`."""
     _result.exported = exported
-    leave_at_exit()
+    leave_at_exit(has_own=True)
     reports().write()
     leave_so_far()
 
 
-def leave_at_exit() -> None:
-    """Lets this process leave the result when it ends; called for all that belongs to it."""
+def leave_at_exit(*, has_own: bool = False) -> None:
+    """Lets this process leave the result when it ends; called for all that belongs to it.
+
+    Without anything of its own it leaves one only where no other process has: that of a process
+    that starts the ranks, and looked for a checkpoint before.
+    """
     _result.is_left = False
+    _result.has_own |= has_own
     if _result.process != os.getpid():
         _result.process = os.getpid()
-        # Python's `atexit` comes after all threads have ended, and the clients of object stores
-        # need some. What comes before has no public name; `concurrent.futures` uses it, too. A
-        # thread that is still there then, and reports more, is refused it.
-        try:
-            getattr(threading, "_register_atexit", atexit.register)(_at_exit)
-        except RuntimeError:
-            atexit.register(_at_exit)
+        failures.at_exit(_at_exit)
 
 
 def _leave(metrics: dict[str, float]) -> None:
     _result.is_left = True
+    left = failures.result_left()
+    if left and not _result.has_own:
+        return
     told = reports()
+    if left.get("export") and not _result.exported:
+        _result.exported = {"export": left["export"], "samples": left.get("samples", [])}
     # Those that are given here come first: there is always room for them.
     told.last = {**metrics, **told.last, **metrics}
     if _result.exported:
         export.verify(told.folder, _result.exported["export"])
     told.close(None)
     told.write()
-    write_message(_message())
+    failures.unless_one_failed(_message)
 
 
 def leave_so_far() -> None:
@@ -131,9 +136,9 @@ def _at_exit() -> None:
     if _result.is_left:
         return
     try:
-        if failures.seen:
+        if failed := failures.ended_by():
             with contextlib.suppress(TrainingError):
-                reports().close(failures.seen[0])
+                reports().close(failed)
                 reports().write()
         else:
             _leave({})

@@ -122,6 +122,36 @@ def test_a_model_that_would_not_be_served_is_refused_with_the_reason(run_torch):
     assert not (job.folder / "out" / "export" / "model.json").exists()
 
 
+UNSTEADY = """
+class Counts(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(2, 2)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls.add_(1)
+        return super().forward(x) + self.calls
+
+class Whole(torch.nn.Module):
+    def forward(self, x):
+        return x - x.mean(dim=0)
+
+class Drops(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.dropout(x)
+
+for model in (Counts(), Whole(), Drops()):
+    script.export(model, torch.arange(8.0).reshape(4, 2) + 1)
+    print("samples", open(f"{script.folder()}/export/samples.json").read())
+"""
+
+
+def test_a_model_that_answers_differently_from_one_request_to_the_next_has_no_samples(run_torch):
+    job = run_torch(UNSTEADY)
+    assert job.output.count("samples []") == 3
+    assert job.output.count("an input's answer differs") == 3
+
+
 DAMAGED = """
 import shutil
 from pathlib import Path

@@ -47,6 +47,26 @@ def test_of_the_ranks_of_a_node_the_first_that_fails_is_left(run_torch):
     assert (error["rank"], error["type"]) == (1, "ValueError")
 
 
+def test_a_rank_that_ends_well_does_not_hide_the_failure_of_another(run):
+    job = run(
+        """
+        import os, subprocess, sys
+        script.report({"loss": 1.0})
+        fails = "from kfp_pytorch.training import script; raise ValueError('bad sample')"
+        subprocess.run([sys.executable, "-c", fails], env={**os.environ, "RANK": "1"})
+        """,
+        RANK="0",
+    )
+    assert job.message()["error"]["rank"] == 1
+
+
+def test_an_exception_is_left_where_a_script_has_set_a_hook_of_its_own(run):
+    own = "import sys\nsys.excepthook = lambda *error: print('mine')\n"
+    job = run(own + FAILS, code=1)
+    assert "mine" in job.output
+    assert job.message()["error"]["message"] == "bad sample"
+
+
 def test_a_failure_of_a_start_before_gives_way_to_that_of_the_last_start(run):
     job = run(FAILS, code=1)
     job = run("raise KeyError('of the second start')", code=1)

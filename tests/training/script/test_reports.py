@@ -10,6 +10,8 @@ import pytest
 from harness.s3 import BUCKET
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from kfp_pytorch.launcher import patterns
+
 THREE_STEPS = """
 for step in (1, 2, 3):
     script.report({"loss": 1 / step, "epoch": step}, step=step)
@@ -172,6 +174,49 @@ def test_a_fork_of_a_script_leaves_no_result(run):
     assert job.message()["metrics"] == {"loss": 1.0}
 
 
+STARTS_ITS_RANKS = """
+import multiprocessing
+
+def train():
+    script.report({"loss": 0.5}, 1)
+    script.report({"loss": 0.25}, 2)
+
+if __name__ == "__main__":
+    script.latest_checkpoint()
+    rank = multiprocessing.get_context("spawn").Process(target=train)
+    rank.start()
+    rank.join()
+"""
+
+
+@pytest.mark.parametrize("own", [{}, {"accuracy": 0.9}])
+def test_a_process_that_starts_the_ranks_leaves_what_they_have_reported(run, own):
+    job = run(STARTS_ITS_RANKS + (f"    script.report({own}, 2)\n" if own else ""))
+    assert job.message()["metrics"] == {"loss": 0.25, **own}
+    assert job.metrics()["curves"]["loss"] == [[1, 0.5], [2, 0.25]]
+
+
+def test_a_report_of_a_loaders_worker_is_refused_for_nobody_would_have_it(run_torch):
+    job = run_torch(
+        """
+        from torch.utils.data import DataLoader, Dataset
+
+        class Samples(Dataset):
+            def __len__(self):
+                return 1
+
+            def __getitem__(self, index):
+                script.report({"index": index})
+
+        next(iter(DataLoader(Samples(), num_workers=1, multiprocessing_context="fork")))
+        """,
+        code=1,
+    )
+    assert (
+        "script.report was called in a worker of a DataLoader" in job.message()["error"]["message"]
+    )
+
+
 def test_a_job_in_an_object_store_leaves_its_result_without_being_asked_to(run, s3):
     uri = f"s3://{BUCKET}/script-reports"
     job = run(THREE_STEPS, board=True, KFP_PYTORCH_OUTPUT=uri, **s3.environment)
@@ -190,6 +235,8 @@ def test_an_object_store_without_its_client_says_what_to_install(run):
 def test_without_tensorboard_one_word_says_what_to_install(run):
     job = run(THREE_STEPS, board=False)
     assert job.output.count("pip install tensorboard") == 1
+    # Else it would be the reason of a failure that leaves no other.
+    assert patterns.advice("program", job.output) == ""
     assert job.message()["metrics"]["loss"] == 0.333333
 
 
