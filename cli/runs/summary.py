@@ -15,6 +15,7 @@ from typing import Any
 from kfp_pytorch.cli.runs import labels
 from kfp_pytorch.cli.runs.events import Followed, StepResult
 from kfp_pytorch.cli.runs.jobs import Job, job_of
+from kfp_pytorch.client import diagnosis
 from kfp_pytorch.client.packages.find import Package
 from kfp_pytorch.launcher.jobs.registry import KINDS
 
@@ -26,12 +27,7 @@ _LATEST = "latest"
 # The first table of a job's report has no heads; this is one of its rows.
 _REPORT_ROW = re.compile(r"^\| ([^|]+) \| ((?:[^|\\]|\\.)*) \|$")
 _REPORT_HEAD = "|  |  |"
-_LAUNCHER_FAILED = re.compile(r"^\w+ failed\.\n(.)", re.MULTILINE)
-_TRACEBACK = re.compile(r"^(Traceback \(most recent call last\):)", re.MULTILINE)
-# All but the exception, whose words begin at the left.
-_TRACEBACK_HEAD = re.compile(r"\A.*\n  File [^\n]*\n(?:  [ [][^\n]*\n)*(?=\S)", re.DOTALL)
 _STEP_FAILED = re.compile(r"Step \S+ failed\.")
-_FRAME = re.compile(r'  File "([^"]+)", line \d+')
 
 
 @dataclass(frozen=True)
@@ -114,7 +110,7 @@ def error_of(followed: Followed) -> str:
     if step is None:
         return followed.error or "The run ended without a message; its log is in the run's folder."
     silent = f"It said nothing, and ended with exit code {step.exit_code}."
-    text = _own_words(step.stderr).strip() or step.message.strip() or silent
+    text = diagnosis.own_words(step.stderr).strip() or step.message.strip() or silent
     return f"Step {step.name} failed.\n{text}"
 
 
@@ -125,33 +121,7 @@ def headline(error: str) -> str:
     step said it.
     """
     step, _, words = error.partition("\n")
-    if not _STEP_FAILED.fullmatch(step):
-        return error
-    return _TRACEBACK_HEAD.sub("", words) if _TRACEBACK.match(words) else words.split("\n\n")[0]
-
-
-def _own_words(stderr: str) -> str:
-    """Returns a launcher's message, or the last traceback, from the end of a step's stderr."""
-    for heading in (_LAUNCHER_FAILED, _TRACEBACK):
-        found = list(heading.finditer(stderr))
-        if found:
-            return _without_kfp(stderr[found[-1].start(1) :])
-    return stderr
-
-
-def _without_kfp(stderr: str) -> str:
-    """Drops the frames of KFP's executor from a traceback: they are the same for every step."""
-    kept = []
-    inside = False
-    for line in stderr.removesuffix("\n").split("\n"):
-        frame = _FRAME.match(line)
-        if frame:
-            inside = "<frozen runpy>" in frame[1] or "/kfp/dsl/" in frame[1]
-        elif not line.startswith("    "):
-            inside = False
-        if not inside:
-            kept.append(line)
-    return "\n".join(kept)
+    return diagnosis.headline(words) if _STEP_FAILED.fullmatch(step) else error
 
 
 def _tasks(steps: list[StepResult]) -> list[StepResult]:

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -41,18 +41,43 @@ def typed(package: Package, given: Sequence[str]) -> dict[str, Any]:
 
     Raises click.ClickException: a name is unknown or a value has the wrong type.
     """
-    known = parameters(package)
     result: dict[str, Any] = {}
     for text in given:
         name, separator, value = text.partition("=")
         if not separator:
             raise click.ClickException(f"-p {text!r}: write it as name=value.")
+        result |= values(package, {name: value})
+    return result
+
+
+def values(package: Package, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Checks arguments, and gives them the type that the pipeline takes.
+
+    A text that is given for something else is read as `typed` reads it.
+    Raises click.ClickException: a name is unknown or a value has the wrong type.
+    """
+    known = parameters(package)
+    result: dict[str, Any] = {}
+    for name, value in given.items():
         if name not in known:
             raise click.ClickException(
                 f"{package.pipeline_name} has no parameter {name!r}.\n{describe(package)}"
             )
-        result[name] = _typed(name, value, known[name]["parameterType"])
+        kind = known[name]["parameterType"]
+        if kind == "STRING" and not isinstance(value, str):
+            raise click.ClickException(
+                f"Parameter {name} is a string, and {value!r} is none: put it in quotes."
+            )
+        text = value if isinstance(value, str) else _as_json(name, value)
+        result[name] = _typed(name, text, kind)
     return result
+
+
+def _as_json(name: str, value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise click.ClickException(f"Parameter {name} cannot be sent as JSON: {error}.") from None
 
 
 def require(package: Package, arguments: dict[str, Any]) -> None:
