@@ -24,6 +24,8 @@ import click  # noqa: E402
 
 from kfp_pytorch import __version__  # noqa: E402
 from kfp_pytorch.cli.compile import compile_command  # noqa: E402
+from kfp_pytorch.cli.kfp import runs as runs_on_kfp  # noqa: E402
+from kfp_pytorch.cli.kfp import schedule, upload  # noqa: E402
 from kfp_pytorch.cli.launcher import launcher  # noqa: E402
 from kfp_pytorch.cli.local import local  # noqa: E402
 from kfp_pytorch.cli.logs import logs  # noqa: E402
@@ -54,7 +56,7 @@ class _Command(click.Group):
 @click.group(cls=_Command, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kfp-pytorch")
 def main() -> None:
-    """Compile pipelines for Kubeflow, and run them on this machine."""
+    """Compile pipelines for Kubeflow, and run them there or on this machine."""
 
 
 main.add_command(compile_command)
@@ -63,3 +65,6 @@ main.add_command(local)
 main.add_command(logs)
 main.add_command(params)
 main.add_command(run)
+main.add_command(runs_on_kfp)
+main.add_command(schedule)
+main.add_command(upload)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,9 +31,22 @@ if TYPE_CHECKING:
     "it, or a Python package that pip installs. Default: configmap; a compiled YAML keeps what it "
     "has.",
 )
+@click.option(
+    "--kfp-version",
+    default="",
+    metavar="VERSION",
+    help="Refuse what a KFP of this version, such as 2.15, does not know.",
+)
 @click.option("--verbose", is_flag=True, help="Print how large the run's Workflow becomes.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as one JSON object.")
 def compile_command(
-    pipelines: tuple[str, ...], everything: bool, output: Path, launcher: str, verbose: bool
+    pipelines: tuple[str, ...],
+    everything: bool,
+    output: Path,
+    launcher: str,
+    kfp_version: str,
+    verbose: bool,
+    as_json: bool,
 ) -> None:
     """Compile pipelines to YAML for a Kubeflow cluster.
 
@@ -40,7 +54,9 @@ def compile_command(
     again, as with another --launcher. Constants that cannot work, such as
     num_nodes=0, are found here.
     """
-    from kfp_pytorch.client.packages import checks, find, parameters, workflow
+    from kfp_pytorch.client.packages import backends, checks, find, parameters, workflow
+
+    version = backends.read_version(kfp_version) if kfp_version else None
 
     names = [*pipelines, *(find.shipped() if everything else [])]
     if not names:
@@ -54,14 +70,22 @@ def compile_command(
         # Its size first: the inputs are checked for every iteration of a loop.
         workflow.check(package, verbose=verbose)
         checks.check(package)
+        if version:
+            backends.check(package, version)
         for name in parameters.passed_as_none(package):
             click.echo(
                 f"Warning: {package.pipeline_name}: the default of parameter {name} is None, "
                 f"{parameters.NO_NONE}",
                 err=True,
             )
+    written = []
     for package, target in zip(found, targets, strict=True):
-        _write(package, target)
+        size = _write(package, target)
+        written.append({"pipeline": package.pipeline_name, "path": str(target), "bytes": size})
+        if not as_json:
+            click.echo(f"{target} ({size:,} bytes)")
+    if as_json:
+        click.echo(json.dumps({"packages": written}))
 
 
 def _targets(found: list[Package], output: Path) -> list[Path]:
@@ -94,11 +118,12 @@ def _with_launcher(package: Package, launcher: str) -> Package:
         raise click.UsageError(f"--launcher: {error}") from None
 
 
-def _write(package: Package, target: Path) -> None:
+def _write(package: Package, target: Path) -> int:
+    """Writes a package; returns its size in bytes. Raises click.ClickException."""
     content = package.text().encode()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
     except OSError as error:
         raise click.ClickException(f"Cannot write {target}: {error.strerror or error}") from None
-    click.echo(f"{target} ({len(content):,} bytes)")
+    return len(content)

@@ -1,4 +1,4 @@
-"""`kfp-pytorch run`: a pipeline's steps on this machine."""
+"""`kfp-pytorch run`: a pipeline, on this machine or on KFP."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kfp_pytorch.cli.kfp.options import endpoint_of, endpoint_options, is_named
+from kfp_pytorch.cli.kfp.parameters import arguments_of
 from kfp_pytorch.cli.local import root_option, root_or_default
 from kfp_pytorch.cli.runs.signals import Interrupted, interruptible
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from kfp_pytorch.client.packages.known_tasks import KnownTask
 
 _PATHS = ("secrets", "runtimes")
+_ON_KFP = ("wait", "name", "experiment", "pipeline_root", "service_account")
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Request:
     locally: bool
     kubeconfig: Path | None
     given: tuple[str, ...]
+    parameters_file: Path | None
     keep: bool
     as_json: bool
     resume: bool
@@ -49,7 +53,7 @@ class Request:
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
 
-@click.command("run", short_help="Run a pipeline's steps on this machine.")
+@click.command("run", short_help="Run a pipeline, on this machine or on KFP.")
 @click.argument("pipeline")
 @click.option(
     "--local", "locally", is_flag=True, help="The steps and their jobs run on this machine."
@@ -67,6 +71,17 @@ class Request:
     metavar="NAME=VALUE",
     help="A parameter; may be repeated. `kfp-pytorch params PIPELINE` lists them.",
 )
+@click.option(
+    "--parameters",
+    "parameters_file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A file with parameters, YAML or JSON; -p comes before it.",
+)
+@click.option("--wait", is_flag=True, help="Follow a run on KFP to its end.")
+@click.option("--name", default="", help="Of a run on KFP; default: the pipeline's and the time.")
+@click.option("--experiment", default="", help="On KFP; made if there is none.")
+@click.option("--pipeline-root", default="", metavar="URI", help="Where KFP keeps artifacts.")
+@click.option("--service-account", default="", help="Of the steps' pods on KFP.")
 @click.option("--keep", is_flag=True, help="Leave the local cluster and the endpoint up.")
 @click.option("--json", "as_json", is_flag=True, help="End with the summary as one JSON object.")
 @click.option(
@@ -98,33 +113,65 @@ class Request:
     type=click.Path(path_type=Path, exists=True),
     help="ServingRuntimes for a --local run, as YAML of Kubernetes; may be repeated.",
 )
+@endpoint_options
 @root_option
 def run(root: Path | None, **options: Any) -> None:
     """Run PIPELINE: a name that comes with kfp-pytorch, a compiled YAML, or FILE.py:FUNCTION.
 
+    With --host, or what stands in for it, the run is on KFP; all that is wrong with its parameters
+    is found before.
+
     With --json, everything but the summary goes to stderr, and the summary is the last line of
     stdout.
     """
+    endpoint, on_kfp = endpoint_of(options), {name: options.pop(name) for name in _ON_KFP}
     options |= {name: [str(path.absolute()) for path in options[name]] for name in _PATHS}
     options["claims"] = [_absolute(text) for text in options["claims"]]
     request = Request(root_or_default(root), **options)
-    with _ended_as_json(request), interruptible():
-        if request.locally == bool(request.kubeconfig):
-            raise click.UsageError(
-                "Say where: --local for this machine, or --kubeconfig FILE. To run the whole "
-                "pipeline on a Kubeflow cluster, compile it and upload the YAML."
-            )
-        of_local = {
-            "--cpu": request.cpu,
-            "--secrets": request.secrets,
-            "--claim": request.claims,
-            "--runtimes": request.runtimes,
-        }
-        for option in [name for name, given in of_local.items() if given and not request.locally]:
-            raise click.UsageError(f"{option} is for --local; a cluster has its own.")
-        result = _execute(request)
+    with _ended_as_json(request):
+        here = request.locally or bool(request.kubeconfig)
+        _check_place(request, endpoint, on_kfp, here=here)
+        if not here:
+            _on_kfp(request, endpoint, on_kfp)
+            return
+        with interruptible():
+            result = _execute(request)
     if result["status"] != "succeeded":
         raise SystemExit(1)
+
+
+def _check_place(
+    request: Request, endpoint: dict[str, str], on_kfp: dict[str, Any], *, here: bool
+) -> None:
+    """Checks that it is said where to run, and nothing of another place."""
+    if (request.locally and request.kubeconfig) or not (here or is_named(endpoint)):
+        raise click.UsageError(
+            "Say where: --local for this machine, --host URL for KFP, or --kubeconfig FILE to run "
+            "the steps here and their jobs on a cluster."
+        )
+    of_local = {
+        "--cpu": request.cpu,
+        "--secrets": request.secrets,
+        "--claim": request.claims,
+        "--runtimes": request.runtimes,
+    }
+    for option in [name for name, given in of_local.items() if given and not request.locally]:
+        raise click.UsageError(f"{option} is for --local; a cluster has its own.")
+    elsewhere = {"--keep": request.keep, "--resume": request.resume}
+    for option in [name for name, given in elsewhere.items() if given and not here]:
+        raise click.UsageError(f"{option} is for a run here, with --local or --kubeconfig.")
+    for name in [name for name, given in {**on_kfp, "host": endpoint["host"]}.items() if given]:
+        if here:
+            raise click.UsageError(f"--{name.replace('_', '-')} is for a run on KFP.")
+
+
+def _on_kfp(request: Request, endpoint: dict[str, str], on_kfp: dict[str, Any]) -> None:
+    from kfp_pytorch.cli.kfp import run as kfp_run
+
+    wait = on_kfp.pop("wait")
+    arguments = arguments_of(request.given, request.parameters_file)
+    wanted = kfp_run.Wanted(request.pipeline, arguments, **on_kfp)
+    kfp_run.run(endpoint, wanted, wait=wait, as_json=request.as_json)
 
 
 def _absolute(claim: str) -> str:
@@ -214,7 +261,8 @@ def _execute(request: Request) -> dict[str, Any]:
 
     began = time.monotonic()
     package = find.find_one(request.pipeline)
-    arguments = parameters.typed(package, request.given)
+    given_arguments = arguments_of(request.given, request.parameters_file)
+    arguments = parameters.values(package, given_arguments)
     if request.resume:
         wanted = run_folder.run_to_resume(request.root / "runs", package.pipeline_name, arguments)
         click.echo(f"Resuming the run {wanted.name}.", err=True)

@@ -12,7 +12,7 @@ from kfp_pytorch.client import cron as crons
 from kfp_pytorch.client import pipelines, runs, schedules, starts
 from kfp_pytorch.client.connection import Connection, Endpoint
 from kfp_pytorch.client.errors import ClientError
-from kfp_pytorch.client.packages import checks, parameters
+from kfp_pytorch.client.packages import backends, checks, parameters
 from kfp_pytorch.client.packages.find import Package
 from kfp_pytorch.client.pipelines import Version
 from kfp_pytorch.client.runs import POLL_S, Run
@@ -55,8 +55,7 @@ class Client:
         Raises:
             ClientError: the pipeline cannot work, or the version's name has another content.
         """
-        package = pipelines.package_of(pipeline)
-        _checked(lambda: checks.check(package))
+        package, _ = self._prepared(pipeline, None)
         return pipelines.upload(
             self.connection, package, name=name, version=version, description=description
         )
@@ -87,7 +86,7 @@ class Client:
         Raises:
             ClientError: an argument does not fit, or KFP refuses the run.
         """
-        package, given = self._prepared(pipeline, arguments)
+        package, given = self._prepared(pipeline, arguments or {})
         return starts.start(
             self.connection,
             package,
@@ -155,38 +154,53 @@ class Client:
         key = schedules.get(self.connection, schedule).schedule_id if schedule else ""
         return runs.newest(self.connection, most=most, experiment=experiment, schedule=key)
 
-    def terminate(self, run: str) -> None:
+    def terminate(self, run: str) -> str:
         """End a run that goes on.
 
         Args:
             run: As `get` takes it.
 
+        Returns:
+            The run's id.
+
         Raises:
             ConflictError: it has ended.
         """
-        runs.terminate(self.connection, runs.find(self.connection, run))
+        found = runs.find(self.connection, run)
+        runs.terminate(self.connection, found)
+        return found
 
-    def retry(self, run: str) -> None:
+    def retry(self, run: str) -> str:
         """Run again what failed of a run; steps that succeeded are kept.
 
         Args:
             run: As `get` takes it.
 
+        Returns:
+            The run's id.
+
         Raises:
             ConflictError: it has not failed.
         """
-        runs.retry(self.connection, runs.find(self.connection, run))
+        found = runs.find(self.connection, run)
+        runs.retry(self.connection, found)
+        return found
 
-    def delete(self, run: str) -> None:
+    def delete(self, run: str) -> str:
         """Delete a run, and what of it goes on.
 
         Args:
             run: As `get` takes it.
 
+        Returns:
+            The run's id.
+
         Raises:
             NotFoundError: there is no such run.
         """
-        runs.delete(self.connection, runs.find(self.connection, run))
+        found = runs.find(self.connection, run)
+        runs.delete(self.connection, found)
+        return found
 
     def schedule(
         self,
@@ -231,7 +245,7 @@ class Client:
         Raises:
             ClientError: an argument or the time does not fit.
         """
-        package, given = self._prepared(pipeline, arguments)
+        package, given = self._prepared(pipeline, arguments or {})
         trigger = Trigger(crons.read(cron) if cron else None, every_s, start, end)
         return schedules.apply(
             self.connection,
@@ -278,22 +292,15 @@ class Client:
     def _prepared(
         self, pipeline: Any, arguments: Mapping[str, Any] | None
     ) -> tuple[Package, dict[str, Any]]:
-        """A pipeline's package and its arguments, both checked."""
+        """A pipeline's package and its arguments, both checked; with None those of no run."""
         package = pipelines.package_of(pipeline)
         given: dict[str, Any] = {}
-
-        def check() -> None:
-            given.update(parameters.values(package, arguments or {}))
-            parameters.require(package, given)
+        try:
+            if arguments is not None:
+                given = parameters.values(package, arguments)
+                parameters.require(package, given)
             checks.check(package, given)
-
-        _checked(check)
+            backends.check(package, self.connection.version_info)
+        except click.ClickException as error:
+            raise ClientError(error.message) from None
         return package, given
-
-
-def _checked(check: Callable[[], None]) -> None:
-    """Checks a package; what it raises is this package's own. Raises ClientError."""
-    try:
-        check()
-    except click.ClickException as error:
-        raise ClientError(error.message) from None

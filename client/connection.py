@@ -119,10 +119,10 @@ class Connection:
         return str(self.health().get("tag_name") or "")
 
     @property
-    def version_info(self) -> tuple[int, ...]:
+    def version_info(self) -> tuple[int, int]:
         """The version as numbers; that of the newest where KFP does not say."""
         numbers = re.match(r"v?(\d+)\.(\d+)", self.version)
-        return (int(numbers[1]), int(numbers[2])) if numbers else (99,)
+        return (int(numbers[1]), int(numbers[2])) if numbers else (99, 0)
 
     @property
     def multi_user(self) -> bool:

@@ -92,8 +92,15 @@ def _failure(summary: dict[str, Any], width: int) -> list[str]:
 
 
 def _steps(summary: dict[str, Any]) -> list[str]:
-    """The other steps; those of a loop together, where they are many."""
-    steps = [step for step in summary["steps"] if step["label"] != summary["failed"]]
+    """The other steps."""
+    return rows([step for step in summary["steps"] if step["label"] != summary["failed"]])
+
+
+def rows(steps: Sequence[dict[str, Any]]) -> list[str]:
+    """Writes steps, one a line; those of a loop together, where they are many.
+
+    Of each step: `name`, `label`, `status`, `seconds`, `attempts`, and `called`, its other names.
+    """
     width = max((len(step["label"]) for step in steps), default=0)
     lines = [_row(step, width) for step in steps]
     if len(lines) <= _STEPS:

@@ -17,7 +17,7 @@ from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
 _MAPPING = "a mapping"
 # KFP keeps it as a message without fields of its own, though it has them.
-_DEPLOYMENT = "ml_pipelines.PipelineSpec.deployment_spec"
+DEPLOYMENT = "ml_pipelines.PipelineSpec.deployment_spec"
 _PLATFORM = "the platform's part"
 # Characters of a wrong value that a message shows.
 _SHOWN = 60
@@ -109,7 +109,7 @@ def _field_misfits(value: Any, field: Any, where: str) -> Iterator[str]:
 
 def _item_misfits(value: Any, field: Any, where: str) -> Iterator[str]:
     message = field.message_type
-    if field.full_name == _DEPLOYMENT:
+    if field.full_name == DEPLOYMENT:
         message = messages.PipelineDeploymentConfig.DESCRIPTOR
     if message:
         yield from _misfits(value, message, where)
