@@ -15,7 +15,7 @@ from kfp_pytorch.client.errors import ClientError
 from kfp_pytorch.client.packages import backends, checks, parameters
 from kfp_pytorch.client.packages.find import Package
 from kfp_pytorch.client.pipelines import Version
-from kfp_pytorch.client.runs import POLL_S, Run
+from kfp_pytorch.client.runs import Run
 from kfp_pytorch.client.schedules import Schedule, Trigger
 
 
@@ -102,14 +102,12 @@ class Client:
         run: Run | str,
         *,
         tell: Callable[[Run], None] | None = None,
-        every_s: float = POLL_S,
     ) -> Run:
         """Follow a run to its end.
 
         Args:
             run: The run, or its id.
             tell: Is called with the run whenever it has changed.
-            every_s: Seconds between two looks.
 
         Returns:
             The run as it ended; if it failed, with the reason.
@@ -119,7 +117,7 @@ class Client:
         """
         run_id = run.run_id if isinstance(run, Run) else run
         seen: Run | None = None
-        for seen in runs.follow(self.connection, run_id, every_s=every_s):
+        for seen in runs.follow(self.connection, run_id):
             if tell is not None:
                 tell(seen)
         if seen is None:

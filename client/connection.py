@@ -162,12 +162,12 @@ class Connection:
         method: Callable[..., T],
         *given: Any,
         effect: Effect = Effect.READS,
-        patience_s: float = PATIENCE_S,
+        patience_s: float | None = None,
         **named: Any,
     ) -> T:
         """Calls a method of the generated API; asks again while the server fails.
 
-        `patience_s`: for how many seconds.
+        `patience_s`: for how many seconds; a minute by default.
         Raises ClientError; UnknownOutcomeError: the connection to a call that creates broke.
         """
 
@@ -176,7 +176,7 @@ class Connection:
             self._check_json()
             return answer
 
-        return self._patiently(once, effect, patience_s)
+        return self._patiently(once, effect, PATIENCE_S if patience_s is None else patience_s)
 
     def text(self, path: str, **query: str) -> str:
         """What the endpoint has at a path, as text. Raises ClientError, NotFoundError."""

@@ -25,7 +25,8 @@ _NOT_THE_PROGRAM = re.compile(
     r"Error: exit status \d+$"
 )
 _EXECUTOR, _DRIVER = "system-container-impl", "system-container-driver"
-_LINES = 20
+# Lines of a log: in which a message is looked for, and of one without such the last.
+_SEARCHED, _LINES, _SHORT = 2_000, 20, 5
 
 
 @dataclass(frozen=True)
@@ -69,21 +70,28 @@ def diagnose(
             f"Read it in the UI, or with `kubectl logs -l pipeline/runid={run_id} -c main`.",
         )
     lines = settled(log).splitlines()
-    program = [line for line in lines if not _NOT_THE_PROGRAM.match(line)]
-    words = own_words("\n".join(program).strip())
-    if not words:
-        # The program never ran, or said nothing: what KFP's own said.
-        words = "\n".join(lines[-_LINES:])
+    # A program that never ran said nothing, and KFP's own say why.
+    program = [line for line in lines if not _NOT_THE_PROGRAM.match(line)] or lines
+    text = "\n".join(program[-_SEARCHED:]).strip()
+    words = _message(text)
+    if words is None:
+        last = [line for line in program if line.strip()][-_LINES:]
+        return Diagnosis(step.label, "\n".join(last[-_SHORT:]), "\n".join(last))
     return Diagnosis(step.label, headline(words), words)
 
 
 def own_words(stderr: str) -> str:
     """Returns a launcher's message, or the last traceback, from the end of a step's stderr."""
+    found = _message(stderr)
+    return stderr if found is None else found
+
+
+def _message(stderr: str) -> str | None:
     for heading in (_LAUNCHER_FAILED, _TRACEBACK):
         found = list(heading.finditer(stderr))
         if found:
             return _without_kfp(stderr[found[-1].start(1) :])
-    return stderr
+    return None
 
 
 def headline(words: str) -> str:

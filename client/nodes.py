@@ -6,9 +6,10 @@ nodes that follow it. Argo makes a node's id of its whole name, so the names can
 
 from __future__ import annotations
 
+import graphlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -79,8 +80,8 @@ class Step:
     seconds: float = 0.0
     cached: bool = False
     attempts: int = 0
-    pods: tuple[str, ...] = ()
-    driver_pods: tuple[str, ...] = ()
+    pods: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    driver_pods: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
 
 @dataclass
@@ -109,10 +110,10 @@ class Names:
                     unseen.append(name + ending)
 
 
-def steps(nodes: Sequence[Node], names: Names, tasks: Set[str], now: datetime) -> list[Step]:
+def steps(nodes: Sequence[Node], names: Names, tasks: Sequence[str], now: datetime) -> list[Step]:
     """Returns the steps that have begun or that will not run, in the order in which they began.
 
-    `tasks`: the names of the pipeline's tasks that run a container.
+    `tasks`: the names of the pipeline's tasks that run a container, in their order.
     """
     names.learn(nodes)
     found = []
@@ -120,8 +121,10 @@ def steps(nodes: Sequence[Node], names: Names, tasks: Set[str], now: datetime) -
         node, driver = _node(nodes, names, whole), _node(nodes, names, whole + _DRIVER)
         began = node or driver
         if began is not None:
-            found.append((began.started or now, path, _step(path, node, driver, names, whole, now)))
-    found.sort(key=lambda each: each[0])
+            found.append(
+                (began.started or now, path, _step(nodes, path, node, driver, names, whole, now))
+            )
+    found.sort(key=lambda each: (each[0], tasks.index(each[1][-1])))
     labels = _labels([path for _, path, _ in found])
     return [
         Step(**{**vars(step), "label": label})
@@ -132,13 +135,16 @@ def steps(nodes: Sequence[Node], names: Names, tasks: Set[str], now: datetime) -
 def container_tasks(spec: Mapping[str, Any]) -> dict[str, list[str]]:
     """The tasks of a pipeline that run a container, by name, each with its executors' labels.
 
-    A name may stand for several tasks: each pipeline, loop and condition has its own names.
+    A name may stand for several tasks: each pipeline, loop and condition has its own names. Those
+    that need others come after them.
     """
     components = spec.get("components", {})
     found: dict[str, list[str]] = {}
     for group in (spec["root"], *components.values()):
-        for name, task in group.get("dag", {}).get("tasks", {}).items():
-            label = components[task["componentRef"]["name"]].get("executorLabel", "")
+        tasks = group.get("dag", {}).get("tasks", {})
+        needs = {name: task.get("dependentTasks", []) for name, task in tasks.items()}
+        for name in graphlib.TopologicalSorter(needs).static_order():
+            label = components[tasks[name]["componentRef"]["name"]].get("executorLabel", "")
             if label:
                 found.setdefault(name, []).append(label)
     return found
@@ -172,7 +178,7 @@ def _endings(name: str, displays: set[str]) -> Iterator[str]:
             yield f".{display}"
 
 
-def _of_steps(names: Names, tasks: Set[str]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _of_steps(names: Names, tasks: Sequence[str]) -> Iterator[tuple[tuple[str, ...], str]]:
     """The paths and whole names of the nodes that are steps, or their drivers."""
     seen = set()
     for name in names.by_id.values():
@@ -211,6 +217,7 @@ def _node(nodes: Sequence[Node], names: Names, whole: str) -> Node | None:
 
 
 def _step(
+    nodes: Sequence[Node],
     path: tuple[str, ...],
     node: Node | None,
     driver: Node | None,
@@ -219,6 +226,10 @@ def _step(
     now: datetime,
 ) -> Step:
     pods = _pods(names, re.compile(rf"{re.escape(whole)}(?:\(\d+\))?\.{_EXECUTOR}"))
+    if f"{whole}.{_EXECUTOR}" in names.by_id.values():
+        # Nothing is retried, and one that was not needed has a node, too.
+        executor = _node(nodes, names, f"{whole}.{_EXECUTOR}")
+        pods = () if executor and executor.state == SKIPPED else pods
     drivers = _pods(names, re.compile(re.escape(whole + _DRIVER)))
     status = node.state if node else (FAILED if driver and driver.state == FAILED else PENDING)
     begun = node or driver
@@ -241,8 +252,13 @@ def _pods(names: Names, pattern: re.Pattern[str]) -> tuple[str, ...]:
     """The ends of the ids of the pods that are attempts of a node, or that node itself."""
     found = {name: key for key, name in names.by_id.items() if pattern.match(name)}
     attempts = [name for name in found if _is_attempt(pattern, name)]
-    chosen = attempts or [name for name in found if pattern.fullmatch(name)]
-    ordered = sorted(chosen, key=_attempts_in)
+    # Where a node is retried, so is its parent.
+    alone = [
+        name
+        for name in found
+        if pattern.fullmatch(name) and not _ATTEMPT.search(name.rpartition(".")[0])
+    ]
+    ordered = sorted(attempts or alone, key=_attempts_in)
     return tuple(found[name].rpartition("-")[2] for name in ordered)
 
 

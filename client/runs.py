@@ -11,7 +11,7 @@ from typing import Any
 import kfp_server_api
 
 from kfp_pytorch.client import diagnosis, experiments, nodes, pages
-from kfp_pytorch.client.connection import PATIENCE_S, Connection, Effect
+from kfp_pytorch.client.connection import Connection, Effect
 from kfp_pytorch.client.errors import (
     ClientError,
     ConflictError,
@@ -150,7 +150,7 @@ def newest(
     return [run_of(connection, found) for found in listed(connection, most=most, **query)]
 
 
-def follow(connection: Connection, run_id: str, *, every_s: float = POLL_S) -> Iterator[Run]:
+def follow(connection: Connection, run_id: str) -> Iterator[Run]:
     """Looks at a run until it has ended; the last look says why it failed.
 
     Yields it whenever KFP tells something new of it. Raises ClientError.
@@ -166,7 +166,7 @@ def follow(connection: Connection, run_id: str, *, every_s: float = POLL_S) -> I
         if _told(run) != before:
             before = _told(run)
             yield run
-        time.sleep(every_s)
+        time.sleep(POLL_S)
 
 
 def terminate(connection: Connection, run_id: str) -> None:
@@ -223,7 +223,7 @@ def going_on(run: Run) -> str:
     )
 
 
-def _get(connection: Connection, run_id: str, patience_s: float = PATIENCE_S) -> Any:
+def _get(connection: Connection, run_id: str, patience_s: float | None = None) -> Any:
     read = connection.client.runs.run_service_get_run
     return connection.call(read, run_id=run_id, patience_s=patience_s)
 
@@ -264,7 +264,7 @@ def run_of(connection: Connection, found: Any, seen: _Seen | None = None) -> Run
         status = "terminated"
     listed = _nodes(found)
     now = datetime.now(UTC)
-    tasks = nodes.container_tasks(seen.spec).keys() if seen and seen.spec else frozenset()
+    tasks = list(nodes.container_tasks(seen.spec)) if seen and seen.spec else []
     steps = nodes.steps(listed, seen.names, tasks, now) if seen else []
     failed = [step.label for step in steps if step.status == nodes.FAILED]
     return Run(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator, Mapping, Set
+from datetime import UTC, datetime
 from typing import Any
 
 from kfp_pytorch.client import experiments, pages, pipelines, runs
@@ -14,8 +14,6 @@ from kfp_pytorch.client.packages.find import Package
 from kfp_pytorch.client.runs import Run
 
 Object = dict[str, Any]
-# How far the server's clock may be behind.
-_SKEW = timedelta(minutes=5)
 
 
 def start(
@@ -33,8 +31,7 @@ def start(
     `arguments`: checked ones. `experiment`: its name; it is made if there is none.
     Raises ClientError.
     """
-    now = datetime.now(UTC)
-    called = name or f"{package.pipeline_name} {now:%Y-%m-%d %H:%M:%S}"
+    called = name or f"{package.pipeline_name} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
     body: Object = {
         "display_name": called,
         "experiment_id": experiments.id_of(connection, experiment),
@@ -46,12 +43,14 @@ def start(
     if service_account:
         body["service_account"] = service_account
     create = connection.client.runs.run_service_create_run
+    before = {run.run_id for run in _called(connection, called)}
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             made = connection.call(create, run=body, effect=Effect.CREATES)
         except UnknownOutcomeError as error:
-            made = _started(connection, body, now)
-            if made is None and datetime.now(UTC) - now > timedelta(seconds=PATIENCE_S):
+            made = _started(connection, called, before)
+            if made is None and time.monotonic() > deadline:
                 raise ClientError(f"The run could not be started: {error}.") from None
         if made is not None:
             return runs.run_of(connection, made)
@@ -69,18 +68,17 @@ def _source(connection: Connection, package: Package) -> Object:
     return {"pipeline_spec": {"pipeline_spec": package.spec, "platform_spec": package.platform}}
 
 
-def _started(connection: Connection, body: Object, since: datetime) -> Any:
+def _called(connection: Connection, name: str) -> Iterator[Any]:
+    return runs.listed(connection, most=50, filter=pages.equals(name=name))
+
+
+def _started(connection: Connection, name: str, before: Set[str]) -> Any:
     """The run that a call made whose answer was lost; None where there is none."""
-    same = []
-    for run in runs.listed(connection, most=50, filter=pages.equals(name=body["display_name"])):
-        config = run.runtime_config
-        given = (config.parameters if config else None) or {}
-        if run.created_at >= since - _SKEW and given == body["runtime_config"]["parameters"]:
-            same.append(run)
-    if len(same) > 1:
-        ids = ", ".join(str(run.run_id) for run in same)
+    new = [run for run in _called(connection, name) if run.run_id not in before]
+    if len(new) > 1:
+        ids = ", ".join(str(run.run_id) for run in new)
         raise ClientError(
-            f"The connection broke while the run was started, and KFP has {len(same)} of its name: "
-            f"{ids}. Look which is yours before you start another."
+            f"The connection broke while the run was started, and KFP has {len(new)} new ones of "
+            f"its name: {ids}. Look which is yours before you start another."
         )
-    return same[0] if same else None
+    return new[0] if new else None

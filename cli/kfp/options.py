@@ -83,7 +83,8 @@ def is_named(endpoint: dict[str, str]) -> bool:
 def as_json(found: Any) -> Any:
     """A result as JSON takes it: of dataclasses the fields, times in UTC."""
     if dataclasses.is_dataclass(found) and not isinstance(found, type):
-        return {name: as_json(value) for name, value in vars(found).items()}
+        shown = [field.name for field in dataclasses.fields(found) if field.repr]
+        return {name: as_json(getattr(found, name)) for name in shown}
     if isinstance(found, datetime):
         return found.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(found, dict):

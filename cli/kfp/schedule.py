@@ -47,7 +47,7 @@ def _zone(text: str) -> tzinfo:
     try:
         # A slim image has no files of time zones.
         return UTC if text == "UTC" else ZoneInfo(text)
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError):
         raise click.BadParameter(f"{text!r} is no time zone, such as Europe/Berlin.") from None
 
 

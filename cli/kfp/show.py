@@ -55,7 +55,7 @@ class Progress:
 def run(run: Run) -> str:
     """A run with its steps, its failure, and where it is in the UI."""
     columns = shutil.get_terminal_size().columns
-    lines = [f"{run.name} {run.status} after {run.seconds:.0f} s", f"  id  {run.run_id}"]
+    lines = [f"{run.name} {run.status} after {duration(int(run.seconds))}", f"  id  {run.run_id}"]
     if run.url:
         lines.append(f"  UI  {run.url}")
     if run.steps:

@@ -51,7 +51,6 @@ _NEW: dict[Version, dict[str, str]] = {
         f"{_K8S}SecretAsEnv": "secretNameParameter",
         f"{_K8S}SecretAsVolume": "secretNameParameter",
         f"{_K8S}Toleration": "tolerationJson",
-        f"{_SPEC}PipelineConfig": "mutexName resourceTtl semaphoreKey",
     },
     (2, 14): {
         f"{_K8S}NodeAffinityTerm": "nodeAffinityJson",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -48,9 +49,22 @@ class KfpServer:
         tokens: The bearer tokens that it takes; with none it takes every request.
         cookies: The cookies that it takes, likewise.
         login_page: Whether a request with neither is sent a page to log in, not an error.
+
+    Args:
+        version: KFP's version.
+        multi_user: Whether it has many users.
+        certificate: Its certificate and that's key; None for plain HTTP.
+        how: What `Api` takes.
     """
 
-    def __init__(self, version: str = "2.17.0", *, multi_user: bool = False, **how: Any) -> None:
+    def __init__(
+        self,
+        version: str = "2.17.0",
+        *,
+        multi_user: bool = False,
+        certificate: tuple[Path, Path] | None = None,
+        **how: Any,
+    ) -> None:
         self.store = Store(version, multi_user=multi_user)
         self.api = Api(self.store, **how)
         self.tokens: set[str] = set()
@@ -59,7 +73,9 @@ class KfpServer:
         self.connections = connections.Connections()
         self.faults = Faults(lambda scope: _Connection(self, scope))
         sock = listening_socket(0)
-        self.url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        scheme = "https" if certificate else "http"
+        self.url = f"{scheme}://127.0.0.1:{sock.getsockname()[1]}"
+        chain, key = certificate or (None, None)
         config = uvicorn.Config(
             self.faults.wrap(self._authenticated(app(self.api))),
             http=self.connections.protocol(),  # type: ignore[arg-type]
@@ -67,6 +83,8 @@ class KfpServer:
             lifespan="off",
             log_config=None,
             access_log=False,
+            ssl_certfile=chain,
+            ssl_keyfile=key,
         )
         self._uvicorn = uvicorn.Server(config)
         self._thread = threading.Thread(
