@@ -6,8 +6,10 @@ nowhere else, and installed with pip, as KFP is, where the image does not have t
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -51,6 +53,7 @@ def _imported(name: str) -> Any:
 def _install() -> None:
     log(f"Installing {' and '.join(PACKAGES)}, which this step's image does not have.")
     folder = tempfile.mkdtemp(prefix="kfp-pytorch-grpc-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     options = ("--quiet", "--disable-pip-version-check", "--target", folder)
     command = [sys.executable, "-m", "pip", "install", *options, *PACKAGES]
     try:
