@@ -23,7 +23,7 @@ _MESSAGE_LINES, _STEPS, _JOBS, _NODES, _FILES = 5, 8, 6, 4, 6
 _REPORT_ROWS = ("Nodes × processes", "GPUs a node", "Restarts", "Training took")
 # For programs; the summary shows their content elsewhere.
 _NOT_SHOWN = {
-    *("metrics", "model", "mlpipeline_ui_metadata", "how_to_open"),
+    *("metrics", "latencies", "model", "mlpipeline_ui_metadata", "how_to_open"),
     *("checkpoints", "tensorboard"),
 }
 _BESIDE = ("checkpoints", "export")

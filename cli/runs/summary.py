@@ -20,6 +20,8 @@ from kfp_pytorch.client.packages.find import Package
 from kfp_pytorch.launcher.jobs.registry import KINDS
 
 _SUFFIXES = {"system.HTML": ".html", "system.Markdown": ".md"}
+# Its metrics are of a server at one moment, and not of a model: its page has them.
+_TIMING = ("kserve_predict",)
 _CHECKPOINTS = "checkpoints"
 _JOB_FOLDERS = (_CHECKPOINTS, "tensorboard")
 # A job's newest complete checkpoint is named in it.
@@ -245,6 +247,7 @@ def _metrics(package: Package, steps: list[StepResult]) -> dict[str, float]:
     return {
         name: value
         for step in steps
+        if step.function not in _TIMING
         for output, artifact in step.artifacts.items()
         if _type(package, step, output) == "system.Metrics"
         for name, value in artifact.get("metadata", {}).items()
