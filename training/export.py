@@ -2,7 +2,8 @@
 
 - `export/model.pt2`: the program, for a batch of any size.
 - `export/samples.json`: instances with the program's predictions.
-- `export/model.json`: the description of both, with the sha256 of each; written last.
+- `export/triton/`: where it is asked for, the same model as ONNX in a repository of Triton.
+- `export/model.json`: the description of all, with the sha256 of each file; written last.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_pytorch import __version__
-from kfp_pytorch.launcher.constants import MODEL_FILE, MODEL_FORMAT, MODEL_VERSION
+from kfp_pytorch.launcher.constants import (
+    MODEL_FILE,
+    MODEL_FORMAT,
+    MODEL_VERSION,
+    TRITON_FOLDER,
+)
+from kfp_pytorch.training import triton_repository
 from kfp_pytorch.training.errors import ExportError
 from kfp_pytorch.training.storage import job_folder
 from kfp_pytorch.training.storage.job_folder import Folder, LocalFolder, sha256
@@ -39,12 +46,14 @@ def publish(
     sample: Callable[[torch.nn.Module], list[dict[str, Any]]],
     short: dict[str, Any],
     preprocessing: dict[str, Any],
+    triton_name: str = "",
 ) -> dict[str, Any]:
     """Writes a program with its samples and its description.
 
     `sample`: returns samples with the predictions of the program, as read back; `short`: the short
-    form of `model.json`, see `description`. Returns `export` and `samples` of the termination
-    message. Raises StorageError.
+    form of `model.json`, see `description`; `triton_name`: the model's name in a repository of
+    Triton, empty for none. Returns `export` and `samples` of the termination message. Raises
+    ExportError: there can be no such repository. Raises StorageError.
     """
     import torch
 
@@ -53,10 +62,17 @@ def publish(
         torch.export.save(program, path)
         # No description of files that are about to change.
         folder.remove(f"{FOLDER}/{MODEL}")
+        folder.remove(f"{FOLDER}/{TRITON_FOLDER}")
         samples = sample(torch.export.load(path).module())
         program_facts = {"sha256": sha256(path), "bytes": path.stat().st_size}
-        with path.open("rb") as source, folder.writer(f"{FOLDER}/{PROGRAM}") as target:
-            shutil.copyfileobj(source, target, _COPIED_AT_ONCE)
+        _copy(path, folder, PROGRAM)
+        repository = {}
+        if triton_name:
+            made = Path(scratch) / TRITON_FOLDER
+            tensors = short["inputs"], short["outputs"]
+            triton_repository.write(made, triton_name, program, *tensors)
+            short = {**short, "triton": triton_name}
+            repository = _copied(made, folder)
     samples_content = json.dumps(samples, separators=(",", ":"), allow_nan=False).encode()
     job_folder.write(folder, f"{FOLDER}/{SAMPLES}", samples_content)
     full = {
@@ -70,11 +86,29 @@ def publish(
             "kfp-pytorch": __version__,
         },
         "files": {PROGRAM: program_facts, SAMPLES: _facts(samples_content)},
+        # Apart from those that this project's predictor wants.
+        **({"triton_files": repository} if repository else {}),
     }
     model_content = json.dumps(full, indent=1, allow_nan=False).encode()
     job_folder.write(folder, f"{FOLDER}/{MODEL}", model_content)
     digest = _facts(model_content)["sha256"]
     return {"export": {"path": FOLDER, "sha256": digest, "model": short}, "samples": samples}
+
+
+def _copy(path: Path, folder: Folder, name: str) -> None:
+    with path.open("rb") as source, folder.writer(f"{FOLDER}/{name}") as target:
+        shutil.copyfileobj(source, target, _COPIED_AT_ONCE)
+
+
+def _copied(repository: Path, folder: Folder) -> dict[str, dict[str, Any]]:
+    """Copies a repository to the export; returns what `model.json` says of its files."""
+    facts = {}
+    for path in sorted(each for each in repository.rglob("*") if each.is_file()):
+        name = f"{TRITON_FOLDER}/{path.relative_to(repository).as_posix()}"
+        folder.make(f"{FOLDER}/{Path(name).parent.as_posix()}")
+        _copy(path, folder, name)
+        facts[name] = {"sha256": sha256(path), "bytes": path.stat().st_size}
+    return facts
 
 
 def description(
@@ -107,7 +141,8 @@ def verify(folder: Folder, exported: dict[str, Any]) -> None:
     if _facts(content)["sha256"] != exported["sha256"]:
         raise ExportError(f"{where}/{MODEL} is not the one that was written: {_CHANGED}")
     sizes = folder.sizes(place)
-    for name, facts in json.loads(content)["files"].items():
+    described = json.loads(content)
+    for name, facts in (described["files"] | described.get("triton_files", {})).items():
         if name not in sizes:
             raise ExportError(f"the export {where} has no {name}: {_CHANGED}")
         differs = sizes[name] != facts["bytes"]

@@ -211,6 +211,7 @@ def _metadata(
 ) -> dict[str, Any]:
     texts = {
         "format": _short_form(success).get("format"),
+        "triton": _short_form(success).get("triton"),
         "job": objects.name(job),
         "namespace": objects.dig(job, "metadata", "namespace"),
         "run_id": objects.dig(job, "metadata", "labels", RUN_ID_LABEL),

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from kfp_pytorch.launcher.constants import CLAIMS_ENV, MODEL_FILE
 from kfp_pytorch.launcher.errors import InputError
@@ -66,7 +67,7 @@ def _damage(path: Path, export: Export) -> str:
     try:
         files = {
             str(name): (int(facts["bytes"]), str(facts["sha256"]))
-            for name, facts in json.loads(content)["files"].items()
+            for name, facts in _files(json.loads(content)).items()
         }
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"its {MODEL_FILE} has no `files` with the sha256 and the bytes of each"
@@ -77,6 +78,11 @@ def _damage(path: Path, export: Export) -> str:
         if file.stat().st_size != size or _sha256(file) != digest:
             return f"its {name} is not the one that was written: the sha256 differs"
     return ""
+
+
+def _files(description: Any) -> Mapping[str, Any]:
+    """What a description says of each file, those of a repository of Triton among them."""
+    return {**description["files"], **description.get("triton_files", {})}
 
 
 def _sha256(path: Path) -> str:

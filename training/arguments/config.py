@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
 from kfp_pytorch.launcher.constants import OUTPUT_ENV, RESUME_FROM_ENV
+from kfp_pytorch.training import triton_repository
 from kfp_pytorch.training.arguments.parallelism import read_sizes
 from kfp_pytorch.training.arguments.profile_request import read_profile_request
 from kfp_pytorch.training.entry.termination_message import printable
@@ -85,6 +86,7 @@ class Config:
     collective_timeout: float = 300.0
     output: str = DEFAULT_OUTPUT
     resume_from: str = ""
+    triton_name: str = ""
 
     def __post_init__(self) -> None:
         for name, about in _ARGUMENTS.items():
@@ -104,6 +106,8 @@ class Config:
         if not 0 <= self.metrics_port < 65536:
             raise ConfigError(f"--metrics-port is {self.metrics_port}; it must be 0 to 65535")
         read_profile_request(self.profile_steps, self.profile_ranks)
+        if self.triton_name:
+            triton_repository.check_name(self.triton_name)
         _above_zero("lr", self.lr)
         _below_one("momentum", self.momentum)
         _below_one("label_smoothing", self.label_smoothing)

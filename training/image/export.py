@@ -20,15 +20,19 @@ _THUMBNAIL = 8
 
 
 def write_export(
-    folder: Folder, model: nn.Module, spec: ImageSpec, held_out: Samples
+    folder: Folder, model: nn.Module, spec: ImageSpec, held_out: Samples, triton_name: str = ""
 ) -> dict[str, Any]:
-    """Exports a model on the CPU; returns `export` and `samples` of the termination message."""
+    """Exports a model on the CPU; returns `export` and `samples` of the termination message.
+
+    `triton_name`: see `training.export.publish`.
+    """
     return publish(
         folder,
         _trace(model, spec),
         lambda program: _samples(program, held_out, spec),
         _short_form(spec),
         _preprocessing(spec, getattr(model, "image_size", 0)),
+        triton_name,
     )
 
 

@@ -318,5 +318,7 @@ def finish(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
     model = job.state.model.eval().to("cpu").to(memory_format=torch.contiguous_format)
     return lifecycle.conclude(
         *(job, evaluation, CURVES),
-        lambda: write_export(job.folder, model, job.data.spec, job.data.held_out),
+        lambda: write_export(
+            job.folder, model, job.data.spec, job.data.held_out, job.config.triton_name
+        ),
     )

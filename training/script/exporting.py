@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kfp_pytorch.training import export as exports
+from kfp_pytorch.training import triton_repository
 from kfp_pytorch.training.errors import ExportError
 from kfp_pytorch.training.script import place, result
 
@@ -51,6 +52,7 @@ def export(
     classes: Sequence[str] = (),
     dynamic: Mapping[int, Any] | None = None,
     preprocessing: Mapping[str, Any] | None = None,
+    triton_name: str = "",
 ) -> str:
     """Writes the model to the job's folder, with all that serving needs.
 
@@ -68,6 +70,8 @@ def export(
         dynamic: Other dimensions of the input that are of any size, within limits, such as
             `{1: torch.export.Dim("length", min=1, max=512)}`.
         preprocessing: What the input is, for people: units, sizes, tokenizer.
+        triton_name: The model's name in a repository of Triton, to which it is exported as ONNX,
+            too; empty for none. This needs the package onnxscript.
 
     Returns:
         The path or URI of the export.
@@ -90,6 +94,8 @@ def export(
         )
     while type(model).__name__ in _WRAPPERS:
         model = getattr(model, _WRAPPERS[type(model).__name__])
+    if triton_name:
+        triton_repository.check_name(triton_name)
     about = _checked({**_longest(dynamic or {}), **(preprocessing or {})})
     name, batch = _input(model, example_inputs)
     by_name = name if isinstance(example_inputs, Mapping) else ""
@@ -118,7 +124,12 @@ def export(
     )
     result.keep_export(
         exports.publish(
-            folder, program, lambda loaded: _samples(loaded, batch, bool(labels)), short, about
+            folder,
+            program,
+            lambda loaded: _samples(loaded, batch, bool(labels)),
+            short,
+            about,
+            triton_name,
         )
     )
     place.say(f"wrote the export {where}")

@@ -93,6 +93,11 @@ def test_the_model_says_which_run_and_which_data_made_it(step: Step) -> None:
     assert "hyperparameter_note" not in step.model.metadata
 
 
+def test_the_name_of_an_export_for_triton_is_handed_on(step: Step) -> None:
+    step.write(Success("p", export=Export("export", "ab" * 32, {"triton": "digits"})))
+    assert step.model.metadata["triton"] == "digits"
+
+
 def test_a_bucket_of_kfp_is_named_as_kserve_reads_it(step: Step) -> None:
     success = Success("p", export=EXPORT)
     places = step.write(success, output_uri="minio://mlpipeline/jobs", key="r")
@@ -308,6 +313,7 @@ def test_an_export_that_cannot_be_in_the_job_s_folder_is_named(path: str) -> Non
         ("other model.json", "its model.json is not the one that was written"),
         ("no program", "there is no model.pt2 in it"),
         ("longer program", "its model.pt2 is not the one that was written"),
+        ("longer triton/m/1/model.onnx", "its triton/m/1/model.onnx is not the one that was"),
     ],
 )
 def test_where_the_step_can_read_the_claim_an_export_that_is_not_there_or_differs_is_named(
@@ -317,7 +323,11 @@ def test_where_the_step_can_read_the_claim_an_export_that_is_not_there_or_differ
     path.mkdir(parents=True)
     (path / "model.pt2").write_bytes(b"program")
     files = {"model.pt2": {"bytes": 7, "sha256": hashlib.sha256(b"program").hexdigest()}}
-    (path / "model.json").write_text(json.dumps({"files": files}))
+    onnx = path / "triton/m/1/model.onnx"
+    onnx.parent.mkdir(parents=True)
+    onnx.write_bytes(b"program")
+    described = {"files": files, "triton_files": {"triton/m/1/model.onnx": files["model.pt2"]}}
+    (path / "model.json").write_text(json.dumps(described))
     export = Export("export", hashlib.sha256((path / "model.json").read_bytes()).hexdigest())
     if change == "no folder":
         shutil.rmtree(path)
@@ -329,6 +339,8 @@ def test_where_the_step_can_read_the_claim_an_export_that_is_not_there_or_differ
         (path / "model.pt2").unlink()
     elif change == "longer program":
         (path / "model.pt2").write_bytes(b"programx")
+    elif change.startswith("longer"):
+        onnx.write_bytes(b"programx")
     folder, outcome = storage.parse("pvc://claim/j-1"), Outcome(Success("p", export=export))
     found = wrong_export(outcome, folder, "team", {"KFP_PYTORCH_CLAIMS": str(tmp_path)})
     assert said in found
