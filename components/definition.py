@@ -12,7 +12,7 @@ from kfp.dsl.pipeline_task import PipelineTask, TaskState
 from kfp.dsl.python_component import PythonComponent
 
 from kfp_pytorch.components import arguments, forms
-from kfp_pytorch.components.descriptions import shortened
+from kfp_pytorch.components.descriptions import without_sections
 from kfp_pytorch.launcher.errors import InputError
 
 
@@ -67,7 +67,9 @@ def define(func: Callable[..., Any], task_settings: Mapping[str, bool]) -> Any:
     ]
     written = func.__doc__
     component = dsl.component(
-        shortened(func), base_image=forms.BASE_IMAGE, task_config_passthroughs=passthroughs or None
+        without_sections(func),
+        base_image=forms.BASE_IMAGE,
+        task_config_passthroughs=passthroughs or None,
     )
     func.__doc__ = written
     container = component.component_spec.implementation.container

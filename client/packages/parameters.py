@@ -11,7 +11,9 @@ from typing import Any
 
 import click
 
+from kfp_pytorch import components
 from kfp_pytorch.client.packages.find import Package
+from kfp_pytorch.components import descriptions, forms
 from kfp_pytorch.launcher.text import cut
 
 NO_NONE = (
@@ -187,17 +189,31 @@ def _of_a_step(package: Package, graph: dict[str, Any], name: str) -> str:
 
     Empty where there is none. So an author need not describe what a component describes.
     """
-    components = package.spec.get("components", {})
+    known = package.spec.get("components", {})
     for task in graph.get("dag", {}).get("tasks", {}).values():
-        component = components[task["componentRef"]["name"]]
+        component = known[task["componentRef"]["name"]]
         inputs = component.get("inputDefinitions", {}).get("parameters", {})
         for taken, source in task.get("inputs", {}).get("parameters", {}).items():
             if source.get("componentInputParameter") != name or taken not in inputs:
                 continue
-            found = inputs[taken].get("description") or _of_a_step(package, component, taken)
+            found = (
+                inputs[taken].get("description")
+                or _of_a_component(package, component).get(taken)
+                or _of_a_step(package, component, taken)
+            )
             if found:
                 return str(found)
     return ""
+
+
+def _of_a_component(package: Package, component: dict[str, Any]) -> dict[str, str]:
+    """The descriptions of a component's inputs, where it is one of this project."""
+    executors = package.spec.get("deploymentSpec", {}).get("executors", {})
+    container = executors.get(component.get("executorLabel", ""), {}).get("container", {})
+    function = forms.function_of(container) if container else ""
+    if function not in components.__all__:
+        return {}
+    return descriptions.of_inputs(getattr(components, function).python_func)
 
 
 def _integer(text: str) -> int:

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from kfp_pytorch import components
-from kfp_pytorch.components.descriptions import shortened, unwrapped
+from kfp_pytorch.components.descriptions import of_inputs, unwrapped, without_sections
 
 
 def documented():
@@ -59,21 +59,33 @@ def test_help_shows_the_docstring_wrapped(name):
     assert max(map(len, shown.splitlines())) <= 100
 
 
-def test_a_component_describes_each_argument_in_one_sentence_and_no_result():
+def test_a_component_has_no_description_of_its_inputs_and_params_one_sentence_of_each():
     def serve():
         """Serves.
 
+        A paragraph.
+
         Args:
             namespace: Its namespace; empty for the step's own.
-            model: The model, such as v1.5. It is where its URI says.
-            url: A URL.
+            model: The model, such as v1.5. It is where
+                its URI says.
+            url: A good URL.
 
         Returns:
             served: Where.
         """
 
-    assert shortened(serve).__doc__.splitlines()[3:] == [
-        "    namespace: Its namespace.",
-        "    model: The model, such as v1.5.",
-        "    url: A URL.",
-    ]
+    assert of_inputs(serve) == {
+        "namespace": "Its namespace.",
+        "model": "The model, such as v1.5.",
+        "url": "A good URL.",
+    }
+    assert without_sections(serve).__doc__ == "Serves.\n\nA paragraph."
+
+
+@pytest.mark.parametrize("name", components.__all__)
+def test_each_input_of_a_component_is_described_to_a_person(name):
+    component = getattr(components, name)
+    inputs = component.component_spec.inputs
+    assert inputs.keys() <= of_inputs(component.python_func).keys()
+    assert not [name for name, each in inputs.items() if each.description]
