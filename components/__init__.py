@@ -7,6 +7,7 @@ give the plain functions and import the launcher when they are called.
 from kfp_pytorch.components.canary_check.component import canary_check
 from kfp_pytorch.components.kserve_deploy.component import kserve_deploy
 from kfp_pytorch.components.kserve_predict.component import kserve_predict
+from kfp_pytorch.components.kserve_rollout.component import kserve_rollout
 from kfp_pytorch.components.metric_gate.component import metric_gate
 from kfp_pytorch.components.pytorch_job.component import pytorch_job
 from kfp_pytorch.components.register_model.component import register_model
@@ -16,6 +17,7 @@ __all__ = [
     "canary_check",
     "kserve_deploy",
     "kserve_predict",
+    "kserve_rollout",
     "metric_gate",
     "pytorch_job",
     "register_model",

@@ -164,8 +164,7 @@ def _imports(interface: Interface, *, passes_settings: bool) -> str:
         f"from typing import {'Any, ' if any_type else ''}NamedTuple",
         "",
         *(["from kfp import dsl"] if passes_settings else []),
-        f"from kfp.dsl import {', '.join(ordered)}",
-        "",
+        *([f"from kfp.dsl import {', '.join(ordered)}", ""] if ordered else []),
         "from kfp_pytorch.components.decorator import launcher_component",
     ]
     if passes_settings:

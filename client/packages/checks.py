@@ -23,6 +23,7 @@ from kfp_pytorch.launcher.jobs.kind import JobInputs
 from kfp_pytorch.launcher.jobs.registry import KINDS
 from kfp_pytorch.launcher.kserve import manifest as service_manifest
 from kfp_pytorch.launcher.kserve.canary import check_inputs
+from kfp_pytorch.launcher.kserve.canary.inputs import PROMOTE, RolloutInputs
 from kfp_pytorch.launcher.kserve.predict import cases
 from kfp_pytorch.launcher.kserve.predict.clients.grpc import check_headers
 from kfp_pytorch.launcher.kserve.predict.forms import read_requests
@@ -183,6 +184,11 @@ def _kserve_predict(task: KnownTask) -> None:
         check_headers(given.headers)
 
 
+def _kserve_rollout(task: KnownTask) -> None:
+    unknown = {"service_name": _ANY_NAME, "action": PROMOTE}
+    parse(RolloutInputs, "kserve_rollout", unknown | task.inputs)
+
+
 def _canary_check(task: KnownTask) -> None:
     # Two URLs that only the run knows may both be empty.
     urls = {"canary_url", "stable_url"}
@@ -250,6 +256,7 @@ _CHECKERS: dict[str, Callable[[KnownTask], object]] = {
     "canary_check": _canary_check,
     "kserve_deploy": _kserve_deploy,
     "kserve_predict": _kserve_predict,
+    "kserve_rollout": _kserve_rollout,
     "metric_gate": _metric_gate,
     "register_model": _register_model,
     "tensorboard": lambda task: parse(View, "tensorboard", task.inputs),

@@ -57,6 +57,8 @@ def kserve_deploy(
     cluster_url=str,
     service_name=str,
     revision=str,
+    canary_url=str,
+    stable_url=str,
 ):
     """Serves a model with KServe and waits until the new revision answers.
 
@@ -104,8 +106,10 @@ def kserve_deploy(
             Knative mode.
         scale_target: What each predictor is to have of it: a percentage of its request, or a number
             of requests.
-        canary_traffic_percent: Percentage of the traffic that the new revision gets, the last one
-            keeping the rest; -1 for all of it. Knative mode only.
+        canary_traffic_percent: Percentage of the traffic that the new revision gets as a canary,
+            the last one keeping the rest; -1 for all of it. In Standard mode 0 alone, with which
+            the canary is asked at its own URL. The first revision of a service gets all of the
+            traffic.
         request_timeout: Seconds that one request may take; 0 for KServe's default.
         batcher: KServe's batcher of v1 requests: maxBatchSize and maxLatency, in milliseconds. This
             project's predictor batches without one.
@@ -133,6 +137,9 @@ def kserve_deploy(
         service_name: The InferenceService's name.
         revision: The hash of what was deployed, in the annotation kfp-pytorch/spec-hash of its
             pods.
+        canary_url: The exact URL of the canary alone, within the cluster; empty where the revision
+            gets all of the traffic.
+        stable_url: The same of the revision that it is compared with; empty as canary_url is.
     """
     inputs = dict(locals())
     from kfp_pytorch.launcher import run_step

@@ -6,18 +6,19 @@ A live service is never deleted, whatever happens: not on failure, not on a sign
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kfp_pytorch.launcher.constants import (
-    DEPLOYMENT,
     INFERENCE_SERVICE,
     KEDA_SCALED_OBJECT,
     KNATIVE_REVISION,
     Kind,
 )
 from kfp_pytorch.launcher.errors import InputError, StepError
-from kfp_pytorch.launcher.kserve.deploy_inputs import no_raw_canary
-from kfp_pytorch.launcher.kserve.manifest import ServiceInputs, manifest
+from kfp_pytorch.launcher.kserve.awaited import find, find_deployment
+from kfp_pytorch.launcher.kserve.canary import spec
+from kfp_pytorch.launcher.kserve.canary.plan import Plan, plan
+from kfp_pytorch.launcher.kserve.manifest import ServiceInputs
 from kfp_pytorch.launcher.kserve.names import AUTOSCALER_ANNOTATION, MODE_ANNOTATION, MODES
 from kfp_pytorch.launcher.kserve.rollout import mode_of, stopped
 from kfp_pytorch.launcher.kserve.spec.compare import is_in_place
@@ -55,13 +56,13 @@ class Timing:
     kind_grace: float = 20.0
 
 
-def apply(kube: Kube, inputs: ServiceInputs, timing: Timing) -> Object:
+def apply(kube: Kube, inputs: ServiceInputs, timing: Timing) -> Plan:
     """Creates the service, or changes the one that is there.
 
-    `timing`: how long a deletion may take. Raises Refused: validation or a webhook refused it; the
-    message has its text. Raises InputError: a canary was asked for where all traffic would go to
-    it. Raises DeployFailed: an old service of this name is still being deleted, or the cluster has
-    no KServe.
+    `timing`: how long a deletion may take. Returns what was done, with the service as it is now.
+    Raises Refused: validation or a webhook refused it; the message has its text. Raises InputError:
+    a canary was asked for where there can be none. Raises DeployFailed: an old service of this name
+    is still being deleted, or the cluster has no KServe.
     """
     started = time.monotonic()
     while True:
@@ -73,7 +74,7 @@ def apply(kube: Kube, inputs: ServiceInputs, timing: Timing) -> Object:
             time.sleep(timing.poll_interval)
 
 
-def _applied(kube: Kube, inputs: ServiceInputs, timing: Timing, deadline: float) -> Object:
+def _applied(kube: Kube, inputs: ServiceInputs, timing: Timing, deadline: float) -> Plan:
     while True:
         existing = find(kube, INFERENCE_SERVICE, inputs.service_name)
         if existing and dig(existing, "metadata", "deletionTimestamp"):
@@ -85,9 +86,8 @@ def _applied(kube: Kube, inputs: ServiceInputs, timing: Timing, deadline: float)
                 )
             time.sleep(timing.poll_interval)
             continue
-        if existing and inputs.canary_traffic_percent >= 0:
-            _refuse_raw_canary(kube, existing, inputs)
-        wanted = manifest(inputs, existing)
+        made = plan(inputs, existing, _mode(kube, existing, inputs))
+        wanted = made.service
         _check_knative(kube, wanted, timing)
         _check_keda(kube, wanted, timing)
         halted = stopped(wanted)
@@ -98,11 +98,9 @@ def _applied(kube: Kube, inputs: ServiceInputs, timing: Timing, deadline: float)
             )
         if existing and is_in_place(existing, wanted):
             log(f"{inputs.title(kube.namespace)} is already as wanted")
-            return existing
+            return replace(made, service=existing)
         try:
-            if existing:
-                return kube.replace(INFERENCE_SERVICE, wanted, unknown_fields="Strict")
-            return kube.create(INFERENCE_SERVICE, wanted, unknown_fields="Strict")
+            return replace(made, service=_written(kube, wanted, existing))
         except (api_errors.AlreadyExists, api_errors.Conflict, api_errors.NotFound) as error:
             if isinstance(error, api_errors.NotFound) and not existing:
                 # What a create does not find is its namespace.
@@ -156,27 +154,29 @@ def _write_conflict(kube: Kube, inputs: ServiceInputs, error: api_errors.ApiErro
     )
 
 
-def find(kube: Kube, kind: Kind, name: str) -> Object | None:
-    """Read an object; None where there is none of that name."""
-    try:
-        return kube.get(kind, name)
-    except api_errors.NotFound:
-        return None
+def _mode(kube: Kube, existing: Object | None, inputs: ServiceInputs) -> str:
+    """The mode of a service; one whose status does not say may have a Deployment that does."""
+    if existing is None or inputs.canary_traffic_percent < 0:
+        return ""
+    found = mode_of(existing)
+    return found or ("Standard" if find_deployment(kube, inputs.service_name) else "")
 
 
-def find_deployment(kube: Kube, service: str, component: str = "predictor") -> Object | None:
-    """Read what runs a component in Standard mode; None where there is none yet.
-
-    KServe keeps the name that an older KServe gave it (v0.20, predictor.go).
-    """
-    names = (f"{service}-{component}", f"{service}-{component}-default")
-    return next(filter(None, (find(kube, DEPLOYMENT, name) for name in names)), None)
-
-
-def _refuse_raw_canary(kube: Kube, existing: Object, inputs: ServiceInputs) -> None:
-    raw = mode_of(existing) == "Standard" or (
-        not mode_of(existing) and find_deployment(kube, inputs.service_name)
+def _written(kube: Kube, wanted: Object, existing: Object | None) -> Object:
+    if existing is None:
+        return kube.create(INFERENCE_SERVICE, wanted, unknown_fields="Strict")
+    no_canaries = InputError(
+        f"canary_traffic_percent is 0, but the InferenceServices of this cluster have no "
+        f"spec.{spec.NAME}, which KServe has since 0.20: the service was left as it is. Ask an "
+        "administrator to update KServe with its CustomResourceDefinitions, leave "
+        "canary_traffic_percent at -1, or use a service in Knative mode."
     )
-    if raw:
-        because = f"service {inputs.service_name!r} is in Standard mode"
-        raise InputError(no_raw_canary(inputs.canary_traffic_percent, because))
+    try:
+        written = kube.replace(INFERENCE_SERVICE, wanted, unknown_fields="Strict")
+    except api_errors.ApiError as error:
+        if f'unknown field "spec.{spec.NAME}' in error.server_message:
+            raise no_canaries from error
+        raise
+    if spec.find(wanted) and not spec.find(written):
+        raise no_canaries
+    return written

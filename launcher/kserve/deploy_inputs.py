@@ -68,7 +68,7 @@ def parse_deploy_inputs(**inputs: Any) -> DeployInputs:
     """Check the inputs of `kserve_deploy`, the model not counted."""
     given = parse(DeployInputs, "kserve_deploy", inputs)
     environment.check_size(given.command, given.args, given.env)
-    if given.canary_traffic_percent >= 0 and MODES[given.deployment_mode] == "Standard":
+    if given.canary_traffic_percent > 0 and MODES[given.deployment_mode] == "Standard":
         because = f"deployment_mode is {given.deployment_mode!r}"
         raise InputError(no_raw_canary(given.canary_traffic_percent, because))
     input_readers.check_replicas(given.min_replicas, given.max_replicas)
@@ -79,6 +79,6 @@ def no_raw_canary(percent: int, because: str) -> str:
     """Return why a canary is refused."""
     return (
         f"canary_traffic_percent is {percent}, but {because}, where KServe does not read it: the "
-        "new revision would get all of the traffic. Leave it at -1, deploy under another "
-        "service_name to try a model, or use a service in Knative mode."
+        "new revision would get all of the traffic. Set it to 0: the new revision is then beside "
+        "the one that serves, at a URL of its own (canary_url), until kserve_rollout promotes it."
     )

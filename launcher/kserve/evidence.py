@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from kfp_pytorch.launcher import text
 from kfp_pytorch.launcher.constants import EVENT
 from kfp_pytorch.launcher.errors import StepError
-from kfp_pytorch.launcher.kserve.manifest import HASH, ServiceInputs, claim_warning
-from kfp_pytorch.launcher.kserve.rollout import created_revision, mode_of, model_failure
+from kfp_pytorch.launcher.kserve.awaited import Awaited
+from kfp_pytorch.launcher.kserve.rollout import model_failure
 from kfp_pytorch.launcher.kubernetes import objects, pod_status
 from kfp_pytorch.launcher.kubernetes.api_errors import ApiError
 from kfp_pytorch.launcher.kubernetes.client import Kube
@@ -41,17 +41,17 @@ class Snapshot:
     unread: str  # why the pods could not be read; empty where they could
 
 
-def explain(kube: Kube, inputs: ServiceInputs, seen: Snapshot) -> Iterator[str]:
+def explain(kube: Kube, awaited: Awaited, seen: Snapshot) -> Iterator[str]:
     """Yield what serves now, and all that may explain why the new revision does not.
 
     `kube`: the cluster, for logs and events; what cannot be read is named.
     """
-    for part in _parts(kube, inputs, seen):
+    for part in _parts(kube, awaited, seen):
         yield "\n".join(text.cut(line, LONGEST_LINE) for line in text.settled(part).split("\n"))
 
 
-def _parts(kube: Kube, inputs: ServiceInputs, seen: Snapshot) -> Iterator[str]:
-    yield _serves_now(seen, inputs.spec_hash)
+def _parts(kube: Kube, awaited: Awaited, seen: Snapshot) -> Iterator[str]:
+    yield awaited.serves_now(seen.service, seen.workload)
     for condition in objects.each(seen.service, "status", "conditions"):
         well = "False" if condition.get("type") == "Stopped" else "True"
         if condition.get("status") != well and condition.get("severity") != "Info":
@@ -71,34 +71,8 @@ def _parts(kube: Kube, inputs: ServiceInputs, seen: Snapshot) -> Iterator[str]:
         yield f"(and {text.counted(len(seen.pods) - len(shown), 'more pod')} of this revision)"
     if seen.unread:
         yield f"({seen.unread})"
-    warning = claim_warning(inputs, kube.namespace)
-    if warning:
-        yield warning
-
-
-def _serves_now(seen: Snapshot, spec_hash: str) -> str:
-    """What serves now: whether users are affected."""
-    if mode_of(seen.service) == "Knative":
-        created = created_revision(seen.service)
-        ready = dig(seen.service, "status", "components", "predictor", "latestReadyRevision")
-        previous, new = bool(ready) and ready != created, bool(ready) and ready == created
-    else:
-        status = dig(seen.workload, "status") or {}
-        fresh = dig(seen.workload, "spec", "template", "metadata", "annotations", HASH)
-        updated = int(status.get("updatedReplicas") or 0) if fresh == spec_hash else 0
-        available = int(status.get("availableReplicas") or 0)
-        previous = available > 0 and int(status.get("replicas") or 0) > updated
-        new = available > 0
-    if previous:
-        return "The previous revision still serves. The service was left as it is."
-    if new and objects.condition(seen.service, "Ready").get("status") == "True":
-        return "The new revision serves, but not as asked for. The service was left as it is."
-    if new:
-        return (
-            "The new revision's pods are ready, but the service is not, so requests may not reach "
-            "them. The service was left as it is."
-        )
-    return "Nothing serves. The service was left as it is."
+    if awaited.warning:
+        yield awaited.warning
 
 
 def _pod_evidence(kube: Kube, pod: Object) -> Iterator[str]:

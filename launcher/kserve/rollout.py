@@ -80,7 +80,7 @@ def rollout(
         waits_for = f"the service to be Ready{f' ({words})' if words else ''}"
     if not waits_for and transition not in ("", "UpToDate") and not _idles(service, transition):
         waits_for = f"the model: {transition}"
-    refused = (_refused_pods(found, spec_hash) for found in (workload, *(others or {}).values()))
+    refused = (refused_pods(found, spec_hash) for found in (workload, *(others or {}).values()))
     refusal = stopped(service) or refusal or next(filter(None, refused), "")
     return Rollout(not waits_for, waits_for, refusal, failed)
 
@@ -114,19 +114,23 @@ def _workload_waits_for(
         return "the controller to take up the new spec"
     if mode_of(service) == "Knative":
         return _revision_waits_for(service, workload, spec_hash, component)
-    spec, status = workload.get("spec") or {}, workload.get("status") or {}
-    if dig(spec, "template", "metadata", "annotations", HASH) != spec_hash:
-        return "the controller to take up the new spec"
-    observed = int(status.get("observedGeneration") or 0)
-    if observed < int(dig(workload, "metadata", "generation") or 0):
-        return "the Deployment's controller"
-    wanted = max(spec.get("replicas", 1), _autoscaler_minimum(service, component))
-    if not spec.get("replicas", 1) and dig(service, "spec", component, "minReplicas") != 0:
-        return "pods of the new revision: its Deployment is scaled to 0"
+    replicas = dig(workload, "spec", "replicas")
+    wanted = max(1 if replicas is None else replicas, _autoscaler_minimum(service, component))
+    if not wanted and dig(service, "spec", component, "minReplicas") != 0:
+        scaled = "pods of the new revision: its Deployment is scaled to 0"
+        return _not_taken_up(workload, spec_hash) or scaled
+    return deployment_waits_for(workload, spec_hash, wanted)
+
+
+def deployment_waits_for(deployment: Object, spec_hash: str, wanted: int) -> str:
+    """Return what is missing until a Deployment runs so many pods of a revision and no others."""
+    if missing := _not_taken_up(deployment, spec_hash):
+        return missing
+    status = deployment.get("status") or {}
     fields = ("updatedReplicas", "availableReplicas", "replicas")
     counts = {field: int(status.get(field) or 0) for field in fields}
     if set(counts.values()) != {wanted}:
-        words = _deployment_words(workload)
+        words = _deployment_words(deployment)
         return (
             f"pods of the new revision: {counts['updatedReplicas']} of {wanted} made, "
             f"{counts['availableReplicas']} available, {counts['replicas']} in all{words}"
@@ -134,12 +138,29 @@ def _workload_waits_for(
     return ""
 
 
+def _not_taken_up(deployment: Object, spec_hash: str) -> str:
+    template = ("spec", "template", "metadata", "annotations", HASH)
+    if dig(deployment, *template) != spec_hash:
+        return "the controller to take up the new spec"
+    observed = int(dig(deployment, "status", "observedGeneration") or 0)
+    if observed < int(dig(deployment, "metadata", "generation") or 0):
+        return "the Deployment's controller"
+    return ""
+
+
 def _autoscaler_minimum(service: Object, component: str) -> int:
-    """Return the replicas that KServe's HorizontalPodAutoscaler adds within 15 s; 0 without one."""
-    if dig(service, "metadata", "annotations", AUTOSCALER_ANNOTATION) == "external":
+    """Return the replicas that KServe's autoscaler adds within 15 s; 0 without one.
+
+    Of the predictor's it takes off those of the canaries, and leaves at least one.
+    """
+    if dig(service, "metadata", "annotations", AUTOSCALER_ANNOTATION) in ("external", "none"):
         return 0
     wanted = dig(service, "spec", component, "minReplicas")
-    return wanted if isinstance(wanted, int) else 0
+    if not isinstance(wanted, int):
+        return 0
+    canaries = each(service, "spec", "canary") if component == PREDICTOR else []
+    taken = sum(int(dig(entry, "predictor", "minReplicas") or 0) for entry in canaries)
+    return max(wanted - taken, min(wanted, 1))
 
 
 def _deployment_words(workload: Object) -> str:
@@ -150,8 +171,8 @@ def _deployment_words(workload: Object) -> str:
     return f": {progress.get('message')}" if progress.get("status") == "False" else ""
 
 
-def _refused_pods(workload: Object | None, spec_hash: str) -> str:
-    """Why the new revision can have no pods, where no waiting mends that; or an empty string."""
+def refused_pods(workload: Object | None, spec_hash: str) -> str:
+    """Return why a revision can have no pods, where no waiting mends that; or an empty string."""
     if dig(workload, "spec", "template", "metadata", "annotations", HASH) != spec_hash:
         return ""
     refused = condition(workload or {}, "ReplicaFailure")

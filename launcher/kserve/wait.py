@@ -9,16 +9,11 @@ from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, KNATIVE_REVISION, 
 from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.kserve import evidence, phases
 from kfp_pytorch.launcher.kserve.advice import what_to_do
-from kfp_pytorch.launcher.kserve.deploy import DeployFailed, Timing, find, find_deployment
-from kfp_pytorch.launcher.kserve.manifest import HASH, ServiceInputs, components
+from kfp_pytorch.launcher.kserve.awaited import Awaited, find
+from kfp_pytorch.launcher.kserve.deploy import DeployFailed, Timing
+from kfp_pytorch.launcher.kserve.manifest import HASH
 from kfp_pytorch.launcher.kserve.names import POD_LABEL
-from kfp_pytorch.launcher.kserve.rollout import (
-    Rollout,
-    base_url,
-    created_revision,
-    mode_of,
-    rollout,
-)
+from kfp_pytorch.launcher.kserve.rollout import Rollout, base_url, mode_of
 from kfp_pytorch.launcher.kubernetes import pending, pod_status
 from kfp_pytorch.launcher.kubernetes.api_errors import ApiError, Forbidden
 from kfp_pytorch.launcher.kubernetes.client import Kube
@@ -37,9 +32,8 @@ class Waiter:
     """Waits until the new revision of one service serves."""
 
     kube: Kube  # the cluster
-    inputs: ServiceInputs  # what was asked for
+    awaited: Awaited  # the revision
     timing: Timing  # how often and how long to poll
-    uid: str  # the uid of the service that was written
 
     def __post_init__(self) -> None:
         # Shorter than `Timing.unavailable_after`: what only explains is not waited for.
@@ -94,9 +88,9 @@ class Waiter:
         waiting = f"waiting for {state.waits_for}"
         progress.report(phase or waiting, why or (waiting if phase else ""))
         reason = self._permanent_failure(state, pods)
-        if not reason and waited > self.inputs.timeout:
+        if not reason and waited > self.awaited.timeout:
             why = pending.reason(pods, self._events(pods)) or self._lacks_knative()
-            limit = f"after {self.inputs.timeout} s (timeout)"
+            limit = f"after {self.awaited.timeout} s (timeout)"
             reason = f"{limit} it still waits for {state.waits_for}" + (f"; {why}" if why else "")
         if reason:
             raise self._failure(reason)
@@ -126,35 +120,26 @@ class Waiter:
             return Rollout(False, f"an answer of the cluster that can be read ({error.short})")
 
     def _read_objects(self) -> Rollout:
-        name = self.inputs.service_name
-        found = self._still_ours(find(self.kube, INFERENCE_SERVICE, name))
-        self._service = found
-        self._workload = self._find_workload("predictor")
-        others = components(self.inputs)[1:]
-        workloads = {component: self._find_workload(component) for component in others}
-        return rollout(found, self._workload, self.inputs.spec_hash, workloads)
-
-    def _find_workload(self, component: str) -> Object | None:
-        if mode_of(self._service) == "Knative":
-            created = created_revision(self._service, component)
-            return find(self.kube, KNATIVE_REVISION, created) if created else None
-        return find_deployment(self.kube, self.inputs.service_name, component)
+        found = find(self.kube, INFERENCE_SERVICE, self.awaited.service_name)
+        self._service = self._still_ours(found)
+        self._workload, state = self.awaited.read(self.kube, self._service)
+        return state
 
     def _still_ours(self, found: Object | None) -> Object:
         """Returns the service, if it still is what this step wrote."""
-        service = self.inputs.title(self.kube.namespace)
+        service = self.awaited.title(self.kube.namespace)
         metadata = (found or {}).get("metadata") or {}
         if found is None or metadata.get("deletionTimestamp"):
             raise DeployFailed(
                 f"{service} was deleted while it was waited for, by a person or another "
                 "program. Find out which, then start the step again: it creates the service again."
             )
-        carried = dig(found, "spec", "predictor", "annotations", HASH)
-        if metadata.get("uid") != self.uid or carried != self.inputs.spec_hash:
+        carried = self.awaited.carried(found)
+        if metadata.get("uid") != self.awaited.uid or carried != self.awaited.spec_hash:
             raise DeployFailed(
                 f"{service} was changed by another client while it was waited for: it is to serve "
                 f"revision {carried or 'without a name'} now, and this step's is "
-                f"{self.inputs.spec_hash}. Two runs that deploy to one service_name undo each "
+                f"{self.awaited.spec_hash}. Two runs that deploy to one service_name undo each "
                 "other: give each its own, or run one after the other. It was left as it is."
             )
         return found
@@ -194,13 +179,13 @@ class Waiter:
     def _new_pods(self) -> list[Object]:
         """The new revision's pods; none where they cannot be read, for they only explain."""
         try:
-            pods = self._evidence_kube.list(POD, labels=f"{POD_LABEL}={self.inputs.service_name}")
+            pods = self._evidence_kube.list(POD, labels=f"{POD_LABEL}={self.awaited.service_name}")
         except StepError as error:
             if not self._unread:
                 self._unread = f"The predictor's pods could not be read: {error.short}"
                 log(self._unread)
             return []
-        ours = self.inputs.spec_hash
+        ours = self.awaited.spec_hash
         return [pod for pod in pods if dig(pod, "metadata", "annotations", HASH) == ours]
 
     def _events(self, pods: list[Object]) -> list[Object]:
@@ -217,9 +202,7 @@ class Waiter:
             return []
 
     def _is_untouched(self) -> bool:
-        """Whether KServe has made nothing of the service, and its status says nothing."""
-        known = self._workload or not self._service
-        return not known and not dig(self._service, "status", "conditions")
+        return self.awaited.is_untouched(self._service, self._workload)
 
     def _refused_mode(self, now: float) -> str:
         """Why KServe does not run the service in its mode, or an empty string.
@@ -250,12 +233,12 @@ class Waiter:
 
     def _failure(self, reason: str) -> DeployFailed:
         headline = (
-            f"{self.inputs.title(self.kube.namespace)} does not serve the new "
+            f"{self.awaited.title(self.kube.namespace)} does not serve the new "
             f"revision: {cut(reason.rstrip('.'), evidence.LONGEST_LINE)}."
         )
         seen = evidence.Snapshot(self._service, self._workload, self._new_pods(), self._unread)
         advice = f"What to do: {what_to_do(self._state, seen, reason)}"
-        explanation = evidence.explain(self._evidence_kube, self.inputs, seen)
+        explanation = evidence.explain(self._evidence_kube, self.awaited, seen)
         return DeployFailed("\n".join([headline, advice, *explanation]), headline)
 
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from kfp_pytorch.launcher.errors import CannotObserve
 from kfp_pytorch.launcher.kserve import rollout
+from kfp_pytorch.launcher.kserve.awaited import Awaited
+from kfp_pytorch.launcher.kserve.canary import spec
+from kfp_pytorch.launcher.kserve.canary.awaited import AwaitedCanary
+from kfp_pytorch.launcher.kserve.canary.locating import beside
+from kfp_pytorch.launcher.kserve.canary.plan import Plan
 from kfp_pytorch.launcher.kserve.deploy import Timing, apply
 from kfp_pytorch.launcher.kserve.manifest import (
     ServiceInputs,
@@ -33,6 +39,22 @@ class Outputs(NamedTuple):
     cluster_url: str
     service_name: str
     revision: str
+    canary_url: str
+    stable_url: str
+
+
+@dataclass(frozen=True)
+class Served:
+    """A revision that serves.
+
+    Attributes:
+        service: The InferenceService.
+        beside: The base URLs of the canary alone and of the stable revision alone; empty where
+            there is no canary.
+    """
+
+    service: Object
+    beside: tuple[str, str] = ("", "")
 
 
 def run(service: Artifact, model: Artifact | None = None, **inputs: Any) -> Outputs:
@@ -54,11 +76,10 @@ def run(service: Artifact, model: Artifact | None = None, **inputs: Any) -> Outp
     return outputs(served, checked)
 
 
-def deploy(kube: Kube, inputs: ServiceInputs, timing: Timing, stopper: Stopper) -> Object:
+def deploy(kube: Kube, inputs: ServiceInputs, timing: Timing, stopper: Stopper) -> Served:
     """Does what `run` does, with everything given, but for the outputs.
 
-    `stopper`: reports what a signal leaves behind; a live service is never deleted. Returns the
-    InferenceService, whose new revision serves.
+    `stopper`: reports what a signal leaves behind; a live service is never deleted.
     """
     what = inputs.title(kube.namespace)
     stopper.set_left_in_place(f"{what} was not changed")
@@ -78,34 +99,62 @@ def deploy(kube: Kube, inputs: ServiceInputs, timing: Timing, stopper: Stopper) 
         f"whether {what} was changed is not known: look at it, or start the step again"
     )
     try:
-        uid = str(apply(kube, inputs, timing)["metadata"]["uid"])
+        made = apply(kube, inputs, timing)
         log(f"{what}: revision {inputs.spec_hash}")
+        if made.note:
+            log(made.note)
         stopper.set_left_in_place(
             f"{what} is left as it is, and may still serve this step's revision {inputs.spec_hash}"
         )
-        service = Waiter(kube, inputs, timing, uid).run()
+        service = Waiter(kube, _awaited(inputs, made, kube.namespace), timing).run()
+        served = Served(service, beside(kube, service, timing) if made.is_canary else ("", ""))
     except CannotObserve as error:
         raise CannotObserve(
             f"{error.message}\n{what} was left as it is: it may still serve this step's "
             "revision. The next attempt of this step continues from what it finds."
         ) from error
-    url = outputs(service, inputs).url
-    log(f"serves at {url}")
-    if rollout.mode_of(service) == "Standard" and not rollout.reachable_from_outside(url):
+    _say_where(kube, served, inputs)
+    return served
+
+
+def _awaited(inputs: ServiceInputs, made: Plan, namespace: str) -> Awaited:
+    """What is waited for: in Standard mode a canary has a place of its own in the spec."""
+    kind = AwaitedCanary if made.is_canary and spec.find(made.service) else Awaited
+    return kind(
+        service_name=inputs.service_name,
+        uid=str(made.service["metadata"]["uid"]),
+        spec_hash=inputs.spec_hash,
+        timeout=inputs.timeout,
+        components=components(inputs),
+        warning=claim_warning(inputs, namespace),
+    )
+
+
+def _say_where(kube: Kube, served: Served, inputs: ServiceInputs) -> None:
+    found = outputs(served, inputs)
+    if found.canary_url:
+        log(f"the canary is at {found.canary_url}, the stable revision at {found.stable_url}")
+    log(f"serves at {found.url}")
+    in_standard = rollout.mode_of(served.service) == "Standard"
+    if in_standard and not rollout.reachable_from_outside(found.url):
         # Requests go to a transformer first.
-        name, path = f"{inputs.service_name}-{components(inputs)[-1]}", urlsplit(url).path
+        name, path = f"{inputs.service_name}-{components(inputs)[-1]}", urlsplit(found.url).path
         log(rollout.port_forward_advice(name, kube.namespace, path))
-    return service
 
 
-def outputs(service: Object, inputs: ServiceInputs) -> Outputs:
+def outputs(served: Served, inputs: ServiceInputs) -> Outputs:
     """Return where a service answers, and which revision does."""
-    outside, inside = _addresses(service)
+    outside, inside = _addresses(served.service)
+    canary, stable = (
+        base and rollout.predict_url(base, inputs.source.path) for base in served.beside
+    )
     return Outputs(
         url=rollout.predict_url(outside, inputs.source.path),
         cluster_url=rollout.predict_url(inside, inputs.source.path),
         service_name=inputs.service_name,
         revision=inputs.spec_hash,
+        canary_url=canary,
+        stable_url=stable,
     )
 
 
@@ -116,19 +165,21 @@ def _addresses(service: Object) -> tuple[str, str]:
     return outside or inside, inside or outside
 
 
-def describe(service: Object, inputs: ServiceInputs, namespace: str) -> dict[str, str]:
+def describe(served: Served, inputs: ServiceInputs, namespace: str) -> dict[str, str]:
     """Return the metadata of the artifact `service`, in which each value is a text."""
-    outside, inside = _addresses(service)
-    made = outputs(service, inputs)
+    outside, inside = _addresses(served.service)
+    made = outputs(served, inputs)
     return {
         "name": inputs.service_name,
         "namespace": namespace,
         "revision": inputs.spec_hash,
-        "mode": rollout.mode_of(service) or "Standard",
+        "mode": rollout.mode_of(served.service) or "Standard",
         "url": made.url,
         "cluster_url": made.cluster_url,
         "base_url": outside,
         "cluster_base_url": inside,
+        "canary_url": made.canary_url,
+        "stable_url": made.stable_url,
         "model_name": inputs.source.name,
         "protocol": inputs.source.protocol,
         "storage_uri": inputs.source.uri,

@@ -19,7 +19,7 @@ def of_tag(service: Object, tag: str) -> str:
     own = str(dig(service, *PREDICTOR, "address", "url") or "")
     if target is None:
         return ""
-    return _with_host(own, f"{tag}-") if _is_in_cluster(own) else str(target.get("url") or "")
+    return _with_host(own, f"{tag}-") if is_in_cluster(own) else str(target.get("url") or "")
 
 
 def of_canary(service: Object, canary_service: Object | None) -> str:
@@ -33,14 +33,14 @@ def of_canary(service: Object, canary_service: Object | None) -> str:
     if dig(canary_service, "spec", "type") == "ExternalName":
         port = next(iter(each(canary_service, "spec", "ports")), {}).get("port", 80)
         return f"http://{dig(canary_service, 'spec', 'externalName')}:{port}"
-    if not _is_in_cluster(own):
+    if not is_in_cluster(own):
         return f"http://{name}.{dig(service, 'metadata', 'namespace')}.svc.cluster.local"
     parts = urlsplit(own)
     _, dot, rest = parts.netloc.partition(".")
     return urlunsplit(parts._replace(netloc=f"{name}{dot}{rest}"))
 
 
-def _is_in_cluster(url: str) -> bool:
+def is_in_cluster(url: str) -> bool:
     """Whether a URL's host is the name of a Service."""
     return ".svc" in (urlsplit(url).hostname or "")
 

@@ -59,6 +59,9 @@ def added(service: Object, predictor: Object) -> Object:
     own = copy.deepcopy(predictor)
     scale = {field: own.pop(field) for field in _SCALE if field in own}
     own.pop("canaryTrafficPercent", None)
+    if "model" in own:
+        # KServe's schema demands it of a canary alone; empty it is the runtime's.
+        own["model"]["name"] = ""
     annotations = own.setdefault("annotations", {})
     if scale:
         annotations[_SCALE_ANNOTATION] = json.dumps(scale, sort_keys=True)
@@ -90,6 +93,8 @@ def promoted(service: Object) -> Object:
     scale = json.loads(annotations.pop(_SCALE_ANNOTATION, "{}"))
     for field in ("name", "minReplicas"):
         own.pop(field, None)
+    if "model" in own:
+        own["model"].pop("name", None)
     kept = {"name": stable["name"]} if stable.get("name") else {}
     changed["spec"]["predictor"] = {"deploymentStrategy": _KEEP_ALL} | own | scale | kept
     return changed

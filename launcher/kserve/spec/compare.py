@@ -15,7 +15,13 @@ def is_in_place(existing: Object, wanted: Object) -> bool:
     """
     # Without the field the canary's share of the traffic is all.
     percent = ("spec", "predictor", "canaryTrafficPercent")
-    return _contains(existing, wanted) and dig(existing, *percent) == dig(wanted, *percent)
+    # A list is written whole, so that one without canaries has no field either.
+    canaries = ("spec", "canary")
+    return (
+        _contains(existing, wanted)
+        and dig(existing, *percent) == dig(wanted, *percent)
+        and bool(dig(existing, *canaries)) == bool(dig(wanted, *canaries))
+    )
 
 
 def _contains(existing: object, wanted: object) -> bool:

@@ -39,7 +39,7 @@ def check(service: Object) -> None:
             f'character. (e.g. "my-name" or "abc-123", regex used for validation is '
             f"'{_NAME.pattern}')",
         )
-    if "name" in (predictor.get("model") or {}):
+    if (predictor.get("model") or {}).get("name"):
         raise errors.denied(WEBHOOK, "the 'name' field is not allowed in standard predictor")
     _check_mode(service)
     annotations = objects.metadata(service).get("annotations") or {}

@@ -83,6 +83,13 @@ class Knative:
         }
         self._kserve._create(KNATIVE_REVISION, {"metadata": metadata})
 
+    def _tag(self, tag: str) -> Object:
+        """A tag with its address, where KServe is to make them."""
+        annotations = self.predictor().get("annotations", {})
+        wanted = annotations.get("serving.kserve.io/enable-tag-routing") == "true"
+        url = f"http://{tag}-digits-predictor.default.example.com"
+        return {"tag": tag, "url": url} if wanted else {}
+
     def routes(self, revision: str, **shares: int) -> None:
         """Says that a Revision is the newest, ready, and which gets how much of the traffic."""
         if shares == {revision: 100} and self.rolled_out != revision:
@@ -93,7 +100,12 @@ class Knative:
             "latestRolledoutRevision": self.rolled_out,
             "previousRolledoutRevision": self.before,
             "traffic": [
-                {"revisionName": name, "percent": percent, "latestRevision": name == revision}
+                {
+                    "revisionName": name,
+                    "percent": percent,
+                    "latestRevision": name == revision,
+                    **self._tag("latest" if name == revision else "prev"),
+                }
                 for name, percent in shares.items()
             ],
         }

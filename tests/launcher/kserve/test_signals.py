@@ -19,7 +19,8 @@ PROGRAM = """
 from types import SimpleNamespace
 from kfp_pytorch.launcher import run_step
 model = SimpleNamespace(uri="minio://b/model", metadata={})
-run_step("kserve_deploy", model=model, service_name="digits")
+service = SimpleNamespace(path="unused", metadata={})
+run_step("kserve_deploy", service=service, model=model, service_name="digits")
 """
 KServe = ThreadedServer = Any
 

@@ -15,7 +15,7 @@ from kfp_pytorch.launcher.constants import (
 )
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.kserve.manifest import parse_inputs
-from kfp_pytorch.launcher.steps.kserve_deploy import describe
+from kfp_pytorch.launcher.steps.kserve_deploy import Served, describe
 
 NAME = "digits"
 URL = "http://digits.default.example.com"
@@ -131,13 +131,15 @@ def test_the_artifact_says_in_flat_texts_what_serves_and_where() -> None:
         "address": {"url": "http://digits.default.svc.cluster.local"},
         "deploymentMode": "Standard",
     }
-    assert describe({"status": status}, inputs, "team") == {
+    assert describe(Served({"status": status}), inputs, "team") == {
         "name": NAME,
         "namespace": "team",
         "revision": inputs.spec_hash,
         "mode": "Standard",
         "url": f"{URL}/v1/models/digits:predict",
         "cluster_url": "http://digits.default.svc.cluster.local/v1/models/digits:predict",
+        "canary_url": "",
+        "stable_url": "",
         "base_url": URL,
         "cluster_base_url": "http://digits.default.svc.cluster.local",
         "model_name": NAME,
