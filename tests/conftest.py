@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 # spin while they wait for each other take them from the other tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# Few people have it set, and with it no program shows that it forgets to flush what it writes.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
 # What is started in the background of a shell ignores SIGINT, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, TextIO, cast
@@ -228,6 +229,8 @@ class LockedFile:
 
 def main(arguments: list[str]) -> int:
     """Run the pipeline; returns 0, 1 after a failure, or 143 after SIGTERM."""
+    # A line is shown when it is written: Python keeps 8 KiB of what goes to a pipe.
+    cast("TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)
     sys.stdout = cast("TextIO", LockedFile(sys.stdout))
     warnings.simplefilter("ignore", FutureWarning)
     signal.signal(signal.SIGTERM, _terminate)

@@ -172,18 +172,21 @@ def test_a_run_that_goes_on_is_followed_to_its_end_and_a_rank_before_its_pod_is_
         began = [process.stdout.readline() for process in (rank, stopped)]
         stopped.send_signal(signal.SIGINT)
         ended = [stopped.communicate()]
+        # The steps' own lines come as they are written, too.
+        live = next((line for line in whole.stdout if "node 0 waits" in line), "")
         for node in ("0", "1"):
             (tmp_path / node).touch()
         ended += [process.communicate() for process in (rank, whole)]
         codes = [process.returncode for process in (stopped, rank, whole)]
-        return began, [out for out, _ in ended], ended[0][1], codes
+        return began, [live, *(out for out, _ in ended)], ended[0][1], codes
 
     with futures.ThreadPoolExecutor() as pool:
         followed = pool.submit(follow)
         what = f"{PIPELINES}:waiting"
         run = cli("run", what, "--local", "-p", f"folder={tmp_path}", "--root", root)
-    began, (stopped, rank, whole), said, codes = followed.result()
+    began, (live, stopped, rank, whole), said, codes = followed.result()
     assert began == ["node 1 waits\n", "node 0 waits\n"]
+    assert live == "  master-0 | node 0 waits\n"
     assert (stopped, rank) == ("", "node 1 goes on\n")
     assert "Traceback" not in said
     assert "  master-0 | node 0 goes on\n" in whole
