@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from kfp_pytorch.client.packages import services
 from kfp_pytorch.client.packages.find import Package
 from kfp_pytorch.client.packages.known_tasks import IMPORTER, KnownTask, known_tasks, left_literal
 from kfp_pytorch.launcher.constants import POD
@@ -156,9 +157,8 @@ def deploy_inputs(task: KnownTask) -> service_manifest.ServiceInputs:
     """Returns the checked inputs of a task that deploys a model. Raises InputError."""
     model = _artifact(task, "model") if "model" in task.artifacts else None
     uri, metadata = (model.uri, model.metadata) if model else (None, {})
-    unknown = dict.fromkeys({"service_name", "runtime"} & task.unknown, _ANY_NAME)
-    unknown |= dict.fromkeys({"storage_uri"} & task.unknown, _UNKNOWN_URI)
-    return service_manifest.parse_inputs(uri, metadata, **task.inputs, **unknown)
+    inputs = services.checkable(task, _UNKNOWN_URI, _ANY_NAME)
+    return service_manifest.parse_inputs(uri, metadata, **inputs)
 
 
 def _kserve_deploy(task: KnownTask) -> None:

@@ -63,8 +63,8 @@ def _of_pod(pod: Object) -> Iterator[str]:
     if scheduled.get("status") == "False":
         claim = re.search(r"persistentvolumeclaim|volume", str(scheduled.get("message")))
         yield patterns.advice("predictor_volume", "FailedAttachVolume") if claim else _NO_NODE
-    for _, reason, _ in pod_status.waiting_containers(pod):
-        if text := patterns.advice("predictor", reason):
+    for _, reason, words in pod_status.waiting_containers(pod):
+        if text := patterns.advice("predictor", f"{reason} {words}"):
             yield text
     for status in container_statuses(pod):
         yield from _of_container(pod, status)
@@ -85,9 +85,9 @@ def _of_container(pod: Object, status: Object) -> Iterator[str]:
             "service_account or storage_key may read it there."
         )
     elif ends:
-        yield "The end of its log is below: correct the model, the runtime or env."
+        yield "The end of its log is below: correct the model, its server or env."
     elif running and status.get("ready") is False:
         yield (
             "The end of its log is below. If it still loads the model, raise timeout; if it "
-            "serves, the runtime's readiness probe does not fit it."
+            "serves, the readiness probe of the runtime or container does not fit it."
         )

@@ -10,7 +10,7 @@ from kfp_pytorch.launcher import text
 from kfp_pytorch.launcher.constants import EVENT
 from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.kserve.awaited import Awaited
-from kfp_pytorch.launcher.kserve.rollout import model_failure
+from kfp_pytorch.launcher.kserve.rollout import model_failure, model_states
 from kfp_pytorch.launcher.kubernetes import objects, pod_status
 from kfp_pytorch.launcher.kubernetes.api_errors import ApiError
 from kfp_pytorch.launcher.kubernetes.client import Kube
@@ -57,9 +57,8 @@ def _parts(kube: Kube, awaited: Awaited, seen: Snapshot) -> Iterator[str]:
         if condition.get("status") != well and condition.get("severity") != "Info":
             words = f"{condition.get('reason') or ''} {condition.get('message') or ''}".strip()
             yield f"Condition {condition.get('type')} is {condition.get('status')}: {words}"
-    failure = model_failure(seen.service)
-    if failure:
-        yield f"KServe says of the model: {failure}"
+    for said in filter(None, (model_states(seen.service), model_failure(seen.service))):
+        yield f"KServe says of the model: {said}"
     shown = sorted(seen.pods, key=_is_ready)[:MOST_PODS]
     try:
         for pod in shown:

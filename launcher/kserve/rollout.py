@@ -232,6 +232,19 @@ def model_failure(service: Object) -> str:
     return _failure_words(status)
 
 
+def model_states(service: Object) -> str:
+    """Return what KServe says of the model where it is not said to serve; or an empty string."""
+    status = dig(service, "status", "modelStatus") or {}
+    if status.get("transitionStatus") in (None, "", "UpToDate"):
+        return ""
+    states = {
+        "the new model": dig(status, "states", "targetModelState"),
+        "the serving one": dig(status, "states", "activeModelState"),
+    }
+    known = [f"{whose} {state}" for whose, state in states.items() if state]
+    return ", ".join([str(status["transitionStatus"]), *known])
+
+
 def base_url(service: Object, *, internal: bool) -> str:
     """Return the service's URL.
 

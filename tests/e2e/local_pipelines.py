@@ -173,6 +173,28 @@ def serving_elsewhere():
     serve("s3://bucket/x", "nonsuch", model_format="mine", storage_key="mine")
 
 
+@dsl.component(base_image="python")
+def shown(service: dsl.Input[dsl.Artifact], url: str):
+    import json
+    import pathlib
+
+    about = json.loads(pathlib.Path(service.path).read_text())
+    assert about["url"] == service.metadata["url"] == url
+    assert about["name"] == "mine"
+    assert about["storage_uri"] == "pvc://mine/x"
+
+
+@dsl.pipeline(name="serving-a-container")
+def serving_a_container(script: str):
+    made = kserve_deploy(
+        service_name="mine",
+        storage_uri="pvc://mine/x",
+        container={"image": "mine:1", "command": ["sh", "-ec"], "args": [script]},
+        env={"TOKEN": {"secretKeyRef": {"name": "token", "key": "key"}}, "KNOWN": "a-hidden-value"},
+    )
+    shown(service=made.outputs["service"], url=made.outputs["url"])
+
+
 @dsl.pipeline(name="serving-on-a-cluster")
 def serving_on_a_cluster():
     kserve_deploy(service_name="a", storage_uri="s3://bucket/x", model_format="triton")

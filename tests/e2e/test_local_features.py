@@ -221,6 +221,16 @@ def test_a_model_server_of_somebody_elses_serves_whether_or_not_it_is_told_its_p
     assert told["status"] == "succeeded", ran.stdout + ran.stderr
 
 
+@pytest.mark.slow
+def test_a_container_of_ones_own_serves_a_model_of_a_plain_uri(cluster, tmp_path, secrets):
+    (tmp_path / "server.py").write_text(SERVER.replace("PORT", "8080"))
+    (tmp_path / "claim" / "x" / "weights").write_text("1")
+    script = f"exec python '{tmp_path}/server.py' /mnt/models mine --port 8080"
+    options = ("-p", f"script={script}", *secrets)
+    ran, told = run_local(cluster.root, "serving_a_container", tmp_path, *options)
+    assert told["status"] == "succeeded", ran.stdout + ran.stderr
+
+
 def test_what_a_model_server_needs_and_is_not_there_is_named_before_the_run(cluster, tmp_path):
     ran, told = run_local(cluster.root, "serving_elsewhere", tmp_path)
     assert ran.exit_code == 1

@@ -39,10 +39,19 @@ def unfit(words: str) -> Object:
     [
         (pod(waiting={"reason": "ImagePullBackOff"}), "comes from the runtime"),
         (pod(waiting={"reason": "CreateContainerConfigError"}), "Secret or ConfigMap"),
+        (
+            pod(
+                waiting={
+                    "reason": "CreateContainerConfigError",
+                    "message": "container has runAsNonRoot and image will run as root",
+                }
+            ),
+            '"securityContext": {"runAsUser": 1000}',
+        ),
         (pod("storage-initializer", running={}), "still being fetched"),
         (pod("storage-initializer", terminated=ended()), "storage_uri"),
         (pod("storage-initializer", terminated=ended(137, "OOMKilled")), "Raise memory"),
-        (pod(waiting={"reason": "CrashLoopBackOff"}, last={"terminated": ended()}), "the runtime"),
+        (pod(waiting={"reason": "CrashLoopBackOff"}, last={"terminated": ended()}), "its server"),
         (pod(running={}), "readiness probe"),
         ({"status": {"phase": "Failed", "reason": "Evicted"}}, "took the pod away"),
         (unfit("3 Insufficient cpu"), "Ask for less"),

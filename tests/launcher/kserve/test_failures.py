@@ -91,7 +91,7 @@ def test_a_person_reads_what_failed_what_to_do_and_what_it_rests_on(
         == """\
 InferenceService default/digits does not serve the new revision: after 1 s (timeout) it still \
 waits for pods of the new revision: 1 of 1 made, 1 available, 2 in all.
-What to do: The end of its log is below: correct the model, the runtime or env.
+What to do: The end of its log is below: correct the model, its server or env.
 The previous revision still serves. The service was left as it is.
 Container kserve-container of pod digits-predictor-1 ended with exit code 1. The end of its log:
 ValueError: export/model.json is not there
@@ -156,10 +156,15 @@ def test_a_model_that_kserve_says_did_not_load_fails_where_pods_may_not_be_read(
     kserve.rolls_out(available=0)
     info = {"reason": "ModelLoadFailed", "message": "No space left on device", "exitCode": 1}
     copies = {"failedCopies": 1, "totalCopies": 0}
+    states = {"activeModelState": "Loaded", "targetModelState": "FailedToLoad"}
     failed = {"transitionStatus": "BlockedByFailedLoad", "lastFailureInfo": info, "copies": copies}
+    failed["states"] = states
     kserve.says("False", modelStatus=failed)
     words = "its model did not load: ModelLoadFailed: No space left on device"
-    assert words in step.failed().splitlines()[0]
+    first, *rest = step.failed().splitlines()
+    assert words in first
+    states = "BlockedByFailedLoad, the new model FailedToLoad, the serving one Loaded"
+    assert f"KServe says of the model: {states}" in rest
 
 
 def test_a_model_that_loads_at_a_second_try_has_not_failed(
