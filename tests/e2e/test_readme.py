@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
-import kfp
+import click
 import pytest
 import yaml
+from click.testing import CliRunner
+from harness.command import left_of
+from harness.kfp_api.server import KfpServer
 
 import kfp_pytorch
+from kfp_pytorch.cli import main
+from kfp_pytorch.client import runs
 from kfp_pytorch.client.packages import checks
 from kfp_pytorch.client.packages import find as packages
 from kfp_pytorch.launcher.constants import IMAGE_TAG
@@ -27,18 +35,99 @@ def shown(heading: str, file: str = "README.md") -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
 
 
-def test_runs_are_started_and_scheduled_with_arguments_that_kfp_and_the_pipeline_take() -> None:
-    (start,), (schedule,) = shown("Start a run from Python"), shown("Schedule recurring runs")
-    client = mock.create_autospec(kfp.Client)
-    with mock.patch.object(kfp, "Client", client):
-        exec(start + schedule, {})
-    started = client.return_value.create_run_from_pipeline_func.call_args
-    scheduled = client.return_value.create_recurring_run.call_args
-    package = ROOT / scheduled.kwargs["pipeline_package_path"]
-    spec = next(iter(yaml.safe_load_all(package.read_text(encoding="utf-8"))))
-    parameters = spec["root"]["inputDefinitions"]["parameters"].keys()
-    assert started.kwargs["arguments"].keys() <= parameters
-    assert scheduled.kwargs["params"].keys() <= parameters
+def commands(heading: str, file: str = "README.md") -> list[list[str]]:
+    """The calls of kfp-pytorch that a section shows, each as its arguments."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    section = re.split(r"^##+ ", text.partition(f"# {heading}\n")[2], flags=re.MULTILINE)[0]
+    shell = "\n".join(re.findall(r"^```sh\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE))
+    lines = [shlex.split(line, comments=True) for line in shell.replace("\\\n", " ").splitlines()]
+    return [line[1:] for line in lines if line[:1] == ["kfp-pytorch"]]
+
+
+@pytest.fixture
+def kfp_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[KfpServer]:
+    """KFP's API server of tests, as where KFP is; a run on it takes no time."""
+    monkeypatch.setattr(runs, "POLL_S", 0.0)
+    monkeypatch.setattr(yaml, "SafeLoader", yaml.CSafeLoader)
+    started = KfpServer()
+    monkeypatch.setenv("KF_PIPELINES_ENDPOINT", started.url)
+    monkeypatch.chdir(ROOT)
+    yield started
+    started.stop()
+
+
+def test_a_package_is_uploaded_and_run_from_a_terminal(kfp_server: KfpServer) -> None:
+    shown_there = [each for each in commands("Upload a pipeline package") if "-n" not in each]
+    assert [each[0] for each in shown_there] == ["upload", "run", "runs"]
+    for arguments in shown_there:
+        ended = CliRunner().invoke(main, arguments)
+        assert ended.exit_code == 0, ended.output
+    assert "train-and-serve" in ended.output
+    (version,) = kfp_server.store.versions.values()
+    given = kfp_server.run().answer()
+    reference = given["pipeline_version_reference"]
+    assert reference["pipeline_version_id"] == version["pipeline_version_id"]
+    assert given["state"] == "SUCCEEDED"
+
+
+def test_runs_are_started_from_python_and_scheduled_from_there_and_from_a_terminal(
+    kfp_server: KfpServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start, with_kfp = shown("Start a run from Python")
+    (schedule,) = shown("Schedule recurring runs")
+    exec(start + with_kfp + schedule, {})
+    assert capsys.readouterr().out.startswith("succeeded  http://")
+    own, kfps = (run.answer()["runtime_config"] for run in kfp_server.store.runs.values())
+    assert own["parameters"].items() > kfps["parameters"].items()
+    (made,) = kfp_server.store.recurring.values()
+    assert made["trigger"] == {"cron_schedule": {"cron": "0 0 2 * * *"}}
+    said = [CliRunner().invoke(main, each) for each in commands("Schedule recurring runs")]
+    assert [ended.exit_code for ended in said] == [0, 0, 0, 0], said
+    assert said[0].output.startswith("Schedule nightly is unchanged")
+    assert kfp_server.store.recurring == {}
+
+
+def test_the_commands_for_kfp_take_what_their_page_shows(tmp_path: Path) -> None:
+    words = {"FILE": str(tmp_path / "parameters.yaml"), "NAME=VALUE": "a=b"}
+    Path(words["FILE"]).touch()
+    found = commands("On Kubeflow Pipelines", "docs/kfp.md")
+    assert len(found) == 13
+    for arguments in found:
+        command: click.Command = main
+        given = [words.get(word, word) for word in arguments]
+        while isinstance(command, click.Group):
+            command = command.commands[given.pop(0)]
+        command.make_context(command.name, given)
+
+
+@pytest.mark.slow
+@pytest.mark.local_cluster
+def test_the_notebook_runs_here_and_on_kfp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import nbclient
+    import nbformat
+
+    (path,) = (ROOT / "docs" / "notebooks").glob("*.ipynb")
+    notebook = nbformat.read(path, as_version=4)
+    assert not [cell for cell in notebook.cells if cell.get("outputs")]
+    server = KfpServer(advances=4)
+    monkeypatch.setenv("KF_PIPELINES_ENDPOINT", server.url)
+    monkeypatch.setenv("KFP_PYTORCH_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    try:
+        nbclient.NotebookClient(
+            notebook, timeout=550, resources={"metadata": {"path": str(tmp_path)}}
+        ).execute()
+    finally:
+        server.stop()
+    said = [
+        "".join(output.get("text", "") for output in cell.get("outputs", []))
+        for cell in notebook.cells
+    ]
+    assert any(each.startswith("succeeded accuracy 0.9") for each in said), said
+    assert any("pytorch-job: succeeded" in each for each in said), said
+    assert server.run().state == "SUCCEEDED"
+    assert server.store.recurring == {}
+    assert left_of(tmp_path) == []
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")

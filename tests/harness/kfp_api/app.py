@@ -22,11 +22,11 @@ class Api:
     """Answers from a store.
 
     Attributes:
-        advances: Whether each look at a run lets ten seconds pass for it.
+        advances: How many reports of its Workflow, ten seconds apart, a look at a run brings.
         logs_at: Which path has the logs of steps: `api`, `ui`, or neither.
     """
 
-    def __init__(self, store: Store, *, advances: bool = True, logs_at: str = "api") -> None:
+    def __init__(self, store: Store, *, advances: int = 1, logs_at: str = "api") -> None:
         self.store, self.advances, self.logs_at = store, advances, logs_at
 
     def healthz(self, request: Request) -> Object:
@@ -101,7 +101,7 @@ class Api:
         key = request.path_params["id"]
         run = self.store.run(key, f"Failed to get a run: Failed to fetch run {key}")
         answer = run.answer()
-        if self.advances:
+        for _ in range(self.advances):
             self.store.advance(run)
         return answer
 

@@ -134,7 +134,7 @@ _OF_A_TASK = ("display_name", "state", "child_tasks")
 
 @pytest.fixture
 def server() -> Iterator[KfpServer]:
-    started = KfpServer(advances=False)
+    started = KfpServer(advances=0)
     yield started
     started.stop()
 
