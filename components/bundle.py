@@ -14,6 +14,7 @@ import functools
 import hashlib
 import io
 import re
+import tokenize
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ def sources() -> dict[str, Path]:
 
 
 def archive() -> bytes:
-    """Packs the sources and urllib3, without docstrings, as a zip file.
+    """Packs the sources and urllib3, without docstrings and comments, as a zip file.
 
     bzip2 compresses it: zlib's output differs between its builds (zlib-ng, hardware deflate), while
     bzip2 has one encoder whose output has been the same since 1.0.
@@ -91,7 +92,7 @@ def archive() -> bytes:
             info = zipfile.ZipInfo(name)
             info.create_system = 3
             text = path.read_text(encoding="utf-8")
-            target.writestr(info, without_docstrings(text) if path.suffix == ".py" else text)
+            target.writestr(info, without_words(text) if path.suffix == ".py" else text)
     return bz2.compress(buffer.getvalue(), compresslevel=9)
 
 
@@ -133,9 +134,13 @@ def write_sources(folder: Path) -> None:
         target.write_bytes(path.read_bytes())
 
 
-def without_docstrings(source: str) -> str:
-    """Blanks the docstrings of a module, and keeps the number of every line."""
+def without_words(source: str) -> str:
+    """Blanks the docstrings and comments of a module, and keeps the number of every line."""
     lines = source.split("\n")
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            line, column = token.start
+            lines[line - 1] = lines[line - 1][:column].rstrip()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:
             docstring = node.body[0]

@@ -166,11 +166,11 @@ def test_every_import_of_this_package_in_the_archive_is_in_it_too(archive):
                 assert inside or node.module in absent, (name, node.module)
 
 
-def test_each_module_does_the_same_without_its_docstrings_on_the_same_lines():
+def test_each_module_does_the_same_without_docstrings_and_comments_on_the_same_lines():
     for path in sorted((ROOT / "launcher").rglob("*.py")):
         source = path.read_text()
         assert "__doc__" not in source, path
-        blanked = bundle.without_docstrings(source)
+        blanked = bundle.without_words(source)
         assert blanked.count("\n") == source.count("\n")
         assert code_of(blanked) == code_of(source), path
 
