@@ -11,17 +11,22 @@ _INPUTS: Object = {"gpus_per_node": 0, "gpus": 0, "node_selector": {}, "affinity
 # The fields of a pod's spec that choose such nodes.
 _OF_NODES = ("nodeSelector", "affinity", "runtimeClassName")
 _PROCESSES = "nproc_per_node"
+# Without it, processes of Transformers' Trainer or Accelerate that find no GPU train alone.
+_ON_CPU = {"ACCELERATE_USE_CPU": "true"}
 
 
 def inputs(given: Mapping[str, Any]) -> Object:
     """Returns the inputs of a step of this project, without what asks for GPUs.
 
-    Where a node has as many processes as GPUs, it has one process.
+    Where a node has as many processes as GPUs, it has one process. What would have had a GPU gets
+    the variable with which Accelerate lets processes on CPUs train together.
     """
-    patch, task = given.get("pod_template_patch"), given.get("task_config")
+    patch, task, asked = given.get("pod_template_patch"), given.get("task_config"), {*_asked(given)}
     found = {**given, **{name: value for name, value in _INPUTS.items() if name in given}}
-    if _is_per_gpu(given.get(_PROCESSES), {*_asked(given)}):
+    if _is_per_gpu(given.get(_PROCESSES), asked):
         found[_PROCESSES] = "1"
+    if any(asked):
+        found["env"] = {**_ON_CPU, **(given.get("env") or {})}
     if isinstance(patch, dict) and isinstance(patch.get("spec"), dict):
         found["pod_template_patch"] = {**patch, "spec": pod_spec(patch["spec"])}
     if isinstance(task, dict):

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from transformers import TrainerCallback
 
 from kfp_pytorch.training import script
+from kfp_pytorch.training.errors import ConfigError
 
 # What is logged of the run and not of the model.
 _OTHERS = ("epoch", "_runtime", "_per_second", "_flos")
@@ -19,6 +20,16 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc] # it is not looked 
 
     How often it does, `logging_strategy` and `save_strategy` of its TrainingArguments say.
     """
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """See `transformers.TrainerCallback`. Raises ConfigError: there would be several models."""
+        if args.world_size != script.world_size():
+            raise ConfigError(
+                f"Transformers' Trainer has {args.world_size} processes and the job "
+                f"{script.world_size()}, so each would train a model of its own. Start the script "
+                "with torchrun; where the processes have no GPUs, give TrainingArguments "
+                "use_cpu=True or set the variable ACCELERATE_USE_CPU to true"
+            )
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
         """See `transformers.TrainerCallback`."""

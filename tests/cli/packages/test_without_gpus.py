@@ -82,6 +82,7 @@ def test_a_job_gets_no_gpus_and_no_process_for_each(package, body, before, proce
     assert not {"nodeSelector", "affinity", "runtimeClassName"} & pod.keys()
     (container,) = pod["containers"]
     resources = container.get("resources", {})
+    assert {"name": "ACCELERATE_USE_CPU", "value": "true"} in container["env"]
     assert not any("/" in name for part in resources.values() for name in part)
     if "PATCH" in body:
         assert (container["workingDir"], resources["limits"]) == ("/tmp", {"memory": "1Gi"})
