@@ -176,6 +176,13 @@ def _warn_of_missing(evidence: Evidence, success: Success) -> None:
         )
     if success.no_export and not success.export:
         _warn(evidence, f"Nothing was exported: {success.no_export}")
+    if success.export and not success.samples:
+        _warn(
+            evidence,
+            "The export came without inputs with known answers, or none fits into the termination "
+            f"message of {TERMINATION_MESSAGE_LIMIT:,} bytes: kserve_predict then needs "
+            "`requests`.",
+        )
 
 
 def _left_out(success: Success, kept: Mapping[str, float], folder: Location) -> list[str]:

@@ -222,8 +222,14 @@ CURVES = {"loss": ((0.0, 2.3),)}
     [
         (Success("p"), ["no metrics, no curves, no export", "script.report(", "script.export("]),
         (Success("p", {"a": 1.0}, curves=CURVES), ["no export.", "script.export("]),
-        (Success("p", {"a": 1.0}, export=EXPORT), ["no curves.", "script.report("]),
-        (Success("p", export=EXPORT, curves=CURVES), ["no metrics.", "script.report("]),
+        (
+            Success("p", {"a": 1.0}, export=EXPORT, samples=SAMPLES),
+            ["no curves.", "script.report("],
+        ),
+        (
+            Success("p", export=EXPORT, curves=CURVES, samples=SAMPLES),
+            ["no metrics.", "script.report("],
+        ),
     ],
 )
 def test_what_a_script_did_not_report_is_said_in_one_line_with_how_to(
@@ -238,8 +244,15 @@ def test_what_a_script_did_not_report_is_said_in_one_line_with_how_to(
 
 
 def test_who_reports_everything_is_told_nothing(step: Step) -> None:
-    step.write(Success("p", {"a": 1.0}, export=EXPORT, curves=CURVES))
+    step.write(Success("p", {"a": 1.0}, export=EXPORT, curves=CURVES, samples=SAMPLES))
     assert step.evidence.notes == []
+
+
+def test_an_export_with_nothing_to_ask_it_is_said_before_it_is_deployed(step: Step) -> None:
+    step.write(Success("p", {"a": 1.0}, export=EXPORT, curves=CURVES))
+    (note,) = step.evidence.notes
+    assert "none fits into the termination message of 2,048 bytes" in note
+    assert "kserve_predict then needs `requests`" in note
 
 
 def test_why_training_exported_nothing_is_said_and_handed_on(step: Step) -> None:
@@ -252,7 +265,7 @@ def test_why_training_exported_nothing_is_said_and_handed_on(step: Step) -> None
 
 
 def test_metrics_that_did_not_fit_are_counted_and_found(step: Step) -> None:
-    step.write(Success("p", {"a": 1.0}, export=EXPORT, curves=CURVES, left_out=12))
+    step.write(Success("p", {"a": 1.0}, export=EXPORT, curves=CURVES, samples=SAMPLES, left_out=12))
     said = "12 metrics did not fit into the termination message; all are in"
     assert step.evidence.notes == [f"{said} pvc://kfp-pytorch/j-1/metrics.json."]
     assert step.metrics.metadata == {"a": 1.0, "left_out": step.evidence.notes[0]}
@@ -260,7 +273,10 @@ def test_metrics_that_did_not_fit_are_counted_and_found(step: Step) -> None:
 
 
 def test_curves_that_did_not_fit_are_not_called_unreported(step: Step) -> None:
-    step.write(Success("p", {"a": 1.0}, export=EXPORT, left_out=6, curves_left_out=41))
+    success = Success(
+        "p", {"a": 1.0}, export=EXPORT, samples=SAMPLES, left_out=6, curves_left_out=41
+    )
+    step.write(success)
     said = (
         "did not fit into the termination message; all are in pvc://kfp-pytorch/j-1/metrics.json."
     )
@@ -284,7 +300,7 @@ def test_curves_that_did_not_fit_are_not_called_unreported(step: Step) -> None:
 def test_another_number_of_processes_than_the_job_is_for_is_said(
     step: Step, ran: int, job: dict[str, Any], said: str
 ) -> None:
-    step.write(Success("p", {"a": 1.0}, ran, EXPORT, CURVES), **job)
+    step.write(Success("p", {"a": 1.0}, ran, EXPORT, CURVES, SAMPLES), **job)
     assert [note[: len(said)] for note in step.evidence.notes] == [said] * bool(said)
 
 

@@ -75,6 +75,12 @@ def test_an_instance_of_other_numbers_than_pixels_travels_as_it_is():
         assert json.loads(success_message({**result(), "samples": [sample]}))["samples"] == [sample]
 
 
+def test_an_answer_travels_with_six_digits_whatever_its_shape():
+    sample = {"instance": [0.123456789], "prediction": [[1 / 3, 2], [0.5, -2e-9 / 3]], "label": 1}
+    (sent,) = json.loads(success_message({**result(), "samples": [sample]}))["samples"]
+    assert sent == {**sample, "prediction": [[0.333333, 2], [0.5, -6.66667e-10]]}
+
+
 def test_no_curve_has_more_than_64_points_however_much_room_there_is():
     message = json.loads(success_message(result(samples=0), limit=100_000))
     assert [len(curve) for curve in message["curves"].values()] == [64, 64, 64]
