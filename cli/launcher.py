@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,8 @@ def launcher() -> None:
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="A kubeconfig file; default: $KUBECONFIG, else ~/.kube/config.",
 )
-def install(package: Path | None, namespace: str, kubeconfig: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def install(package: Path | None, namespace: str, kubeconfig: Path | None, as_json: bool) -> None:
     """Install the ConfigMap with the launcher that PACKAGE asks for.
 
     PACKAGE is a pipeline package, the YAML of a compiled pipeline. Without it, this version's
@@ -45,7 +47,13 @@ def install(package: Path | None, namespace: str, kubeconfig: Path | None) -> No
         _check_wanted(package, own)
     if kubeconfig:
         os.environ["KUBECONFIG"] = str(kubeconfig)
-    click.echo(_installed(own, namespace))
+    installed = _installed(own, namespace)
+    if as_json:
+        found = {"namespace": namespace, "configmap": own.name, "installed": installed}
+        click.echo(json.dumps(found))
+        return
+    done = "is installed" if installed else "is there already"
+    click.echo(f"ConfigMap {namespace}/{own.name} {done}.")
 
 
 def _check_wanted(package: Path, own: Reference) -> None:
@@ -75,8 +83,8 @@ def _check_wanted(package: Path, own: Reference) -> None:
         )
 
 
-def _installed(own: Reference, namespace: str) -> str:
-    """Create the ConfigMap; return what to say.
+def _installed(own: Reference, namespace: str) -> bool:
+    """Create the ConfigMap; return whether it was not there already.
 
     Raises click.ClickException: it cannot be created.
     """
@@ -103,7 +111,7 @@ def _installed(own: Reference, namespace: str) -> str:
                     f"{place} is there with other content. Delete it with `kubectl delete "
                     f"configmap {own.name} -n {namespace}` and run this command again."
                 ) from None
-            return f"{place} is there already."
+            return False
     except StepError as error:
         words = error.message
         if isinstance(error, Forbidden) and error.call.verb == "create":
@@ -113,4 +121,4 @@ def _installed(own: Reference, namespace: str) -> str:
                 f"{namespace} -f manifests/launcher.yaml`.\nThe server said: {error.server_message}"
             )
         raise click.ClickException(words) from None
-    return f"{place} is installed."
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,9 @@ def root_or_default(root: Path | None) -> Path:
         ) from None
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
 @click.group("local")
 def local() -> None:
     """The cluster on this machine."""
@@ -61,41 +65,51 @@ def local() -> None:
     type=click.Path(path_type=Path),
     help="A folder with CustomResourceDefinitions to validate objects by.",
 )
-def up(root: Path | None, port: int, crds: Path | None) -> None:
+@json_option
+def up(root: Path | None, port: int, crds: Path | None, as_json: bool) -> None:
     """Start a cluster that stays until `local down`."""
     from kfp_pytorch.local import lifecycle
 
     folder = root_or_default(root)
     with failures_told():
-        _print(lifecycle.start_detached(folder, port=port, crds=crds and crds.absolute()))
+        started = lifecycle.start_detached(folder, port=port, crds=crds and crds.absolute())
+    _print(started, as_json=as_json)
 
 
 @local.command("status")
 @root_option
-def status(root: Path | None) -> None:
+@json_option
+def status(root: Path | None, as_json: bool) -> None:
     """Say whether a cluster is up, and where; exit code 1 when none is."""
     from kfp_pytorch.local import lifecycle
 
     folder = root_or_default(root)
     handle = lifecycle.status(folder)
     if handle is None:
-        click.echo(f"No cluster is up on {folder}.")
+        none = json.dumps({"up": False}) if as_json else f"No cluster is up on {folder}."
+        click.echo(none)
         raise SystemExit(1)
-    _print(handle)
+    _print(handle, as_json=as_json)
 
 
 @local.command("down")
 @root_option
-def down(root: Path | None) -> None:
+@json_option
+def down(root: Path | None, as_json: bool) -> None:
     """Stop the cluster and all of its pods."""
     from kfp_pytorch.local import lifecycle
 
     folder = root_or_default(root)
     with failures_told():
         stopped = lifecycle.stop(folder)
-    click.echo("The cluster is down." if stopped else f"No cluster was up on {folder}.")
+    said = "The cluster is down." if stopped else f"No cluster was up on {folder}."
+    click.echo(json.dumps({"up": False, "stopped": stopped}) if as_json else said)
 
 
-def _print(handle: ClusterHandle) -> None:
+def _print(handle: ClusterHandle, *, as_json: bool) -> None:
+    if as_json:
+        where = {"url": handle.url, "pid": handle.pid, "kubeconfig": str(handle.kubeconfig)}
+        click.echo(json.dumps({"up": True, **where}))
+        return
     click.echo(f"The cluster is up at {handle.url} (process {handle.pid}).")
     click.echo(f"export KUBECONFIG={shlex.quote(str(handle.kubeconfig))}")

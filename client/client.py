@@ -12,7 +12,6 @@ from kfp_pytorch.client import cron as crons
 from kfp_pytorch.client import pipelines, runs, schedules, starts
 from kfp_pytorch.client.connection import Connection, Endpoint
 from kfp_pytorch.client.errors import ClientError
-from kfp_pytorch.client.packages import backends, checks, parameters
 from kfp_pytorch.client.packages.find import Package
 from kfp_pytorch.client.pipelines import Version
 from kfp_pytorch.client.runs import Run
@@ -291,6 +290,8 @@ class Client:
         self, pipeline: Any, arguments: Mapping[str, Any] | None
     ) -> tuple[Package, dict[str, Any]]:
         """A pipeline's package and its arguments, both checked; with None those of no run."""
+        from kfp_pytorch.client.packages import backends, checks, parameters
+
         package = pipelines.package_of(pipeline)
         given: dict[str, Any] = {}
         try:

@@ -6,7 +6,9 @@ take a login page for an answer; so its generated API is called through `Connect
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import io
 import json
 import os
 import random
@@ -37,7 +39,7 @@ TOKEN_ENV = "KFP_PYTORCH_TOKEN"  # noqa: S105 (a name)
 COOKIE_ENV = "KFP_PYTORCH_COOKIE"
 # Seconds: of one request, and for how long a server that fails is asked again.
 REQUEST_S = (10, 60)
-PATIENCE_S, FIRST_PATIENCE_S = 60.0, 5.0
+PATIENCE_S, FIRST_PATIENCE_S, TEXT_PATIENCE_S = 60.0, 5.0, 1.0
 _PAUSES_S = (0.5, 8.0)
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 # How often a refused token or cookie is read anew, which its issuer may just have renewed.
@@ -193,7 +195,8 @@ class Connection:
             )
             return bytes(answer.data).decode(errors="replace")
 
-        return self._patiently(once, Effect.READS, PATIENCE_S)
+        # KFP's UI answers 500 where there is no such pod.
+        return self._patiently(once, Effect.READS, TEXT_PATIENCE_S)
 
     def _patiently(self, once: Callable[[], T], effect: Effect, patience_s: float) -> T:
         # Of an address that never answered a person wants to hear soon.
@@ -270,8 +273,15 @@ def _client(endpoint: Endpoint, connection: Connection) -> Any:
     class Client(kfp.Client):  # type: ignore[misc]
         """`kfp.Client` that follows no redirect and whose first request has limits."""
 
-        def _load_config(self, *given: Any, **named: Any) -> Any:
-            config = super()._load_config(*given, **named)
+        def _load_config(self, host: str | None, *given: Any) -> Any:
+            # It prints where there is no kubeconfig.
+            with contextlib.redirect_stdout(io.StringIO()):
+                config = super()._load_config(host, *given)
+            if not host and config.host == kfp_server_api.Configuration().host:
+                raise ClientError(
+                    f"Nothing says where KFP is: give its URL (--host, or ${HOST_ENV}). There is "
+                    "no kubeconfig either through which it could be reached."
+                )
             # A redirect makes a POST a GET; `Connection.call` asks again itself.
             config.retries = urllib3.Retry(0, redirect=False)
             # A newer server may have further states.

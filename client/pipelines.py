@@ -21,7 +21,6 @@ from kfp_pytorch.client.errors import (
     NotFoundError,
     UnknownOutcomeError,
 )
-from kfp_pytorch.client.packages import find, workflow
 from kfp_pytorch.client.packages.find import Package
 
 # KFP's own limits, in characters: backend/src/apiserver/validation/length.go.
@@ -59,6 +58,9 @@ def package_of(pipeline: Any) -> Package:
     a compiled YAML, `FILE.py:FUNCTION`, the name of a shipped one.
     Raises ClientError.
     """
+    # Only what takes a pipeline waits for the import of the components.
+    from kfp_pytorch.client.packages import find, workflow
+
     try:
         if isinstance(pipeline, Package):
             package = pipeline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,9 @@ _STATUSES = {
     "CANCELED": "terminated",
 }
 ENDED = ("succeeded", "skipped", "failed", "terminated")
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+# In how many of the newest runs the beginning of an id is looked for.
+_SEARCHED = 200
 # Seconds between two looks at a run; KFP hears of it about every ten.
 POLL_S = 5.0
 # For how long a server that fails is asked while a run goes on.
@@ -115,27 +119,23 @@ def find(connection: Connection, asked: str) -> str:
 
     Raises NotFoundError, ClientError: there is none, or more than one.
     """
-    found = list(listed(connection, most=200 if asked != "latest" else 1))
+    if _ID.fullmatch(asked):
+        return asked
     if asked == "latest":
-        matching = found
+        found = list(listed(connection, most=1))
     else:
-        matching = [run for run in found if run.run_id == asked]
-        matching = matching or [run for run in found if run.display_name == asked]
-        matching = matching or [run for run in found if run.run_id.startswith(asked)]
-    if len(matching) == 1:
-        return str(matching[0].run_id)
-    if len(matching) > 1:
-        ids = ", ".join(str(run.run_id) for run in matching[:5])
-        raise ClientError(f"{len(matching)} runs are called {asked!r}. Name one by its id: {ids}.")
+        found = list(listed(connection, most=_SEARCHED, filter=pages.equals(name=asked)))
     if not found:
-        raise NotFoundError("There are no runs.")
-    # An old one is not on the first page.
-    try:
-        return str(_get(connection, asked).run_id)
-    except ClientError:
+        recent = listed(connection, most=_SEARCHED)
+        found = [run for run in recent if str(run.run_id).startswith(asked)]
+    if not found:
         raise NotFoundError(
             f"There is no run {asked!r}. `kfp-pytorch runs list` shows those that there are."
-        ) from None
+        )
+    if len(found) > 1:
+        ids = ", ".join(str(run.run_id) for run in found[:5])
+        raise ClientError(f"{len(found)} runs are called {asked!r}. Name one by its id: {ids}.")
+    return str(found[0].run_id)
 
 
 def newest(

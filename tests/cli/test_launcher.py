@@ -1,5 +1,7 @@
 """`kfp-pytorch launcher install`: the ConfigMap that a package asks for, on a local API server."""
 
+import json
+
 import pytest
 import yaml
 from harness.api_server import start_in_thread
@@ -59,6 +61,8 @@ def test_without_a_package_installs_this_versions_and_a_second_time_nothing(inst
     assert install().exit_code == 0
     result = install()
     assert (result.exit_code, "is there already" in result.output) == (0, True)
+    told = json.loads(install("--json").output)
+    assert (told["configmap"], told["installed"]) == (bundle.reference().name, False)
     assert installed(server)
 
 

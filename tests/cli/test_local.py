@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 from unittest import mock
@@ -94,3 +95,12 @@ def test_a_port_in_use_is_named_and_nothing_is_left(root):
     assert f"port {port} of 127.0.0.1 cannot be used: Address already in use" in up.stderr
     assert "Errno" not in up.stderr
     assert lifecycle.status(root) is None
+
+
+def test_with_json_the_cluster_is_told_as_one_object(cli, root):
+    assert json.loads(cli("local", "status", "--root", root, "--json").output) == {"up": False}
+    up = json.loads(cli("local", "up", "--root", root, "--json").output)
+    assert (up["up"], up["kubeconfig"]) == (True, str(root / "kubeconfig"))
+    assert json.loads(cli("local", "status", "--root", root, "--json").output) == up
+    down = json.loads(cli("local", "down", "--root", root, "--json").output)
+    assert down == {"up": False, "stopped": True}

@@ -6,8 +6,10 @@ import shutil
 import subprocess
 
 import pytest
+from harness.api_server import kubeconfig, write_kubeconfig
 from harness.faults.actions import Answer, LostAnswer, Reset, TokenExpired
 from harness.faults.plan import Fault
+from kubernetes.config import kube_config
 
 from kfp_pytorch.client import Client, ClientError
 from kfp_pytorch.client.connection import Endpoint
@@ -105,6 +107,25 @@ def test_an_address_where_nothing_is_is_told_soon(serve):
     assert "cannot be reached" in words
     assert "Connection refused" in words
     assert "kubectl port-forward" in words
+
+
+def test_kfp_is_reached_through_the_kubeconfig_where_no_url_is_given(server, tmp_path, monkeypatch):
+    server.tokens = {"token-of-the-kubeconfig"}
+    config = kubeconfig(server.url, "token-of-the-kubeconfig")
+    path = write_kubeconfig(tmp_path / "config", config)
+    # The kubernetes client looks at $KUBECONFIG when it is imported.
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    client = Client()
+    assert experiments(client) == 1
+    assert client.connection.link("runs") == ""
+    assert experiments(Client(context="kfp-pytorch-local")) == 1
+
+
+def test_where_nothing_says_where_kfp_is_that_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+    monkeypatch.delenv("KF_PIPELINES_ENDPOINT", raising=False)
+    assert "Nothing says where KFP is: give its URL" in refused()
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

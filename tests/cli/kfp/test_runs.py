@@ -43,7 +43,7 @@ def test_a_run_is_terminated_retried_and_deleted(kfp, as_json, server, run):
     assert "KFP terminates no such run" in kfp("runs", "terminate", key, code=1).stderr
     assert as_json("runs", "retry", key) == {"run_id": key, "done": "retry"}
     assert kfp("runs", "delete", key).stdout == f"Run {key} is deleted.\n"
-    assert "There are no runs" in kfp("runs", "show", "latest", code=1).stderr
+    assert "There is no run 'latest'" in kfp("runs", "show", "latest", code=1).stderr
 
 
 def test_a_run_that_kfp_calls_failed_while_its_job_goes_on_is_shown_so(kfp, server, run):

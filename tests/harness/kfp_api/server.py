@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from kfp_pytorch.local.apiserver.http import connections
 from kfp_pytorch.local.apiserver.http.server import listening_socket
 
+_PROXY = "/api/v1/namespaces/kubeflow/services/ml-pipeline:http/proxy"
 _REFUSED = b'{"code":16,"message":"Request is not authenticated"}'
 
 
@@ -120,7 +121,9 @@ class KfpServer:
             token = headers.get(b"authorization", "").removeprefix("Bearer ")
             known = token in self.tokens or headers.get(b"cookie", "") in self.cookies
             if known or not (self.tokens or self.cookies):
-                await inner(scope, receive, send)
+                # As Kubernetes' API server passes a request on to the service.
+                path = scope["path"].removeprefix(_PROXY).replace("//", "/")
+                await inner({**scope, "path": path, "raw_path": path.encode()}, receive, send)
                 return
             kind, body, status = b"application/json", _REFUSED, 401
             if self.login_page:
