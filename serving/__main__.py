@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import ipaddress
 import os
 import re
 import signal
@@ -21,6 +22,8 @@ from kfp_pytorch.serving.limits import OMP_ENV
 from kfp_pytorch.serving.supervisor import SOCKET_ENV, Supervisor, bound_socket, end_with_supervisor
 
 MEBI = 1024 * 1024
+# With the drain, less than the 30 s that Kubernetes gives a pod to end.
+STOP_DELAY_SECONDS = 8
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
@@ -57,7 +60,19 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     add("--timeout_s", type=_between(1, 3600), default=60, help=timeout)
     workers = "processes that serve, each with the model and its share of the CPUs"
     add("--workers", type=_between(1, 256), default=1, help=workers)
-    return parser.parse_args(argv)
+    stop = "seconds that requests are still taken after SIGTERM; by default "
+    stop += f"{STOP_DELAY_SECONDS}, and 0 on loopback"
+    add("--stop_delay_s", type=_between(0, 600), default=argparse.SUPPRESS, help=stop)
+    given = parser.parse_args(argv)
+    delay = 0 if _is_loopback(given.http_host) else STOP_DELAY_SECONDS
+    vars(given).setdefault("stop_delay_s", delay)
+    return given
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
 
 
 def _name(text: str) -> str:
@@ -149,6 +164,7 @@ def main() -> int:
         options.max_waiting,
         options.batch_delay_ms / 1000,
         float(options.timeout_s),
+        float(options.stop_delay_s),
     )
     host, port, listening = options.http_host, options.http_port, None
     if SOCKET_ENV in os.environ:

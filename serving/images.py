@@ -18,6 +18,8 @@ from kfp_pytorch.serving.tensors import Array, from_array
 MAX_PIXELS = 50_000_000
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _FORMATS = ("JPEG", "PNG")
+# Of Pillow's OSError where a decoder got no memory.
+_MEMORY_FULL = "out of memory"
 _FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 
 
@@ -76,6 +78,8 @@ def _open(content: bytes, place: str) -> Any:
     Image.MAX_IMAGE_PIXELS = None
     try:
         return Image.open(io.BytesIO(content), formats=_FORMATS)
+    except MemoryError:
+        raise
     except Exception as error:  # the readers raise errors of many kinds
         kinds = " or ".join(_FORMATS)
         raise BadRequest(f"{place}: no {kinds} image: {error}") from error
@@ -98,6 +102,8 @@ def _decode(image: Any, export: Export, place: str) -> Array:
     except MemoryError:
         raise
     except Exception as error:
+        if _MEMORY_FULL in str(error):
+            raise MemoryError(str(error)) from error
         raise BadRequest(f"{place}: the image cannot be decoded: {error}") from error
     row = pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
     low, high = export.values

@@ -32,6 +32,8 @@ _WORTH_THREADS = 1.3
 # Texts of torch's plain RuntimeError that mean that memory is full
 # (c10/core/impl/alloc_cpu.cpp, aten's CUDABlas.cpp).
 _MEMORY_FULL = re.compile(r"DefaultCPUAllocator|std::bad_alloc|CUBLAS_STATUS_ALLOC_FAILED")
+# Texts of the errors of a device and its libraries, which may answer the next time.
+_DEVICE_FAILED = re.compile(r"CUDA error|CUDA driver error|cuDNN error|CUDNN_STATUS|CUBLAS_STATUS")
 
 Array = npt.NDArray[Any]
 logger = logging.getLogger("kserve")
@@ -68,6 +70,7 @@ class Predictor:
         self.device = torch.device(device)
         self.max_batch = max_batch
         self.faults = 0  # errors in a row that are no request's fault
+        self._largest = 1  # the rows of a batch that was answered at the start
         self._bf16 = bf16
         # A graph has one shape.
         has_graphs = self.device.type == "cuda" and -1 not in export.input.shape[1:]
@@ -95,7 +98,7 @@ class Predictor:
                 logger.warning("batches have at most %s rows, not %s: %s", largest, size, error)
                 self.max_batch = largest
                 return
-            largest = size
+            largest = self._largest = size
             if time.perf_counter() - began > WARM_UP_SECONDS[self.device.type]:
                 return
 
@@ -124,7 +127,7 @@ class Predictor:
         except Exception as error:
             if len(requests) > 1:
                 return [self.answer([rows], top)[0] for rows in requests]
-            return [self._cause(error)]
+            return [self._cause(error, len(requests[0]))]
         self.faults = 0
         finite = np.isfinite(answers.output)
         all_finite = bool(finite.all())
@@ -183,13 +186,15 @@ class Predictor:
             # The type that model.json states, whatever precision computed it.
             return output.to(DATATYPES[self.export.output.datatype]) if self._bf16 else output
 
-    def _cause(self, error: Exception) -> Exception:
+    def _cause(self, error: Exception, rows: int) -> Exception:
         """Whose fault an error of one request is: where zeros fail too, it is not the request's."""
         full = isinstance(error, MemoryError | torch.OutOfMemoryError)
         full = full or bool(_MEMORY_FULL.search(str(error)))
         if full and self.device.type == "cuda":
             torch.cuda.empty_cache()
-        if self._answers_zeros():
+        failed = not full and bool(_DEVICE_FAILED.search(str(error)))
+        # As many zeros as there was memory for at the start, where memory is full.
+        if not failed and self._answers_zeros(min(rows, self._largest) if full else 1):
             self.faults = 0
             if full:
                 logger.warning("memory is full: %s", error)
@@ -198,12 +203,12 @@ class Predictor:
             hint = f"; {DESCRIPTION} says of its input: {stated}" if stated else ""
             return BadRequest(f"the model does not take this input: {error}{hint}")
         self.faults += 1
-        logger.error("the model fails, also on zeros (%s in a row): %s", self.faults, error)
+        logger.error("the model fails by no request's fault, %s in a row: %s", self.faults, error)
         return MemoryError(str(error)) if full else ModelFault(str(error))
 
-    def _answers_zeros(self) -> bool:
+    def _answers_zeros(self, rows: int) -> bool:
         try:
-            output = self._call(self._zeros(1))
+            output = self._call(self._zeros(rows))
             return bool(torch.isfinite(output).all())
         except Exception:
             return False

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import orjson
@@ -90,6 +93,8 @@ class CheckedDataPlane(DataPlane):  # type: ignore[misc]
         """Decodes a body. Raises BadRequest: it cannot be decoded."""
         try:
             return super().decode(body, headers)  # type: ignore[no-any-return]
+        except MemoryError:
+            raise
         except Exception as error:
             raise BadRequest(f"body: {type(error).__name__}: {error}") from error
 
@@ -101,10 +106,20 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._service = service
         self._other = other
+        self._loop = asyncio.get_running_loop()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begins to stop. While Kubernetes takes a pod out of its Services, requests still come."""
+        delay = 0.0 if self._service.stopping else self._service.settings.stop_delay
+        self._service.stopping = True
+        stop = partial(super().handle_exit, sig, frame)
+        if sig == signal.SIGTERM and delay:
+            self._loop.call_soon_threadsafe(self._loop.call_later, delay, stop)
+        else:
+            stop()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stops listening, and answers what is in flight."""
-        self._service.stopping = True
         stops = [super().shutdown(sockets)]
         if self._other is not None:
             stops.append(self._other.stop(DRAIN_SECONDS))

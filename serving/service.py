@@ -32,6 +32,7 @@ class Settings:
     max_waiting: int = 256  # requests in the queue
     batch_delay: float = 0.0  # seconds that a request waits for others when the model is free
     timeout: float = 60.0  # seconds until a request's deadline, where it states none
+    stop_delay: float = 0.0  # seconds that it takes requests after SIGTERM
 
 
 class Service:
@@ -45,6 +46,7 @@ class Service:
         self.recorder = Recorder(name)
         self.stopping = False
         self._held = 0
+        self._reading = 0
         self._readers = ThreadPoolExecutor(cpu_limit(), thread_name_prefix="reader")
         self._batcher = Batcher(
             predictor.answer,
@@ -84,8 +86,19 @@ class Service:
 
         `deadline`: on the event loop's clock. Raises what `refusal` has an answer to.
         """
-        query = await self.off_loop(size, read)
+        # Before it is read: this takes longer than all else where load is to be shed.
+        self._check_room()
+        self._reading += 1
+        try:
+            query = await self.off_loop(size, read)
+        finally:
+            self._reading -= 1
         return query, await self._batcher.answer(query.parts, query.top, deadline)
+
+    def _check_room(self) -> None:
+        waiting = self._batcher.waiting + self._reading
+        if waiting >= self.settings.max_waiting:
+            raise Overloaded(f"{waiting} requests wait for the model")
 
     async def off_loop(self, size: int, work: Callable[[], T]) -> T:
         """Does work with so many bytes: with many in a thread, and the event loop goes on."""

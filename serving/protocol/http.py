@@ -24,8 +24,9 @@ _INFERENCE = re.compile(
     r"/v1/models/(?P<v1>[^/]+):predict|/v2/models/(?P<v2>[^/]+)(/versions/[^/]+)?/infer"
 )
 _NOT_SERVED = re.compile(r"/v2/repository/.*|/v1/models/[^/]+:explain", re.DOTALL)
+_CLOSE = {"connection": "close"}
 # Answers that are sent before the body was read; the rest of it makes the connection useless.
-_UNREAD = {"connection": "close"}
+_UNREAD = _CLOSE
 
 
 class ClientGone(Exception):
@@ -47,7 +48,8 @@ class Http:
             return
         began, protocol = time.perf_counter(), ""
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
-        reply = Reply(send)
+        # A client that leaves this connection finds a predictor that stays.
+        reply = Reply(send, _CLOSE if self._service.stopping else {})
         body = Body(self._service, receive)
         try:
             body.check(headers)
@@ -169,8 +171,9 @@ class Body:
 class Reply:
     """Sends one answer, and keeps its status."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, headers: dict[str, str]) -> None:
         self._send = send
+        self._headers = headers  # of every answer
         self.status = 0
 
     async def send(self, content: bytes, headers: dict[str, str], status: int = 200) -> None:
@@ -178,7 +181,8 @@ class Reply:
         if self.status:
             return
         self.status = status
-        fields = [(k.encode(), v.encode("latin-1")) for k, v in headers.items()]
+        every = (headers | self._headers).items()
+        fields = [(k.encode(), v.encode("latin-1")) for k, v in every]
         fields.append((b"content-length", str(len(content)).encode()))
         await self._send({"type": "http.response.start", "status": status, "headers": fields})
         await self._send({"type": "http.response.body", "body": content})

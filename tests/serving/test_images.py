@@ -116,6 +116,17 @@ def test_what_is_no_image_of_the_models_size_is_refused(
         images.from_files([content], loaded, "instances")
 
 
+def test_a_decoder_that_gets_no_memory_is_not_the_requests_fault(loaded: export.Export) -> None:
+    class Image:
+        mode = "L"
+
+        def __array__(self, *_: Any) -> Any:
+            raise OSError("out of memory error when reading image file")
+
+    with pytest.raises(MemoryError):
+        images._decode(Image(), loaded, "instances[0]")
+
+
 @pytest.mark.parametrize("sizes", [[(60_000, 60_000)], [(5_000, 5_000)] * 3])
 def test_a_decompression_bomb_is_refused_before_anything_is_allocated(
     any_size: export.Export, monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[int, int]]

@@ -10,12 +10,14 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import urllib3
 
 from kfp_pytorch.serving import __main__ as serving
 from kfp_pytorch.serving.__main__ import arguments
@@ -78,6 +80,35 @@ def test_a_client_that_goes_away_is_not_logged_as_a_fault(left: Ended) -> None:
 def test_a_signal_lets_what_is_in_flight_be_answered(left: Ended) -> None:
     assert b"200 OK" in left.answer
     assert left.code == 0
+
+
+@pytest.mark.slow
+def test_a_pod_that_is_told_to_end_takes_requests_until_others_know_of_it(
+    started: Any, exported: Path
+) -> None:
+    server = started(exported, "--stop_delay_s", "2")
+    server.wait_ready()
+    body = {"instances": NESTED}
+    assert "connection" not in server.post(V1, body).headers
+    server.process.send_signal(signal.SIGTERM)
+    told, answered = time.monotonic(), 0
+    with contextlib.suppress(urllib3.exceptions.NewConnectionError):
+        while time.monotonic() < told + 30:
+            response = server.post(V1, body)
+            assert response.status == 200
+            leaves = response.headers.get("connection") == "close"
+            # The signal may arrive a moment later than the request.
+            assert leaves or time.monotonic() < told + 1
+            answered += leaves
+            if leaves and time.monotonic() < told + 1:
+                assert server.http.request("GET", "/v2/models/digits/ready").status == 503
+                assert server.http.request("GET", "/v2/health/live").status == 200
+            time.sleep(0.02)
+    assert time.monotonic() > told + 2
+    assert answered > 10
+    output, _ = server.process.communicate(timeout=60)
+    assert server.process.returncode == 0
+    assert "Traceback" not in output
 
 
 @pytest.mark.slow
@@ -208,6 +239,14 @@ def test_a_root_that_is_read_only_says_what_to_mount(
     monkeypatch.setattr(tempfile, "gettempdir", none_found)
     assert serving.main() == 1
     assert "'/tmp']; mount an emptyDir at /tmp, or set TMPDIR" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [([], 8), (["--http_host=127.0.0.1"], 0), (["--http_host=::1"], 0), (["--stop_delay_s=3"], 3)],
+)
+def test_only_on_loopback_nobody_has_to_hear_that_it_stops(given: list[str], seconds: int) -> None:
+    assert arguments(["--model_name=digits", *given]).stop_delay_s == seconds
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "a:b"])

@@ -22,13 +22,15 @@ class Failing:
     def __init__(self, program: Any) -> None:
         self._program = program
         self.error: Exception | None = None
+        self.only_once = False
         self.largest = 10**9
         self.batches: list[int] = []
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         self.batches.append(len(rows))
         if self.error is not None:
-            raise self.error
+            error, self.error = self.error, None if self.only_once else self.error
+            raise error
         if len(rows) > self.largest:
             raise torch.OutOfMemoryError("CUDA out of memory")
         if (rows < 0).any():
@@ -80,6 +82,27 @@ def test_three_faults_in_a_row_that_are_no_requests_make_it_not_live(
         (found,) = served.answer([IMAGE])
         assert isinstance(found, kind)
         assert served.faults == count
+    assert not served.is_live
+
+
+def test_a_device_that_fails_for_a_moment_is_no_requests_fault(
+    served: Predictor, program: Failing
+) -> None:
+    program.only_once = True
+    program.error = RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED")
+    (found,) = served.answer([IMAGE])
+    assert isinstance(found, ModelFault)
+    assert isinstance(served.answer([IMAGE])[0], Answers)
+
+
+def test_memory_that_is_too_full_for_what_was_answered_at_the_start_ends_liveness(
+    served: Predictor, program: Failing
+) -> None:
+    served.warm_up()
+    program.largest = 4
+    for _ in range(MAX_FAULTS):
+        (found,) = served.answer([np.concatenate([IMAGE] * 8)])
+        assert isinstance(found, MemoryError)
     assert not served.is_live
 
 
