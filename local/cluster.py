@@ -47,7 +47,7 @@ from kfp_pytorch.local.controllers.pytorchjob.controller import PyTorchJobContro
 Object = dict[str, Any]
 
 # In a wheel `manifests` is a folder of the package; in an editable install, a link to it.
-_RUNTIMES = Path(kfp_pytorch.__file__).parent / "manifests" / "serving-runtime.yaml"
+_MANIFESTS = Path(kfp_pytorch.__file__).parent / "manifests"
 
 
 class Cluster:
@@ -71,7 +71,8 @@ class Cluster:
         node.create(self.api, self._gpu_count)
         claims.restore(self.api, self._root)
         claims.ensure(self.api, "default", DEFAULT_OUTPUT_URI.removeprefix("pvc://"))
-        for runtime in filter(None, yaml.safe_load_all(_RUNTIMES.read_text())):
+        for path in sorted(_MANIFESTS.glob("serving-runtime*.yaml")):
+            runtime = yaml.safe_load(path.read_text())
             runtime["metadata"]["namespace"] = "default"
             self.api.create(SERVING_RUNTIME, runtime)
 

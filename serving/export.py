@@ -234,7 +234,7 @@ def _load_program(path: Path, device: str = "cpu") -> Callable[[torch.Tensor], t
             from torch.export.passes import move_to_device_pass
 
             exported = move_to_device_pass(exported, device)
-        program: Callable[[torch.Tensor], torch.Tensor] = exported.module()
+        program: Callable[[torch.Tensor], torch.Tensor] = exported.module().requires_grad_(False)
     except torch.OutOfMemoryError as error:
         raise ExportError(f"{path} does not fit into the memory of {device}: {error}") from error
     except Exception as error:

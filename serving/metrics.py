@@ -42,7 +42,7 @@ class Recorder:
 
     def __init__(self, model_name: str) -> None:
         self._name = model_name
-        self._seconds = {p: SECONDS.labels(model_name, p) for p in ("v1", "v2", "grpc")}
+        self._seconds = {p: SECONDS.labels(model_name, p) for p in ("v1", "v2", "grpc", "explain")}
         self._requests: dict[tuple[str, str], Counter] = {}
         self._rows = BATCH_ROWS.labels(model_name)
         self._batch = BATCH_SECONDS.labels(model_name)

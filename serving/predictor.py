@@ -188,8 +188,7 @@ class Predictor:
 
     def _cause(self, error: Exception, rows: int) -> Exception:
         """Whose fault an error of one request is: where zeros fail too, it is not the request's."""
-        full = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        full = full or bool(_MEMORY_FULL.search(str(error)))
+        full = is_memory_full(error)
         if full and self.device.type == "cuda":
             torch.cuda.empty_cache()
         failed = not full and bool(_DEVICE_FAILED.search(str(error)))
@@ -232,8 +231,7 @@ class Predictor:
                 with torch.inference_mode():
                     self._graphs.capture(rows)
         except Exception as error:
-            full = isinstance(error, torch.OutOfMemoryError) or _MEMORY_FULL.search(str(error))
-            if full or isinstance(error, MemoryError):
+            if is_memory_full(error):
                 raise MemoryError(str(error)) from error
             raise ModelBroken(f"the model fails on zeros {self._shape(batch)}: {error}") from error
         self._check_output(output, batch)
@@ -270,6 +268,12 @@ class Predictor:
                 f"the model gives {list(output.shape)} for {classes} classes: it must give one "
                 f"number for each class"
             )
+
+
+def is_memory_full(error: Exception) -> bool:
+    """Whether an error of a model is that its process, or its device, has no more memory."""
+    full = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return full or bool(_MEMORY_FULL.search(str(error)))
 
 
 def _doubled(largest: int) -> list[int]:

@@ -9,94 +9,21 @@ import signal
 import socket
 from functools import partial
 from types import FrameType
-from typing import Any
 
-import orjson
 import uvicorn
 from grpc import aio
-from kserve import Model
-from kserve.errors import ModelNotReady, ServerNotLive
 from kserve.logging import configure_logging
-from kserve.model_repository import ModelRepository
-from kserve.model_server import app
-from kserve.protocol.dataplane import DataPlane
-from kserve.protocol.model_repository_extension import ModelRepositoryExtension
-from kserve.protocol.rest.server import RESTServer
 
-from kfp_pytorch.serving.error_answers import add_error_answers
-from kfp_pytorch.serving.errors import BadRequest
-from kfp_pytorch.serving.protocol import grpc, v1, v2
+from kfp_pytorch.serving.application import kserve
+from kfp_pytorch.serving.protocol import grpc
 from kfp_pytorch.serving.protocol.http import Http
 from kfp_pytorch.serving.service import Service
 
 DRAIN_SECONDS = 20.0
 # Longer than the proxies before it keep a connection, or they send to one that is being closed.
 KEEP_ALIVE_SECONDS = 65
-# Each logs one line for each request, which costs a third of the throughput (measured).
-QUIET_LOGGERS = ("kserve.trace", "uvicorn.access")
 
 logger = logging.getLogger("kserve")
-
-
-class ExportedModel(Model):  # type: ignore[misc]
-    """The model as KServe's application knows it: its state, its tensors, and events."""
-
-    def __init__(self, service: Service) -> None:
-        super().__init__(service.name)
-        self._service = service
-
-    @property
-    def ready(self) -> bool:
-        """Whether requests should be sent here."""
-        return self._service.is_ready
-
-    @ready.setter
-    def ready(self, value: bool) -> None:
-        """KServe sets it in places; only the service knows."""
-
-    async def predict(self, payload: Any, headers: dict[str, str] | None = None) -> Any:  # noqa: ARG002
-        """Answers the V1 body of a CloudEvent; other requests do not come by here."""
-        query = v1.from_payload(payload, self._service.export)
-        deadline = self._service.deadline(None)
-        query, answers = await self._service.answer(0, lambda: query, deadline)
-        return orjson.loads(v1.write(answers, self._service.export, query))
-
-    def get_input_types(self) -> list[dict[str, Any]]:
-        """The input tensors, for the metadata endpoint."""
-        return v2.metadata(self._service.export)[0]
-
-    def get_output_types(self) -> list[dict[str, Any]]:
-        """The output tensors, for the metadata endpoint."""
-        return v2.metadata(self._service.export)[1]
-
-
-class CheckedDataPlane(DataPlane):  # type: ignore[misc]
-    """KServe's, which knows when the model fails, and whose fault a body is."""
-
-    def __init__(self, service: Service, models: ModelRepository) -> None:
-        super().__init__(model_registry=models)
-        self._service = service
-
-    async def live(self) -> dict[str, str]:
-        """The state of the server. Raises ServerNotLive: only a restart may help."""
-        if not self._service.predictor.is_live:
-            raise ServerNotLive(
-                f"The model failed {self._service.predictor.faults} times in a row."
-            )
-        return {"status": "alive"}
-
-    async def ready(self) -> bool:
-        """Whether requests should be sent here."""
-        return self._service.is_ready
-
-    def decode(self, body: Any, headers: dict[str, str]) -> tuple[Any, dict[str, Any]]:
-        """Decodes a body. Raises BadRequest: it cannot be decoded."""
-        try:
-            return super().decode(body, headers)  # type: ignore[no-any-return]
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise BadRequest(f"body: {type(error).__name__}: {error}") from error
 
 
 class Server(uvicorn.Server):
@@ -126,14 +53,6 @@ class Server(uvicorn.Server):
         await asyncio.gather(*stops)
 
 
-def _without_traceback(record: logging.LogRecord) -> bool:
-    """Makes one line of a probe that fails; KServe logs a traceback."""
-    error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, ModelNotReady | ServerNotLive):
-        record.msg, record.args, record.exc_info = str(error), (), None
-    return True
-
-
 def serve(
     service: Service, host: str, port: int, grpc_port: int, listening: socket.socket | None = None
 ) -> None:
@@ -143,19 +62,8 @@ def serve(
     `port`. Raises OSError: a port is taken.
     """
     configure_logging()
-    for quiet in QUIET_LOGGERS:
-        logging.getLogger(quiet).setLevel(logging.WARNING)
-    logger.addFilter(_without_traceback)
-    models = ModelRepository()
-    models.update(ExportedModel(service))
-    dataplane = CheckedDataPlane(service, models)
-    repository = ModelRepositoryExtension(model_registry=models)
-    # It adds KServe's endpoints to its application; its server would listen on 0.0.0.0 only.
-    RESTServer("kserve.model_server:app", dataplane, repository, port).create_application()
-    # After KServe's own, some of which they replace.
-    add_error_answers(app)
     config = uvicorn.Config(
-        Http(service, app, DRAIN_SECONDS),
+        Http(service, kserve.application(service, port), DRAIN_SECONDS),
         host=host,
         port=port,
         log_config=None,

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 from kfp_pytorch.serving.batching import AT_ONCE, Batcher
-from kfp_pytorch.serving.errors import NotFound, Overloaded
+from kfp_pytorch.serving.errors import DeadlineExceeded, NotFound, Overloaded
+from kfp_pytorch.serving.explainer import Explainer, Explanation, Wish
 from kfp_pytorch.serving.limits import cpu_limit
 from kfp_pytorch.serving.metrics import Recorder
 from kfp_pytorch.serving.predictor import Answers, Predictor
 from kfp_pytorch.serving.protocol.query import Query
+from kfp_pytorch.serving.tensors import Array
 
 # Largest bodies that are read and answered at once. In JSON, 32 MiB of small numbers take 550 MiB
 # (measured): more would not fit into the runtime's memory limit.
 LARGEST_AT_ONCE = 4
+# Requests for explanations, of which one is computed and the others wait.
+MOST_EXPLAINING = 4
 # Reading less takes less time than handing it to a thread.
 _READ_AT_ONCE = 64 * 1024
 
@@ -47,6 +52,9 @@ class Service:
         self.stopping = False
         self._held = 0
         self._reading = 0
+        self._explainer = Explainer(predictor)
+        self._explaining = 0
+        self._explaining_thread = ThreadPoolExecutor(1, thread_name_prefix="explainer")
         self._readers = ThreadPoolExecutor(cpu_limit(), thread_name_prefix="reader")
         self._batcher = Batcher(
             predictor.answer,
@@ -99,6 +107,30 @@ class Service:
         waiting = self._batcher.waiting + self._reading
         if waiting >= self.settings.max_waiting:
             raise Overloaded(f"{waiting} requests wait for the model")
+
+    async def explain(
+        self, size: int, read: Callable[[], tuple[list[Array], Wish]], deadline: float
+    ) -> list[Explanation]:
+        """Reads a request of some bytes and explains the answers to it, one request at a time.
+
+        `deadline`: on the event loop's clock. Raises what `refusal` has an answer to.
+        """
+        self._explainer.check()
+        if self._explaining >= MOST_EXPLAINING:
+            raise Overloaded(f"{self._explaining} requests wait for explanations")
+        self._explaining += 1
+        over = threading.Event()
+        try:
+            parts, wish = await self.off_loop(size, read)
+            async with asyncio.timeout_at(deadline):
+                return await asyncio.get_running_loop().run_in_executor(
+                    self._explaining_thread, self._explainer.explain, parts, wish, over.is_set
+                )
+        except TimeoutError:
+            raise DeadlineExceeded("the explanations took too long") from None
+        finally:
+            over.set()
+            self._explaining -= 1
 
     async def off_loop(self, size: int, work: Callable[[], T]) -> T:
         """Does work with so many bytes: with many in a thread, and the event loop goes on."""

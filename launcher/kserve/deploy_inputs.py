@@ -30,7 +30,7 @@ class DeployInputs:
     storage_uri: str = declare(input_readers.storage_uri, "")
     model_format: str = declare(readers.text, "")
     runtime: str = declare(k8s.dns_subdomain, "")
-    protocol: str = declare(readers.one_of("", "v1", "v2", "openai"), "")
+    protocol: str = declare(readers.one_of("", "v1", "v2", "grpc", "openai"), "")
     model_name: str = declare(input_readers.model_name, "")
     deployment_mode: str = declare(readers.one_of(*MODES), "")
     command: tuple[str, ...] = declare(input_readers.command, [])

@@ -15,6 +15,8 @@ CONTAINER = "kserve-container"
 INITIALIZER = "storage-initializer"
 STORAGE_URI_ENV = "STORAGE_URI"
 PROTOCOL_ENV = "PROTOCOL"
+# KServe knows no name for the OpenAI protocol.
+PROTOCOL_VERSIONS = {"v1": "v1", "v2": "v2", "grpc": "grpc-v2"}
 # KServe 0.16 renamed its modes, and takes the old names too.
 MODES = {"": "", "RawDeployment": "Standard", "Serverless": "Knative"}
 MODES |= {"Standard": "Standard", "Knative": "Knative"}

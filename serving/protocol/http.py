@@ -21,9 +21,10 @@ TIMEOUTS = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
 JSON = "application/json"
 _LONGEST_TIMEOUT_MS = 3_600_000
 _INFERENCE = re.compile(
-    r"/v1/models/(?P<v1>[^/]+):predict|/v2/models/(?P<v2>[^/]+)(/versions/[^/]+)?/infer"
+    r"/v1/models/(?P<v1>[^/]+):predict|/v1/models/(?P<explain>[^/]+):explain"
+    r"|/v2/models/(?P<v2>[^/]+)(/versions/[^/]+)?/infer"
 )
-_NOT_SERVED = re.compile(r"/v2/repository/.*|/v1/models/[^/]+:explain", re.DOTALL)
+_NOT_SERVED = re.compile(r"/v2/repository/.*", re.DOTALL)
 _CLOSE = {"connection": "close"}
 # Answers that are sent before the body was read; the rest of it makes the connection useless.
 _UNREAD = _CLOSE
@@ -57,8 +58,8 @@ class Http:
             if matched is None or (matched["v1"] and _is_event(headers)):
                 await self._other(scope, headers, body, reply)
                 return
-            protocol = "v1" if matched["v1"] else "v2"
-            await self._infer(protocol, matched[protocol], headers, body, reply)
+            ((protocol, name),) = ((k, v) for k, v in matched.groupdict().items() if v)
+            await self._infer(protocol, name, headers, body, reply)
         except ClientGone:
             return
         except asyncio.CancelledError:
@@ -84,19 +85,23 @@ class Http:
         service.check_name(name)
         deadline = service.deadline(_timeout(headers))
         content = await body.read(deadline)
-        if protocol == "v1":
-            found = headers.get("content-type", "none")
-            if found.partition(";")[0].strip().lower() != JSON:
-                raise BadRequest(f"content-type: must be {JSON}, not {found}")
-            query, answers = await service.answer(
-                len(content), partial(v1.read, content, export), deadline
-            )
-            await reply.send(v1.write(answers, export, query), {"content-type": JSON})
+        size = len(content)
+        if protocol == "v2":
+            read = partial(v2.read, content, headers, export)
+            query, answers = await service.answer(size, read, deadline)
+            await reply.send(*v2.write(answers, export, query, name))
             return
-        query, answers = await service.answer(
-            len(content), partial(v2.read, content, headers, export), deadline
-        )
-        await reply.send(*v2.write(answers, export, query, name))
+        found = headers.get("content-type", "none")
+        if found.partition(";")[0].strip().lower() != JSON:
+            raise BadRequest(f"content-type: must be {JSON}, not {found}")
+        if protocol == "explain":
+            wanted = partial(v1.read_wish, content, export)
+            explanations = await service.explain(size, wanted, deadline)
+            written = v1.write_explanations(explanations, export)
+        else:
+            query, answers = await service.answer(size, partial(v1.read, content, export), deadline)
+            written = v1.write(answers, export, query)
+        await reply.send(written, {"content-type": JSON})
 
     async def _other(self, scope: Scope, headers: dict[str, str], body: Body, reply: Reply) -> None:
         path = scope["path"]
@@ -105,8 +110,7 @@ class Http:
             await reply.send(content, {"content-type": content_type})
             return
         if _NOT_SERVED.fullmatch(path):
-            what = "explanations" if path.endswith(":explain") else "models, but at its start,"
-            raise NotFound(f"this server loads no {what}")
+            raise NotFound("this server loads no models, but at its start")
         await self._rest(scope, body.receive, reply.pass_on)
 
 

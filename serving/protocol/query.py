@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,12 +25,8 @@ class Query:
     is_binary: bool = False  # whether outputs are sent as bytes where nothing else is said
 
 
-def top_of(parameters: Any, export: Export) -> int:
+def top_of(parameters: Mapping[str, Any], export: Export) -> int:
     """The parameter `top_k` of a request: how many classes it asks for. Raises BadRequest."""
-    if parameters is None:
-        return 1
-    if not isinstance(parameters, dict):
-        raise BadRequest("parameters: must be an object")
     if TOP not in parameters:
         return 1
     top, most = parameters[TOP], len(export.classes)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
 from kfp_pytorch.serving import images
 from kfp_pytorch.serving.errors import BadRequest
+from kfp_pytorch.serving.explainer import MAX_STEPS, STEPS, Explanation, Wish
 from kfp_pytorch.serving.export import Export
 from kfp_pytorch.serving.predictor import Answers
 from kfp_pytorch.serving.protocol.query import Query, top_of
-from kfp_pytorch.serving.tensors import from_nested
+from kfp_pytorch.serving.tensors import FLOAT_MAX, Array, from_nested
 
 # The one key of an instance that is a file.
 FILE = "b64"
@@ -26,13 +28,50 @@ def read(body: bytes, export: Export) -> Query:
 
 def from_payload(payload: Any, export: Export, booleans: bool = True) -> Query:
     """Reads a body that was parsed. Raises BadRequest."""
+    top = top_of(_parameters(payload), export)
+    return Query(_rows(payload["instances"], export, booleans), top)
+
+
+def read_wish(body: bytes, export: Export) -> tuple[list[Array], Wish]:
+    """Reads a body that asks for explanations: the rows, and how. Raises BadRequest."""
+    payload = parsed(body)
+    given = _parameters(payload)
+    target = _number(given, "target", 0, None)
+    steps = _number(given, "steps", 1, MAX_STEPS)
+    baseline = given.get("baseline")
+    if baseline is not None and not (
+        type(baseline) in (int, float) and -FLOAT_MAX <= baseline <= FLOAT_MAX
+    ):
+        raise BadRequest(f"parameters.baseline: must be a number, not {baseline!r:.80}")
+    wish = Wish(target, STEPS if steps is None else steps, baseline)
+    return _rows(payload["instances"], export, booleans=True), wish
+
+
+def _parameters(payload: Any) -> dict[str, Any]:
+    """The parameters of a body that has instances. Raises BadRequest."""
     if not isinstance(payload, dict) or "instances" not in payload:
         raise BadRequest('the body must be a JSON object with "instances": [...]')
-    top = top_of(payload.get("parameters"), export)
-    instances = payload["instances"]
+    parameters = payload.get("parameters")
+    if parameters is not None and not isinstance(parameters, dict):
+        raise BadRequest("parameters: must be an object")
+    return parameters or {}
+
+
+def _number(given: dict[str, Any], name: str, least: int, most: int | None) -> int | None:
+    """A whole number among the parameters; None where it is not there. Raises BadRequest."""
+    value = given.get(name)
+    if value is None:
+        return None
+    if type(value) is not int or value < least or (most is not None and value > most):
+        limits = f"from {least} on" if most is None else f"from {least} to {most}"
+        raise BadRequest(f"parameters.{name}: must be a whole number {limits}, not {value!r:.80}")
+    return value
+
+
+def _rows(instances: Any, export: Export, booleans: bool) -> list[Array]:
     if isinstance(instances, list) and instances and isinstance(instances[0], dict):
-        return Query(images.from_files(_files(instances), export, "instances"), top)
-    return Query([from_nested(instances, export.input, "instances", booleans)], top)
+        return images.from_files(_files(instances), export, "instances")
+    return [from_nested(instances, export.input, "instances", booleans)]
 
 
 def parsed(body: bytes) -> Any:
@@ -62,6 +101,18 @@ def payload(answers: Answers, export: Export, query: Query) -> dict[str, Any]:
         ]
         predictions.append(best[0] if query.top == 1 else best[0] | {"top": best})
     return {"predictions": predictions}
+
+
+def write_explanations(explanations: Sequence[Explanation], export: Export) -> bytes:
+    """The body of an answer that explains."""
+    found = []
+    for each in explanations:
+        number: dict[str, Any] = {"target": each.target, "output": each.score}
+        if export.classes:
+            label = export.classes[each.target]
+            number = {"class": each.target, "label": label, "score": each.score}
+        found.append(number | {"attributions": each.attributions, "delta": each.delta})
+    return orjson.dumps({"explanations": found}, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _files(instances: list[Any]) -> list[str]:

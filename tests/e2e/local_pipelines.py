@@ -202,3 +202,18 @@ def serving_on_a_cluster():
     kserve_deploy(service_name="c", container={"image": "i:1", "command": ["nonsuch-server"]})
     kserve_deploy(service_name="d", storage_uri="hf://a/b", model_format="kfp-pytorch")
     kserve_deploy(service_name="e", storage_uri="s3://bucket/x", transformer={"image": "i:1"})
+
+
+@dsl.pipeline(name="over-grpc")
+def over_grpc():
+    job = pytorch_job(
+        image="python",
+        command=["python", "-m", "kfp_pytorch.training"],
+        hyperparameters={"epochs": 1},
+        key=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+    )
+    model = job.outputs["model"]
+    made = kserve_deploy(model=model, service_name="over-grpc", protocol="grpc")
+    kserve_predict(
+        url=made.outputs["cluster_url"], model=model, model_name="over-grpc", protocol="grpc"
+    )

@@ -262,3 +262,9 @@ def test_a_model_server_that_cannot_run_here_is_named_at_once(cluster, tmp_path,
     options = runtime(tmp_path, args=["--port=8080"])
     _, told = run_local(cluster.root, "serving_mine", tmp_path, *secrets, *options)
     assert "mine has no command, and an image (somewhere/server)" in told["error"]
+
+
+@pytest.mark.slow
+def test_a_model_is_served_and_asked_over_grpc(cluster, tmp_path):
+    ran, told = run_local(cluster.root, "over_grpc", tmp_path)
+    assert told["status"] == "succeeded", ran.stdout + ran.stderr

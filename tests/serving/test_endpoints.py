@@ -48,9 +48,19 @@ def test_the_metrics_count_requests_by_protocol_and_status(server: Server) -> No
     assert 'kfp_pytorch_queue_requests{model_name="digits"} 0.0' in page
 
 
-def test_explanations_and_other_methods_are_refused_and_not_failed(server: Server) -> None:
-    assert server.post("/v1/models/digits:explain", {"instances": NESTED}).status == 404
-    assert server.http.request("GET", "/openapi.json").status == 200
+def test_the_openapi_document_has_this_models_bodies(server: Server) -> None:
+    document = server.http.request("GET", "/openapi.json").json()
+    paths = document["paths"]
+    assert not [path for path in paths if "/repository/" in path]
+    body = paths["/v1/models/{model_name}:predict"]["post"]["requestBody"]["content"]
+    instances = body["application/json"]["schema"]["properties"]["instances"]
+    nested, file = instances["items"]["anyOf"]
+    sizes = []
+    while nested["type"] == "array":
+        sizes.append((nested["minItems"], nested["maxItems"]))
+        nested = nested["items"]
+    assert sizes == [(1, 1), (4, 4), (4, 4)]
+    assert file["required"] == ["b64"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import torch
 import urllib3
 
 from kfp_pytorch.serving import __main__ as serving
-from kfp_pytorch.serving.__main__ import arguments
+from kfp_pytorch.serving.options import parsed as arguments
 
 V1 = "/v1/models/digits:predict"
 V2 = "/v2/models/digits/infer"

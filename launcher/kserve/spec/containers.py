@@ -14,6 +14,7 @@ from kfp_pytorch.launcher.kserve.names import (
     CONTAINER,
     HUGGING_FACE,
     PROTOCOL_ENV,
+    PROTOCOL_VERSIONS,
     STORAGE_URI_ENV,
     VLLM,
 )
@@ -55,7 +56,7 @@ def _model(given: DeployInputs, source: Source) -> dict[str, Any]:
     told = told and (source.format == constants.MODEL_FORMAT or source.name != given.service_name)
     args = [*([f"{option}={source.name}"] if told else []), *map(environment.escaped, given.args)]
     fields = {
-        "protocolVersion": source.protocol if source.protocol != "openai" else "",
+        "protocolVersion": PROTOCOL_VERSIONS.get(source.protocol, ""),
         "storageUri": source.uri,
         "runtime": given.runtime,
         # KServe reads the credentials of a key only where there are parameters too.
@@ -100,8 +101,10 @@ def _own_container(given: DeployInputs, source: Source) -> dict[str, Any]:
 def _with_protocol(env: Iterable[Mapping[str, Any]], source: Source) -> list[dict[str, Any]]:
     """Tell KServe the protocol of a container that is of no runtime; it takes it for v1."""
     given = [dict(variable) for variable in env]
-    told = source.protocol != "v2" or any(each["name"] == PROTOCOL_ENV for each in given)
-    return given if told else [*given, environment.variable(PROTOCOL_ENV, "v2")]
+    told = any(each["name"] == PROTOCOL_ENV for each in given)
+    if told or source.protocol not in ("v2", "grpc"):
+        return given
+    return [*given, environment.variable(PROTOCOL_ENV, PROTOCOL_VERSIONS[source.protocol])]
 
 
 def _container(written: Mapping[str, Any], env: list[dict[str, Any]]) -> dict[str, Any]:

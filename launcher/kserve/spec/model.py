@@ -34,13 +34,15 @@ class Source:
     uri: str  # where KServe reads the model; empty where the server has or fetches it itself
     format: str  # the modelFormat; empty where a container of one's own serves
     name: str  # the model's name at the server
-    protocol: str  # v1, v2 or openai
+    protocol: str  # v1, v2, grpc or openai
 
     @property
     def path(self) -> str:
         """The path below the service's URL at which it is asked; of openai, what clients take."""
         if self.protocol == "openai":
             return "/openai/v1" if self.format == HUGGING_FACE else "/v1"
+        if self.protocol == "grpc":
+            return ""
         v1 = self.protocol == "v1"
         return f"/v1/models/{self.name}:predict" if v1 else f"/v2/models/{self.name}/infer"
 
@@ -164,9 +166,9 @@ def _protocol(given: DeployInputs, model_format: str) -> str:
     elif model_format == VLLM:
         server, has = "vLLM", ("openai",)
     elif model_format == constants.MODEL_FORMAT:
-        server, has = "this project's predictor", ("v1", "v2")
+        server, has = "this project's predictor", ("v1", "v2", "grpc")
     else:
         return given.protocol or "v1"
     if given.protocol and given.protocol not in has:
-        raise InputError(f"protocol is {given.protocol!r}; {server} has {' and '.join(has)} only.")
+        raise InputError(f"protocol is {given.protocol!r}; {server} has {', '.join(has)} only.")
     return given.protocol or has[0]

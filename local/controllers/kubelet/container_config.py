@@ -103,10 +103,9 @@ def process_spec(place: Place, container: Object, restarts: int) -> ProcessSpec:
     termination_log.chmod(0o666)
     mounts = volumes.mounts(container, place.volumes, declared)
     mounts[message_path] = str(termination_log)
-    ports = [int(port["containerPort"]) for port in container.get("ports") or []]
     rewriter = Rewriter(
         mounts,
-        {port: place.node.ports.of(place.pod, port) for port in ports},
+        {port: place.node.ports.of(place.pod, port) for port in _ports(container)},
         partial(place.node.ports.endpoint, objects.namespace(place.pod)),
     )
     values = {TERMINATION_LOG_ENV: message_path, **declared}
@@ -118,6 +117,14 @@ def process_spec(place: Place, container: Object, restarts: int) -> ProcessSpec:
         log=place.log(container, restarts),
         grace=float(place.pod["spec"].get("terminationGracePeriodSeconds", 30)),
     )
+
+
+def _ports(container: Object) -> set[int]:
+    """The ports that a container states, and those that only its probes do."""
+    probes = (container.get(f"{kind}Probe") or {} for kind in ("startup", "readiness", "liveness"))
+    actions = (probe.get("httpGet") or probe.get("tcpSocket") or {} for probe in probes)
+    probed = {action["port"] for action in actions if isinstance(action.get("port"), int)}
+    return probed | {int(port["containerPort"]) for port in container.get("ports") or []}
 
 
 def _field_variables(container: Object) -> list[str]:

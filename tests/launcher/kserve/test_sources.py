@@ -69,7 +69,7 @@ def test_a_plain_uri_is_served_like_a_models(given: str, read: str) -> None:
             "Triton has v2 only",
         ),
         ({"storage_uri": "s3://bkt/m", "model_format": "vLLM", "protocol": "v2"}, "openai only"),
-        ({"storage_uri": "s3://bkt/m", "protocol": "openai"}, "has v1 and v2 only"),
+        ({"storage_uri": "s3://bkt/m", "protocol": "openai"}, "has v1, v2, grpc only"),
         ({"model": "s3://bkt/m", "model_name": "a b"}, "model_name is 'a b'"),
         (
             {"model": "s3://bkt/m", "model_name": "a", "args": ["--model_name=b"]},

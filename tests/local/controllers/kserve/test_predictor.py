@@ -21,8 +21,8 @@ NAMESPACE = "default"
 Object = dict[str, Any]
 
 
-def manifest_runtime() -> Object:
-    return dict(yaml.safe_load((ROOT / "manifests" / "serving-runtime.yaml").read_text()))
+def manifest_runtime(file: str = "serving-runtime.yaml") -> Object:
+    return dict(yaml.safe_load((ROOT / "manifests" / file).read_text()))
 
 
 def runtime(name: str = "kfp-pytorch", **changes: Any) -> Object:
@@ -58,6 +58,20 @@ def test_the_serving_runtime_is_valid_and_names_what_the_project_builds(
     assert security["capabilities"] == {"drop": ["ALL"]}
 
 
+def test_the_runtime_for_grpc_differs_by_its_port_only(
+    check_crd: Callable[[str, Object], None],
+) -> None:
+    made, expected = manifest_runtime("serving-runtime-grpc.yaml"), manifest_runtime()
+    check_crd("servingruntimes", made)
+    expected["metadata"]["name"] = "kfp-pytorch-grpc"
+    expected["spec"]["protocolVersions"] = ["grpc-v2"]
+    container = expected["spec"]["containers"][0]
+    container["args"].append("--grpc_port=8081")
+    # Knative takes one port, of one of two names.
+    container["ports"] = [{"name": "h2c", "containerPort": 8081, "protocol": "TCP"}]
+    assert made == expected
+
+
 def test_kustomize_finds_every_manifest_that_it_lists() -> None:
     listed = yaml.safe_load((ROOT / "manifests" / "kustomization.yaml").read_text())["resources"]
     # A PodMonitor is a kind that only clusters with the Prometheus operator have.
@@ -76,6 +90,19 @@ def test_the_claim_is_the_one_that_the_pipelines_write_to() -> None:
 def test_a_runtime_is_chosen_by_its_format() -> None:
     other = runtime("sklearn", supportedModelFormats=[{"name": "sklearn", "autoSelect": True}])
     assert select_runtime(service(), [other, runtime()])["metadata"]["name"] == ("kfp-pytorch")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "chosen"),
+    [
+        ({}, "kfp-pytorch"),
+        ({"protocolVersion": "v2"}, "kfp-pytorch"),
+        ({"protocolVersion": "grpc-v2"}, "kfp-pytorch-grpc"),
+    ],
+)
+def test_of_the_shipped_runtimes_one_is_chosen_by_protocol(protocol: Object, chosen: str) -> None:
+    shipped = [manifest_runtime("serving-runtime-grpc.yaml"), manifest_runtime()]
+    assert select_runtime(service(model=protocol), shipped)["metadata"]["name"] == chosen
 
 
 @pytest.mark.parametrize(
