@@ -16,6 +16,7 @@ from kserve.logging import configure_logging
 
 from kfp_pytorch.serving.application import kserve
 from kfp_pytorch.serving.protocol import grpc
+from kfp_pytorch.serving.protocol.connection import Connection
 from kfp_pytorch.serving.protocol.http import Http
 from kfp_pytorch.serving.service import Service
 
@@ -64,6 +65,8 @@ def serve(
     configure_logging()
     config = uvicorn.Config(
         Http(service, kserve.application(service, port), DRAIN_SECONDS),
+        http=Connection,
+        ws="none",
         host=host,
         port=port,
         log_config=None,

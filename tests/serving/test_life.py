@@ -25,6 +25,7 @@ from kfp_pytorch.serving.options import parsed as arguments
 V1 = "/v1/models/digits:predict"
 V2 = "/v2/models/digits/infer"
 NESTED = [[[[1] * 4] * 4]]
+HASTY = [str(Path(__file__).with_name("hasty.py"))]
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ def test_what_is_not_answered_when_the_drain_ends_is_told_to_come_back(
     lengths = {1: torch.export.Dim("length", min=1, max=10**6)}
     example = torch.zeros(2, 3, dtype=torch.int64)
     folder = write_export(tmp_path, ComputesLong(), example, lengths, inputs=[tokens])
-    server = started(folder, program=[str(Path(__file__).with_name("short_drain.py"))])
+    server = started(folder, program=HASTY)
     server.wait_ready()
     body = json.dumps({"instances": [[1] * 5000]}).encode()
     with contextlib.ExitStack() as stack:
@@ -205,6 +206,22 @@ def test_what_is_not_answered_when_the_drain_ends_is_told_to_come_back(
     output, _ = server.process.communicate(timeout=120)
     assert server.process.returncode == 0
     assert "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_a_head_that_never_ends_is_given_up_and_an_idle_connection_is_not(
+    started: Any, exported: Path
+) -> None:
+    server = started(exported, program=HASTY)
+    server.wait_ready()
+    address = ("127.0.0.1", server.port)
+    with socket.create_connection(address) as idle, socket.create_connection(address) as slow:
+        slow.sendall(b"GET /v2 HTTP/1.1\r\nhost: x\r\n")
+        slow.settimeout(30)
+        assert slow.recv(1000).startswith(b"HTTP/1.1 408 Request Timeout")
+        assert slow.recv(1000) == b""
+        idle.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert idle.recv(1000).startswith(b"HTTP/1.1 200 ")
 
 
 def test_an_empty_model_directory_ends_the_predictor_with_a_reason(

@@ -1,0 +1,66 @@
+"""An HTTP connection: uvicorn's, with limits of what a client may send before its body."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+# Of a request's first line and headers.
+MOST_HEAD_BYTES = 64 * 1024
+HEAD_SECONDS = 30.0
+_REFUSAL = (
+    b"HTTP/1.1 %b\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n%b"
+)
+
+
+class Connection(HttpToolsProtocol):
+    """Closes itself where a head is too large or too slow; its bytes would be kept without end."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._in_head = True
+        self._head_size = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends all waiting."""
+        self._end_head()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Reads what came, of which no more is kept than the limit and one read."""
+        was_in_head = self._in_head
+        super().data_received(data)
+        if self._in_head and was_in_head:
+            self._head_size += len(data)
+            if self._head_size > MOST_HEAD_BYTES:
+                why = f"headers: larger than {MOST_HEAD_BYTES} bytes"
+                self._refuse("431 Request Header Fields Too Large", why)
+
+    def on_message_begin(self) -> None:
+        """Is called at a request's first byte."""
+        super().on_message_begin()
+        self._in_head = True
+        why = f"headers: they took more than {HEAD_SECONDS:g} s"
+        self._timer = self.loop.call_later(HEAD_SECONDS, self._refuse, "408 Request Timeout", why)
+
+    def on_headers_complete(self) -> None:
+        """Is called at the end of a request's head."""
+        self._end_head()
+        super().on_headers_complete()
+
+    def _end_head(self) -> None:
+        self._in_head = False
+        self._head_size = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _refuse(self, status: str, why: str) -> None:
+        if not self.transport.is_closing():
+            content = b'{"error": "%b"}' % why.encode()
+            self.transport.write(_REFUSAL % (status.encode(), len(content), content))
+            self.transport.close()
