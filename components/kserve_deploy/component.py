@@ -76,8 +76,9 @@ def kserve_deploy(
         model_format: The format that a serving runtime must support; empty for the model's own,
             huggingface with hf://, or kfp-pytorch.
         runtime: The ServingRuntime or ClusterServingRuntime; empty for KServe's choice.
-        protocol: What the outputs' URLs are of: v1, v2 or openai; empty for v1, v2 with Triton,
-            openai with vLLM.
+        protocol: What the outputs' URLs are of: v1, v2, grpc (which is v2 too) or openai; empty for
+            v1, v2 with Triton, openai with vLLM. With grpc, KServe takes the runtime
+            kfp-pytorch-grpc.
         model_name: The model's name in the URL; empty for the service's, or that in args.
         deployment_mode: Standard (RawDeployment in older KServe), Knative (Serverless), or empty
             for the cluster's default. It cannot be changed later.
