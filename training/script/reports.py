@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_pytorch.training.entry.termination_message import printable
 from kfp_pytorch.training.errors import StorageError
-from kfp_pytorch.training.script import place
+from kfp_pytorch.training.script import failures, place
 from kfp_pytorch.training.storage.job_folder import Folder
 from kfp_pytorch.training.telemetry.curves import (
     Curves,
@@ -38,9 +38,14 @@ class Reports:
         self.folder = folder
         self._found = read_curves(folder)
         self.history = History(self._found)
+        # What a program before this one has left, in a container that runs several.
+        before = failures.result_left()
+        self._before: dict[str, float] = before.get("metrics", {})
         self.last: dict[str, float] = {}  # the last value of each name, finite or not
-        self.step = _last_step(self._found)
-        self._begun = self._open = self._went_back = False
+        self.step = _last_step(self._found) if before else 0
+        # Else the curves are of an earlier start, which may have got further than this one.
+        self._continues = bool(before)
+        self._has_reported = self._open = self._went_back = False
         self._lock = threading.Lock()
         self._board: TensorBoardWriter | None = None
         self._tracker: Tracker | None = None
@@ -60,10 +65,10 @@ class Reports:
     def _add(self, values: Mapping[str, float], step: int | None) -> None:
         self._take_over()
         done, self.step = self.step, self.step + 1 if step is None else step
-        if not self._begun:
-            self._begun, done = True, max(0, self.step - 1)
-            # An earlier start got further than where this one resumed.
+        if not (self._has_reported or self._continues):
+            done = max(0, self.step - 1)
             self.history.keep_until(done if self.step else -1)
+        self._has_reported = True
         if not self._open:
             self._begin(done)
         self._warn_of_discarded(values)
@@ -95,7 +100,7 @@ class Reports:
     def summary(self) -> dict[str, Any]:
         """The final metrics so far, the others of them, the number of processes, the last step."""
         ends = {name: points[-1][1] for name, points in self.history.curves.items()}
-        every = {**self.last, **ends, **self.last}
+        every = {**self.last, **self._before, **ends, **self.last}
         metrics = {name: value for name, value in every.items() if math.isfinite(value)}
         about = {"metrics": metrics, "world_size": place.world_size(), "step": self.step}
         odd = {name: str(value) for name, value in every.items() if name not in metrics}
@@ -117,8 +122,8 @@ class Reports:
 
     def _take_over(self) -> None:
         """Goes on after what another process of this start has reported, such as a spawned one."""
-        if not self._begun and (found := read_curves(self.folder)) != self._found:
-            self.history, self.step, self._begun = History(found), _last_step(found), True
+        if not self._has_reported and (found := read_curves(self.folder)) != self._found:
+            self.history, self.step, self._continues = History(found), _last_step(found), True
 
     def _warn_of_discarded(self, values: Mapping[str, float]) -> None:
         curves = {name: self.history.curves.get(name) for name in values}

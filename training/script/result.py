@@ -40,8 +40,8 @@ def report(metrics: Mapping[str, Any], step: int | None = None) -> None:
 
     Args:
         metrics: One number by each name; a tensor or an array of one element is a number.
-        step: How many steps are done; by default one more than at the last report. A curve's points
-            of this step and later ones are replaced.
+        step: How many steps are done; by default one more than at the last report, or than those of
+            `latest_checkpoint`. A curve's points of this step and later ones are replaced.
 
     Raises:
         TypeError: A value is no number, or the step no whole number.
@@ -85,8 +85,8 @@ def keep_export(exported: dict[str, Any]) -> None:
 def leave_at_exit(*, has_own: bool = False) -> None:
     """Lets this process leave the result when it ends; called for all that belongs to it.
 
-    Without anything of its own it leaves one only where no other process has: that of a process
-    that starts the ranks, and looked for a checkpoint before.
+    Without anything of its own it leaves one only where no other process has: it may have started
+    the ranks, and only looked for a checkpoint.
     """
     _result.is_left = False
     _result.has_own |= has_own
@@ -97,16 +97,13 @@ def leave_at_exit(*, has_own: bool = False) -> None:
 
 def _leave(metrics: dict[str, float]) -> None:
     _result.is_left = True
-    left = failures.result_left()
-    if left and not _result.has_own:
+    if not _result.has_own and failures.result_left():
         return
     told = reports()
-    if left.get("export") and not _result.exported:
-        _result.exported = {"export": left["export"], "samples": left.get("samples", [])}
     # Those that are given here come first: there is always room for them.
     told.last = {**metrics, **told.last, **metrics}
-    if _result.exported:
-        export.verify(told.folder, _result.exported["export"])
+    if exported := _exported():
+        export.verify(told.folder, exported["export"])
     told.close(None)
     told.write()
     failures.unless_one_failed(_message)
@@ -121,11 +118,19 @@ def _message() -> str:
     told = reports()
     result = {
         **told.summary(),
-        **(_result.exported or {"no_export": NO_EXPORT}),
+        **(_exported() or {"no_export": NO_EXPORT}),
         "checkpoint": catalog.newest_step(told.folder),
         "curves": told.history.curves,
     }
     return success_message(result)
+
+
+def _exported() -> dict[str, Any]:
+    """The export of this process, or of one of this container before it; empty without one."""
+    left = failures.result_left()
+    if left.get("export") and not _result.exported:
+        return {"export": left["export"], "samples": left.get("samples", [])}
+    return _result.exported
 
 
 def _at_exit() -> None:

@@ -34,13 +34,17 @@ class Job:
         assert len(content) <= 2048
         return dict(json.loads(content))
 
+    def start(self, in_container: bool) -> None:
+        """Begins a start, in a container without a message unless it ran a program before."""
+        if not in_container:
+            (self.folder / "termination").write_text("")
+
     def metrics(self) -> dict[str, Any]:
         return dict(json.loads((self.folder / "out" / "metrics.json").read_text()))
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    (tmp_path / "termination").touch()
     environ = {
         "KFP_PYTORCH_OUTPUT": str(tmp_path / "out"),
         "KFP_PYTORCH_TERMINATION_LOG": str(tmp_path / "termination"),
@@ -52,7 +56,10 @@ def job(tmp_path: Path) -> Job:
 def run(job: Job) -> Callable[..., Job]:
     """Runs a script without torch: `run("script.report({'loss': 1})")`."""
 
-    def start(source: str, code: int = 0, board: bool = False, **environ: str) -> Job:
+    def start(
+        source: str, code: int = 0, board: bool = False, in_container: bool = False, **environ: str
+    ) -> Job:
+        job.start(in_container)
         path = job.folder / "train.py"
         head = IMPORT if board else WITHOUT_TENSORBOARD + IMPORT
         path.write_text(head + textwrap.dedent(source))
@@ -78,7 +85,14 @@ def run_torch(job: Job, start_ranks: Callable[..., Any]) -> Callable[..., Job]:
     """Runs a script that has torch, on so many ranks."""
     count = iter(range(100))
 
-    def start(source: str, ranks: int = 1, code: int | None = 0, **environ: str) -> Job:
+    def start(
+        source: str,
+        ranks: int = 1,
+        code: int | None = 0,
+        in_container: bool = False,
+        **environ: str,
+    ) -> Job:
+        job.start(in_container)
         path = job.folder / "train.py"
         path.write_text("import torch\n" + IMPORT + textwrap.dedent(source))
         started = start_ranks(

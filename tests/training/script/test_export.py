@@ -172,6 +172,15 @@ script.report({"loss": 1})
 """
 
 
+def test_a_program_after_the_one_that_exported_does_not_lose_the_export(run_torch):
+    job = run_torch("script.export(torch.nn.Linear(2, 2), torch.ones(2, 2))")
+    exported = job.message()["export"]
+    then = "script.report({'accuracy': 0.9})\nscript.save_checkpoint({}, 1)"
+    job = run_torch(then, in_container=True)
+    assert job.message()["export"] == exported
+    assert job.message()["metrics"] == {"accuracy": 0.9}
+
+
 def test_an_export_that_is_gone_or_changed_fails_the_job(run_torch):
     job = run_torch(DAMAGED, code=1)
     assert job.output.count("ExportError names it") == 6

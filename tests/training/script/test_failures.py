@@ -69,9 +69,9 @@ def test_an_exception_is_left_where_a_script_has_set_a_hook_of_its_own(run):
 
 def test_a_failure_of_a_start_before_gives_way_to_that_of_the_last_start(run):
     job = run(FAILS, code=1)
-    job = run("raise KeyError('of the second start')", code=1)
+    job = run("raise KeyError('of the second start')", code=1, in_container=True)
     assert job.message()["error"]["type"] == "KeyError"
-    job = run("script.report({'loss': 1.0})")
+    job = run("script.report({'loss': 1.0})", in_container=True)
     assert job.message()["status"] == "succeeded"
 
 

@@ -65,6 +65,9 @@ def test_without_torchrun_a_node_has_one_process_whatever_the_operator_counts(ru
 def test_a_step_that_is_not_given_is_the_next_one(run):
     job = run('for _ in range(3):\n    script.report({"loss": 1.0})\n')
     assert [step for step, _ in job.metrics()["curves"]["loss"]] == [1, 2, 3]
+    # A start that resumed from no checkpoint begins again.
+    job = run('script.report({"loss": 2.0})\n')
+    assert job.metrics()["curves"]["loss"] == [[1, 2.0]]
 
 
 def test_a_metric_whose_last_value_is_no_number_is_no_final_metric(run):
@@ -194,6 +197,16 @@ def test_a_process_that_starts_the_ranks_leaves_what_they_have_reported(run, own
     job = run(STARTS_ITS_RANKS + (f"    script.report({own}, 2)\n" if own else ""))
     assert job.message()["metrics"] == {"loss": 0.25, **own}
     assert job.metrics()["curves"]["loss"] == [[1, 0.5], [2, 0.25]]
+
+
+def test_a_program_after_another_in_a_container_keeps_what_that_one_reported(run):
+    run(THREE_STEPS + 'script.finish({"rows": 9})')
+    job = run('script.report({"accuracy": 0.9}, 1)', in_container=True)
+    assert job.message()["metrics"] == {"accuracy": 0.9, "rows": 9.0, "loss": 0.333333, "epoch": 3}
+    assert {name: len(curve) for name, curve in job.metrics()["curves"].items()} == {
+        **dict.fromkeys(("loss", "epoch"), 3),
+        "accuracy": 1,
+    }
 
 
 def test_a_report_of_a_loaders_worker_is_refused_for_nobody_would_have_it(run_torch):
