@@ -33,8 +33,8 @@ from kfp_pytorch.local.apiserver.http.server import Server, kubeconfig
 from kfp_pytorch.local.apiserver.registry import NAMESPACE, Registry, read_definitions
 from kfp_pytorch.local.apiserver.store import garbage_collector
 from kfp_pytorch.local.apiserver.store.api import Api
-from kfp_pytorch.local.controllers.kserve import revisions
 from kfp_pytorch.local.controllers.kserve.controller import InferenceServiceController
+from kfp_pytorch.local.controllers.kserve.knative import revisions
 from kfp_pytorch.local.controllers.kubelet.kubelet import Kubelet
 from kfp_pytorch.local.controllers.kubernetes import claims, node, one_machine, pod_admission
 from kfp_pytorch.local.controllers.kubernetes.autoscaler import AutoscalerController

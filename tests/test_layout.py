@@ -26,9 +26,10 @@ MAY_IMPORT = {
             "kubernetes",
             "kfp",
             "fsspec",
+            "h11",
         ),
     },
-    "client": {"click", "kfp", "google", "yaml"},
+    "client": {"click", "kfp", "kfp_server_api", "google", "urllib3", "yaml"},
     "cli": {"click", "kfp", "google", "kubernetes", "urllib3", "yaml"},
 }
 PARTS = {

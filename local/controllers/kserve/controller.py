@@ -20,7 +20,7 @@ from kfp_pytorch.local.apiserver import errors, objects, registry
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.store.api import DELETED, Api, ApiError
 from kfp_pytorch.local.controllers.kserve import predictor, webhook
-from kfp_pytorch.local.controllers.kserve.knative import Knative
+from kfp_pytorch.local.controllers.kserve.knative.mode import Knative
 from kfp_pytorch.local.controllers.kserve.parts import Parts
 from kfp_pytorch.local.controllers.kserve.runtimes import NotHere, Refusal
 from kfp_pytorch.local.controllers.kserve.standard import Standard

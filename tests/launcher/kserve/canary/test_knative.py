@@ -11,7 +11,7 @@ from kfp_pytorch.launcher.constants import KNATIVE_REVISION, SPEC_HASH_LABEL
 from kfp_pytorch.launcher.kserve.canary.changing import NotTheRevision
 from kfp_pytorch.local.apiserver.registry import Registry
 from kfp_pytorch.local.apiserver.store.api import Api
-from kfp_pytorch.local.controllers.kserve.revisions import DEFINITION
+from kfp_pytorch.local.controllers.kserve.knative.revisions import DEFINITION
 
 Object = dict[str, Any]
 Rolls = Start = Callable[..., Any]

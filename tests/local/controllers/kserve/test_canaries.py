@@ -21,8 +21,8 @@ from kfp_pytorch.launcher.constants import (
     SERVING_RUNTIME,
 )
 from kfp_pytorch.local.apiserver.store.api import ApiError
-from kfp_pytorch.local.controllers.kserve.revisions import DEFINITION
-from kfp_pytorch.local.controllers.kserve.traffic import TAG_ANNOTATION
+from kfp_pytorch.local.controllers.kserve.knative.revisions import DEFINITION
+from kfp_pytorch.local.controllers.kserve.knative.traffic import TAG_ANNOTATION
 from kfp_pytorch.local.controllers.kubernetes.status import condition
 
 Object = dict[str, Any]

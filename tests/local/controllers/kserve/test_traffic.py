@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kfp_pytorch.local.controllers.kserve.traffic import TAG_ANNOTATION, component
+from kfp_pytorch.local.controllers.kserve.knative.traffic import TAG_ANNOTATION, component
 
 Object = dict[str, Any]
 

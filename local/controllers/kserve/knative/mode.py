@@ -12,8 +12,8 @@ from datetime import datetime
 from kfp_pytorch.launcher.constants import DEPLOYMENT, KNATIVE_REVISION
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
-from kfp_pytorch.local.controllers.kserve import revisions, traffic
-from kfp_pytorch.local.controllers.kserve.knative_status import Observed, status
+from kfp_pytorch.local.controllers.kserve.knative import revisions, traffic
+from kfp_pytorch.local.controllers.kserve.knative.status import Observed, status
 from kfp_pytorch.local.controllers.kserve.parts import Parts
 from kfp_pytorch.local.controllers.kubernetes.status import write
 
