@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,8 @@ def _refused(target: Target, url: str, made: Object) -> Iterator[str]:
     try:
         target.request("POST", f"{url}?dryRun=All", made)
     except client.RequestRefused as error:
+        if error.status == HTTPStatus.CONFLICT:
+            return  # one of that name is there, as of an earlier run: the step updates it
         said = str(error).rpartition("denied the request: ")[2]
         yield said.rpartition("is forbidden: ")[2]
 
