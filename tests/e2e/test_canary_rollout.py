@@ -16,7 +16,8 @@ from harness import load
 
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, SPEC_HASH_LABEL
 
-pytestmark = [pytest.mark.slow, pytest.mark.local_cluster]
+# Three trainings, one after the other.
+pytestmark = [pytest.mark.slow, pytest.mark.local_cluster, pytest.mark.timeout(2400)]
 # A canary is slower here whenever something else runs; and one of ten images is a tenth.
 COMMON = {"num_nodes": 1, "batch_size": 32, "latency_tolerance": 30, "request_count": 50}
 MIDDLING = {"epochs": 2, "learning_rate": 0.01}
