@@ -1,7 +1,7 @@
 """The predictor's program, whose model does as files in the folder of an environment variable say.
 
 While there is a file `wait` it does not answer, and makes a file `waits`; while there is a file
-`fail` it fails.
+`slow` it takes 50 ms; while there is a file `fail` it fails.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ def steered(self: predictor.Predictor, rows: Any) -> Any:
     while (FOLDER / "wait").exists():
         (FOLDER / "waits").touch()
         time.sleep(0.005)
+    if (FOLDER / "slow").exists():
+        time.sleep(0.05)
     if (FOLDER / "fail").exists():
         raise RuntimeError("CUDA error: the device is lost")
     return call(self, rows)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.memory import memory_growth
 
 V1 = "/v1/models/digits:predict"
 BODY = {"instances": [[[[1] * 4] * 4]]}
@@ -70,6 +74,50 @@ def test_a_full_queue_sheds_load_and_is_quick_about_it_and_recovers(
     (folder / "wait").unlink()
     assert [each.result().status for each in waiting] == [200] * 3
     assert server.post(V1, BODY).status == 200
+
+
+OVERLOAD_SECONDS = 8.0
+
+
+async def flood(port: int, rate: float) -> Counter[int]:
+    """Sends requests at a rate, answered or not. Returns how often there was which status."""
+    body = json.dumps(BODY).encode()
+    head = f"POST {V1} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json"
+    request = f"{head}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+    statuses: Counter[int] = Counter()
+
+    async def send() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request)
+        statuses[int((await reader.readline()).split()[1])] += 1
+        writer.close()
+
+    began, sent = time.monotonic(), list[asyncio.Task[None]]()
+    while (passed := time.monotonic() - began) < OVERLOAD_SECONDS:
+        sent += [asyncio.create_task(send()) for _ in range(int(passed * rate) - len(sent))]
+        await asyncio.sleep(0.01)
+    await asyncio.gather(*sent)
+    return statuses
+
+
+def test_ten_times_the_requests_that_it_can_answer_are_shed_and_it_recovers(
+    server: Any, folder: Path
+) -> None:
+    # Two that wait are a batch of 50 ms: 40 requests a second.
+    (folder / "slow").touch()
+    with memory_growth(server.process.pid) as grown:
+        statuses = asyncio.run(flood(server.port, 400.0))
+    (folder / "slow").unlink()
+    assert set(statuses) == {200, 503}
+    # It does not lose its capacity to those that it refuses.
+    assert statuses[200] > 0.5 * 40 * OVERLOAD_SECONDS
+    assert statuses[503] > statuses[200]
+    assert grown() < 64 * 2**20
+    assert state(server) == [200] * 4
+    for _ in range(20):
+        began = time.monotonic()
+        assert server.post(V1, BODY).status == 200
+        assert time.monotonic() - began < 1
 
 
 def test_a_request_whose_deadline_has_come_is_answered_though_the_model_is_busy(
