@@ -137,9 +137,11 @@ def test_the_registry_of_the_predictors_image_is_named_in_the_kustomization(tmp_
     text = kustomization.read_text(encoding="utf-8")
     kustomization.write_text(re.sub("^# (images:|  )", r"\1", text, flags=re.MULTILINE))
     made = subprocess.run(["kubectl", "kustomize", folder], stdout=subprocess.PIPE, check=True)
-    (runtime,) = (o for o in yaml.safe_load_all(made.stdout) if o["kind"] == "ServingRuntime")
-    (container,) = runtime["spec"]["containers"]
-    assert container["image"] == f"REGISTRY/kfp-pytorch-serving:{IMAGE_TAG}"
+    runtimes = [o for o in yaml.safe_load_all(made.stdout) if o["kind"] == "ServingRuntime"]
+    assert len(runtimes) == 2
+    for runtime in runtimes:
+        (container,) = runtime["spec"]["containers"]
+        assert container["image"] == f"REGISTRY/kfp-pytorch-serving:{IMAGE_TAG}"
 
 
 def own(folder: Path) -> tuple[Path, Path]:
