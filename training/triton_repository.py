@@ -79,9 +79,9 @@ def write(
         words = "\n".join(str(error).strip().splitlines()[:_LINES])
         raise ExportError(
             f"the model cannot be exported as ONNX for Triton ({type(error).__name__}): {words}\n"
-            "Nothing was exported. Start it again without the model's name for Triton, to export for "
-            "this project's own predictor alone: it continues from its last checkpoint, if it wrote "
-            "one."
+            "Nothing was exported. Start it again without the model's name for Triton, to export "
+            "for this project's own predictor alone: it continues from its last checkpoint, if it "
+            "wrote one."
         ) from error
     (folder / name / "config.pbtxt").write_text(config(name, inputs, outputs), encoding="utf-8")
 
