@@ -55,8 +55,10 @@ class MeasuredFile(io.RawIOBase):
 
     def flush(self) -> None:
         """See `io.RawIOBase`."""
-        with self._failure_kept():
-            self._file.flush()
+        # Python flushes what nobody needs any more, and from 3.13 on prints the error of doing so.
+        if not self._file.closed:
+            with self._failure_kept():
+                self._file.flush()
 
     def tell(self) -> int:
         """See `io.RawIOBase`."""
