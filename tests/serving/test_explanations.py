@@ -17,6 +17,9 @@ from kfp_pytorch.serving.explainer import Explainer, Explanation, Wish
 from kfp_pytorch.serving.predictor import Predictor
 from kfp_pytorch.serving.protocol import v1
 
+# Servers, captum or ONNX start here: a minute of processors.
+pytestmark = pytest.mark.slow
+
 # The third quarter is the brightest.
 IMAGE = np.array([[[[0, 0, 1, 1], [0, 0, 1, 1], [16, 16, 0, 0], [16, 16, 0, 0]]]], np.float32)
 URL = "/v1/models/digits:explain"

@@ -19,6 +19,9 @@ from kfp_pytorch.training.image.export import write_export
 from kfp_pytorch.training.parallel.process_group import ALONE
 from kfp_pytorch.training.storage.job_folder import open_folder
 
+# Servers, captum or ONNX start here: a minute of processors.
+pytestmark = pytest.mark.slow
+
 needs_onnx = pytest.mark.skipif(
     importlib.util.find_spec(triton_repository.PACKAGE) is None,
     reason="onnxscript is not installed",
