@@ -118,9 +118,7 @@ def upload(
                 delete = connection.client.pipelines.pipeline_service_delete_pipeline
                 connection.call(delete, effect=Effect.ACTS, pipeline_id=pipeline.pipeline_id)
             raise
-    ids = (pipeline.pipeline_id, there.pipeline_version_id)
-    url = connection.link("pipelines/details/{}/version/{}".format(*ids))
-    return Version(name, ids[0], version, ids[1], uploaded, url)
+    return _known(connection, name, version, pipeline.pipeline_id, there, uploaded=uploaded)
 
 
 def find_uploaded(connection: Connection, package: Package) -> Version | None:
@@ -130,9 +128,16 @@ def find_uploaded(connection: Connection, package: Package) -> Version | None:
     found = _version(connection, pipeline.pipeline_id, version) if pipeline else None
     if pipeline is None or found is None:
         return None
-    ids = (pipeline.pipeline_id, found.pipeline_version_id)
-    url = connection.link("pipelines/details/{}/version/{}".format(*ids))
-    return Version(name, ids[0], version, ids[1], uploaded=False, url=url)
+    return _known(connection, name, version, pipeline.pipeline_id, found, uploaded=False)
+
+
+def _known(
+    connection: Connection, name: str, version: str, pipeline_id: str, found: Any, *, uploaded: bool
+) -> Version:
+    """A version of the API as this package knows it."""
+    version_id = found.pipeline_version_id
+    url = connection.link(f"pipelines/details/{pipeline_id}/version/{version_id}")
+    return Version(name, pipeline_id, version, version_id, uploaded, url)
 
 
 def _pipeline(connection: Connection, name: str, description: str) -> tuple[Any, bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -226,6 +226,13 @@ def going_on(run: Run) -> str:
 def _get(connection: Connection, run_id: str, patience_s: float | None = None) -> Any:
     read = connection.client.runs.run_service_get_run
     return connection.call(read, run_id=run_id, patience_s=patience_s)
+
+
+def settings(arguments: Mapping[str, Any], pipeline_root: str, service_account: str) -> Object:
+    """How a run, or those of a schedule, are to be started, as the API takes it."""
+    root = {"pipeline_root": pipeline_root} if pipeline_root else {}
+    account = {"service_account": service_account} if service_account else {}
+    return {"runtime_config": {"parameters": dict(arguments), **root}, **account}
 
 
 def listed(connection: Connection, *, most: int, **query: Any) -> Iterator[Any]:

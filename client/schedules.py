@@ -140,15 +140,11 @@ def apply(
             "pipeline_id": version.pipeline_id,
             "pipeline_version_id": version.version_id,
         },
-        "runtime_config": {"parameters": dict(arguments)},
+        **runs.settings(arguments, pipeline_root, service_account),
         "trigger": trigger.body(),
         "max_concurrency": str(max_concurrency),
         "no_catchup": not catch_up,
     }
-    if pipeline_root:
-        body["runtime_config"]["pipeline_root"] = pipeline_root
-    if service_account:
-        body["service_account"] = service_account
     digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:12]
     body["description"] = f"{description}\n\n{_MARK}{digest}".strip()
     body["mode"] = "ENABLE" if enabled else "DISABLE"

@@ -35,13 +35,9 @@ def start(
     body: Object = {
         "display_name": called,
         "experiment_id": experiments.id_of(connection, experiment),
-        "runtime_config": {"parameters": dict(arguments)},
+        **runs.settings(arguments, pipeline_root, service_account),
         **_source(connection, package),
     }
-    if pipeline_root:
-        body["runtime_config"]["pipeline_root"] = pipeline_root
-    if service_account:
-        body["service_account"] = service_account
     create = connection.client.runs.run_service_create_run
     before = {run.run_id for run in _called(connection, called)}
     deadline = time.monotonic() + PATIENCE_S

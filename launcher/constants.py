@@ -74,6 +74,8 @@ MESSAGE_VERSION = 1
 MODEL_VERSION = 1
 # How a script reports its result; told where one did not.
 SCRIPT_GUIDE = "help(script)"
+# What KFP adds to the metadata of an artifact.
+KFP_METADATA = ("display_name", "store_session_info")
 # The file of an export that describes it.
 MODEL_FILE = "model.json"
 # Names the folder of claims, NAMESPACE/CLAIM below it, to a step that can read them.

@@ -8,8 +8,8 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector
 
-# Where the workers of one predictor leave their numbers; it must be set before the import above.
-SHARED_ENV = "PROMETHEUS_MULTIPROC_DIR"
+from kfp_pytorch.serving.supervisor import SHARED_ENV
+
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 

@@ -8,17 +8,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from kfp_pytorch.serving.cuda_graphs import Graphs
 from kfp_pytorch.serving.errors import BadRequest, ModelFault
 from kfp_pytorch.serving.export import DATATYPES, DESCRIPTION, Export
 from kfp_pytorch.serving.limits import memory_limit, with_unit
-from kfp_pytorch.serving.tensors import NUMPY_TYPES
+from kfp_pytorch.serving.tensors import NUMPY_TYPES, Array
 
 # Rows in one call of the model: this bounds the memory that a large request takes.
 MAX_BATCH = 64
@@ -35,7 +33,6 @@ _MEMORY_FULL = re.compile(r"DefaultCPUAllocator|std::bad_alloc|CUBLAS_STATUS_ALL
 # Texts of the errors of a device and its libraries, which may answer the next time.
 _DEVICE_FAILED = re.compile(r"CUDA error|CUDA driver error|cuDNN error|CUDNN_STATUS|CUBLAS_STATUS")
 
-Array = npt.NDArray[Any]
 logger = logging.getLogger("kserve")
 
 

@@ -22,6 +22,7 @@ from kfp_pytorch.serving.limits import OMP_ENV, cpu_limit
 
 # What a worker is told by its environment.
 SOCKET_ENV = "KFP_PYTORCH_SERVING_SOCKET"
+# Where workers leave their numbers: prometheus_client reads it when it is imported.
 SHARED_ENV = "PROMETHEUS_MULTIPROC_DIR"
 # A worker that ends so early is not started anew at once.
 SHORT_LIFE_SECONDS = 10.0

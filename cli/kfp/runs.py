@@ -14,8 +14,6 @@ from kfp_pytorch.cli.kfp.options import (
     print_json,
 )
 
-_RUN = "RUN is its id, the beginning of one, its name, or `latest`."
-
 
 @click.group("runs")
 def runs() -> None:

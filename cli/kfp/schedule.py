@@ -20,7 +20,9 @@ from kfp_pytorch.cli.kfp.options import (
 )
 
 if TYPE_CHECKING:
-    from kfp_pytorch.client import Schedule
+    from collections.abc import Callable
+
+    from kfp_pytorch.client import Client, Schedule
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _DURATION = re.compile(r"(?:\d+[smhd])+")
@@ -148,9 +150,7 @@ def list_schedules(**options: Any) -> None:
 @endpoint_options
 def enable(name: str, **options: Any) -> None:
     """Let the schedule NAME, or of an id, start runs."""
-    as_json = options.pop("as_json")
-    made = connect(endpoint_of(options)).enable_schedule(name)
-    print_json(made) if as_json else click.echo(f"Schedule {made.name} is enabled.")
+    _act(options, lambda client: client.enable_schedule(name), "enabled")
 
 
 @schedule.command("disable")
@@ -159,9 +159,7 @@ def enable(name: str, **options: Any) -> None:
 @endpoint_options
 def disable(name: str, **options: Any) -> None:
     """Let the schedule NAME, or of an id, start no further runs."""
-    as_json = options.pop("as_json")
-    made = connect(endpoint_of(options)).disable_schedule(name)
-    print_json(made) if as_json else click.echo(f"Schedule {made.name} is disabled.")
+    _act(options, lambda client: client.disable_schedule(name), "disabled")
 
 
 @schedule.command("delete")
@@ -171,9 +169,13 @@ def disable(name: str, **options: Any) -> None:
 @endpoint_options
 def delete(name: str, with_runs: bool, **options: Any) -> None:
     """Delete the schedule NAME, or of an id; its runs go on."""
+    _act(options, lambda client: client.delete_schedule(name, with_runs=with_runs), "deleted")
+
+
+def _act(options: dict[str, Any], ask: Callable[[Client], Schedule], done: str) -> None:
     as_json = options.pop("as_json")
-    made = connect(endpoint_of(options)).delete_schedule(name, with_runs=with_runs)
-    print_json(made) if as_json else click.echo(f"Schedule {made.name} is deleted.")
+    made = ask(connect(endpoint_of(options)))
+    print_json(made) if as_json else click.echo(f"Schedule {made.name} is {done}.")
 
 
 def _tell(made: Schedule, zone: tzinfo) -> None:

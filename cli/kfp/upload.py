@@ -6,7 +6,13 @@ from typing import Any
 
 import click
 
-from kfp_pytorch.cli.kfp.options import connect, endpoint_of, endpoint_options, json_option
+from kfp_pytorch.cli.kfp.options import (
+    connect,
+    endpoint_of,
+    endpoint_options,
+    json_option,
+    print_json,
+)
 
 
 @click.command("upload", short_help="Upload a pipeline to KFP.")
@@ -21,8 +27,6 @@ def upload(pipeline: str, name: str, version: str, description: str, **options: 
 
     The first upload makes the pipeline. Everything that `compile` finds is found before.
     """
-    from kfp_pytorch.cli.kfp.options import print_json
-
     as_json = options.pop("as_json")
     client = connect(endpoint_of(options))
     made = client.upload(pipeline, name=name, version=version, description=description)

@@ -19,8 +19,6 @@ from kfp_pytorch.launcher.runtime.artifact import Artifact
 
 SLOTS = ("dataset", "dataset_2", "dataset_3", "dataset_4")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
-# What KFP adds to the metadata of an artifact.
-_OF_KFP = ("display_name", "store_session_info")
 _REFERENCE = re.compile(r"\{dataset(?:\.([^{}\s]*))?\}")
 
 
@@ -82,7 +80,7 @@ def _metadata(artifact: Artifact) -> dict[str, Any]:
         if isinstance(value, dict) and value.keys() <= {"struct", "list"} and len(value) == 1
         else value
         for name, value in found.items()
-        if name not in _OF_KFP
+        if name not in constants.KFP_METADATA
     }
 
 
@@ -93,12 +91,11 @@ def _dataset(name: str, artifact: Artifact) -> DataSet:
             f"The data set {name!r} is a model that was not exported: {metadata['no_export']}"
         )
     uri = str(metadata.get("storage_uri") or artifact.uri)
-    scheme, _, rest = uri.partition("://")
-    if scheme == "pvc":
+    if uri.partition("://")[0] == "pvc":
         claim = storage.parse(uri, f"The data set {name!r}")
         mount = f"{constants.DATASET_MOUNT}/{name}"
         return DataSet(claim.path_in_container(mount), metadata, claim, mount)
-    return DataSet(f"s3://{rest}" if scheme == "minio" else uri, metadata)
+    return DataSet(storage.as_s3(uri), metadata)
 
 
 def filled(name: str, text: str, datasets: Mapping[str, DataSet]) -> str:

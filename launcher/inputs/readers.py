@@ -76,6 +76,14 @@ def number(name: str, value: Any) -> float:
     return read
 
 
+def share(name: str, value: Any) -> float:
+    """Read a share, from 0 to 1."""
+    read = number(name, value)
+    if not 0 <= read <= 1:
+        raise InputError(f"{name} is {read:g}; it must be a share, from 0 to 1.")
+    return read
+
+
 def _whole(value: Any) -> int | None:
     if isinstance(value, bool):
         return None
@@ -178,6 +186,17 @@ def words(name: str, value: Any) -> list[Any]:
             f"{name} is {value!r}; no shell runs it, which {first!r} needs: put variables into env."
         )
     return found
+
+
+def command(name: str, value: Any, otherwise: str = "") -> tuple[str, ...]:
+    """Read a container's command, as a list or as one text.
+
+    `otherwise`: what a person may do without one, for the message.
+    """
+    read = strings(name, words(name, value))
+    if read and not read[0].strip():
+        raise InputError(f"{name}[0] is {read[0]!r}, which names no program{otherwise}.")
+    return read
 
 
 def mapping(name: str, value: Any) -> dict[str, Any]:

@@ -132,6 +132,11 @@ def without_placeholder(text: str, name: str) -> str:
     return text
 
 
+def as_s3(uri: str) -> str:
+    """Return a URI as others than KFP write it: `minio` becomes `s3`."""
+    return f"s3://{uri.removeprefix('minio://')}" if uri.startswith("minio://") else uri
+
+
 def kserve_uri(uri: str) -> str:
     """Return a model's URI as KServe reads it; `minio` becomes `s3`.
 
@@ -150,4 +155,4 @@ def kserve_uri(uri: str) -> str:
         raise InputError(
             f"The model is at {uri!r}; KServe reads hf://OWNER/MODEL or hf://OWNER/MODEL:REVISION."
         )
-    return f"s3://{rest}" if scheme == "minio" else uri
+    return as_s3(uri)

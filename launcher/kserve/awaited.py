@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kfp_pytorch.launcher.constants import DEPLOYMENT, KNATIVE_REVISION, SPEC_HASH_LABEL, Kind
+from kfp_pytorch.launcher.kserve import names
 from kfp_pytorch.launcher.kserve.rollout import Rollout, created_revision, mode_of, rollout
 from kfp_pytorch.launcher.kubernetes import api_errors, objects
 from kfp_pytorch.launcher.kubernetes.client import Kube
@@ -31,7 +32,7 @@ class Awaited:
 
     def title(self, namespace: str) -> str:
         """Name the service with its kind."""
-        return f"InferenceService {namespace}/{self.service_name}"
+        return names.title(namespace, self.service_name)
 
     def carried(self, service: Object) -> str:
         """Return the hash of the revision that the service is to serve."""
@@ -93,5 +94,5 @@ def find_deployment(kube: Kube, service: str, component: str = "predictor") -> O
 
     KServe keeps the name that an older KServe gave it (v0.20, predictor.go).
     """
-    names = (f"{service}-{component}", f"{service}-{component}-default")
-    return next(filter(None, (find(kube, DEPLOYMENT, name) for name in names)), None)
+    called = (f"{service}-{component}", f"{service}-{component}-default")
+    return next(filter(None, (find(kube, DEPLOYMENT, name) for name in called)), None)

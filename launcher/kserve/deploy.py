@@ -19,7 +19,13 @@ from kfp_pytorch.launcher.kserve.awaited import find, find_deployment
 from kfp_pytorch.launcher.kserve.canary import spec
 from kfp_pytorch.launcher.kserve.canary.plan import Plan, plan
 from kfp_pytorch.launcher.kserve.manifest import ServiceInputs
-from kfp_pytorch.launcher.kserve.names import AUTOSCALER_ANNOTATION, MODE_ANNOTATION, MODES
+from kfp_pytorch.launcher.kserve.names import (
+    AUTOSCALER_ANNOTATION,
+    MODE_ANNOTATION,
+    MODES,
+    not_written,
+    title,
+)
 from kfp_pytorch.launcher.kserve.rollout import mode_of, stopped
 from kfp_pytorch.launcher.kserve.spec.compare import is_in_place
 from kfp_pytorch.launcher.kubernetes import api_errors
@@ -106,7 +112,8 @@ def _applied(kube: Kube, inputs: ServiceInputs, timing: Timing, deadline: float)
                 # What a create does not find is its namespace.
                 raise
             if time.monotonic() > deadline:
-                raise _write_conflict(kube, inputs, error) from error
+                what, said = inputs.title(kube.namespace), error.server_message
+                raise DeployFailed(not_written(what, inputs.service_name, said)) from error
             # KServe's controller writes too: read, change and write again.
             time.sleep(timing.confirm_interval)
 
@@ -115,9 +122,9 @@ def _check_knative(kube: Kube, wanted: Object, timing: Timing) -> None:
     """Refuse Knative mode where there is no Knative: KServe's status would stay empty."""
     mode = str(dig(wanted, "metadata", "annotations", MODE_ANNOTATION) or "")
     if MODES.get(mode) == "Knative" and not _is_served(kube, KNATIVE_REVISION, timing):
-        name = dig(wanted, "metadata", "name")
+        name = str(dig(wanted, "metadata", "name"))
         raise InputError(
-            f"InferenceService {kube.namespace}/{name} is to run in mode {mode!r}, but the "
+            f"{title(kube.namespace, name)} is to run in mode {mode!r}, but the "
             f"cluster has no Knative Serving (no {KNATIVE_REVISION.plural}."
             f"{KNATIVE_REVISION.group}), so KServe could make nothing of it. Set "
             "deployment_mode to 'Standard', or ask an administrator to install Knative Serving."
@@ -143,15 +150,6 @@ def _is_served(kube: Kube, kind: Kind, timing: Timing) -> bool:
             return False
         time.sleep(timing.poll_interval)
     return True
-
-
-def _write_conflict(kube: Kube, inputs: ServiceInputs, error: api_errors.ApiError) -> DeployFailed:
-    return DeployFailed(
-        f"{inputs.title(kube.namespace)} could not be written: another client "
-        f"changes it all the time: {error.server_message}.\nFind out who (kubectl get "
-        f"inferenceservice {inputs.service_name} -o yaml --show-managed-fields), stop that and "
-        "start the step again."
-    )
 
 
 def _mode(kube: Kube, existing: Object | None, inputs: ServiceInputs) -> str:

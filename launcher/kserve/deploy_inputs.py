@@ -33,7 +33,7 @@ class DeployInputs:
     protocol: str = declare(readers.one_of("", "v1", "v2", "grpc", "openai"), "")
     model_name: str = declare(input_readers.model_name, "")
     deployment_mode: str = declare(readers.one_of(*MODES), "")
-    command: tuple[str, ...] = declare(input_readers.command, [])
+    command: tuple[str, ...] = declare(readers.command, [])
     args: tuple[str, ...] = declare(readers.strings, [])
     container: dict[str, Any] = declare(input_readers.container, {})
     transformer: dict[str, Any] = declare(input_readers.transformer, {})

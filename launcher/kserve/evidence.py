@@ -59,7 +59,8 @@ def _parts(kube: Kube, awaited: Awaited, seen: Snapshot) -> Iterator[str]:
             yield f"Condition {condition.get('type')} is {condition.get('status')}: {words}"
     for said in filter(None, (model_states(seen.service), model_failure(seen.service))):
         yield f"KServe says of the model: {said}"
-    shown = sorted(seen.pods, key=_is_ready)[:MOST_PODS]
+    # Those that are not ready come first.
+    shown = sorted(seen.pods, key=pod_status.is_ready)[:MOST_PODS]
     try:
         for pod in shown:
             yield from _pod_evidence(kube, pod)
@@ -101,11 +102,6 @@ def _events(kube: Kube, seen: Snapshot, pods: list[Object]) -> Iterator[str]:
         name = objects.name(obj)
         for event in reversed(warnings(kube, obj)):
             yield f"Event of {what} {name}: {event.get('reason')}: {event.get('message')}"
-
-
-def _is_ready(pod: Object) -> bool:
-    """Whether all containers of a pod are ready; sorts the others before it."""
-    return all(status.get("ready") is True for status in pod_status.statuses(pod) or [{}])
 
 
 def _log_tail(

@@ -84,14 +84,6 @@ def storage_parameters(name: str, value: Any) -> dict[str, str]:
     return {key: readers.rendered(f"{name}[{key!r}]", item) for key, item in read.items()}
 
 
-def command(name: str, value: Any) -> tuple[str, ...]:
-    """Read a container's command, as a list or as one text."""
-    words = readers.strings(name, readers.words(name, value))
-    if words and not words[0].strip():
-        raise InputError(f"{name}[0] is {words[0]!r}, which names no program.")
-    return words
-
-
 def container(name: str, value: Any) -> dict[str, Any]:
     """Read a container that serves a model by itself, in Kubernetes' form; unset gives {}."""
     given = readers.mapping(name, value)
@@ -126,7 +118,7 @@ def _container(name: str, given: dict[str, Any]) -> dict[str, Any]:
     if not read["image"]:
         raise InputError(f"{name} has no image; give the name of the image that is to run.")
     if "command" in read:
-        read["command"] = [*command(f"{name}.command", read["command"])]
+        read["command"] = [*readers.command(f"{name}.command", read["command"])]
     if "args" in read:
         read["args"] = [*readers.strings(f"{name}.args", read["args"])]
     if "ports" in read:

@@ -15,6 +15,7 @@ from typing import Any
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import strategic_merge
+from kfp_pytorch.launcher.kserve import names
 from kfp_pytorch.launcher.kserve.deploy_inputs import DeployInputs, parse_deploy_inputs
 from kfp_pytorch.launcher.kserve.names import AUTOSCALER_ANNOTATION, MODE_ANNOTATION
 from kfp_pytorch.launcher.kserve.spec import containers, scaling
@@ -37,7 +38,7 @@ class ServiceInputs(DeployInputs):
 
     def title(self, namespace: str) -> str:
         """Name the service with its kind."""
-        return f"InferenceService {namespace}/{self.service_name}"
+        return names.title(namespace, self.service_name)
 
 
 def parse_inputs(

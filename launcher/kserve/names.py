@@ -28,3 +28,17 @@ TRITON, HUGGING_FACE, VLLM = "triton", "huggingface", "vLLM"
 AUTOSCALERS = ("hpa", "keda", "external", "none")
 RESOURCE_METRICS = ("cpu", "memory")
 REQUEST_METRICS = ("concurrency", "rps")
+
+
+def title(namespace: str, name: str) -> str:
+    """Name an InferenceService with its kind."""
+    return f"InferenceService {namespace}/{name}"
+
+
+def not_written(service: str, name: str, said: str) -> str:
+    """Say that others change a service all the time; `service`: its title, `said`: the server."""
+    return (
+        f"{service} could not be written: another client changes it all the time: {said}.\n"
+        f"Find out who (kubectl get inferenceservice {name} -o yaml --show-managed-fields), stop "
+        "that and start the step again."
+    )

@@ -26,8 +26,7 @@ def _phase(pod: Object) -> str:
     for status in pod_status.container_statuses(pod):
         if dig(status, "state", "running") is not None and status.get("ready") is not True:
             return _FETCHING if status.get("name") == INITIALIZER else _LOADING
-    ready = all(status.get("ready") is True for status in pod_status.statuses(pod) or [{}])
-    return "" if ready else STARTING
+    return "" if pod_status.is_ready(pod) else STARTING
 
 
 def images_being_pulled(events: list[Object]) -> list[str]:

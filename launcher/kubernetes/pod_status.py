@@ -137,6 +137,11 @@ def container_status(pod: Object, name: str) -> Object:
     return next((s for s in container_statuses(pod) if s.get("name") == name), {})
 
 
+def is_ready(pod: Object) -> bool:
+    """Return whether all containers of a pod are ready; one without statuses is not."""
+    return all(status.get("ready") is True for status in statuses(pod) or [{}])
+
+
 def pod_phase(pod: Object) -> str:
     """The pod's phase, or `Unknown`."""
     return str(dig(pod, "status", "phase") or "Unknown")

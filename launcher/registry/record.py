@@ -11,7 +11,7 @@ from typing import Any
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import model
+from kfp_pytorch.launcher.inputs import model, storage
 from kfp_pytorch.launcher.registry.register_inputs import Property, RegisterInputs
 from kfp_pytorch.launcher.text import cut
 
@@ -20,8 +20,6 @@ from kfp_pytorch.launcher.text import cut
 _OF_A_RUN = re.compile(
     r"/(?P<pipeline>[^/]+)/(?P<run_id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/(?P<task>[^/]+)/"
 )
-# What KFP adds to the metadata of an artifact.
-_OF_KFP = ("display_name", "store_session_info")
 _LONGEST_TEXT = 4_000
 _READABLE = 60
 
@@ -105,7 +103,7 @@ def _uri(place: str) -> str:
             f"The model lies at {place!r}, a path on one machine, where nobody who reads the "
             "registry finds it: keep it on a claim or in a bucket."
         )
-    return f"s3://{rest}" if scheme == "minio" else place.strip()
+    return storage.as_s3(place.strip())
 
 
 def _version(uri: str, sha256: str, job: str) -> str:
@@ -118,7 +116,7 @@ def _version(uri: str, sha256: str, job: str) -> str:
 def _flat(item: tuple[str, Any]) -> tuple[str, Property]:
     """An entry of an artifact's metadata; empty where it is none that a registry keeps."""
     name, value = item
-    if name in _OF_KFP or not name.isprintable() or isinstance(value, bool):
+    if name in constants.KFP_METADATA or not name.isprintable() or isinstance(value, bool):
         return name, ""
     if isinstance(value, (int, float)):
         return name, float(value) if math.isfinite(value) else ""

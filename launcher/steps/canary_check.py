@@ -7,7 +7,8 @@ import os
 from typing import Any, NamedTuple
 
 from kfp_pytorch.launcher.kserve.canary.check_inputs import CheckInputs, parse_inputs, sides
-from kfp_pytorch.launcher.kserve.canary.comparison import PROMOTE, compare
+from kfp_pytorch.launcher.kserve.canary.comparison import compare
+from kfp_pytorch.launcher.kserve.canary.inputs import PROMOTE
 from kfp_pytorch.launcher.kserve.canary.measuring import CANARY, STABLE, Side, Try, measure
 from kfp_pytorch.launcher.kserve.predict import cases, samples
 from kfp_pytorch.launcher.kserve.predict.connecting import connect

@@ -106,7 +106,7 @@ def deploy(kube: Kube, inputs: ServiceInputs, timing: Timing, stopper: Stopper) 
         stopper.set_left_in_place(
             f"{what} is left as it is, and may still serve this step's revision {inputs.spec_hash}"
         )
-        service = Waiter(kube, _awaited(inputs, made, kube.namespace), timing).run()
+        service = Waiter(kube, _awaited(inputs, made, warning), timing).run()
         served = Served(service, beside(kube, service, timing) if made.is_canary else ("", ""))
     except CannotObserve as error:
         raise CannotObserve(
@@ -117,7 +117,7 @@ def deploy(kube: Kube, inputs: ServiceInputs, timing: Timing, stopper: Stopper) 
     return served
 
 
-def _awaited(inputs: ServiceInputs, made: Plan, namespace: str) -> Awaited:
+def _awaited(inputs: ServiceInputs, made: Plan, warning: str) -> Awaited:
     """What is waited for: in Standard mode a canary has a place of its own in the spec."""
     kind = AwaitedCanary if made.is_canary and spec.find(made.service) else Awaited
     return kind(
@@ -126,7 +126,7 @@ def _awaited(inputs: ServiceInputs, made: Plan, namespace: str) -> Awaited:
         spec_hash=inputs.spec_hash,
         timeout=inputs.timeout,
         components=components(inputs),
-        warning=claim_warning(inputs, namespace),
+        warning=warning,
     )
 
 

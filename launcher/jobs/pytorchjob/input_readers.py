@@ -37,13 +37,7 @@ def job_name(name: str, value: Any) -> str:
 
 def command(name: str, value: Any) -> tuple[str, ...]:
     """Read a container's command, as a list or as one text."""
-    command = readers.strings(name, readers.words(name, value))
-    if command and not command[0].strip():
-        raise InputError(
-            f"{name}[0] is {command[0]!r}, which names no program; leave {name} out for the "
-            "image's own."
-        )
-    return command
+    return readers.command(name, value, f"; leave {name} out for the image's own")
 
 
 def hyperparameters(name: str, value: Any) -> dict[str, str]:

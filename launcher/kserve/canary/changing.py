@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from kfp_pytorch.launcher.constants import DEPLOYMENT, INFERENCE_SERVICE
 from kfp_pytorch.launcher.errors import StepError
+from kfp_pytorch.launcher.kserve import names
 from kfp_pytorch.launcher.kserve.awaited import find
 from kfp_pytorch.launcher.kserve.canary import spec
 from kfp_pytorch.launcher.kserve.canary.inputs import RolloutInputs
@@ -40,7 +41,7 @@ class Service:
     @property
     def title(self) -> str:
         """The service with its kind."""
-        return f"InferenceService {self.kube.namespace}/{self.inputs.service_name}"
+        return names.title(self.kube.namespace, self.inputs.service_name)
 
     def read(self) -> Object:
         """Reads it. Raises RolloutFailed: it is not there, or another has its name now."""
@@ -81,12 +82,8 @@ class Service:
                 return self.kube.replace(INFERENCE_SERVICE, wanted)
             except (api_errors.Conflict, api_errors.NotFound) as error:
                 if time.monotonic() > deadline:
-                    raise RolloutFailed(
-                        f"{self.title} could not be written: another client changes it all the "
-                        f"time: {error.server_message}.\nFind out who (kubectl get "
-                        f"inferenceservice {self.inputs.service_name} -o yaml "
-                        "--show-managed-fields), stop that and start the step again."
-                    ) from error
+                    name, said = self.inputs.service_name, error.server_message
+                    raise RolloutFailed(names.not_written(self.title, name, said)) from error
                 time.sleep(self.timing.confirm_interval)
 
     def wait(self, missing: Callable[[], str]) -> None:

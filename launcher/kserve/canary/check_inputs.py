@@ -20,13 +20,6 @@ _OF_BOTH = (
 )
 
 
-def _share(name: str, value: Any) -> float:
-    share = readers.number(name, value)
-    if not 0 <= share <= 1:
-        raise InputError(f"{name} is {share:g}; it must be a share, from 0 to 1.")
-    return share
-
-
 def _seconds(name: str, value: Any) -> float:
     seconds = readers.number(name, value)
     if seconds < 0:
@@ -63,12 +56,12 @@ class CheckInputs:
     ca_file: str = declare(readers.text, "")
     request_count: int = declare(partial(_count, maximum=100_000), 200)
     concurrency: int = declare(partial(_count, maximum=256), 2)
-    max_error_rate: float = declare(_share, 0.0)
+    max_error_rate: float = declare(readers.share, 0.0)
     max_latency_ratio: dict[str, float] = declare(_ratios, {"p50": 2.0, "p95": 2.0})
     latency_tolerance: float = declare(_seconds, 0.05)
-    min_accuracy: float = declare(_share, 0.0)
-    max_accuracy_drop: float = declare(_share, 0.05)
-    min_agreement: float = declare(_share, 0.0)
+    min_accuracy: float = declare(readers.share, 0.0)
+    max_accuracy_drop: float = declare(readers.share, 0.05)
+    min_agreement: float = declare(readers.share, 0.0)
     ready_timeout: int = declare(readers.integer, 120)
     request_timeout: int = declare(_count, 30)
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kfp_pytorch.launcher.kserve.canary.check_inputs import CheckInputs
+from kfp_pytorch.launcher.kserve.canary.inputs import PROMOTE, ROLLBACK
 from kfp_pytorch.launcher.kserve.canary.measuring import CANARY, STABLE, Try
 from kfp_pytorch.launcher.kserve.predict.comparing import agrees
 from kfp_pytorch.launcher.kserve.predict.latency import summary
-
-PROMOTE, ROLLBACK = "promote", "rollback"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, SERVICE
 from kfp_pytorch.launcher.kserve.awaited import find
 from kfp_pytorch.launcher.kserve.canary import addresses, spec
 from kfp_pytorch.launcher.kserve.deploy import DeployFailed, Timing
+from kfp_pytorch.launcher.kserve.names import title
 from kfp_pytorch.launcher.kserve.rollout import base_url
 from kfp_pytorch.launcher.kubernetes import objects
 from kfp_pytorch.launcher.kubernetes.client import Kube
@@ -33,7 +34,7 @@ def beside(kube: Kube, service: Object, timing: Timing) -> tuple[str, str]:
             return canary, stable
         if time.monotonic() > deadline:
             raise DeployFailed(
-                f"InferenceService {kube.namespace}/{name} has a canary, but its status has no "
+                f"{title(kube.namespace, name)} has a canary, but its status has no "
                 f"address for it alone {timing.url_grace:.0f} s later. KServe makes one where the "
                 f"annotation {spec.TAG_ANNOTATION} is 'true', as it is in spec.predictor: look "
                 "whether an administrator's configuration keeps annotations from Knative "

@@ -93,6 +93,11 @@ class Client(Protocol):
         """Sends a request once. Errors of the network and of the server are replies too."""
 
 
+def words_of(body: bytes) -> str:
+    """Write the beginning of an answer for a message."""
+    return body[:SHOWN_CHARACTERS].decode(errors="replace") or "it is empty"
+
+
 def shown(value: Any) -> str:
     """Write JSON for a message."""
     return cut(json.dumps(value, ensure_ascii=False), SHOWN_CHARACTERS)

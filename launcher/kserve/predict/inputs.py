@@ -59,13 +59,6 @@ def _tolerance(name: str, value: Any) -> float:
     return tolerance
 
 
-def _share(name: str, value: Any) -> float:
-    share = readers.number(name, value)
-    if not 0 <= share <= 1:
-        raise InputError(f"{name} is {share:g}; it must be a share, from 0 to 1.")
-    return share
-
-
 def _max_latency(name: str, value: Any) -> dict[str, float]:
     known = [*PERCENTILES, *(f"{OF_FIRST}{key}" for key in PERCENTILES)]
     limits = {
@@ -95,7 +88,7 @@ class PredictInputs:
     ca_file: str = declare(servers.mounted_file, "")
     rtol: float = declare(_tolerance, Tolerance.rtol)
     atol: float = declare(_tolerance, Tolerance.atol)
-    min_correct: float = declare(_share, 1.0)
+    min_correct: float = declare(readers.share, 1.0)
     max_latency: dict[str, float] = declare(_max_latency, {})
     batch_size: int = declare(partial(_count, maximum=4096), 32)
     repeat: int = declare(partial(_count, maximum=100_000), 1)

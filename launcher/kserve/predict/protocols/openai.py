@@ -20,6 +20,7 @@ from kfp_pytorch.launcher.kserve.predict.exchange import (
     WrongAnswers,
     any_body,
     shown,
+    words_of,
 )
 from kfp_pytorch.launcher.kserve.predict.forms import CONTAINS, Prompt
 
@@ -51,7 +52,7 @@ def read(reply: Reply, prompt: Prompt) -> Answers:
     """Return the texts of an answer. Raises WrongAnswers: it is none of this protocol."""
     answer = _streamed(reply) if prompt.is_stream else _whole(reply.body)
     if not answer.texts:
-        raise WrongAnswers(f"The answer has no choices: {_said(reply.body)}")
+        raise WrongAnswers(f"The answer has no choices: {words_of(reply.body)}")
     texts = [answer.texts[index] for index in sorted(answer.texts)]
     return Answers(texts, answer.output_tokens, answer.first_token)
 
@@ -98,7 +99,7 @@ def _events(body: bytes) -> Iterator[tuple[int, bytes]]:
         if name == b"data":
             yield at, value.strip()
         elif line.strip() and name not in (b"", b"event", b"id", b"retry"):
-            raise WrongAnswers(f"The answer is no stream of events: {_said(body)}")
+            raise WrongAnswers(f"The answer is no stream of events: {words_of(body)}")
 
 
 def _object(data: bytes) -> Mapping[str, Any]:
@@ -107,7 +108,9 @@ def _object(data: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise WrongAnswers(f"The answer is no JSON object: {_said(data)}{advice(_said(data))}")
+        raise WrongAnswers(
+            f"The answer is no JSON object: {words_of(data)}{advice(words_of(data))}"
+        )
     if found.get("error"):
         # vLLM's stream has the status 200 before its engine fails.
         raise WrongAnswers(f"The server answered with an error: {shown(found['error'])}")
@@ -134,7 +137,3 @@ def _add(answer: _Answer, found: Mapping[str, Any], part: str) -> bool:
         answer.texts[index] = answer.texts.get(index, "") + (text or "")
         came = came or bool(text) or any(said.get(key) for key in _BEFORE_CONTENT)
     return came
-
-
-def _said(body: bytes) -> str:
-    return body[:300].decode(errors="replace") or "it is empty"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kfp_pytorch.launcher.kserve.predict.advice import advice
-from kfp_pytorch.launcher.kserve.predict.exchange import Request, WrongAnswers, shown
+from kfp_pytorch.launcher.kserve.predict.exchange import Request, WrongAnswers, shown, words_of
 
 
 def build(instances: Sequence[Any]) -> Request:
@@ -23,7 +23,7 @@ def read(body: bytes, count: int) -> list[Any]:
     try:
         predictions = json.loads(body)["predictions"]
     except (ValueError, TypeError, KeyError, RecursionError):
-        said = body[:300].decode(errors="replace") or "it is empty"
+        said = words_of(body)
         raise WrongAnswers(f'The answer has no "predictions": {said}{advice(said)}') from None
     if not isinstance(predictions, list) or len(predictions) != count:
         raise WrongAnswers(f"{count} instances got {shown(predictions)} for predictions.")

@@ -12,7 +12,7 @@ from typing import Any
 
 from kfp_pytorch.launcher.kserve.predict.advice import advice
 from kfp_pytorch.launcher.kserve.predict.comparing import Tolerance, agrees
-from kfp_pytorch.launcher.kserve.predict.exchange import Request, WrongAnswers, shown
+from kfp_pytorch.launcher.kserve.predict.exchange import Request, WrongAnswers, shown, words_of
 from kfp_pytorch.launcher.kserve.predict.protocols.tensors import (
     BYTES,
     FILE,
@@ -63,7 +63,7 @@ def read(body: bytes, wanted: Sequence[str] = ()) -> list[Tensor]:
     try:
         outputs = json.loads(body)["outputs"]
     except (ValueError, TypeError, KeyError, RecursionError):
-        said = body[:300].decode(errors="replace") or "it is empty"
+        said = words_of(body)
         raise WrongAnswers(f'The answer has no "outputs": {said}{advice(said)}') from None
     if not isinstance(outputs, list) or not all(isinstance(each, dict) for each in outputs):
         raise WrongAnswers(f'"outputs" of the answer is no list of tensors: {shown(outputs)}')
