@@ -53,18 +53,18 @@ def pytorch_job(
     labels: dict[str, Any] = {},
     annotations: dict[str, Any] = {},
     istio_injection: bool = False,
-    backoff_limit: int = -1,
     retry_same_error: bool = False,
-    ttl_seconds: int = 86400,
-    clean_pod_policy: str = "Running",
     active_deadline: int = 0,
-    restart_policy: str = "OnFailure",
     queue_timeout: int = 0,
     start_timeout: int = 1800,
     timeout: int = 0,
     cleanup: str = "on_failure",
     pod_template_patch: dict[str, Any] = {},
     dataset_names: list[Any] = [],
+    backoff_limit: int = -1,
+    ttl_seconds: int = 86400,
+    clean_pod_policy: str = "Running",
+    restart_policy: str = "OnFailure",
 ) -> NamedTuple("Outputs", storage_uri=str, folder=str):  # type: ignore[valid-type]
     """Trains with a PyTorchJob and outputs a model, its metrics, curves and a report.
 
@@ -122,14 +122,9 @@ def pytorch_job(
         labels: Labels of the job and its pods, such as kueue.x-k8s.io/queue-name.
         annotations: Annotations of the job and its pods.
         istio_injection: Whether a service mesh may put its proxy into the training pods.
-        backoff_limit: Restarts at which the job fails, summed over all pods; -1 for three of the
-            whole job, which is three for each node.
         retry_same_error: Whether a script is started again, up to backoff_limit, though it failed
             twice in a row within a minute of its start with the same Python traceback.
-        ttl_seconds: Seconds that a finished job is kept, at least 120; -1 for no limit.
-        clean_pod_policy: Which pods are deleted when the job ends: Running, All, or Keep for none.
         active_deadline: Seconds that the job may take in all, its start included; 0 for no limit.
-        restart_policy: When a failed pod is restarted: OnFailure, Never, Always or ExitCode.
         queue_timeout: Seconds that the job may wait in a queue, suspended; 0 for no limit.
         start_timeout: Seconds until every pod must run, the queue not counted; 0 for no limit.
         timeout: Seconds that the job may run; 0 for no limit.
@@ -137,6 +132,11 @@ def pytorch_job(
             ended), always or never.
         pod_template_patch: A strategic merge patch of the pod template, with metadata or spec.
         dataset_names: Names of the data sets; those of a dict that is given as dataset.
+        backoff_limit: Restarts at which the job fails, summed over all pods; -1 for three of the
+            whole job, which is three for each node.
+        ttl_seconds: Seconds that a finished job is kept, at least 120; -1 for no limit.
+        clean_pod_policy: Which pods are deleted when the job ends: Running, All, or Keep for none.
+        restart_policy: When a failed pod is restarted: OnFailure, Never, Always or ExitCode.
 
     Returns:
         model: What was trained: the description of the export and held-out samples. The weights

@@ -5,183 +5,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from kfp_pytorch.launcher import constants
-from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import (
-    datasets,
-    environment,
-    k8s,
-    placement,
-    readers,
-    storage,
-    task_config,
-)
-from kfp_pytorch.launcher.inputs.datasets import DataSet
-from kfp_pytorch.launcher.inputs.declaration import declare, parse
-from kfp_pytorch.launcher.inputs.storage import Location
-from kfp_pytorch.launcher.jobs.kind import JobInputs
-from kfp_pytorch.launcher.jobs.pytorchjob import input_readers
+from kfp_pytorch.launcher.inputs import readers
+from kfp_pytorch.launcher.inputs.declaration import declare
+from kfp_pytorch.launcher.jobs.pods import input_readers
+from kfp_pytorch.launcher.jobs.pods.inputs import PodInputs, parse_pod_inputs
 
 # A crash of a distributed job counts once a node, so this many restarts of the whole job.
 RESTARTS_BEFORE_FAILURE = 3
-MAX_NODES = 10_000
 
 
-@dataclass(frozen=True)
-class PyTorchJobInputs(JobInputs):
-    """The checked inputs of `pytorch_job`, and what follows from several of them."""
+@dataclass(frozen=True, kw_only=True)
+class PyTorchJobInputs(PodInputs):
+    """The checked inputs of `pytorch_job`."""
 
-    image: str = declare(input_readers.training_image, None)
-    task_config: task_config.TaskSettings = declare(
-        task_config.read, None, type_name="dsl.TaskConfig"
-    )
     name: str = declare(input_readers.job_name, "pytorch-job")
-    namespace: str = declare(k8s.dns_label, "")
-    command: tuple[str, ...] = declare(input_readers.command, [])
-    args: tuple[str, ...] = declare(readers.strings, [])
-    hyperparameters: dict[str, str] = declare(input_readers.hyperparameters, {})
-    env: tuple[dict[str, Any], ...] = declare(environment.variables, {})
-    num_nodes: int = declare(partial(readers.integer, minimum=1, maximum=MAX_NODES), 1)
-    nproc_per_node: str = declare(input_readers.processes, "")
-    cpu: str = declare(k8s.cpu, "")
-    memory: str = declare(k8s.memory, "")
-    gpus_per_node: int = declare(partial(readers.integer, maximum=4096), 0)
-    gpu_resource: str = declare(placement.gpu_resource, placement.GPU_RESOURCE)
-    shm_size: str = declare(input_readers.shm_size, "")
-    output_uri: Location = declare(storage.location, constants.DEFAULT_OUTPUT_URI)
-    key: str = declare(storage.relative, "")
-    output_secret: str = declare(k8s.dns_subdomain, "")
-    resume_from: Location | None = declare(storage.optional_location, "")
-    service_account: str = declare(k8s.dns_subdomain, "")
-    image_pull_secrets: tuple[str, ...] = declare(input_readers.pull_secrets, [])
-    image_pull_policy: str = declare(readers.one_of("", "IfNotPresent", "Always", "Never"), "")
-    run_as_root: bool = declare(readers.boolean, False)
-    run_as_user: int = declare(readers.integer, 1000)
-    security_context: dict[str, Any] = declare(placement.security_context, {})
-    node_selector: dict[str, str] = declare(k8s.label_map, {})
-    tolerations: tuple[dict[str, Any], ...] = declare(placement.tolerations, [])
-    affinity: dict[str, Any] = declare(placement.affinity, {})
-    labels: dict[str, str] = declare(input_readers.job_labels, {})
-    annotations: dict[str, str] = declare(input_readers.job_annotations, {})
-    istio_injection: bool = declare(readers.boolean, False)
     backoff_limit: int = declare(partial(readers.integer, minimum=-1), -1)
-    retry_same_error: bool = declare(readers.boolean, False)
     ttl_seconds: int = declare(input_readers.ttl, 86_400)
     clean_pod_policy: str = declare(input_readers.clean_pod_policy, "Running")
-    active_deadline: int = declare(readers.integer, 0)
     restart_policy: str = declare(
         readers.one_of("OnFailure", "Never", "Always", "ExitCode"), "OnFailure"
     )
-    queue_timeout: int = declare(readers.integer, 0)
-    start_timeout: int = declare(readers.integer, 1_800)
-    timeout: int = declare(readers.integer, 0)
-    cleanup: str = declare(readers.one_of("on_failure", "always", "never"), "on_failure")
-    pod_template_patch: dict[str, Any] = declare(input_readers.template_patch, {})
-    dataset_names: tuple[str, ...] = declare(datasets.names, [])
-    datasets: Mapping[str, DataSet] = field(default_factory=dict)
-
-    def folder(self, job_name: str) -> Location:
-        """Return the job's own folder, `<output_uri>/<key>/<job name>`."""
-        return self.output_uri.under(self.key, job_name)
-
-    @property
-    def resources(self) -> dict[str, dict[str, str]]:
-        """The container's `resources`."""
-        return placement.resources(
-            self.task_config.resources,
-            {"cpu": self.cpu, "memory": self.memory},
-            self.gpu_resource,
-            self.gpus_per_node,
-        )
-
-    @property
-    def gpus(self) -> int:
-        """Accelerators of each pod, of any kind."""
-        return placement.accelerators(self.resources)
-
-    @property
-    def places(self) -> dict[str, Location]:
-        """Where the pods read and write, by what says so."""
-        claims = {f"dataset {name!r}": of.claim for name, of in self.datasets.items() if of.claim}
-        return super().places | claims
-
-    def spec(self) -> dict[str, Any]:
-        """Return all that the job is made of, in JSON form.
-
-        Its hash is a label of the job, so its keys stay as they are from version to version.
-        """
-        merged = ["cpu", "memory", "gpus_per_node", "gpu_resource", "hyperparameters"]
-        merged += ["dataset_names", *([] if self.datasets else ["datasets"])]
-        spec = asdict(self)
-        for name in (*merged, "retry_same_error"):
-            del spec[name]
-        task = spec.pop("task_config")
-        return spec | {
-            "output": spec.pop("output_uri"),
-            "resources": self.resources,
-            "gpus": self.gpus,
-            "volumes": task["volumes"],
-            "volume_mounts": task["volume_mounts"],
-        }
 
 
 def parse_inputs(**inputs: Any) -> PyTorchJobInputs:
-    """Check the inputs of `pytorch_job`, as KFP passes them.
-
-    The URIs of data sets are put into the command line, the hyperparameters come to the end of
-    `args`, and the task's own settings are merged where no input overrides them.
-    """
-    artifacts = {slot: inputs.pop(slot, None) for slot in datasets.SLOTS}
-    given = parse(PyTorchJobInputs, "pytorch_job", inputs)
-    given = _with_datasets(given, datasets.by_name(artifacts, given.dataset_names))
-    task = given.task_config
+    """Check the inputs of `pytorch_job`, as KFP passes them."""
+    given = parse_pod_inputs(PyTorchJobInputs, "pytorch_job", inputs)
     restarts = RESTARTS_BEFORE_FAILURE * given.num_nodes
-    merged = replace(
-        given,
-        args=_with_hyperparameters(given.args, given.hyperparameters),
-        env=environment.merged(given.env, task.env),
-        nproc_per_node=given.nproc_per_node or str(max(1, given.gpus)),
-        node_selector=task.node_selector | given.node_selector,
-        tolerations=placement.merged_tolerations(given.tolerations, task.tolerations),
-        affinity=task.affinity | given.affinity,
-        backoff_limit=restarts if given.backoff_limit < 0 else given.backoff_limit,
-    )
-    own = [environment.variable(*each) for each in datasets.variables(merged.datasets).items()]
-    environment.check_size(merged.command, merged.args, [*merged.env, *own])
-    return merged
-
-
-def _with_datasets(inputs: PyTorchJobInputs, found: Mapping[str, DataSet]) -> PyTorchJobInputs:
-    def words(name: str, given: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(datasets.filled(f"{name}[{i}]", word, found) for i, word in enumerate(given))
-
     return replace(
-        inputs,
-        datasets=found,
-        command=words("command", inputs.command),
-        args=words("args", inputs.args),
-        hyperparameters={
-            key: datasets.filled(f"hyperparameters[{key!r}]", value, found)
-            for key, value in inputs.hyperparameters.items()
-        },
+        given, backoff_limit=restarts if given.backoff_limit < 0 else given.backoff_limit
     )
-
-
-def _with_hyperparameters(
-    args: tuple[str, ...], hyperparameters: dict[str, str]
-) -> tuple[str, ...]:
-    """Add the hyperparameters as `--key=value`: a value may then begin with a dash."""
-    flags = {f"--{key}" for key in hyperparameters}
-    for index, word in enumerate(args):
-        flag = word.partition("=")[0]
-        if flag in flags:
-            raise InputError(
-                f"args[{index}] gives {flag}, and so do the hyperparameters, which come last: most "
-                "programs would pass over args. Give it in one of them."
-            )
-    return args + tuple(f"--{key}={value}" for key, value in hyperparameters.items())

@@ -1,4 +1,4 @@
-"""Readers of the inputs of `pytorch_job`: each takes an input's name and value and checks it."""
+"""Readers of the inputs of jobs of pods: each takes an input's name and value and checks it."""
 
 from __future__ import annotations
 
