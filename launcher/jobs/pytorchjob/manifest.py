@@ -10,10 +10,10 @@ from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.jobs.pods import template
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs
+from kfp_pytorch.launcher.jobs.trainingoperator.inputs import metadata, run_policy
+from kfp_pytorch.launcher.jobs.trainingoperator.roles import Roles
 
-# The launcher applies active_deadline itself, on time. The operator looks at its own only when
-# something else changes: it ends the job where no launcher runs. In seconds.
-DEADLINE_BACKSTOP = 60
+ROLES = Roles("pytorchReplicaSpecs", ("Master", "Worker"))
 
 
 def manifest(
@@ -31,23 +31,14 @@ def manifest(
     cluster would run.
     """
     pods = pod_template(inputs, job_name, labels)
-    replicas = {"Master": 1, "Worker": inputs.num_nodes - 1}
-    metadata: dict[str, Any] = {
-        "name": job_name,
-        "labels": {**inputs.labels, **labels},
-        "annotations": {**inputs.annotations, **annotations},
-    }
-    if inputs.namespace:
-        metadata["namespace"] = inputs.namespace
-    if owner:
-        metadata["ownerReferences"] = [dict(owner)]
+    replicas = _replicas(inputs)
     return {
         "apiVersion": constants.PYTORCHJOB.api_version,
         "kind": constants.PYTORCHJOB.kind,
-        "metadata": metadata,
+        "metadata": metadata(inputs, job_name, labels, annotations, owner),
         "spec": {
             "nprocPerNode": inputs.nproc_per_node,
-            "runPolicy": _run_policy(inputs),
+            "runPolicy": run_policy(inputs),
             "pytorchReplicaSpecs": {
                 role: {
                     "replicas": count,
@@ -63,19 +54,11 @@ def manifest(
 
 def longest_suffix(inputs: PyTorchJobInputs) -> str:
     """Return the longest that the operator adds to the job's name for a pod, as `-worker-11`."""
-    return f"-worker-{inputs.num_nodes - 2}" if inputs.num_nodes > 1 else "-master-0"
+    return ROLES.longest_suffix(_replicas(inputs))
 
 
-def _run_policy(inputs: PyTorchJobInputs) -> dict[str, Any]:
-    policy: dict[str, Any] = {
-        "cleanPodPolicy": inputs.clean_pod_policy,
-        "backoffLimit": inputs.backoff_limit,
-    }
-    if inputs.ttl_seconds >= 0:
-        policy["ttlSecondsAfterFinished"] = inputs.ttl_seconds
-    if inputs.active_deadline:
-        policy["activeDeadlineSeconds"] = inputs.active_deadline + DEADLINE_BACKSTOP
-    return policy
+def _replicas(inputs: PyTorchJobInputs) -> dict[str, int]:
+    return {"Master": 1, "Worker": inputs.num_nodes - 1}
 
 
 def pod_template(

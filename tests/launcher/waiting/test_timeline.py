@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
-from kfp_pytorch.launcher.jobs.pytorchjob.state import read_state
 from kfp_pytorch.launcher.kubernetes.pod_failures import crashes
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 from kfp_pytorch.launcher.waiting.timeline import Timeline
@@ -54,8 +53,8 @@ def lived(*states: dict[str, Any]) -> Evidence:
     evidence = Evidence(PYTORCH_JOB, job=states[0])
     timeline, previous = Timeline(evidence, lambda: NOW), None
     for state in states:
-        timeline.record_job(state, read_state(state), previous)
-        previous = read_state(state)
+        timeline.record_job(state, PYTORCH_JOB.read_state(state), previous)
+        previous = PYTORCH_JOB.read_state(state)
     return evidence
 
 

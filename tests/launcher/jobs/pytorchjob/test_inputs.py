@@ -10,8 +10,8 @@ import pytest
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs.declaration import inputs_of
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs, parse_inputs
+from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.jobs.pytorchjob.manifest import longest_suffix, manifest
-from kfp_pytorch.launcher.jobs.pytorchjob.state import restart_limit
 
 
 def parsed(**inputs: Any) -> Any:
@@ -311,7 +311,7 @@ def test_restarts_that_the_operator_does_not_count_are_limited_too(
 ) -> None:
     def limit_of(**inputs: Any) -> int:
         job = manifest(parsed(**inputs), job_name="j", labels={}, annotations={}, owner=None)
-        return restart_limit(job)
+        return PYTORCH_JOB.restart_limit(job)
 
     assert limit_of(restart_policy="ExitCode", backoff_limit=limit) == restarts
     assert limit_of(backoff_limit=limit) == 0

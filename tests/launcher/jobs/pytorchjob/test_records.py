@@ -7,7 +7,7 @@ from itertools import groupby
 import pytest
 from harness.objects import records
 
-from kfp_pytorch.launcher.jobs.pytorchjob.state import is_final, read_state
+from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.pod_status import belongs_to, is_terminating, pod_phase
 
@@ -69,7 +69,7 @@ def test_every_event_of_a_real_job_is_read_as_what_happened(record: str, job: st
     phases = []
     for event in records.events(f"pytorchjob/{record}"):
         if event["kind"] == "PyTorchJob" and event["object"]["metadata"]["name"] == job:
-            state = read_state(event["object"])
+            state = PYTORCH_JOB.read_state(event["object"])
             deleted = event["type"] == "DELETED"
             phase = "deleting" if state.deleting else state.phase.value
             phases.append("deleted" if deleted else phase)
@@ -100,5 +100,5 @@ def test_a_failed_pod_is_final_where_the_operator_does_not_make_it_anew(
             job = obj
         failed = event["kind"] == "Pod" and pod_phase(obj) == "Failed" and not is_terminating(obj)
         if failed and job and belongs_to(obj, job):
-            seen.add(is_final(job, obj))
+            seen.add(PYTORCH_JOB.is_final(job, obj))
     assert (True in seen) is final

@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 from harness.objects.played import condition
 
-from kfp_pytorch.launcher.jobs.pytorchjob.state import expected_pods, first_pod, read_state
+from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.jobs.state import Phase
+
+read_state, expected_pods = PYTORCH_JOB.read_state, PYTORCH_JOB.expected_pods
+first_pod = PYTORCH_JOB.first_pod
 
 
 def job(*conditions: str, suspend: bool | None = None, **status: Any) -> dict[str, Any]:
