@@ -6,7 +6,7 @@ and `kfp_pytorch.local` may import this module of the launcher and no other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kfp_pytorch import __version__
 
@@ -19,6 +19,8 @@ class Kind:
     version: str  # the API version, such as `v1`
     kind: str  # the kind, such as `PyTorchJob`
     plural: str  # the resource's name in a URL, such as `pytorchjobs`
+    # Whether its objects are in namespaces.
+    namespaced: bool = field(default=True, compare=False)
 
     @property
     def api_version(self) -> str:
@@ -33,6 +35,22 @@ SERVICE = Kind("", "v1", "Service", "services")
 CLAIM = Kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
 PYTORCHJOB = Kind("kubeflow.org", "v1", "PyTorchJob", "pytorchjobs")
+TRAINJOB = Kind("trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs")
+TRAINING_RUNTIME = Kind("trainer.kubeflow.org", "v1alpha1", "TrainingRuntime", "trainingruntimes")
+CLUSTER_TRAINING_RUNTIME = Kind(
+    "trainer.kubeflow.org",
+    "v1alpha1",
+    "ClusterTrainingRuntime",
+    "clustertrainingruntimes",
+    namespaced=False,
+)
+CUSTOM_RESOURCE_DEFINITION = Kind(
+    "apiextensions.k8s.io",
+    "v1",
+    "CustomResourceDefinition",
+    "customresourcedefinitions",
+    namespaced=False,
+)
 INFERENCE_SERVICE = Kind("serving.kserve.io", "v1beta1", "InferenceService", "inferenceservices")
 KNATIVE_REVISION = Kind("serving.knative.dev", "v1", "Revision", "revisions")
 KEDA_SCALED_OBJECT = Kind("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects")
@@ -57,6 +75,8 @@ KFP_POD_UID_ENV = "KFP_POD_UID"
 PYTORCH_CONTAINER = "pytorch"
 # What the operator adds to workers: it waits for the first node's name.
 INIT_CONTAINER = "init-pytorch"
+# The name that the Trainer gives the container that trains, and the job of its pods.
+NODE_CONTAINER = "node"
 
 OUTPUT_ENV = "KFP_PYTORCH_OUTPUT"
 RESUME_FROM_ENV = "KFP_PYTORCH_RESUME_FROM"

@@ -19,8 +19,7 @@ from harness.hands import until
 
 from benchmarks.cluster import FOREVER, Cluster, Play
 from benchmarks.steps import cpu_s
-from kfp_pytorch.launcher.constants import POD, PYTORCHJOB
-from kfp_pytorch.local.apiserver.registry import CLUSTER_TRAINING_RUNTIME, TRAINJOB
+from kfp_pytorch.launcher.constants import CLUSTER_TRAINING_RUNTIME, POD, PYTORCHJOB, TRAINJOB
 from kfp_pytorch.local.processes import guard, guarded
 
 HERE = Path(__file__).parent

@@ -9,7 +9,7 @@ from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts
 from kfp_pytorch.launcher.jobs.kind import JobKind
 from kfp_pytorch.launcher.jobs.state import Phase
 from kfp_pytorch.launcher.kubernetes import objects, pending
-from kfp_pytorch.launcher.kubernetes.events import event_message, event_object
+from kfp_pytorch.launcher.kubernetes.events import event_message
 from kfp_pytorch.launcher.waiting import refused_pods
 
 
@@ -28,7 +28,7 @@ def pods_refused(facts: Facts) -> Cause | None:
         return None
     for event in reversed(evidence.events):
         words = event_message(event)
-        if event.get("type") == "Normal" or event_object(event) != job:
+        if event.get("type") == "Normal" or not facts.kind.is_about_pods(event, job):
             continue
         found = _refusal(facts, words, str(event.get("reason") or ""))
         if found:

@@ -12,6 +12,7 @@ from kfp_pytorch.launcher.inputs.datasets import DataSet
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs.state import JobState
 from kfp_pytorch.launcher.kubernetes import admission
+from kfp_pytorch.launcher.kubernetes.events import event_object
 from kfp_pytorch.launcher.kubernetes.objects import Object, name, parse_time
 from kfp_pytorch.launcher.kubernetes.pod_status import (
     ContainerEnd,
@@ -129,6 +130,12 @@ class JobKind:
         keep_pods_advice: What to do so that the pods stay after a failure.
         unread_result_advice: What to do where a job's pods were gone before they were read.
         owns_pod: Whether a pod is of this job, and not of an earlier one of its name.
+        propagation: How a job is deleted: `Foreground`, so that it stays until its pods are gone,
+            or `Background`, where the operator would make its parts again meanwhile.
+        makers: The names of the objects that make the pods of a job of this name, whose events say
+            why pods are missing.
+        refusal_reasons: How the reasons of such events begin.
+        is_harmless: Whether the message of such an event says nothing of what is wrong.
     """
 
     resource: Kind
@@ -159,6 +166,10 @@ class JobKind:
     )
     unread_result_advice: Callable[[Object], str] = lambda _job: ""
     owns_pod: Callable[[Object, Object], bool] = belongs_to
+    propagation: str = "Foreground"
+    makers: Callable[[str], tuple[str, ...]] = lambda job_name: (job_name,)
+    refusal_reasons: tuple[str, ...] = ("FailedCreate",)
+    is_harmless: Callable[[str], bool] = lambda _message: False
 
     @property
     def kubectl_name(self) -> str:
@@ -176,6 +187,11 @@ class JobKind:
     def in_order(self, pods: Iterable[Object]) -> list[Object]:
         """Sort pods by role and index: the first pod first."""
         return sorted(pods, key=lambda pod: (*self.replica(pod), name(pod)))
+
+    def is_about_pods(self, event: Object, job_name: str) -> bool:
+        """Return whether an event is of what makes a job's pods, and says what is wrong."""
+        about_it = event_object(event) in self.makers(job_name)
+        return about_it and not self.is_harmless(str(event.get("message") or ""))
 
     def trains(self, end: ContainerEnd) -> bool:
         """Return whether an end is of the container that trains; one that is not named is."""

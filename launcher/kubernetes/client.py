@@ -71,6 +71,11 @@ class Kube:
         self.own_namespace = transport.credentials.namespace
         self.namespace = namespace or self.own_namespace
 
+    @property
+    def transport(self) -> Transport:
+        """What sends the requests that no method here makes."""
+        return self._transport
+
     def with_policy(self, policy: RetryPolicy) -> Kube:
         """Another connection to the same server, with a policy of its own.
 
@@ -335,7 +340,9 @@ class Kube:
 
     def _path(self, kind: Kind, name: str = "", namespace: str = "", sub: str = "") -> str:
         root = f"/apis/{kind.group}" if kind.group else "/api"
-        path = f"{root}/{kind.version}/namespaces/{quote(namespace or self.namespace, safe='')}"
+        path = f"{root}/{kind.version}"
+        if kind.namespaced:
+            path += f"/namespaces/{quote(namespace or self.namespace, safe='')}"
         path += f"/{kind.plural}"
         path += f"/{quote(name, safe='')}" if name else ""
         return f"{path}/{sub}" if sub else path

@@ -54,6 +54,7 @@ class Target:
     uid: str = ""  # the object's uid, once known
     creating: bool = False  # whether a create may be in flight, so that the object may exist later
     folder: str = ""  # the URI of its folder, reported when a signal comes; empty for none
+    propagation: str = "Foreground"  # how it is deleted; see Kube.delete
     own_pod: OwnPod = field(init=False)
     _urgent: Kube = field(init=False)
 
@@ -74,7 +75,7 @@ class Target:
             except KindAbsent:
                 uid, creating = "", True
             if uid:
-                return delete_by_uid(self._urgent, self.kind, self.name, uid)
+                return delete_by_uid(self._urgent, self.kind, self.name, uid, self.propagation)
             if not creating or time.monotonic() > deadline:
                 return False
             time.sleep(0.02)
@@ -97,11 +98,13 @@ class Target:
         return str(found["metadata"]["uid"]) if self.owns(found) else ""
 
 
-def delete_by_uid(kube: Kube, kind: Kind, name: str, uid: str) -> bool:
+def delete_by_uid(
+    kube: Kube, kind: Kind, name: str, uid: str, propagation: str = "Foreground"
+) -> bool:
     """Deletes an object if it still is the one with this uid. Returns whether it was there."""
     for pause in _PAUSES:
         try:
-            kube.delete(kind, name, uid)
+            kube.delete(kind, name, uid, propagation)
             return True
         except NotFound:
             return False
@@ -111,7 +114,7 @@ def delete_by_uid(kube: Kube, kind: Kind, name: str, uid: str) -> bool:
         except KindAbsent:
             pass
         time.sleep(pause)
-    kube.delete(kind, name, uid)
+    kube.delete(kind, name, uid, propagation)
     return True
 
 

@@ -72,7 +72,14 @@ def train(
     keep = inputs.cleanup == "never"
     folder = inputs.folder(known.name)
     target = Target(
-        kube, kind.resource, known.name, known.owns, own_pod_name(), keep, folder=folder.uri
+        kube,
+        kind.resource,
+        known.name,
+        known.owns,
+        own_pod_name(),
+        keep,
+        folder=folder.uri,
+        propagation=kind.propagation,
     )
     stopper.set_target(target)
     step = whoami(kube)
@@ -186,7 +193,7 @@ def _end(target: Target, inputs: JobInputs, stopper: Stopper, *, succeeded: bool
     if target.uid and wanted:
         kind = target.kind.kind
         try:
-            if delete_by_uid(target.kube, target.kind, target.name, target.uid):
+            if delete_by_uid(target.kube, target.kind, target.name, target.uid, target.propagation):
                 log(f"deleted {kind} {target.kube.namespace}/{target.name}")
         except StepError as error:
             log(f"{kind} {target.name} could not be deleted; do it by hand: {error.short}")

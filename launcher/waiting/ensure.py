@@ -83,6 +83,7 @@ class _Ensurer:
     def run(self, build: Callable[[int], Object]) -> Ensured:
         started, attempt, target = time.monotonic(), 1, self.target
         while True:
+            self._await_pods()
             made = self._create(build(attempt))
             if not isinstance(made, api_errors.ApiError):
                 return Ensured(made, "created", attempt)
@@ -149,8 +150,7 @@ class _Ensurer:
         """Whether a job that the operator's deadline ended counts as succeeded."""
         if not state.past_deadline:
             return False
-        listed = self.kube.list(POD, labels=self.kind.pod_selector(self.target.name))
-        pods = [pod for pod in listed if self.kind.owns_pod(pod, job)]
+        pods = [pod for pod in self._pods() if self.kind.owns_pod(pod, job)]
         first = self.kind.first_pod(job, pods)
         return any(name(pod) == first and self.kind.has_trained(pod) for pod in pods)
 
@@ -184,7 +184,8 @@ class _Ensurer:
 
     def _delete(self, job: Object, why: str) -> None:
         log(f"replacing job {name(job)}, {why}")
-        delete_by_uid(self.kube, self.kind.resource, name(job), job["metadata"]["uid"])
+        uid = job["metadata"]["uid"]
+        delete_by_uid(self.kube, self.kind.resource, name(job), uid, self.kind.propagation)
 
     def _await_absence(self, job: Object) -> None:
         started, pause = time.monotonic(), 0.1
@@ -196,6 +197,19 @@ class _Ensurer:
             self._check_time(started, f"is still being deleted (finalizers: {held})")
             time.sleep(pause)
             pause = min(2 * pause, 2.0)
+
+    def _await_pods(self) -> None:
+        """Waits for the pods of a job that is gone: they still write into this job's folder."""
+        started, pause = time.monotonic(), 0.1
+        while self.kind.propagation != "Foreground" and (left := self._pods()):
+            if self._find() is not None:
+                return
+            self._check_time(started, f"is gone, but its pods are not ({some(map(name, left))})")
+            time.sleep(pause)
+            pause = min(2 * pause, 2.0)
+
+    def _pods(self) -> list[Object]:
+        return self.kube.list(POD, labels=self.kind.pod_selector(self.target.name))
 
     def _check_time(self, started: float, words: str) -> None:
         if time.monotonic() - started > self.limits.deletion:

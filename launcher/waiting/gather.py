@@ -178,7 +178,10 @@ class Gatherer:
     def read_events(self) -> None:
         """Reads the events about the job and about pods that do not run."""
         stuck = [p for p in self._kind.in_order(self.pods()) if not is_running_or_ended(p)]
-        names = [self._name, *(objects.name(p) for p in stuck[:_PODS_WITH_EVENTS])]
+        names = [
+            *self._kind.makers(self._name),
+            *(objects.name(p) for p in stuck[:_PODS_WITH_EVENTS]),
+        ]
         for name in names:
             self._read_events(f"involvedObject.name={name}")
         if self._kind.read_state(self.evidence.job).phase is Phase.QUEUED:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from kfp_pytorch.launcher.jobs.state import Phase
 from kfp_pytorch.launcher.kubernetes import admission, objects
-from kfp_pytorch.launcher.kubernetes.events import event_message, event_object
+from kfp_pytorch.launcher.kubernetes.events import event_message
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
@@ -52,7 +52,8 @@ def _last_event(evidence: Evidence) -> Object:
     events = (
         event
         for event in reversed(evidence.events)
-        if event_object(event) == job and str(event.get("reason")).startswith("FailedCreate")
+        if evidence.kind.is_about_pods(event, job)
+        and str(event.get("reason")).startswith(evidence.kind.refusal_reasons)
     )
     return next(events, {})
 

@@ -52,6 +52,9 @@ class Timeline:
             self._scheduled = False
         elif previous is not None and previous.phase is Phase.QUEUED:
             word = word or "admitted"
+        if word == "running" and self._evidence.timeline[-1].what == word:
+            # Of some kinds the status says so again whenever a pod has ended.
+            return
         if word:
             detail = ": ".join(filter(None, (state.reason, state.message)))
             self.enter(word, detail, objects.parse_time(state.since))

@@ -21,12 +21,8 @@ RESOURCE_QUOTA = Kind("", "v1", "ResourceQuota", "resourcequotas")
 RUNTIME_CLASS = Kind("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses")
 PRIORITY_CLASS = Kind("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses")
 AUTOSCALER = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
-TRAINJOB = Kind("trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs")
 CLUSTER_SERVING_RUNTIME = Kind(
     "serving.kserve.io", "v1alpha1", "ClusterServingRuntime", "clusterservingruntimes"
-)
-CLUSTER_TRAINING_RUNTIME = Kind(
-    "trainer.kubeflow.org", "v1alpha1", "ClusterTrainingRuntime", "clustertrainingruntimes"
 )
 
 
