@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, PYTORCHJOB, Kind
-from kfp_pytorch.local.apiserver.registry import TRAINJOB, Registry, read_definitions
+from kfp_pytorch.launcher.constants import INFERENCE_SERVICE, PYTORCHJOB, TRAINJOB, Kind
+from kfp_pytorch.local.apiserver.registry import Registry, read_definitions
 from kfp_pytorch.local.apiserver.store.api import Api, ApiError
 
 Object = dict[str, Any]
