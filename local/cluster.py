@@ -103,12 +103,13 @@ class Cluster:
             # A controller never ends by itself: if one does, its error ends the cluster.
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # The controllers first: they would replace the pods that are stopped.
+            # First of all: from now on nobody should find this cluster.
+            (self._root / lifecycle.STATE_FILE).unlink(missing_ok=True)
+            # The controllers before the pods: they would replace the pods that are stopped.
             for task in (stopped, *tasks):
                 task.cancel()
             await asyncio.gather(stopped, *tasks, return_exceptions=True)
             await self._kubelet.stop(lifecycle.POD_GRACE)
-            (self._root / lifecycle.STATE_FILE).unlink(missing_ok=True)
             await self._server.stop()
         for task in done:
             task.result()

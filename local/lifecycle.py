@@ -7,9 +7,11 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.parse
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -148,6 +150,26 @@ def status(root: Path) -> ClusterHandle | None:
         return None  # it is starting or stopping
 
 
+def settled(root: Path, *, timeout: float = _GRACE + 5) -> ClusterHandle | None:
+    """The cluster that runs on a folder, once one that is starting or stopping has done so.
+
+    `timeout`: seconds to wait for that. Returns None if none runs. Raises ClusterError: one neither
+    answers nor ends in that time.
+    """
+    deadline = time.monotonic() + timeout
+    while is_locked(root):
+        running = status(root)
+        if running and _listens(running.url):
+            return running
+        if time.monotonic() >= deadline:
+            raise ClusterError(
+                f"the cluster on {root} does not answer, nor has it ended in {timeout:g} s; see "
+                f"{root / LOG_FILE}, end it with `kfp-pytorch local down`, and run again"
+            )
+        time.sleep(_POLL_S)
+    return None
+
+
 def stop(root: Path, *, timeout: float = _GRACE + 5) -> bool:
     """Stop the cluster of a folder, also one that is starting, and its pods.
 
@@ -177,6 +199,15 @@ def stop(root: Path, *, timeout: float = _GRACE + 5) -> bool:
 def is_locked(root: Path) -> bool:
     """Whether a process of a cluster of this root still runs."""
     return locks.is_held(root / _LOCK_FILE)
+
+
+def _listens(url: str) -> bool:
+    address = urllib.parse.urlsplit(url)
+    try:
+        socket.create_connection((address.hostname, address.port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def _ready(process: subprocess.Popen[str], root: Path) -> ClusterHandle:

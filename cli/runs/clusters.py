@@ -76,7 +76,7 @@ def _shared(root: Path, *, keep: bool) -> Iterator[lifecycle.ClusterHandle]:
         with alone(root), failures_told():
             # Before the cluster is looked for: the last run to leave stops it.
             locks.share(users)
-            running = lifecycle.status(root)
+            running = lifecycle.settled(root)
             if running:
                 handle, owner = running, guarded.SharedOwner.joined(root / _OWNERS_FILE)
             else:
