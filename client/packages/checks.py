@@ -169,7 +169,24 @@ def _kserve_deploy(task: KnownTask) -> None:
         service_manifest.check_host(inputs.service_name, inputs.namespace or _ANY_NAME, component)
 
 
+def _check_named(task: KnownTask, *urls: str) -> None:
+    """Refuses to ask a service over gRPC whose URL, which only the run knows, names no model."""
+    makers = [task.sources[url] for url in urls if url in task.sources]
+    of_grpc = any(maker.inputs.get("protocol") == "grpc" for maker in makers)
+    if not of_grpc:
+        return
+    for name in ("protocol", "model_name"):
+        if name not in task.unknown and not task.inputs.get(name):
+            raise InputError(
+                f"{name} is not set, and {urls[0]} is of a service that kserve_deploy deploys with "
+                "protocol 'grpc': it is scheme, host and port alone. Set protocol to 'grpc', and "
+                "model_name to the model's, which is kserve_deploy's output service_name unless it "
+                "is given another."
+            )
+
+
 def _kserve_predict(task: KnownTask) -> None:
+    _check_named(task, "url")
     given = parse_predict_inputs(**{"url": _UNKNOWN_SERVER, **task.inputs})
     url, protocol, name = given.url, given.protocol, given.model_name
     if "url" in task.unknown:
@@ -190,6 +207,7 @@ def _kserve_rollout(task: KnownTask) -> None:
 
 
 def _canary_check(task: KnownTask) -> None:
+    _check_named(task, "canary_url", "stable_url")
     # Two URLs that only the run knows may both be empty.
     urls = {"canary_url", "stable_url"}
     left_out = urls if urls & task.unknown else set()

@@ -42,7 +42,7 @@ class KnownTask:
     label: str  # of its executor
     certain: bool  # whether it is known that no condition keeps it from running
     artifacts: frozenset[str] = frozenset()  # the input artifacts that it is given
-    sources: dict[str, KnownTask] = field(default_factory=dict)  # where these are known to be made
+    sources: dict[str, KnownTask] = field(default_factory=dict)  # whose output an input is, by name
 
 
 def known_tasks(package: Package, arguments: dict[str, Any]) -> Iterator[KnownTask]:
@@ -92,13 +92,17 @@ def _walk(
         label = child["executorLabel"]
         found[key] = KnownTask(key, function, values, unknown, unsafe, label, runs)
     for key, one in found.items():
-        artifacts = tasks[key].get("inputs", {}).get("artifacts", {})
-        makers = {
-            name: source.get("taskOutputArtifact", {}).get("producerTask")
-            for name, source in artifacts.items()
-        }
+        given = tasks[key].get("inputs", {})
+        artifacts, parameters = given.get("artifacts", {}), given.get("parameters", {})
+        makers = {name: _maker(source) for name, source in {**parameters, **artifacts}.items()}
         sources = {name: found[maker] for name, maker in makers.items() if maker in found}
         yield replace(one, artifacts=frozenset(artifacts), sources=sources)
+
+
+def _maker(source: dict[str, Any]) -> str:
+    """Returns the task whose output an input is; empty where it is none of a task."""
+    made = source.get("taskOutputArtifact") or source.get("taskOutputParameter") or {}
+    return str(made.get("producerTask", ""))
 
 
 def _runs(task: dict[str, Any], inputs: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""An HTTP connection: uvicorn's, with limits of what a client may send before its body."""
+"""An HTTP connection: uvicorn's, with limits of what a client may send beside its body."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-# Of a request's first line and headers.
+# Of a request's first line and headers, and of what follows a part of its body and is none itself.
 MOST_HEAD_BYTES = 64 * 1024
 HEAD_SECONDS = 30.0
 _REFUSAL = (
@@ -17,12 +17,16 @@ _REFUSAL = (
 
 
 class Connection(HttpToolsProtocol):
-    """Closes itself where a head is too large or too slow; its bytes would be kept without end."""
+    """Closes itself where a head is too large or too slow; its bytes would be kept without end.
+
+    So are the headers that may follow a body in chunks.
+    """
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._in_head = True
-        self._head_size = 0
+        self._in_body = self._had_body = False
+        self._size = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -32,11 +36,13 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Reads what came, of which no more is kept than the limit and one read."""
-        was_in_head = self._in_head
+        before, self._had_body = (self._in_head, self._in_body), False
         super().data_received(data)
-        if self._in_head and was_in_head:
-            self._head_size += len(data)
-            if self._head_size > MOST_HEAD_BYTES:
+        if self._had_body or (self._in_head, self._in_body) != before:
+            self._size = 0
+        elif self._in_head or self._in_body:
+            self._size += len(data)
+            if self._size > MOST_HEAD_BYTES:
                 why = f"headers: larger than {MOST_HEAD_BYTES} bytes"
                 self._refuse("431 Request Header Fields Too Large", why)
 
@@ -47,20 +53,38 @@ class Connection(HttpToolsProtocol):
         why = f"headers: they took more than {HEAD_SECONDS:g} s"
         self._timer = self.loop.call_later(HEAD_SECONDS, self._refuse, "408 Request Timeout", why)
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Is called for each header. Those that follow a body are of no use to anybody."""
+        if self._in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """Is called at the end of a request's head."""
         self._end_head()
+        self._in_body = True
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Is called for each part of a body."""
+        self._had_body = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Is called at a request's end."""
+        self._in_body = False
+        super().on_message_complete()
 
     def _end_head(self) -> None:
         self._in_head = False
-        self._head_size = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _refuse(self, status: str, why: str) -> None:
-        if not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        # An answer that has begun may not get another one into it.
+        if not (self._in_body and self.cycle.response_started):
             content = b'{"error": "%b"}' % why.encode()
             self.transport.write(_REFUSAL % (status.encode(), len(content), content))
-            self.transport.close()
+        self.transport.close()

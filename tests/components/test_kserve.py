@@ -196,6 +196,34 @@ def test_what_cannot_be_asked_is_found_before_anything_runs(
     assert message in refused.value.message
 
 
+GRPC = """    served = kserve_deploy(model=model, service_name="grpc", protocol="grpc")
+    kserve_predict(url=served.outputs["url"], model=model, {given})
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ('protocol="grpc"', "model_name is not set"),
+        ('model_name="grpc"', "protocol is not set"),
+        ('protocol="grpc", model_name=served.outputs["service_name"]', ""),
+    ],
+)
+def test_a_service_of_grpc_is_asked_with_the_name_that_its_url_does_not_have(
+    tmp_path: Path, given: str, missing: str
+) -> None:
+    path = tmp_path / "asking.py"
+    path.write_text(PIPELINE + GRPC.format(given=given))
+    (package,) = find.find(str(path))
+    if not missing:
+        checks.check(package)
+        return
+    with pytest.raises(click.ClickException) as refused:
+        checks.check(package)
+    assert missing in refused.value.message
+    assert "output service_name" in refused.value.message
+
+
 @pytest.mark.parametrize("requests", ['[{"inputs": [TENSOR]}]', '[{"prompt": "a"}]'])
 def test_a_url_that_only_the_run_knows_may_be_of_the_protocol_of_the_requests(
     tmp_path: Path, requests: str

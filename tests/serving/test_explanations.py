@@ -17,7 +17,7 @@ from kfp_pytorch.serving.explainer import Explainer, Explanation, Wish
 from kfp_pytorch.serving.predictor import Predictor
 from kfp_pytorch.serving.protocol import v1
 
-# Servers, captum or ONNX start here: a minute of processors.
+# Servers, captum or ONNX start here, which takes long.
 pytestmark = pytest.mark.slow
 
 # The third quarter is the brightest.

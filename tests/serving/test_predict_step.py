@@ -22,7 +22,7 @@ from kfp_pytorch.launcher.kserve.predict.protocols import v2_grpc
 _given, sys.argv = sys.argv, sys.argv[:1]
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as theirs  # noqa: E402
 
-# Servers, captum or ONNX start here: a minute of processors.
+# Servers, captum or ONNX start here, which takes long.
 pytestmark = pytest.mark.slow
 
 sys.argv = _given

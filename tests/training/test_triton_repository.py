@@ -19,7 +19,7 @@ from kfp_pytorch.training.image.export import write_export
 from kfp_pytorch.training.parallel.process_group import ALONE
 from kfp_pytorch.training.storage.job_folder import open_folder
 
-# Servers, captum or ONNX start here: a minute of processors.
+# Servers, captum or ONNX start here, which takes long.
 pytestmark = pytest.mark.slow
 
 needs_onnx = pytest.mark.skipif(
