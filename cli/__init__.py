@@ -24,6 +24,7 @@ import click  # noqa: E402
 
 from kfp_pytorch import __version__  # noqa: E402
 from kfp_pytorch.cli.compile import compile_command  # noqa: E402
+from kfp_pytorch.cli.doctor import doctor  # noqa: E402
 from kfp_pytorch.cli.kfp import runs as runs_on_kfp  # noqa: E402
 from kfp_pytorch.cli.kfp import schedule, upload  # noqa: E402
 from kfp_pytorch.cli.launcher import launcher  # noqa: E402
@@ -60,6 +61,7 @@ def main() -> None:
 
 
 main.add_command(compile_command)
+main.add_command(doctor)
 main.add_command(launcher)
 main.add_command(local)
 main.add_command(logs)

@@ -10,54 +10,25 @@ from __future__ import annotations
 import ast
 import base64
 import bz2
-import functools
 import hashlib
 import io
 import re
 import tokenize
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import kfp_pytorch
 from kfp_pytorch.launcher.constants import PREFIX
+from kfp_pytorch.launcher.reference import KEY as KEY
+from kfp_pytorch.launcher.reference import SHA256_ANNOTATION as SHA256_ANNOTATION
+from kfp_pytorch.launcher.reference import Reference as Reference
+from kfp_pytorch.launcher.reference import manifest_path as manifest_path
+from kfp_pytorch.launcher.reference import reference as reference
 
-KEY = "launcher"
-SHA256_ANNOTATION = f"{PREFIX}/sha256"
 _PACKAGE = "kfp_pytorch"
 # Of urllib3, what only other platforms and other transports need.
 _UNUSED = re.compile(r"urllib3/(contrib/(emscripten/|pyopenssl|socks)|http2/connection)")
 _WITH_DOCSTRING = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-_HEAD = re.compile(r"name: \S+-launcher-(\S+)-\w+\n(?:.*\n)*?.*/sha256: (\w+)\n")
-
-
-@dataclass(frozen=True)
-class Reference:
-    """Which launcher a step reads."""
-
-    version: str  # of kfp-pytorch
-    sha256: str  # of the file
-
-    @property
-    def name(self) -> str:
-        """The ConfigMap's name."""
-        return f"{PREFIX}-launcher-{self.version}-{self.sha256[:10]}"
-
-
-def manifest_path() -> Path:
-    """Returns where the ConfigMap of this version is."""
-    return Path(kfp_pytorch.__file__).parent / "manifests" / "launcher.yaml"
-
-
-@functools.cache
-def reference() -> Reference:
-    """Returns what `manifests/launcher.yaml` holds: the steps ask for what is installed."""
-    with manifest_path().open(encoding="utf-8") as file:
-        # The rest is one long line.
-        found = _HEAD.search(file.read(4096))
-    if not found:
-        raise ValueError(f"{manifest_path()} is damaged: it names no launcher.")
-    return Reference(version=found[1], sha256=found[2])
 
 
 def sources() -> dict[str, Path]:

@@ -33,6 +33,12 @@ EVENT = Kind("", "v1", "Event", "events")
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 SERVICE = Kind("", "v1", "Service", "services")
 CLAIM = Kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+NODE = Kind("", "v1", "Node", "nodes", namespaced=False)
+RESOURCE_QUOTA = Kind("", "v1", "ResourceQuota", "resourcequotas")
+LIMIT_RANGE = Kind("", "v1", "LimitRange", "limitranges")
+SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
+SECRET = Kind("", "v1", "Secret", "secrets")
+STORAGE_CLASS = Kind("storage.k8s.io", "v1", "StorageClass", "storageclasses", namespaced=False)
 DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
 PYTORCHJOB = Kind("kubeflow.org", "v1", "PyTorchJob", "pytorchjobs")
 TRAINJOB = Kind("trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs")
@@ -55,6 +61,13 @@ INFERENCE_SERVICE = Kind("serving.kserve.io", "v1beta1", "InferenceService", "in
 KNATIVE_REVISION = Kind("serving.knative.dev", "v1", "Revision", "revisions")
 KEDA_SCALED_OBJECT = Kind("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects")
 SERVING_RUNTIME = Kind("serving.kserve.io", "v1alpha1", "ServingRuntime", "servingruntimes")
+CLUSTER_SERVING_RUNTIME = Kind(
+    "serving.kserve.io",
+    "v1alpha1",
+    "ClusterServingRuntime",
+    "clusterservingruntimes",
+    namespaced=False,
+)
 TENSORBOARD = Kind("tensorboard.kubeflow.org", "v1alpha1", "Tensorboard", "tensorboards")
 WORKFLOW = Kind("argoproj.io", "v1alpha1", "Workflow", "workflows")
 

@@ -36,10 +36,17 @@ from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.controllers.kserve.controller import InferenceServiceController
 from kfp_pytorch.local.controllers.kserve.knative import revisions
 from kfp_pytorch.local.controllers.kubelet.kubelet import Kubelet
-from kfp_pytorch.local.controllers.kubernetes import claims, node, one_machine, pod_admission
+from kfp_pytorch.local.controllers.kubernetes import (
+    claims,
+    installed,
+    node,
+    one_machine,
+    pod_admission,
+)
 from kfp_pytorch.local.controllers.kubernetes.autoscaler import AutoscalerController
 from kfp_pytorch.local.controllers.kubernetes.deployment import DeploymentController
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
+from kfp_pytorch.local.controllers.kubernetes.quotas import QuotaController
 from kfp_pytorch.local.controllers.kubernetes.requests import Requests
 from kfp_pytorch.local.controllers.kubernetes.scheduler import Scheduler
 from kfp_pytorch.local.controllers.pytorchjob.controller import PyTorchJobController
@@ -66,9 +73,10 @@ class Cluster:
         self._ports = ports
 
     def fill(self) -> None:
-        """Create what every cluster has: namespaces, the node, claims, the serving runtime."""
+        """Create what the cluster begins with: namespaces, the node, accounts, claims, runtimes."""
         self.api.create(NAMESPACE, {"metadata": {"name": "kubeflow"}})
         node.create(self.api, self._gpu_count)
+        installed.fill(self.api)
         claims.restore(self.api, self._root)
         claims.ensure(self.api, "default", DEFAULT_OUTPUT_URI.removeprefix("pvc://"))
         for path in sorted(_MANIFESTS.glob("serving-runtime*.yaml")):
@@ -81,11 +89,13 @@ class Cluster:
         return [
             garbage_collector.Collector(self.api).run(),
             claims.run(self.api, self._root),
+            installed.give_accounts(self.api),
             Scheduler(self.api).run(),
             self._kubelet.run(),
             PyTorchJobController(self.api).run(),
             DeploymentController(self.api).run(),
             AutoscalerController(self.api).run(),
+            QuotaController(self.api).run(),
             InferenceServiceController(self.api, self._ports, self._requests).run(),
         ]
 

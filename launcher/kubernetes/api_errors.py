@@ -123,14 +123,20 @@ class Forbidden(ApiError, PermissionMissing):
 def _missing_permission(call: Call, server_message: str) -> str:
     said = _USER_WORDS.search(server_message)
     account = said.group(1) if said else call.account or "this step's service account"
+    return (
+        f"Missing permission: {account} may not {call}.\n"
+        f"An administrator grants it with {granting(call.namespace, account)}.\n"
+        f"The server said: {server_message}"
+    )
+
+
+def granting(namespace: str, account: str) -> str:
+    """Return the commands that give an account the permissions of the steps."""
     # The manifest has a binding of the role's own name.
     name = account.rpartition(":")[2] if " " not in account else "ACCOUNT"
     return (
-        f"Missing permission: {account} may not {call}.\n"
-        f"An administrator grants it with `kubectl apply -n {call.namespace} -f "
-        f"{RBAC_MANIFEST}` and `kubectl create rolebinding {_ROLE}-{name} "
-        f"-n {call.namespace} --clusterrole={_ROLE} {_subject(account)}`.\n"
-        f"The server said: {server_message}"
+        f"`kubectl apply -n {namespace} -f {RBAC_MANIFEST}` and `kubectl create rolebinding "
+        f"{_ROLE}-{name} -n {namespace} --clusterrole={_ROLE} {_subject(account)}`"
     )
 
 

@@ -28,6 +28,8 @@ PAGE = 500
 # Bytes of a log, from its beginning: more than a hundred lines, each of at most 16 KiB.
 MOST_OF_A_LOG = 4 << 20
 Objects = list[Object]
+# In place of a namespace's name, where objects are listed.
+EVERYWHERE = "*"
 
 
 def connect(
@@ -194,18 +196,22 @@ class Kube:
         """Reads all objects that match, as `list_at` does, without the version to watch from."""
         return self.list_at(kind, labels=labels, fields=fields)[0]
 
-    def list_at(self, kind: Kind, *, labels: str = "", fields: str = "") -> tuple[Objects, str]:
+    def list_at(
+        self, kind: Kind, *, labels: str = "", fields: str = "", namespace: str = ""
+    ) -> tuple[Objects, str]:
         """Reads all objects that match, in pages.
 
         Args:
             kind: Their kind.
             labels: A label selector; empty for all.
             fields: A field selector; empty for all.
+            namespace: Their namespace; `EVERYWHERE` for all.
 
         Returns:
             The objects, and the resourceVersion to watch from.
         """
-        call, path = self._call("list", kind.plural, kind), self._path(kind)
+        call = self._call("list", kind.plural, kind, "", namespace)
+        path = self._path(kind, "", namespace)
         selectors = {"labelSelector": labels, "fieldSelector": fields, "limit": str(PAGE)}
         items: Objects = []
         token, expired = "", 0
@@ -341,7 +347,7 @@ class Kube:
     def _path(self, kind: Kind, name: str = "", namespace: str = "", sub: str = "") -> str:
         root = f"/apis/{kind.group}" if kind.group else "/api"
         path = f"{root}/{kind.version}"
-        if kind.namespaced:
+        if kind.namespaced and namespace != EVERYWHERE:
             path += f"/namespaces/{quote(namespace or self.namespace, safe='')}"
         path += f"/{kind.plural}"
         path += f"/{quote(name, safe='')}" if name else ""

@@ -18,6 +18,13 @@ NODE = Kind("", "v1", "Node", "nodes")
 SECRET = Kind("", "v1", "Secret", "secrets")
 SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
 RESOURCE_QUOTA = Kind("", "v1", "ResourceQuota", "resourcequotas")
+STORAGE_CLASS = Kind("storage.k8s.io", "v1", "StorageClass", "storageclasses")
+ROLE = Kind("rbac.authorization.k8s.io", "v1", "Role", "roles")
+CLUSTER_ROLE = Kind("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles")
+ROLE_BINDING = Kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings")
+CLUSTER_ROLE_BINDING = Kind(
+    "rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings"
+)
 RUNTIME_CLASS = Kind("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses")
 PRIORITY_CLASS = Kind("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses")
 AUTOSCALER = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
@@ -106,6 +113,11 @@ class Registry:
 
     def __iter__(self) -> Iterator[Resource]:
         return iter(self._resources.values())
+
+    def remove(self, kind: Kind) -> None:
+        """Takes a type away, as a server has none whose definition was not installed."""
+        del self._resources[kind]
+        del self._paths[kind.group, kind.version, kind.plural]
 
     def of(self, kind: Kind) -> Resource:
         """The type of a kind. Raises ApiError: 404 when the server has no such type."""

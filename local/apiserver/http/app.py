@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.local.apiserver.errors import ApiError, Object, bad_request
-from kfp_pytorch.local.apiserver.http import discovery, logs, reads, watch, writes
+from kfp_pytorch.local.apiserver.http import discovery, logs, reads, reviews, watch, writes
 from kfp_pytorch.local.apiserver.http.paths import Target, target
 from kfp_pytorch.local.apiserver.http.streaming import Stream
 from kfp_pytorch.local.apiserver.store.api import Api, Change
@@ -90,11 +90,13 @@ def _discovery_routes(api: Api) -> list[Route]:
         "/openapi/v3/api/{version}": lambda path: discovery.openapi(registry, "", **path),
         "/openapi/v3/apis/{group}/{version}": lambda path: discovery.openapi(registry, **path),
     }
-    reviews = [f"/apis/{group}/v1/{name}" for group, (name, _) in discovery.REVIEW_GROUPS.items()]
     return [
         *(Route(path, _discovery_endpoint(find)) for path, find in known.items()),
         *(Route(path, _healthy) for path in ("/healthz", "/livez", "/readyz")),
-        *(Route(path, _review, methods=["POST"]) for path in reviews),
+        *(
+            Route(f"/apis/{group}/v1/{plural}", _review(api, group, plural), methods=["POST"])
+            for group, plural in reviews.REVIEWS
+        ),
     ]
 
 
@@ -110,8 +112,13 @@ async def _healthy(_: Request) -> Response:
     return PlainTextResponse("ok")
 
 
-async def _review(request: Request) -> Response:
-    return reply(writes.review(_sent(request, await request.body())), 201)
+def _review(api: Api, group: str, plural: str) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        sent = _sent(request, await request.body())
+        authorization = request.headers.get("authorization", "")
+        return reply(writes.review(api, group, plural, sent, authorization), 201)
+
+    return endpoint
 
 
 def _sent(request: Request, body: bytes) -> writes.Sent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kfp_pytorch.local.apiserver.errors import Object
+from kfp_pytorch.local.apiserver.http.reviews import REVIEWS
 from kfp_pytorch.local.apiserver.registry import Registry, Resource
 
 VERSION = {
@@ -19,11 +20,7 @@ VERSION = {
     "platform": "linux/amd64",
 }
 
-# Reviews of a client's own identity and permissions.
-REVIEW_GROUPS = {
-    "authentication.k8s.io": ("selfsubjectreviews", "SelfSubjectReview"),
-    "authorization.k8s.io": ("selfsubjectaccessreviews", "SelfSubjectAccessReview"),
-}
+_REVIEW_GROUPS = tuple(dict.fromkeys(group for group, _ in REVIEWS))
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 
 
@@ -35,7 +32,7 @@ def api_versions() -> Object:
 def groups(registry: Registry) -> Object:
     """The answer to `/apis`."""
     names = sorted({resource.kind.group for resource in registry} - {""})
-    found = [group(registry, name) for name in (*names, *REVIEW_GROUPS)]
+    found = [group(registry, name) for name in (*names, *_REVIEW_GROUPS)]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
 
 
@@ -43,7 +40,7 @@ def group(registry: Registry, name: str) -> Object | None:
     """The answer to `/apis/GROUP`, or None where there is no such group."""
     kinds = [resource.kind for resource in registry if resource.kind.group == name]
     names = list(dict.fromkeys(kind.version for kind in kinds))
-    if name in REVIEW_GROUPS:
+    if name in _REVIEW_GROUPS:
         names = ["v1"]
     if not names or not name:
         return None
@@ -60,10 +57,8 @@ def group(registry: Registry, name: str) -> Object | None:
 def resources(registry: Registry, group: str, version: str) -> Object | None:
     """The answer to `/api/v1` and `/apis/GROUP/VERSION`, or None where there is no such."""
     found = [entry for resource in _of(registry, group, version) for entry in _entries(resource)]
-    if group in REVIEW_GROUPS and version == "v1":
-        plural, kind = REVIEW_GROUPS[group]
-        found = [{"name": plural, "singularName": "", "namespaced": False, "kind": kind}]
-        found[0]["verbs"] = ["create"]
+    if version == "v1":
+        found += [_review_entry(*names) for names in REVIEWS if names[0] == group]
     if not found:
         return None
     return {
@@ -102,6 +97,12 @@ def _entries(resource: Resource) -> Iterator[Object]:
         yield {**entry, **part}
 
 
+def _review_entry(group: str, plural: str) -> Object:
+    kind, _ = REVIEWS[group, plural]
+    entry = {"name": plural, "singularName": kind.lower(), "namespaced": False, "kind": kind}
+    return {**entry, "verbs": ["create"]}
+
+
 def openapi_root(registry: Registry) -> Object:
     """The answer to `/openapi/v3`: where the document of each group and version is."""
     versions = dict.fromkeys(resource.kind.api_version for resource in registry)
@@ -133,13 +134,3 @@ def openapi(registry: Registry, group: str, version: str) -> Object:
         "paths": paths,
         "components": {"schemas": schemas},
     }
-
-
-def review(asked: Object) -> Object:
-    """The answer to a review of the client itself: everything is allowed."""
-    spec = asked.get("spec") or {}
-    if asked.get("kind") == "SelfSubjectReview":
-        status: Object = {"userInfo": {"username": "local", "groups": ["system:masters"]}}
-    else:
-        status = {"allowed": True, "reason": "everything is allowed on a local cluster"}
-    return {**asked, "metadata": {}, "spec": spec, "status": status}

@@ -11,7 +11,7 @@ from typing import Any
 from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.local.apiserver import errors, objects
 from kfp_pytorch.local.apiserver.errors import ApiError, Cause, Object
-from kfp_pytorch.local.apiserver.http import discovery
+from kfp_pytorch.local.apiserver.http import reviews
 from kfp_pytorch.local.apiserver.http.paths import Target
 from kfp_pytorch.local.apiserver.store import patches
 from kfp_pytorch.local.apiserver.store.api import Api
@@ -69,9 +69,13 @@ def handle(api: Api, target: Target, method: str, sent: Sent) -> Done:
     raise ApiError(405, "MethodNotAllowed", message)
 
 
-def review(sent: Sent) -> Object:
-    """The answer to a review of the client itself."""
-    return discovery.review(_decoded(sent, "SelfSubjectReview"))
+def review(api: Api, group: str, plural: str, sent: Sent, authorization: str) -> Object:
+    """The answer to a review: of the client, or of what an account may do."""
+    kind, answer = reviews.REVIEWS[group, plural]
+    asked = _decoded(sent, kind)
+    if not isinstance(asked, dict):
+        raise errors.bad_request(f"the object provided is unrecognized (must be of type {kind})")
+    return answer(api, asked, reviews.user_of(authorization))
 
 
 def _decoded(sent: Sent, kind: str) -> Any:

@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from kfp_pytorch.launcher.constants import DEPLOYMENT, POD
+from kfp_pytorch.launcher.constants import DEPLOYMENT, POD, PREFIX
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.store.api import Api, ApiError
@@ -22,6 +22,8 @@ from kfp_pytorch.local.controllers.kubernetes.status import ENDED_PHASES, is_rea
 from kfp_pytorch.local.controllers.kubernetes.workqueue import Key, WorkQueue
 
 HASH_LABEL = "pod-template-hash"
+# Annotates a Deployment whose work this process itself does: it has no pods.
+IN_PROCESS = f"{PREFIX}/in-process"
 PROGRESS_DEADLINE_S = 600
 # The defaults of a rolling update: a quarter more, rounded up, and a quarter less, rounded down.
 _QUARTER = 4
@@ -199,6 +201,8 @@ class DeploymentController:
         """Bring one Deployment closer to its spec. Raises ApiError: it is to be retried."""
         deployment = self._api.find(DEPLOYMENT, *key)
         if deployment is None or objects.is_terminating(deployment):
+            return
+        if IN_PROCESS in (objects.metadata(deployment).get("annotations") or {}):
             return
         found = self._api.snapshot(POD, key[0])
         pods = [pod for pod in found if objects.is_controlled_by(pod, deployment)]

