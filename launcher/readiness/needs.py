@@ -12,7 +12,7 @@ from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import k8s, placement, readers, storage
 from kfp_pytorch.launcher.inputs.declaration import declare, parse
 from kfp_pytorch.launcher.inputs.storage import Location
-from kfp_pytorch.launcher.jobs.pytorchjob.inputs import MAX_NODES
+from kfp_pytorch.launcher.jobs.pods.inputs import MAX_NODES
 from kfp_pytorch.launcher.jobs.registry import KINDS
 from kfp_pytorch.launcher.readiness.uses import USES
 
