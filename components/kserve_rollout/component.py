@@ -28,7 +28,7 @@ def kserve_rollout(
         revision: The revision that was checked, as kserve_deploy's revision: another one is not
             promoted. Empty for whatever the canary is.
         namespace: Its namespace; empty for the step's own.
-        timeout: Seconds until the traffic must have followed.
+        timeout: Seconds until a canary must serve, and then until the traffic must have followed.
 
     Returns:
         outcome: promoted, rolled back, or nothing to do.

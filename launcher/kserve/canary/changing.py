@@ -44,8 +44,11 @@ class Service:
         return names.title(self.kube.namespace, self.inputs.service_name)
 
     def read(self) -> Object:
-        """Reads it. Raises RolloutFailed: it is not there, or another has its name now."""
-        found = find(self.kube, INFERENCE_SERVICE, self.inputs.service_name)
+        """Reads it.
+
+        Raises RolloutFailed: it is not there, another has its name now, or there is no KServe.
+        """
+        found = self._found()
         uid = str(dig(found, "metadata", "uid") or "")
         gone = found is None or dig(found, "metadata", "deletionTimestamp")
         if gone and not self._uid:
@@ -60,6 +63,16 @@ class Service:
             )
         self._uid = uid
         return found
+
+    def _found(self) -> Object | None:
+        deadline = time.monotonic() + self.timing.kind_grace
+        while True:
+            try:
+                return find(self.kube, INFERENCE_SERVICE, self.inputs.service_name)
+            except api_errors.KindAbsent as error:
+                if time.monotonic() > deadline:
+                    raise RolloutFailed(f"{error.message} Is KServe installed?") from error
+                time.sleep(self.timing.poll_interval)
 
     def canary_deployment(self) -> Object | None:
         """Reads the Deployment of the canary in Standard mode."""
@@ -86,6 +99,15 @@ class Service:
                     raise RolloutFailed(names.not_written(self.title, name, said)) from error
                 time.sleep(self.timing.confirm_interval)
 
+    def _said(self, missing: Callable[[], str]) -> str:
+        """What is missing; an answer that says nothing of the service is retried."""
+        try:
+            return missing()
+        except api_errors.Forbidden:
+            raise
+        except api_errors.ApiError as error:
+            return f"an answer of the cluster that can be read ({error.short})"
+
     def wait(self, missing: Callable[[], str]) -> None:
         """Waits until `missing` says several times in a row that nothing is missing.
 
@@ -95,7 +117,7 @@ class Service:
         confirmed = 0
         while confirmed < self.timing.confirmations:
             asked = time.monotonic()
-            waits_for = missing()
+            waits_for = self._said(missing)
             answered = time.monotonic() - asked
             if answered > self.timing.unavailable_after:
                 # The server was unavailable, to KServe too perhaps: that time does not count.

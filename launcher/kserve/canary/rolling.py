@@ -8,10 +8,11 @@ from functools import partial
 from kfp_pytorch.launcher.constants import KNATIVE_REVISION
 from kfp_pytorch.launcher.kserve.awaited import Awaited, find
 from kfp_pytorch.launcher.kserve.canary import spec, state
+from kfp_pytorch.launcher.kserve.canary.awaited import AwaitedCanary
 from kfp_pytorch.launcher.kserve.canary.changing import NotTheRevision, RolloutFailed, Service
 from kfp_pytorch.launcher.kserve.canary.inputs import PROMOTE
 from kfp_pytorch.launcher.kserve.deploy import DeployFailed
-from kfp_pytorch.launcher.kserve.rollout import mode_of
+from kfp_pytorch.launcher.kserve.rollout import created_revision, mode_of
 from kfp_pytorch.launcher.kserve.wait import Waiter
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig
 from kfp_pytorch.launcher.runtime.printing import log
@@ -55,16 +56,17 @@ class Rolling:
         if wanted not in (canary, stable) or not wanted:
             raise self._other(canary or stable)
         if wanted == stable:
-            self._wait_until_it_serves(stable)
+            self._wait_until(self._awaited(Awaited, stable))
             if wanted != canary:
                 return self._nothing("the revision gets all of the traffic already", stable)
             # An earlier attempt ended between its two writes.
             self._remove(stable)
             return Outcome(PROMOTED, stable)
+        self._wait_until(self._awaited(AwaitedCanary, wanted))
         self._left("may have the canary's model as the stable one, and the canary still")
         changed = self.service.change(partial(self._promoted, wanted))
         log(f"revision {wanted} is the stable one now; waiting until it serves")
-        self._wait_until_it_serves(_stable_of(changed))
+        self._wait_until(self._awaited(Awaited, _stable_of(changed)))
         self._remove(wanted)
         return Outcome(PROMOTED, wanted)
 
@@ -95,24 +97,28 @@ class Rolling:
             return spec.removed(found) if _canary_of(found) == revision else found
 
         self._left("may have the canary still, which gets no traffic")
-        changed = self.service.change(without)
-        if not spec.find(changed):
-            self.service.wait(
-                lambda: state.removal_waits_for(
-                    self.service.read(), self.service.canary_deployment()
-                )
-            )
+        self.service.change(without)
+        self.service.wait(self._removal_waits_for)
+
+    def _removal_waits_for(self) -> str:
+        found = self.service.read()
+        if spec.find(found):
+            # Somebody has deployed the next canary, whose pods take the place of this one's.
+            return ""
+        return state.removal_waits_for(found, self.service.canary_deployment())
 
     # Knative mode.
 
     def _promote_knative(self, found: Object) -> Outcome:
         was_split, newest = state.is_split(found), _stable_of(found)
         self._check(newest)
+        awaited = self._awaited(Awaited, newest)
+        self._wait_until(awaited)
         self._left("may give its newest revision all of the traffic")
         self.service.change(self._without_share)
-        self._wait_until_it_serves(newest)
         if not was_split:
             return self._nothing("the revision gets all of the traffic already", newest)
+        self._wait_until(awaited)
         return Outcome(PROMOTED, newest)
 
     def _without_share(self, found: Object) -> Object:
@@ -121,15 +127,24 @@ class Rolling:
 
     def _rollback_knative(self, found: Object) -> Outcome:
         newest, wanted = _stable_of(found), self.service.inputs.revision
-        rolled_out = self._rolled_out(found)
         if wanted and wanted != newest:
             return self._nothing(f"the newest revision is another, {newest}, and is left", newest)
-        if not state.is_split(found) or not state.stable_revision(found):
+        if not state.is_split(found) or self._is_alone(found):
             return self._nothing("there is no canary: it gets all of the traffic", newest)
         self._left("may give its newest revision no traffic any more")
         self.service.change(self._with_no_share)
         self.service.wait(lambda: state.rollback_waits_for(self.service.read()))
-        return Outcome(ROLLED_BACK, rolled_out)
+        return Outcome(ROLLED_BACK, self._hash_of(state.stable_revision(self.service.read())))
+
+    def _is_alone(self, found: Object) -> bool:
+        """Whether no older revision is there, as beside the first one.
+
+        Until KServe takes up a canary, its status is that of the revision before.
+        """
+        if state.stable_revision(found):
+            return False
+        created = created_revision(found)
+        return not created or self._hash_of(created) == _stable_of(found)
 
     def _with_no_share(self, found: Object) -> Object:
         wanted, newest = self.service.inputs.revision, _stable_of(found)
@@ -137,22 +152,24 @@ class Rolling:
             raise self._other(newest)
         return state.with_share(found, 0)
 
-    def _rolled_out(self, found: Object) -> str:
-        """The hash of the revision beside the canary; empty where it has none."""
-        name = state.stable_revision(found)
+    def _hash_of(self, name: str) -> str:
+        """The hash of a Knative Revision; empty where it has none."""
         revision = find(self.service.kube, KNATIVE_REVISION, name) if name else None
         return spec.revision_of({"annotations": dig(revision, "metadata", "annotations")})
 
     # Both.
 
-    def _wait_until_it_serves(self, revision: str) -> None:
+    def _awaited(self, kind: type[Awaited], revision: str) -> Awaited:
         inputs, found = self.service.inputs, self.service.read()
-        awaited = Awaited(
+        return kind(
             service_name=inputs.service_name,
             uid=str(found["metadata"]["uid"]),
             spec_hash=revision,
             timeout=inputs.timeout,
         )
+
+    def _wait_until(self, awaited: Awaited) -> None:
+        """Waits until a revision serves. What does not is not promoted, nor left half promoted."""
         try:
             Waiter(self.service.kube, awaited, self.service.timing).run()
         except DeployFailed as error:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.constants import KNATIVE_REVISION, SPEC_HASH_LABEL
-from kfp_pytorch.launcher.kserve.canary.changing import NotTheRevision
+from kfp_pytorch.launcher.kserve.canary.changing import NotTheRevision, RolloutFailed
 from kfp_pytorch.local.apiserver.registry import Registry
 from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.controllers.kserve.knative.revisions import DEFINITION
@@ -139,6 +139,40 @@ def test_a_canary_that_never_was_ready_can_be_taken_back(
     until(lambda: knative.percent == 0)
     knative.routes("r3", ready="r2", r2=0, r1=100)
     assert roll.did() == "rolled back"
+
+
+def test_a_canary_that_does_not_serve_is_not_promoted(
+    kserve: KServe, knative: Knative, split: Any, start: Start, rolls: Rolls, until: Until
+) -> None:
+    deploying = {"deployment_mode": "Knative", "canary_traffic_percent": 10, "timeout": 1}
+    step = start(metadata={"sha256": "3"}, **deploying)
+    until(lambda: knative.revision != split.revision)
+    knative.makes("r3")
+    knative.routes("r3", ready="r2", r2=10, r1=90)
+    step.failed()
+    message = rolls("promote", timeout=1).failed(RolloutFailed)
+    assert "The previous revision still serves" in message
+    assert knative.percent == 10
+
+
+def test_a_canary_that_kserve_has_not_taken_up_is_taken_back_all_the_same(
+    kserve: KServe, knative: Knative, start: Start, rolls: Rolls, until: Until
+) -> None:
+    first = start(deployment_mode="Knative")
+    until(kserve.service)
+    knative.makes("r1")
+    knative.routes("r1", r1=100)
+    stable = first.succeeded().revision
+    deploying = {"deployment_mode": "Knative", "canary_traffic_percent": 10, "timeout": 1}
+    start(metadata={"sha256": "2"}, **deploying).failed()
+    assert knative.percent == 10
+    step = rolls("rollback", revision=knative.revision)
+    until(lambda: knative.percent == 0)
+    assert step.going(), "the status is that of the revision before"
+    knative.makes("r2")
+    knative.routes("r2", r2=0, r1=100)
+    assert step.did() == "rolled back"
+    assert step.outputs.revision == stable
 
 
 def test_a_revision_that_somebody_else_deployed_is_not_promoted(
