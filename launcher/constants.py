@@ -69,6 +69,9 @@ CLUSTER_SERVING_RUNTIME = Kind(
     namespaced=False,
 )
 TENSORBOARD = Kind("tensorboard.kubeflow.org", "v1alpha1", "Tensorboard", "tensorboards")
+# A gang of pods, of Volcano's own and of scheduler-plugins' coscheduling.
+VOLCANO_POD_GROUP = Kind("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups")
+COSCHEDULING_POD_GROUP = Kind("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups")
 WORKFLOW = Kind("argoproj.io", "v1alpha1", "Workflow", "workflows")
 
 PREFIX = "kfp-pytorch"

@@ -61,6 +61,8 @@ def pytorch_job(
     cleanup: str = "on_failure",
     pod_template_patch: dict[str, Any] = {},
     dataset_names: list[Any] = [],
+    scheduling: dict[str, Any] = {},
+    placement: dict[str, Any] = {},
     backoff_limit: int = -1,
     ttl_seconds: int = 86400,
     clean_pod_policy: str = "Running",
@@ -132,6 +134,10 @@ def pytorch_job(
             ended), always or never.
         pod_template_patch: A strategic merge patch of the pod template, with metadata or spec.
         dataset_names: Names of the data sets; those of a dict that is given as dataset.
+        scheduling: The scheduler or queue that starts the pods, as kueue(…), volcano(…),
+            coscheduling(…), kai(…) or yunikorn(…) of kfp_pytorch.components returns it.
+        placement: The devices and nodes of the pods, as placement(gpus(8), same_rack(), …) of
+            kfp_pytorch.components returns it.
         backoff_limit: Restarts at which the job fails, summed over all pods; -1 for three of the
             whole job, which is three for each node.
         ttl_seconds: Seconds that a finished job is kept, at least 120; -1 for no limit.

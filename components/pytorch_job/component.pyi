@@ -46,6 +46,8 @@ def pytorch_job(
     timeout: int | str | PipelineChannel = 0,
     cleanup: str | float | PipelineChannel = "on_failure",
     pod_template_patch: Mapping[str, Any] | PipelineChannel = {},
+    scheduling: Mapping[str, Any] | PipelineChannel = {},
+    placement: Mapping[str, Any] | PipelineChannel = {},
     backoff_limit: int | str | PipelineChannel = -1,
     ttl_seconds: int | str | PipelineChannel = 86400,
     clean_pod_policy: str | float | PipelineChannel = "Running",

@@ -9,6 +9,7 @@ from typing import Any
 
 from kfp_pytorch.launcher.constants import Kind
 from kfp_pytorch.launcher.inputs.datasets import DataSet
+from kfp_pytorch.launcher.inputs.scheduling.scheduler import Scheduling
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs.state import JobState
 from kfp_pytorch.launcher.kubernetes import admission
@@ -42,6 +43,7 @@ class JobInputs:
         retry_same_error: Whether the program is started again, up to the job's own limit, though it
             failed twice in the same way.
         datasets: The data sets that the job is given, by name.
+        scheduling: The scheduler or queue that starts its pods.
     """
 
     name: str
@@ -59,6 +61,7 @@ class JobInputs:
     cleanup: str
     retry_same_error: bool = False
     datasets: Mapping[str, DataSet] = MappingProxyType({})
+    scheduling: Scheduling = Scheduling()
 
     @property
     def gpus(self) -> int:

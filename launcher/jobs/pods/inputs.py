@@ -23,6 +23,7 @@ from kfp_pytorch.launcher.inputs import (
 )
 from kfp_pytorch.launcher.inputs.datasets import DataSet
 from kfp_pytorch.launcher.inputs.declaration import declare, parse
+from kfp_pytorch.launcher.inputs.scheduling import merging, place, scheduler
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs.kind import JobInputs
 from kfp_pytorch.launcher.jobs.pods import input_readers
@@ -37,7 +38,10 @@ class PodInputs(JobInputs):
     """The checked inputs that every job of pods has, and what follows from several of them."""
 
     # Inputs that came later: left out of `spec` while unset, so that it stays as it was.
-    later: ClassVar[tuple[str, ...]] = ("datasets",)
+    later: ClassVar[tuple[str, ...]] = ("datasets", "scheduling", "placement")
+    # The schedulers that jobs of the kind can have, and what to do about another.
+    schedulers: ClassVar[tuple[str, ...]] = scheduler.SCHEDULERS
+    scheduler_advice: ClassVar[str] = ""
 
     image: str = declare(input_readers.training_image, None)
     task_config: task_config.TaskSettings = declare(
@@ -80,6 +84,8 @@ class PodInputs(JobInputs):
     cleanup: str = declare(readers.one_of("on_failure", "always", "never"), "on_failure")
     pod_template_patch: dict[str, Any] = declare(input_readers.template_patch, {})
     dataset_names: tuple[str, ...] = declare(datasets.names, [])
+    scheduling: scheduler.Scheduling = declare(scheduler.read, {})
+    placement: place.Placement = declare(place.read, {})
     datasets: Mapping[str, DataSet] = field(default_factory=dict)
 
     def folder(self, job_name: str) -> Location:
@@ -89,17 +95,18 @@ class PodInputs(JobInputs):
     @property
     def resources(self) -> dict[str, dict[str, str]]:
         """The container's `resources`."""
-        return placement.resources(
+        found = placement.resources(
             self.task_config.resources,
             {"cpu": self.cpu, "memory": self.memory},
             self.gpu_resource,
             self.gpus_per_node,
         )
+        return merging.with_rdma(self.placement, found)
 
     @property
     def gpus(self) -> int:
         """Accelerators of each pod, of any kind."""
-        return placement.accelerators(self.resources)
+        return placement.accelerators(merging.without_rdma(self.placement, self.resources))
 
     @property
     def places(self) -> dict[str, Location]:
@@ -137,19 +144,52 @@ def parse_pod_inputs(declaration: type[T], component: str, inputs: Mapping[str, 
     artifacts = {slot: values.pop(slot, None) for slot in datasets.SLOTS}
     given = parse(declaration, component, values)
     given = _with_datasets(given, datasets.by_name(artifacts, given.dataset_names))
+    given = _with_placement(given, component)
     task = given.task_config
     merged = replace(
         given,
         args=_with_hyperparameters(given.args, given.hyperparameters),
-        env=environment.merged(given.env, task.env),
+        env=environment.merged(environment.merged(given.env, task.env), _of_rdma(given)),
         nproc_per_node=given.nproc_per_node or str(max(1, given.gpus)),
         node_selector=task.node_selector | given.node_selector,
         tolerations=placement.merged_tolerations(given.tolerations, task.tolerations),
-        affinity=task.affinity | given.affinity,
+        affinity=merging.node_affinity(given.placement, task.affinity | given.affinity),
     )
     own = [environment.variable(*each) for each in datasets.variables(merged.datasets).items()]
     environment.check_size(merged.command, merged.args, [*merged.env, *own])
     return merged
+
+
+def _with_placement(inputs: T, component: str) -> T:
+    """Put what `placement` says of devices and taints into the inputs of the same meaning."""
+    asked, wanted = inputs.placement, inputs.scheduling.scheduler
+    if wanted not in ("", *inputs.schedulers):
+        can = ", ".join(inputs.schedulers) or "none"
+        raise InputError(
+            f"scheduling.scheduler is {wanted!r}; {component} can have {can}. "
+            f"{inputs.scheduler_advice}".strip()
+        )
+    gpus, resource = merging.gpus(asked, inputs.gpus_per_node, inputs.gpu_resource)
+    placed = replace(
+        inputs,
+        gpus_per_node=gpus,
+        gpu_resource=resource,
+        tolerations=placement.merged_tolerations(inputs.tolerations, asked.tolerations),
+    )
+    merging.check(
+        asked,
+        placed.resources,
+        gpus=placed.gpus,
+        gpu_resource=resource,
+        processes=inputs.nproc_per_node,
+        shm_size=inputs.shm_size,
+    )
+    return placed
+
+
+def _of_rdma(inputs: PodInputs) -> tuple[dict[str, Any], ...]:
+    found = inputs.placement.rdma.environment if inputs.placement.rdma else {}
+    return tuple(environment.variable(name, value) for name, value in found.items())
 
 
 def _with_datasets(inputs: T, found: Mapping[str, DataSet]) -> T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from kfp_pytorch.launcher import constants
@@ -16,7 +16,9 @@ from kfp_pytorch.launcher.inputs import (
     readers,
     strategic_merge,
 )
+from kfp_pytorch.launcher.inputs.scheduling.demands import Demands, Pods, merged, task_groups
 from kfp_pytorch.launcher.inputs.storage import Location
+from kfp_pytorch.launcher.jobs.pods import scheduled
 from kfp_pytorch.launcher.jobs.pods.inputs import PodInputs
 
 OUTPUT_VOLUME = "kfp-pytorch-output"
@@ -30,20 +32,25 @@ ISTIO_INJECT = "sidecar.istio.io/inject"
 
 
 def pod_template(
-    inputs: PodInputs, job_name: str, labels: Mapping[str, str], container: str
+    inputs: PodInputs, pods: Pods, container: str, demanded: Demands
 ) -> dict[str, Any]:
     """Build the template that every replica shares, the user's patch included.
 
-    `container`: the name of the container that trains. Raises InputError: if the patch leaves a pod
-    that no cluster would run.
+    `container`: the name of the container that trains. `demanded`: what scheduling and placement
+    demand, as `scheduled.demands_of` returns it. Raises InputError: if the patch leaves a pod that
+    no cluster would run.
     """
     mesh = {} if inputs.istio_injection else {ISTIO_INJECT: "false"}
+    labels = merged("labels", inputs.labels, demanded.pod_labels)
+    annotations = merged("annotations", inputs.annotations, demanded.pod_annotations)
     template = {
         "metadata": {
-            "labels": {**mesh, **inputs.labels, **labels},
-            "annotations": {**mesh, **inputs.annotations},
+            "labels": {**mesh, **labels, **pods.labels},
+            "annotations": {**mesh, **annotations},
         },
-        "spec": _pod_spec(inputs, job_name, container),
+        "spec": scheduled.with_demands(
+            _pod_spec(inputs, pods.job_name, container), container, demanded
+        ),
     }
     template = strategic_merge.merge(template, inputs.pod_template_patch, "pod_template_patch")
     _check_lists(template["spec"])
@@ -51,6 +58,7 @@ def pod_template(
     _render_texts(template)
     _add_shared_memory(template["spec"], inputs, container)
     _check_pod(template["spec"], container)
+    template["metadata"]["annotations"] |= task_groups(inputs.scheduling, pods, template)
     return template
 
 
@@ -174,7 +182,7 @@ def _container_security(inputs: PodInputs) -> dict[str, Any]:
 def _add_shared_memory(spec: dict[str, Any], inputs: PodInputs, name: str) -> None:
     """Put memory at /dev/shm, where a runtime's own 64 MiB are too small for NCCL and loaders."""
     container = _named(spec.get("containers", []), name)
-    if inputs.shm_size == "0" or container is None:
+    if inputs.shm_size == "0" or container is None or spec.get("hostIPC"):
         return
     mounts = container.setdefault("volumeMounts", [])
     if any(str(mount.get("mountPath", "")).rstrip("/") == SHM_MOUNT for mount in mounts):

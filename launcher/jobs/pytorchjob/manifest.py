@@ -8,7 +8,9 @@ from typing import Any
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.jobs.pods import template
+from kfp_pytorch.launcher.inputs.scheduling.demands import Demands, Pods
+from kfp_pytorch.launcher.jobs.pods import scheduled
+from kfp_pytorch.launcher.jobs.pods import template as pods_template
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs
 from kfp_pytorch.launcher.jobs.trainingoperator.inputs import metadata, run_policy
 from kfp_pytorch.launcher.jobs.trainingoperator.roles import Roles
@@ -30,23 +32,23 @@ def manifest(
     owner reference, or None. Raises InputError: if `pod_template_patch` leaves a pod that no
     cluster would run.
     """
-    pods = pod_template(inputs, job_name, labels)
-    replicas = _replicas(inputs)
+    pods = Pods(job_name, labels, _replicas(inputs))
+    demanded = scheduled.demands_of(inputs, pods)
+    template = pod_template(inputs, pods, demanded)
     return {
         "apiVersion": constants.PYTORCHJOB.api_version,
         "kind": constants.PYTORCHJOB.kind,
-        "metadata": metadata(inputs, job_name, labels, annotations, owner),
+        "metadata": metadata(inputs, demanded, job_name, labels, annotations, owner),
         "spec": {
             "nprocPerNode": inputs.nproc_per_node,
-            "runPolicy": run_policy(inputs),
+            "runPolicy": run_policy(inputs, demanded),
             "pytorchReplicaSpecs": {
                 role: {
                     "replicas": count,
                     "restartPolicy": inputs.restart_policy,
-                    "template": copy.deepcopy(pods),
+                    "template": copy.deepcopy(template),
                 }
-                for role, count in replicas.items()
-                if count
+                for role, count in pods.roles.items()
             },
         },
     }
@@ -58,17 +60,16 @@ def longest_suffix(inputs: PyTorchJobInputs) -> str:
 
 
 def _replicas(inputs: PyTorchJobInputs) -> dict[str, int]:
-    return {"Master": 1, "Worker": inputs.num_nodes - 1}
+    counts = {"Master": 1, "Worker": inputs.num_nodes - 1}
+    return {role: count for role, count in counts.items() if count}
 
 
-def pod_template(
-    inputs: PyTorchJobInputs, job_name: str, labels: Mapping[str, str]
-) -> dict[str, Any]:
+def pod_template(inputs: PyTorchJobInputs, pods: Pods, demanded: Demands) -> dict[str, Any]:
     """Build the template that every replica shares.
 
     Raises InputError: if the patch leaves a pod that no cluster would run.
     """
-    built = template.pod_template(inputs, job_name, labels, constants.PYTORCH_CONTAINER)
+    built = pods_template.pod_template(inputs, pods, constants.PYTORCH_CONTAINER, demanded)
     spec = inputs.pod_template_patch.get("spec") or {}
     if spec.get("restartPolicy"):
         raise InputError(

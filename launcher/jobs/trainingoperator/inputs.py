@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from kfp_pytorch.launcher.inputs import readers
 from kfp_pytorch.launcher.inputs.declaration import declare
+from kfp_pytorch.launcher.inputs.scheduling.demands import Demands, merged
 from kfp_pytorch.launcher.jobs.pods import input_readers
 from kfp_pytorch.launcher.jobs.pods.inputs import PodInputs
 
@@ -40,7 +41,7 @@ def with_backoff_limit(inputs: T, pods: int) -> T:
     return replace(inputs, backoff_limit=RESTARTS_BEFORE_FAILURE * pods)
 
 
-def run_policy(inputs: OperatorInputs) -> dict[str, Any]:
+def run_policy(inputs: OperatorInputs, demanded: Demands) -> dict[str, Any]:
     """Make the job's `runPolicy`."""
     policy: dict[str, Any] = {
         "cleanPodPolicy": inputs.clean_pod_policy,
@@ -50,11 +51,14 @@ def run_policy(inputs: OperatorInputs) -> dict[str, Any]:
         policy["ttlSecondsAfterFinished"] = inputs.ttl_seconds
     if inputs.active_deadline:
         policy["activeDeadlineSeconds"] = inputs.active_deadline + DEADLINE_BACKSTOP
+    if demanded.scheduling_policy:
+        policy["schedulingPolicy"] = dict(demanded.scheduling_policy)
     return policy
 
 
 def metadata(
     inputs: PodInputs,
+    demanded: Demands,
     job_name: str,
     labels: Mapping[str, str],
     annotations: Mapping[str, str],
@@ -63,8 +67,11 @@ def metadata(
     """Make the job's `metadata`; the launcher's own labels and annotations come last."""
     made: dict[str, Any] = {
         "name": job_name,
-        "labels": {**inputs.labels, **labels},
-        "annotations": {**inputs.annotations, **annotations},
+        "labels": {**merged("labels", inputs.labels, demanded.job_labels), **labels},
+        "annotations": {
+            **merged("annotations", inputs.annotations, demanded.job_annotations),
+            **annotations,
+        },
     }
     if inputs.namespace:
         made["namespace"] = inputs.namespace

@@ -84,7 +84,7 @@ patch = st.fixed_dictionaries(
         "spec": st.fixed_dictionaries(
             {},
             optional={
-                "priorityClassName": word,
+                "runtimeClassName": word,
                 "tolerations": st.lists(toleration, max_size=2),
                 "terminationGracePeriodSeconds": st.integers(1, 300) | st.just(60.0),
                 "containers": st.just([{"name": "pytorch", "ports": [{"containerPort": 9.0e3}]}]),
@@ -144,6 +144,25 @@ optional_inputs = {
     "start_timeout": st.integers(0, 10**6),
     "timeout": st.integers(0, 10**6),
     "cleanup": st.sampled_from(["on_failure", "always", "never"]),
+    "scheduling": st.sampled_from(
+        [
+            {},
+            {"priority_class": "high"},
+            {"scheduler": "kueue", "queue": "q", "topology_aware": True},
+            {"scheduler": "volcano", "queue": "q"},
+            {"scheduler": "coscheduling", "schedule_timeout": 60.0},
+            {"scheduler": "kai", "gang": False},
+            {"scheduler": "yunikorn", "gang": False},
+        ]
+    ),
+    "placement": st.sampled_from(
+        [
+            {},
+            {"same": "rack", "pack": True},
+            {"spread": {"domain": "node", "required": True}},
+            {"rdma": {"count": 2.0, "hca": "mlx5"}, "tolerations": [{"operator": "Exists"}]},
+        ]
+    ),
     "dataset_names": st.lists(word.filter(bool), max_size=3, unique=True),
     **dict.fromkeys(SLOTS, st.none() | artifact),
 }

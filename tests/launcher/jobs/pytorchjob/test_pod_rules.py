@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs.scheduling.demands import Demands, Pods
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import parse_inputs
 from kfp_pytorch.launcher.jobs.pytorchjob.manifest import pod_template
 
 
 def spec(**inputs: Any) -> dict[str, Any]:
-    found: dict[str, Any] = pod_template(parse_inputs(**{"image": "i"} | inputs), "j", {})["spec"]
+    parsed = parse_inputs(**{"image": "i"} | inputs)
+    found: dict[str, Any] = pod_template(parsed, Pods("j", {}, {"Master": 1}), Demands())["spec"]
     return found
 
 

@@ -1,0 +1,71 @@
+"""What `scheduling` and `placement` demand, put into a job and its pods."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs.scheduling.demands import (
+    Demands,
+    Pods,
+    check_no_other,
+    demands,
+    merged,
+)
+from kfp_pytorch.launcher.jobs.pods.inputs import PodInputs
+
+
+def demands_of(inputs: PodInputs, pods: Pods) -> Demands:
+    """Return what the inputs demand of a job and its pods.
+
+    Raises InputError: a label, an annotation or the pods' patch says otherwise.
+    """
+    patch = inputs.pod_template_patch
+    metadata = patch.get("metadata") or {}
+    for where, given in (
+        ("labels", inputs.labels),
+        ("annotations", inputs.annotations),
+        ("pod_template_patch.metadata.labels", metadata.get("labels") or {}),
+        ("pod_template_patch.metadata.annotations", metadata.get("annotations") or {}),
+    ):
+        check_no_other(inputs.scheduling, where, given)
+    found = demands(inputs.scheduling, inputs.placement, pods)
+    merged("pod_template_patch.metadata.labels", metadata.get("labels") or {}, found.pod_labels)
+    own = metadata.get("annotations") or {}
+    merged("pod_template_patch.metadata.annotations", own, found.pod_annotations)
+    _check_patch(patch.get("spec") or {}, found.pod_spec)
+    return found
+
+
+def with_demands(spec: Mapping[str, Any], container: str, demanded: Demands) -> dict[str, Any]:
+    """Return a pod's spec with what is demanded; `container` is the one that trains."""
+    changed = copy.deepcopy(dict(spec)) | demanded.pod_spec
+    affinity = demanded.pod_spec.get("affinity")
+    if affinity:
+        changed["affinity"] = _joined(spec.get("affinity") or {}, affinity)
+    for each in changed["containers"]:
+        if each["name"] == container and demanded.capabilities:
+            added = each.setdefault("securityContext", {}).setdefault("capabilities", {})
+            added["add"] = [*(added.get("add") or []), *demanded.capabilities]
+    return changed
+
+
+def _joined(given: Mapping[str, Any], demanded: Mapping[str, Any]) -> dict[str, Any]:
+    """Join two affinities: their terms are all of one pod's."""
+    joined = copy.deepcopy(dict(given))
+    for kind, parts in demanded.items():
+        part = joined[kind] = dict(joined.get(kind) or {})
+        for how, terms in parts.items():
+            part[how] = [*(part.get(how) or []), *terms]
+    return joined
+
+
+def _check_patch(patch: Mapping[str, Any], demanded: Mapping[str, Any]) -> None:
+    for name in ("schedulerName", "priorityClassName", "hostIPC"):
+        if name in patch and name in demanded and patch[name] != demanded[name]:
+            raise InputError(
+                f"pod_template_patch.spec.{name} is {patch[name]!r}, and scheduling or placement "
+                f"sets it to {demanded[name]!r}; drop one."
+            )
