@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 TAG := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' kfp_pytorch/__init__.py)-make-images
 DOCKER ?= docker
+BUILD_ARGS ?=
 # Tests start hundreds of processes, each of which would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-long lint format components compiled bench images wheels clean
+.PHONY: setup demo test test-long lint format components compiled bench images tag wheels clean
 
 setup: $(STAMP)
 
@@ -51,9 +52,13 @@ bench: setup
 	$(BIN)/python -m benchmarks
 
 images:
-	$(DOCKER) build --tag kfp-pytorch-launcher:$(TAG) --file launcher/Dockerfile .
-	$(DOCKER) build --tag kfp-pytorch-training:$(TAG) --file training/Dockerfile .
-	$(DOCKER) build --tag kfp-pytorch-serving:$(TAG) --file serving/Dockerfile .
+	$(DOCKER) build $(BUILD_ARGS) --tag kfp-pytorch-launcher:$(TAG) --file launcher/Dockerfile .
+	$(DOCKER) build $(BUILD_ARGS) --tag kfp-pytorch-training:$(TAG) --file training/Dockerfile .
+	$(DOCKER) build $(BUILD_ARGS) --tag kfp-pytorch-serving:$(TAG) --file serving/Dockerfile .
+
+# The tag of the images.
+tag:
+	@echo $(TAG)
 
 # kfp-pytorch, and kfp-pytorch-launcher: what the steps of a pipeline install, and no more.
 wheels: setup
