@@ -30,6 +30,7 @@ from kfp_pytorch.launcher.kserve.predict.clients.grpc import check_headers
 from kfp_pytorch.launcher.kserve.predict.forms import read_requests
 from kfp_pytorch.launcher.kserve.predict.inputs import parse_inputs as parse_predict_inputs
 from kfp_pytorch.launcher.kserve.predict.target import resolve
+from kfp_pytorch.launcher.readiness.needs import parse_needs
 from kfp_pytorch.launcher.registry.register_inputs import parse_register_inputs
 from kfp_pytorch.launcher.runtime import identity
 from kfp_pytorch.launcher.steps import metric_gate, register_model
@@ -276,6 +277,7 @@ _CHECKERS: dict[str, Callable[[KnownTask], object]] = {
     "kserve_predict": _kserve_predict,
     "kserve_rollout": _kserve_rollout,
     "metric_gate": _metric_gate,
+    "preflight": lambda task: parse_needs(**task.inputs),
     "register_model": _register_model,
     "tensorboard": lambda task: parse(View, "tensorboard", task.inputs),
 }

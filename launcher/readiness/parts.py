@@ -32,10 +32,12 @@ def server(survey: Survey, _needs: Needs) -> Iterator[Finding]:
 
 
 def installed(survey: Survey, needs: Needs) -> Iterator[Finding]:
-    """What the components need is installed and runs; what else there is runs too."""
+    """What the components need is installed and runs; to a person also what else there is."""
     absent, unread = [], []
     for part in PARTS:
         needed, optional = _needed(part, needs)
+        if not needed and not survey.account:
+            continue
         missing = _missing(survey, part)
         if missing and needed:
             level = warning if optional else error

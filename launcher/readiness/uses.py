@@ -165,6 +165,7 @@ USES: dict[str, Use] = {
     "kserve_predict": Use(),
     "canary_check": Use(),
     "metric_gate": Use(),
+    "preflight": Use(),
     "register_model": Use(),
     "tensorboard": Use(
         (TENSORBOARDS,),

@@ -44,7 +44,7 @@ CONTROLLERS = {
     "katib-db-manager": "kubeflow",
     "tensorboard-controller-deployment": "kubeflow",
 }
-RBAC = Path(__file__).parents[3] / "manifests" / "rbac.yaml"
+MANIFESTS = Path(__file__).parents[3] / "manifests"
 # How Kueue 0.19 ships its configuration.
 KUEUE_CONFIG = """\
 apiVersion: config.kueue.x-k8s.io/v1beta2
@@ -114,11 +114,14 @@ def node(server: ThreadedServer, name: str, gpus: int, taints: list[Object] | No
     make(server, NODE, obj, {"allocatable": allocatable, "conditions": ready})
 
 
+def documents(name: str) -> list[Object]:
+    """The objects in a file of `manifests`."""
+    return list(yaml.safe_load_all((MANIFESTS / name).read_text()))
+
+
 def grant(server: ThreadedServer) -> None:
     """Applies the manifest of the steps' permissions, with a binding for the steps' account."""
-    role = next(
-        part for part in yaml.safe_load_all(RBAC.read_text()) if part["kind"] == "ClusterRole"
-    )
+    (role,) = (part for part in documents("rbac.yaml") if part["kind"] == "ClusterRole")
     make(server, CLUSTER_ROLE, role)
     bind(server, ROLE_BINDING, role["metadata"]["name"])
 

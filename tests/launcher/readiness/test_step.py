@@ -1,16 +1,12 @@
 """What a step sees of a cluster, whose account may read little."""
 
-from pathlib import Path
-
 import pytest
-import yaml
 from harness.objects import ready
 
+from kfp_pytorch import components
 from kfp_pytorch.launcher.constants import CONFIG_MAP, KNATIVE_REVISION
 from kfp_pytorch.launcher.readiness.uses import LAUNCHER_RULE, USES
 from kfp_pytorch.local.apiserver.registry import CLUSTER_ROLE_BINDING, ROLE_BINDING
-
-READING = Path(__file__).parents[3] / "manifests" / "preflight" / "role.yaml"
 
 
 @pytest.fixture
@@ -23,8 +19,7 @@ def in_step(look, server, tmp_path):
 
 
 def test_the_rules_of_the_components_are_those_of_the_manifest():
-    parts = yaml.safe_load_all(ready.RBAC.read_text())
-    role = next(part for part in parts if part["kind"] == "ClusterRole")
+    (role,) = (part for part in ready.documents("rbac.yaml") if part["kind"] == "ClusterRole")
     granted = {
         (group, resource, verb)
         for rule in role["rules"]
@@ -35,6 +30,10 @@ def test_the_rules_of_the_components_are_those_of_the_manifest():
     rules = [LAUNCHER_RULE, *(rule for use in USES.values() for rule in use.rules)]
     used = {(rule.group, rule.resource, verb) for rule in rules for verb in rule.verbs.split()}
     assert used == granted, "Change launcher/readiness/uses.py with manifests/rbac.yaml."
+
+
+def test_every_component_says_what_it_uses():
+    assert set(USES) == set(components.__all__)
 
 
 def test_a_step_asks_for_itself_and_says_once_what_it_could_not_see(in_step):
@@ -53,7 +52,7 @@ def test_a_step_asks_for_itself_and_says_once_what_it_could_not_see(in_step):
 
 
 def test_the_manifest_for_reading_lets_a_step_see_everything(in_step, server):
-    for part in yaml.safe_load_all(READING.read_text()):
+    for part in ready.documents("preflight/role.yaml"):
         ready.make(server, ready.CLUSTER_ROLE, part)
     ready.bind(server, CLUSTER_ROLE_BINDING, "kfp-pytorch-preflight")
     assert [each for each in in_step(gpus_per_node=8) if each.level != "ok"] == []
