@@ -8,6 +8,7 @@ from kfp_pytorch.components.canary_check.component import canary_check
 from kfp_pytorch.components.kserve_deploy.component import kserve_deploy
 from kfp_pytorch.components.kserve_predict.component import kserve_predict
 from kfp_pytorch.components.kserve_rollout.component import kserve_rollout
+from kfp_pytorch.components.kubeflow_job.component import kubeflow_job
 from kfp_pytorch.components.metric_gate.component import metric_gate
 from kfp_pytorch.components.preflight.component import preflight
 from kfp_pytorch.components.pytorch_job.component import pytorch_job
@@ -19,6 +20,7 @@ __all__ = [
     "kserve_deploy",
     "kserve_predict",
     "kserve_rollout",
+    "kubeflow_job",
     "metric_gate",
     "preflight",
     "pytorch_job",

@@ -24,7 +24,7 @@ from kfp_pytorch.launcher.constants import (
     STEP_ID_LABEL,
 )
 from kfp_pytorch.launcher.errors import StepError
-from kfp_pytorch.launcher.jobs.registry import KINDS
+from kfp_pytorch.launcher.jobs.registry import EVERY_KIND
 from kfp_pytorch.launcher.kubernetes import client, credentials
 from kfp_pytorch.launcher.kubernetes.api_errors import KindAbsent, NotFound
 from kfp_pytorch.launcher.kubernetes.client import Kube
@@ -259,7 +259,7 @@ def _ours(kube: Kube) -> list[Job]:
 def _labelled(kube: Kube, labels: str) -> list[Job]:
     """The jobs with these labels, the newest at the end."""
     found = []
-    for kind in KINDS.values():
+    for kind in EVERY_KIND:
         try:
             found += [Job(kind, job) for job in kube.list(kind.resource, labels=labels)]
         except KindAbsent:
@@ -269,7 +269,7 @@ def _labelled(kube: Kube, labels: str) -> list[Job]:
 
 def _named(kube: Kube, asked: str) -> list[Job]:
     found = []
-    for kind in KINDS.values():
+    for kind in EVERY_KIND:
         try:
             found.append(Job(kind, kube.get(kind.resource, asked)))
         except (NotFound, KindAbsent):

@@ -15,13 +15,13 @@ import click
 
 from kfp_pytorch.cli.runs.session import Target
 from kfp_pytorch.client.packages import given_objects, messages
-from kfp_pytorch.client.packages.checks import deploy_inputs, job_of
+from kfp_pytorch.client.packages.checks import deploy_inputs, job_of, known_kind
 from kfp_pytorch.client.packages.find import Package
 from kfp_pytorch.client.packages.known_tasks import KnownTask, defaults
 from kfp_pytorch.launcher.constants import CLAIM, INFERENCE_SERVICE, POD, SERVING_RUNTIME
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import k8s
-from kfp_pytorch.launcher.jobs.registry import KINDS
+from kfp_pytorch.launcher.jobs.registry import STEPS
 from kfp_pytorch.launcher.kserve import manifest
 from kfp_pytorch.local import client
 from kfp_pytorch.local.apiserver.registry import CLUSTER_SERVING_RUNTIME
@@ -106,10 +106,10 @@ def check(pipeline: str, tasks: list[KnownTask], pods: dict[str, Object], target
 
 def _refused_job(task: KnownTask, target: Target) -> Iterator[str]:
     """Why the cluster would not take the job of a task."""
-    if task.function in KINDS and "namespace" not in task.unknown:
+    kind = known_kind(task)
+    if kind and "namespace" not in task.unknown:
         namespace = str(task.inputs.get("namespace") or target.namespace)
-        kind = KINDS[task.function].resource
-        yield from _refused(target, client.path(kind, namespace), job_of(task))
+        yield from _refused(target, client.path(kind.resource, namespace), job_of(task))
 
 
 def _refused_server(task: KnownTask, target: Target) -> Iterator[str]:
@@ -202,7 +202,7 @@ def mounts(pods: dict[str, Object], tasks: list[KnownTask]) -> Iterator[str]:
     """Says where steps and jobs find what is mounted, where no value of theirs has the path."""
     for task in tasks:
         declared = list(pods.get(task.label, {}).get("volumeMounts", []))
-        if task.function in KINDS:
+        if task.function in STEPS:
             patch = (task.inputs.get("pod_template_patch") or {}).get("spec") or {}
             for container in [task.inputs.get("task_config") or {}, *patch.get("containers", [])]:
                 declared += container.get("volumeMounts") or []

@@ -9,7 +9,7 @@ from typing import Any
 
 from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.jobs.kind import JobKind
-from kfp_pytorch.launcher.jobs.registry import KINDS
+from kfp_pytorch.launcher.jobs.registry import STEPS, kind_of
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig, name
 from kfp_pytorch.launcher.runtime import identity
 
@@ -86,13 +86,13 @@ def job_of(function: str, task: str, inputs: Mapping[str, Any]) -> Job | None:
     `function`: the function of the step's component. `task`: the file for the outputs of the
     step's program; its artifacts lie beside it.
     """
-    kind = KINDS.get(function)
-    if kind is None or not task:
+    if function not in STEPS or not task:
         return None
     given = {
         key: value for key, value in inputs.items() if key.isidentifier() and key not in _OF_KFP
     }
     try:
+        kind = kind_of(function, given)
         checked = kind.parse_inputs(**given)
         known = identity.identify(
             checked.name, str(Path(task).with_name("model")), kind.longest_suffix(checked), "", {}

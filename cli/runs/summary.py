@@ -17,7 +17,7 @@ from kfp_pytorch.cli.runs.events import Followed, StepResult
 from kfp_pytorch.cli.runs.jobs import Job, job_of
 from kfp_pytorch.client import diagnosis
 from kfp_pytorch.client.packages.find import Package
-from kfp_pytorch.launcher.jobs.registry import KINDS
+from kfp_pytorch.launcher.jobs.registry import STEPS
 
 _SUFFIXES = {"system.HTML": ".html", "system.Markdown": ".md"}
 # Its metrics are of a server at one moment, and not of a model: its page has them.
@@ -140,7 +140,7 @@ def _tasks(steps: list[StepResult]) -> list[StepResult]:
 
 def _called(step: StepResult, display: str) -> list[str]:
     """What else the pipeline calls a step: its display name, and its job's `name`."""
-    given = str(step.inputs.get("name") or "") if step.function in KINDS else ""
+    given = str(step.inputs.get("name") or "") if step.function in STEPS else ""
     own = {step.name, step.function.replace("_", "-"), ""}
     return [name for name in dict.fromkeys((display, given)) if name not in own]
 

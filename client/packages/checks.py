@@ -20,8 +20,8 @@ from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs.declaration import parse
 from kfp_pytorch.launcher.inputs.environment import SIZE_LIMIT
-from kfp_pytorch.launcher.jobs.kind import JobInputs
-from kfp_pytorch.launcher.jobs.registry import KINDS
+from kfp_pytorch.launcher.jobs.kind import JobInputs, JobKind
+from kfp_pytorch.launcher.jobs.registry import STEPS, kind_of
 from kfp_pytorch.launcher.kserve import manifest as service_manifest
 from kfp_pytorch.launcher.kserve.canary import check_inputs
 from kfp_pytorch.launcher.kserve.canary.inputs import PROMOTE, RolloutInputs
@@ -112,21 +112,34 @@ _TRAINING = "kfp_pytorch.training"
 _KFP_SCHEMES = ("gs", "s3", "minio", "mem", "oci")
 
 
+def known_kind(task: KnownTask) -> JobKind | None:
+    """Returns the kind of the job that a task creates; None where it creates none.
+
+    None too where only the run knows of which kind it is. Raises InputError.
+    """
+    if task.function not in STEPS or {"kind", "manifest"} & task.unknown:
+        return None
+    return kind_of(task.function, task.inputs)
+
+
 def job_inputs(task: KnownTask) -> JobInputs:
     """Returns the checked inputs of a task that creates a job. Raises InputError."""
     artifacts = {name: _artifact(task, name) for name in task.artifacts}
-    return KINDS[task.function].parse_inputs(**{"image": _ANY_NAME, **task.inputs, **artifacts})
+    kind = kind_of(task.function, task.inputs)
+    return kind.parse_inputs(**{"image": _ANY_NAME, **task.inputs, **artifacts})
 
 
 def job_of(task: KnownTask) -> dict[str, Any]:
     """Returns the job that a task creates, under some name. Raises InputError."""
-    kind, inputs = KINDS[task.function], job_inputs(task)
+    kind, inputs = kind_of(task.function, task.inputs), job_inputs(task)
     name = identity.job_name(inputs.name, _UNKNOWN_URI, kind.longest_suffix(inputs))
     return kind.build(inputs, job_name=name, labels={}, annotations={}, owner=None)
 
 
 def _job(task: KnownTask) -> None:
-    _check_pod(KINDS[task.function].pod_templates(job_of(task))[0], task.name)
+    kind = known_kind(task)
+    for template in kind.pod_templates(job_of(task)) if kind else []:
+        _check_pod(template, task.name)
 
 
 def _check_pod(template: dict[str, Any], task: str) -> None:
@@ -271,7 +284,7 @@ def _is_share(task: KnownTask) -> bool:
 
 
 _CHECKERS: dict[str, Callable[[KnownTask], object]] = {
-    **dict.fromkeys(KINDS, _job),
+    **dict.fromkeys(STEPS, _job),
     "canary_check": _canary_check,
     "kserve_deploy": _kserve_deploy,
     "kserve_predict": _kserve_predict,

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from kfp_pytorch.client.packages.checks import job_inputs, job_of
+from kfp_pytorch.client.packages.checks import job_inputs, job_of, known_kind
 from kfp_pytorch.client.packages.find import Package
 from kfp_pytorch.client.packages.known_tasks import KnownTask
 from kfp_pytorch.components import forms
-from kfp_pytorch.launcher.jobs.registry import KINDS
 from kfp_pytorch.local.kfp import without_gpus
 
 
@@ -30,7 +29,7 @@ def changed(task: KnownTask) -> KnownTask:
 def changes(tasks: list[KnownTask]) -> Iterator[str]:
     """Says what `changed` changes about jobs and model servers, as far as that is known."""
     for task in tasks:
-        if task.function in KINDS:
+        if known_kind(task):
             before, now = job_inputs(task), job_inputs(changed(task))
             gpus = _gpus(task)
             if gpus:
@@ -47,5 +46,6 @@ def changes(tasks: list[KnownTask]) -> Iterator[str]:
 
 def _gpus(task: KnownTask) -> int:
     """The accelerators of a pod of a task's job."""
-    templates: list[dict[str, Any]] = KINDS[task.function].pod_templates(job_of(task))
+    kind = known_kind(task)
+    templates: list[dict[str, Any]] = kind.pod_templates(job_of(task)) if kind else []
     return max((without_gpus.accelerators(each["spec"]) for each in templates), default=0)

@@ -129,12 +129,17 @@ def check_name(name: str, where: str) -> None:
 
 def check_not_reserved(name: str, where: str) -> None:
     """Refuse the name of a variable that the launcher or the operator sets."""
-    if name in _SET_BY_LAUNCHER:
-        raise InputError(f"{where} may not set {name}: the launcher does.")
+    check_not_of_launcher(name, where)
     if name in _SET_BY_OPERATOR:
         raise InputError(
             f"{where} may not set {name}: the operator does, from num_nodes and nproc_per_node."
         )
+
+
+def check_not_of_launcher(name: str, where: str) -> None:
+    """Refuse the name of a variable that the launcher sets."""
+    if name in _SET_BY_LAUNCHER:
+        raise InputError(f"{where} may not set {name}: the launcher does.")
 
 
 def escaped(text: str) -> str:

@@ -57,7 +57,7 @@ def pod_template(
     _check_patch(inputs.pod_template_patch.get("spec") or {}, container)
     _render_texts(template)
     _add_shared_memory(template["spec"], inputs, container)
-    _check_pod(template["spec"], container)
+    check_pod(template["spec"], container)
     template["metadata"]["annotations"] |= task_groups(inputs.scheduling, pods, template)
     return template
 
@@ -96,6 +96,23 @@ def _container(
     if inputs.output_secret:
         container["envFrom"] = [{"secretRef": {"name": inputs.output_secret}}]
     return {key: value for key, value in container.items() if value}
+
+
+def add_contract(spec: dict[str, Any], inputs: PodInputs, job_name: str, container: str) -> None:
+    """Add the job's folder and what else the container that trains is told to a pod's spec.
+
+    Raises InputError: if that and what the spec has exclude each other.
+    """
+    volumes, mounts = _volumes(inputs)
+    trains = _named(spec["containers"], container)
+    if trains is None:
+        raise InputError(f"No container of the pod is called {container!r}.")
+    trains["env"] = [*(trains.get("env") or []), *_contract(inputs, job_name)]
+    trains["volumeMounts"] = [*(trains.get("volumeMounts") or []), *mounts]
+    trains.setdefault("terminationMessagePath", constants.TERMINATION_LOG_PATH)
+    trains.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+    spec["volumes"] = [*(spec.get("volumes") or []), *volumes]
+    check_pod(spec, container)
 
 
 def _contract(inputs: PodInputs, job_name: str) -> list[dict[str, str]]:
@@ -249,7 +266,7 @@ def _check_patch(spec: dict[str, Any], name: str) -> None:
         environment.check_not_reserved(str(variable["name"]), "pod_template_patch")
 
 
-def _check_pod(spec: dict[str, Any], name: str) -> None:
+def check_pod(spec: dict[str, Any], name: str) -> None:
     """Refuse what the operator's webhook or the API server would refuse, or never run."""
     if _named(spec.get("containers", []), name) is None:
         raise InputError(

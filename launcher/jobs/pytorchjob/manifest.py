@@ -12,7 +12,7 @@ from kfp_pytorch.launcher.inputs.scheduling.demands import Demands, Pods
 from kfp_pytorch.launcher.jobs.pods import scheduled
 from kfp_pytorch.launcher.jobs.pods import template as pods_template
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs
-from kfp_pytorch.launcher.jobs.trainingoperator.inputs import metadata, run_policy
+from kfp_pytorch.launcher.jobs.trainingoperator.inputs import check_patch, metadata, run_policy
 from kfp_pytorch.launcher.jobs.trainingoperator.roles import Roles
 
 ROLES = Roles("pytorchReplicaSpecs", ("Master", "Worker"))
@@ -70,12 +70,8 @@ def pod_template(inputs: PyTorchJobInputs, pods: Pods, demanded: Demands) -> dic
     Raises InputError: if the patch leaves a pod that no cluster would run.
     """
     built = pods_template.pod_template(inputs, pods, constants.PYTORCH_CONTAINER, demanded)
+    check_patch(inputs)
     spec = inputs.pod_template_patch.get("spec") or {}
-    if spec.get("restartPolicy"):
-        raise InputError(
-            f"pod_template_patch.spec.restartPolicy is {spec['restartPolicy']!r}, which the "
-            "operator replaces; use the input restart_policy."
-        )
     added = [each.get("name") for each in spec.get("initContainers") or []]
     if constants.INIT_CONTAINER in added:
         raise InputError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import readers
 from kfp_pytorch.launcher.inputs.declaration import declare
 from kfp_pytorch.launcher.inputs.scheduling.demands import Demands, merged
@@ -78,3 +79,13 @@ def metadata(
     if owner:
         made["ownerReferences"] = [dict(owner)]
     return made
+
+
+def check_patch(inputs: OperatorInputs) -> None:
+    """Refuse a patch of the pods that the operator would ignore."""
+    policy = (inputs.pod_template_patch.get("spec") or {}).get("restartPolicy")
+    if policy:
+        raise InputError(
+            f"pod_template_patch.spec.restartPolicy is {policy!r}, which the operator replaces; "
+            "use the input restart_policy."
+        )

@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from kfp_pytorch.launcher.constants import CLAIM, CONFIG_MAP, POD, PYTORCHJOB, Kind
+from kfp_pytorch.launcher.constants import (
+    CLAIM,
+    CONFIG_MAP,
+    JAXJOB,
+    MPIJOB,
+    PADDLEJOB,
+    POD,
+    PYTORCHJOB,
+    TFJOB,
+    XGBOOSTJOB,
+    Kind,
+)
 from kfp_pytorch.local.apiserver import errors, objects
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.registry import NODE, SECRET
@@ -25,6 +36,8 @@ _WITHOUT_GPUS = (
     "gpus_per_node, gpus or the limits of the task."
 )
 _LESS = "Ask for less: cpu, memory, or fewer pods."
+# Kinds of the Training Operator that nothing here runs.
+_NOT_RUN = (TFJOB, MPIJOB, XGBOOSTJOB, JAXJOB, PADDLEJOB)
 # The volumes that are of an object: the field of the object's name, and its kind.
 _VOLUMES = {
     "secret": ("secretName", SECRET),
@@ -43,6 +56,17 @@ def install(api: Api) -> None:
     """Check every new job, and every new pod that no job has."""
     api.add_webhook(PYTORCHJOB, partial(_check_job, api))
     api.add_webhook(POD, partial(_check_pod, api))
+    for kind in _NOT_RUN:
+        api.add_webhook(kind, partial(_refuse, kind))
+
+
+def _refuse(kind: Kind, _job: Object) -> None:
+    raise errors.denied(
+        WEBHOOK,
+        f"the cluster of this machine runs no {kind.kind}: of the Training Operator's kinds it "
+        "runs PyTorchJobs, by the component pytorch_job. To run a step here and its job on a "
+        "cluster that has the operator: `kfp-pytorch run … --kubeconfig FILE`.",
+    )
 
 
 def _check_job(api: Api, job: Object) -> None:

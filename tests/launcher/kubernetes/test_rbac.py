@@ -12,7 +12,7 @@ import yaml
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.constants import WORKFLOW, Kind
 from kfp_pytorch.launcher.errors import JobFailed
-from kfp_pytorch.launcher.jobs.registry import KINDS
+from kfp_pytorch.launcher.jobs.registry import EVERY_KIND
 from kfp_pytorch.launcher.kubernetes.api_errors import Call, Forbidden
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -60,7 +60,7 @@ def _permission(request: Any) -> tuple[str, str, str]:
 def test_every_call_in_the_launchers_source_is_granted() -> None:
     kinds = {name: [kind] for name, kind in vars(constants).items() if isinstance(kind, Kind)}
     # How the launcher names the resource of a kind of job.
-    kinds |= {name: [k.resource for k in KINDS.values()] for name in ("resource", "_kind")}
+    kinds |= {name: [k.resource for k in EVERY_KIND] for name in ("resource", "_kind")}
     found = set()
     for path in (ROOT / "launcher").rglob("*.py"):
         if path.parent.name == "readiness":

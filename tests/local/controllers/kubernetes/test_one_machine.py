@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from kfp_pytorch.launcher.constants import CLAIM, CONFIG_MAP, POD, PYTORCHJOB
+from kfp_pytorch.launcher.constants import (
+    CLAIM,
+    CONFIG_MAP,
+    JAXJOB,
+    MPIJOB,
+    PADDLEJOB,
+    POD,
+    PYTORCHJOB,
+    TFJOB,
+    XGBOOSTJOB,
+    Kind,
+)
 from kfp_pytorch.local.apiserver.registry import NODE, SECRET
 from kfp_pytorch.local.apiserver.store.api import Api, ApiError
 from kfp_pytorch.local.controllers.kubernetes import node, one_machine
@@ -125,3 +136,14 @@ def test_a_pod_of_no_job_is_refused_with_words_that_no_waiting_mends(api: Api) -
     said = caught.value.message
     assert said.startswith('pods "server-" is forbidden: maximum usage per Pod: ')
     assert "3 nvidia.com/gpu, and this machine has 2" in said
+
+
+@pytest.mark.parametrize("kind", [TFJOB, MPIJOB, XGBOOSTJOB, JAXJOB, PADDLEJOB])
+def test_a_kind_that_nothing_here_runs_is_refused_with_what_to_use(api: Api, kind: Kind) -> None:
+    template = {"spec": {"containers": [{"name": "a", "image": "i"}]}}
+    fields = ("tf", "mpi", "xgb", "jax", "paddle")
+    specs = {f"{field}ReplicaSpecs": {"Worker": {"template": template}} for field in fields}
+    with pytest.raises(ApiError) as caught:
+        api.create(kind, {"metadata": {"name": "j", "namespace": "default"}, "spec": specs})
+    assert f"runs no {kind.kind}: " in caught.value.message
+    assert "--kubeconfig FILE" in caught.value.message
