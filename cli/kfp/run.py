@@ -55,9 +55,10 @@ def follow(client: Client, run: Run, *, as_json: bool) -> None:
     Raises SystemExit: it did not succeed, or a signal ended the waiting.
     """
     from kfp_pytorch.cli.kfp import show
+    from kfp_pytorch.cli.kfp.progress import Progress
     from kfp_pytorch.cli.runs.signals import Interrupted, interruptible
 
-    progress = show.Progress(err=as_json)
+    progress = Progress(err=as_json)
     seen = [run]
 
     def tell(now: Run) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import kfp
 from google.protobuf import json_format
-from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
 from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
 _MAPPING = "a mapping"
@@ -47,6 +46,9 @@ def kubernetes_settings(platform: dict[str, Any]) -> dict[str, Any]:
 
 def _of_kubernetes(platform: dict[str, Any]) -> Iterator[str]:
     """Yields what does not fit of these settings; those of another platform may be anything."""
+    # It comes with all of kfp.kubernetes, which what only reads the settings does not need.
+    from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
+
     for label, settings in kubernetes_settings(platform).items():
         where = f"{_PLATFORM}.platforms.kubernetes.deploymentSpec.executors.{label}"
         yield from _misfits(settings, KubernetesExecutorConfig.DESCRIPTOR, where)

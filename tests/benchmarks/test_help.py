@@ -16,6 +16,7 @@ FIGURES = {
     "benchmarks.parallel": ("fsdp2_mfu", "fsdp2_tokens_ratio"),
     "benchmarks.script": ("script_import_s",),
     "benchmarks.serving": ("v1_throughput_ratio", "v1_p99_ratio", "grpc_ratio"),
+    "benchmarks.start_up": ("help_s", "kfp_command_s", "kfp_import_s"),
     "benchmarks.telemetry": ("telemetry_step_us",),
     "benchmarks.training": ("resnet50_ratio_amp", "telemetry_ratio", "jpeg_ratio"),
 }

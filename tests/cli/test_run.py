@@ -51,19 +51,6 @@ def test_the_parameters_of_a_pipeline_are_listed_with_type_default_and_descripti
     assert "There is no pipeline 'nonsuch'" in cli("params", "nonsuch").output
 
 
-def test_help_is_shown_before_anything_large_is_imported():
-    code = (
-        "import sys, contextlib, kfp_pytorch.cli as cli\n"
-        "with contextlib.suppress(SystemExit): cli.main(['schedule', 'apply', '--help'])\n"
-        "large = {'kfp', 'kubernetes', 'yaml', 'urllib3', 'starlette', 'torch'}\n"
-        "sys.exit(str(sorted(large & set(sys.modules)) or ''))"
-    )
-    command = [sys.executable, "-c", code]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "--cron EXPRESSION" in ended.stdout
-    assert ended.stderr.strip() == ""
-
-
 def test_each_command_fits_its_line_in_the_list_of_commands(cli):
     _, _, commands = cli("--help").output.partition("Commands:\n")
     assert commands.count("\n") == 9
