@@ -14,6 +14,7 @@ from kfp_pytorch.components.preflight.component import preflight
 from kfp_pytorch.components.pytorch_job.component import pytorch_job
 from kfp_pytorch.components.register_model.component import register_model
 from kfp_pytorch.components.tensorboard.component import tensorboard
+from kfp_pytorch.components.train_job.component import train_job
 
 __all__ = [
     "canary_check",
@@ -26,4 +27,5 @@ __all__ = [
     "pytorch_job",
     "register_model",
     "tensorboard",
+    "train_job",
 ]

@@ -39,19 +39,21 @@ def _interface(name: str, written: dict[str, Any]) -> Interface:
     optional = frozenset(
         key for key, of in written.get("input_artifacts", {}).items() if of.get("optional")
     )
-    inputs, declared = written["inputs"], list(inputs_of(declaration))
-    if list(inputs) != declared:
-        raise ValueError(f"{name} describes the inputs {list(inputs)}, and declares {declared}.")
+    shared = _SHARED.get(written.get("shared_inputs", ""), {})
+    described, declared = {**shared, **written["inputs"]}, list(inputs_of(declaration))
+    if {*declared} - {*described} or {*written["inputs"]} - {*declared}:
+        raise ValueError(f"{name} describes the inputs {list(described)}, and declares {declared}.")
     return Interface(
         name=name,
         summary=written["summary"],
         details=written["details"],
         declaration=declaration,
-        inputs=inputs,
+        inputs={each: described[each] for each in declared},
         optional_artifacts=optional,
         **parts,
     )
 
 
 _WRITTEN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_SHARED: dict[str, dict[str, str]] = _WRITTEN.pop("shared_inputs")
 INTERFACES = tuple(_interface(name, written) for name, written in _WRITTEN.items())

@@ -55,13 +55,6 @@ CLUSTER_TRAINING_RUNTIME = Kind(
     "clustertrainingruntimes",
     namespaced=False,
 )
-CUSTOM_RESOURCE_DEFINITION = Kind(
-    "apiextensions.k8s.io",
-    "v1",
-    "CustomResourceDefinition",
-    "customresourcedefinitions",
-    namespaced=False,
-)
 INFERENCE_SERVICE = Kind("serving.kserve.io", "v1beta1", "InferenceService", "inferenceservices")
 KNATIVE_REVISION = Kind("serving.knative.dev", "v1", "Revision", "revisions")
 KEDA_SCALED_OBJECT = Kind("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects")

@@ -8,8 +8,9 @@ from typing import Any
 from kfp_pytorch.launcher.jobs.kind import JobKind
 from kfp_pytorch.launcher.jobs.kubeflowjob.kinds import KUBEFLOW_KINDS, choose
 from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
+from kfp_pytorch.launcher.jobs.trainjob.kind import TRAIN_JOB
 
-KINDS: dict[str, JobKind] = {"pytorch_job": PYTORCH_JOB}
+KINDS: dict[str, JobKind] = {"pytorch_job": PYTORCH_JOB, "train_job": TRAIN_JOB}
 # Steps whose inputs say of which kind their job is.
 _CHOOSING: dict[str, Callable[[Mapping[str, Any]], JobKind]] = {"kubeflow_job": choose}
 STEPS = (*KINDS, *_CHOOSING)

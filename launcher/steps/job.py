@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION, REPLACE_OTHER_ENV
@@ -31,17 +31,29 @@ from kfp_pytorch.launcher.waiting.gather import Gatherer
 from kfp_pytorch.launcher.waiting.limits import Limits
 from kfp_pytorch.launcher.waiting.wait import End, Wait, announce
 
+Prepare = Callable[[Kube, Any, str], Any]
+"""Makes inputs fit the cluster before a job of this name is created, or adopted."""
 
-def run_job(kind: JobKind, outputs: Artifacts, inputs: Mapping[str, Any]) -> Places:
+
+def as_given(_kube: Kube, inputs: JobInputs, _job_name: str) -> JobInputs:
+    """Leaves inputs as they are: a `Prepare`."""
+    return inputs
+
+
+def run_job(
+    kind: JobKind, outputs: Artifacts, inputs: Mapping[str, Any], prepare: Prepare = as_given
+) -> Places:
     """Trains with a job of a kind and waits for its end.
 
-    Returns where the model's export and the job's folder are. Raises InputError: an input cannot
-    work. Raises JobFailed: the job did not succeed; the message says why. Raises StepError: the
-    cluster did not let the job run; the message says how.
+    `prepare`: reads of the cluster what the job depends on. Returns where the model's export and
+    the job's folder are. Raises InputError: an input cannot work. Raises JobFailed: the job did not
+    succeed; the message says why. Raises StepError: the cluster did not let the job run; the
+    message says how.
     """
     checked = kind.parse_inputs(**inputs)
     kube = connect(checked.namespace, notify=log)
-    return train(kind, kube, checked, outputs, limits_of(checked), stopping.current())
+    limits, stopper = limits_of(checked), stopping.current()
+    return train(kind, kube, checked, outputs, limits, stopper, prepare)
 
 
 def limits_of(inputs: JobInputs) -> Limits:
@@ -61,6 +73,7 @@ def train(
     outputs: Artifacts,
     limits: Limits,
     stopper: Stopper,
+    prepare: Prepare = as_given,
 ) -> Places:
     """Does what `run_job` does, with everything given.
 
@@ -85,6 +98,7 @@ def train(
     step = whoami(kube)
     identity = identify(inputs.name, uri, suffix, step.run_id, spec)
     _check_claims(kube, inputs)
+    inputs = prepare(kube, inputs, known.name)
 
     def build(attempt: int) -> Object:
         return _build(kind, inputs, identity, _owner(step, inputs, kube), attempt)

@@ -11,9 +11,9 @@ from kfp_pytorch.launcher.inputs.scheduling.demands import Pods
 from kfp_pytorch.launcher.jobs.kubeflowjob.inputs import KubeflowJobInputs, Role
 from kfp_pytorch.launcher.jobs.pods import scheduled
 from kfp_pytorch.launcher.jobs.pods import template as pods_template
+from kfp_pytorch.launcher.jobs.pods.metadata import metadata
 from kfp_pytorch.launcher.jobs.trainingoperator.inputs import (
     check_patch,
-    metadata,
     run_policy,
 )
 

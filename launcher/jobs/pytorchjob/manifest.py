@@ -11,8 +11,9 @@ from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs.scheduling.demands import Demands, Pods
 from kfp_pytorch.launcher.jobs.pods import scheduled
 from kfp_pytorch.launcher.jobs.pods import template as pods_template
+from kfp_pytorch.launcher.jobs.pods.metadata import metadata
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs
-from kfp_pytorch.launcher.jobs.trainingoperator.inputs import check_patch, metadata, run_policy
+from kfp_pytorch.launcher.jobs.trainingoperator.inputs import check_patch, run_policy
 from kfp_pytorch.launcher.jobs.trainingoperator.roles import Roles
 
 ROLES = Roles("pytorchReplicaSpecs", ("Master", "Worker"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -10,7 +9,7 @@ from typing import Any, TypeVar
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import readers
 from kfp_pytorch.launcher.inputs.declaration import declare
-from kfp_pytorch.launcher.inputs.scheduling.demands import Demands, merged
+from kfp_pytorch.launcher.inputs.scheduling.demands import Demands
 from kfp_pytorch.launcher.jobs.pods import input_readers
 from kfp_pytorch.launcher.jobs.pods.inputs import PodInputs
 
@@ -55,30 +54,6 @@ def run_policy(inputs: OperatorInputs, demanded: Demands) -> dict[str, Any]:
     if demanded.scheduling_policy:
         policy["schedulingPolicy"] = dict(demanded.scheduling_policy)
     return policy
-
-
-def metadata(
-    inputs: PodInputs,
-    demanded: Demands,
-    job_name: str,
-    labels: Mapping[str, str],
-    annotations: Mapping[str, str],
-    owner: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """Make the job's `metadata`; the launcher's own labels and annotations come last."""
-    made: dict[str, Any] = {
-        "name": job_name,
-        "labels": {**merged("labels", inputs.labels, demanded.job_labels), **labels},
-        "annotations": {
-            **merged("annotations", inputs.annotations, demanded.job_annotations),
-            **annotations,
-        },
-    }
-    if inputs.namespace:
-        made["namespace"] = inputs.namespace
-    if owner:
-        made["ownerReferences"] = [dict(owner)]
-    return made
 
 
 def check_patch(inputs: OperatorInputs) -> None:

@@ -107,6 +107,12 @@ def replica(pod: Object) -> tuple[str, int]:
     return role, int(index) if index.isdecimal() else 0
 
 
+def node_of(_job: Object, pod: Object) -> int:
+    """The number of the node that a pod is; -1 for an initializer's."""
+    job, index = replica(pod)
+    return index if job == NODE_CONTAINER else -1
+
+
 def first_pod(_job: Object, pods: Sequence[Object]) -> str:
     """The name of the pod of node 0, of several the newest; empty while there is none.
 
