@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import click
 
-from kfp_pytorch.client.packages import services
+from kfp_pytorch.client.packages import pods, services
 from kfp_pytorch.client.packages.find import Package
 from kfp_pytorch.client.packages.known_tasks import IMPORTER, KnownTask, known_tasks, left_literal
-from kfp_pytorch.launcher.constants import POD
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs.declaration import parse
 from kfp_pytorch.launcher.inputs.environment import SIZE_LIMIT
@@ -35,9 +33,6 @@ from kfp_pytorch.launcher.registry.register_inputs import parse_register_inputs
 from kfp_pytorch.launcher.runtime import identity
 from kfp_pytorch.launcher.steps import metric_gate, register_model
 from kfp_pytorch.launcher.steps.tensorboard import View
-from kfp_pytorch.local.apiserver.errors import ApiError
-from kfp_pytorch.local.apiserver.registry import Registry
-from kfp_pytorch.local.apiserver.validation import admission
 from kfp_pytorch.local.kfp import placeholders
 
 
@@ -108,6 +103,8 @@ _UNKNOWN_URI = "s3://unknown/artifact"
 _UNKNOWN_SERVER = "http://unknown"
 _ANY_NAME = "x"
 _TRAINING = "kfp_pytorch.training"
+_JOBS_FIELDS = "pod_template_patch, affinity, security_context and tolerations"
+_SERVERS_FIELDS = "container, transformer, volumes, affinity, tolerations and service_patch"
 # What KFP can read an input artifact from: backend/src/v2/objectstore/config.go.
 _KFP_SCHEMES = ("gs", "s3", "minio", "mem", "oci")
 
@@ -139,32 +136,7 @@ def job_of(task: KnownTask) -> dict[str, Any]:
 def _job(task: KnownTask) -> None:
     kind = known_kind(task)
     for template in kind.pod_templates(job_of(task)) if kind else []:
-        _check_pod(template, task.name)
-
-
-def _check_pod(template: dict[str, Any], task: str) -> None:
-    """Checks a pod template as the API server will check the pods that are made from it.
-
-    Raises InputError: when it would refuse them. A field that it does not know is only a warning:
-    the cluster may be newer.
-    """
-    kind = Registry([]).of(POD)
-    metadata = {**template["metadata"], "name": _ANY_NAME, "namespace": _ANY_NAME}
-    pod = {"kind": POD.kind, **template, "metadata": metadata}
-    try:
-        admission.check_new(kind, admission.new_object(kind, pod, datetime.now(UTC)))
-        unknown = admission.unknown_fields(kind, pod)
-    except ApiError as error:
-        raise InputError(
-            f"The training pods would be refused; look at pod_template_patch, affinity, "
-            f"security_context and tolerations: {error.message}"
-        ) from None
-    if unknown:
-        click.echo(
-            f"Warning: task {task}: Kubernetes' pods have no field {', '.join(unknown)}. Look for "
-            "a typing error, unless your cluster is newer than this check.",
-            err=True,
-        )
+        pods.check(template, task.name, "training pods", _JOBS_FIELDS)
 
 
 def deploy_inputs(task: KnownTask) -> service_manifest.ServiceInputs:
@@ -178,9 +150,11 @@ def deploy_inputs(task: KnownTask) -> service_manifest.ServiceInputs:
 def _kserve_deploy(task: KnownTask) -> None:
     inputs = deploy_inputs(task)
     # A patch may not fit what it is to change.
-    service_manifest.manifest(inputs, None)
+    made = service_manifest.manifest(inputs, None)
     for component in service_manifest.components(inputs):
         service_manifest.check_host(inputs.service_name, inputs.namespace or _ANY_NAME, component)
+        template = pods.of_component(made["spec"][component])
+        pods.check(template, task.name, f"{component}'s pods", _SERVERS_FIELDS)
 
 
 def _check_named(task: KnownTask, *urls: str) -> None:
@@ -217,7 +191,8 @@ def _kserve_predict(task: KnownTask) -> None:
 
 def _kserve_rollout(task: KnownTask) -> None:
     unknown = {"service_name": _ANY_NAME, "action": PROMOTE}
-    parse(RolloutInputs, "kserve_rollout", unknown | task.inputs)
+    given = parse(RolloutInputs, "kserve_rollout", unknown | task.inputs)
+    service_manifest.check_host(given.service_name, given.namespace or _ANY_NAME)
 
 
 def _canary_check(task: KnownTask) -> None:

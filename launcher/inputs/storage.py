@@ -14,7 +14,7 @@ from typing import Any
 
 from kfp_pytorch.launcher.constants import BUCKET_PATTERNS
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import k8s, readers
+from kfp_pytorch.launcher.inputs import k8s, readers, servers
 
 SCHEMES = ("pvc", "s3", "gs", "minio")
 # What KServe takes, `SupportedStorageURIPrefixList` in
@@ -155,4 +155,6 @@ def kserve_uri(uri: str) -> str:
         raise InputError(
             f"The model is at {uri!r}; KServe reads hf://OWNER/MODEL or hf://OWNER/MODEL:REVISION."
         )
+    if scheme in ("http", "https"):
+        servers.http_url("the model's place", uri)
     return as_s3(uri)

@@ -44,6 +44,11 @@ def merge(base: dict[str, Any], patch: dict[str, Any], where: str) -> dict[str, 
     result = copy.deepcopy(base)
     for key, value in patch.items():
         here = f"{where}.{key}"
+        if key.startswith("$"):
+            raise InputError(
+                f"{here} is not known; write null to remove a field. An element of a list that is "
+                f'merged is removed by "{_DIRECTIVE}": "delete" in it.'
+            )
         if value is None:
             result.pop(key, None)
         elif isinstance(value, dict):

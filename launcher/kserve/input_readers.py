@@ -14,6 +14,7 @@ from kfp_pytorch.launcher.kserve.names import (
     MODE_ANNOTATION,
     STOP_ANNOTATION,
 )
+from kfp_pytorch.launcher.text import cut
 
 # The fields of a container that no other input says.
 _CONTAINER_FIELDS = (
@@ -33,6 +34,8 @@ _SAID_BY_INPUTS = {
 _STORAGE_PARAMETERS = ("endpoint_url", "region", "verify_ssl", "anonymous", "ca_bundle")
 _SECRETS = ("access_key_id", "secret_access_key")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
+_FORMAT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_KEY = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _PATCHED = ("labels", "annotations")
 _ANNOTATION_INPUTS = {MODE_ANNOTATION: "deployment_mode", AUTOSCALER_ANNOTATION: "autoscaler"}
 
@@ -56,6 +59,29 @@ def model_name(name: str, value: Any) -> str:
         raise InputError(
             f"{name} is {word!r}; it is a part of a URL: at most 255 letters, digits, '-', '_' and "
             "'.'."
+        )
+    return word
+
+
+def model_format(name: str, value: Any) -> str:
+    """Read the name of a model format; unset gives an empty string."""
+    word = readers.text(name, value)
+    if word and not _FORMAT.fullmatch(word):
+        raise InputError(
+            f"{name} is {cut(repr(word), 300)}; it is the name of a format that a serving runtime "
+            "has in supportedModelFormats, such as sklearn: at most 63 letters, digits, '-', '_' "
+            "and '.'."
+        )
+    return word
+
+
+def storage_key(name: str, value: Any) -> str:
+    """Read the name of an entry of a Secret; unset gives an empty string."""
+    word = readers.text(name, value)
+    if word and not _KEY.fullmatch(word):
+        raise InputError(
+            f"{name} is {cut(repr(word), 300)}; an entry of a Secret is called by at most 253 "
+            "letters, digits, '-', '_' and '.'."
         )
     return word
 

@@ -10,6 +10,7 @@ from kfp_pytorch.launcher.kserve.canary.changing import Service
 from kfp_pytorch.launcher.kserve.canary.inputs import RolloutInputs
 from kfp_pytorch.launcher.kserve.canary.rolling import Rolling
 from kfp_pytorch.launcher.kserve.deploy import Timing
+from kfp_pytorch.launcher.kserve.manifest import check_host
 from kfp_pytorch.launcher.kubernetes.client import Kube, connect
 from kfp_pytorch.launcher.runtime import stopping
 from kfp_pytorch.launcher.runtime.printing import log
@@ -41,6 +42,7 @@ def roll(kube: Kube, inputs: RolloutInputs, timing: Timing, stopper: Stopper) ->
 
     `stopper`: reports what a signal leaves behind.
     """
+    check_host(inputs.service_name, kube.namespace)
     service = Service(kube, inputs, timing)
     stopper.set_left_in_place(f"{service.title} was not changed")
     try:

@@ -224,6 +224,30 @@ def test_a_service_of_grpc_is_asked_with_the_name_that_its_url_does_not_have(
     assert "output service_name" in refused.value.message
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ('container={"image": "i", "readinessProbe": 5}', "predictor's pods would be refused"),
+        ('transformer={"image": "i", "readinessProbe": 5}', "transformer's pods would be refused"),
+        ('volumes=[{"name": "v", "secret": 5}]', "volumes[0].secret"),
+        ('service_patch={"spec": {"predictor": {"tolerations": [5]}}}', "tolerations"),
+        ('volume_mounts=[{"name": "of-the-runtime", "mountPath": "/x"}]', ""),
+    ],
+)
+def test_a_predictor_whose_pods_would_be_refused_is_found_before_anything_runs(
+    tmp_path: Path, given: str, message: str
+) -> None:
+    path = tmp_path / "deploying.py"
+    path.write_text(f'{PIPELINE}    kserve_deploy(model=model, service_name="a", {given})\n')
+    (package,) = find.find(str(path))
+    if not message:
+        checks.check(package)
+        return
+    with pytest.raises(click.ClickException) as refused:
+        checks.check(package)
+    assert message in refused.value.message
+
+
 @pytest.mark.parametrize("requests", ['[{"inputs": [TENSOR]}]', '[{"prompt": "a"}]'])
 def test_a_url_that_only_the_run_knows_may_be_of_the_protocol_of_the_requests(
     tmp_path: Path, requests: str

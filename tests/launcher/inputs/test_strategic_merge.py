@@ -49,3 +49,9 @@ def test_an_element_that_is_taken_away_may_be_given_anew() -> None:
     anew = [{"name": "A", "$patch": "delete"}, {"name": "A", "valueFrom": source}]
     found = merge({"env": [{"name": "A", "value": "1"}]}, {"env": anew}, "p")
     assert found == {"env": [{"name": "A", "valueFrom": source}]}
+
+
+@pytest.mark.parametrize("directive", ["$patch", "$retainKeys", "$setElementOrder/env"])
+def test_a_directive_that_would_be_taken_for_a_field_is_refused(directive: str) -> None:
+    with pytest.raises(InputError, match="is not known; write null to remove a field"):
+        merge({}, {"spec": {directive: "replace"}}, "p")

@@ -67,6 +67,7 @@ def test_a_patch_is_merged_last_and_makes_a_revision_of_its_own() -> None:
         ({"spec": {"predictor": {"canaryTrafficPercent": 5}}}, "use canary_traffic_percent"),
         ({"spec": {"canary": []}}, "use canary_traffic_percent"),
         ({"spec": {"predictor": {"model": "x"}}}, "service_patch.spec.predictor.model is a str"),
+        ({"spec": {"predictor": {"$patch": "replace"}}}, r"predictor.\$patch is not known"),
         ({"spec": [1]}, "service_patch.spec must be an object"),
     ],
 )

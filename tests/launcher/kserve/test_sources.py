@@ -54,6 +54,11 @@ def test_a_plain_uri_is_served_like_a_models(given: str, read: str) -> None:
         ({"storage_uri": "/tmp/model"}, "KServe cannot read the model at '/tmp/model'"),
         ({"storage_uri": "ftp://h/m"}, "KServe cannot read the model at"),
         ({"storage_uri": "hf://model"}, "hf://OWNER/MODEL"),
+        ({"storage_uri": "https://[::1"}, "is no URL"),
+        ({"storage_uri": "https:///model.tar"}, "KServe cannot read|must begin with"),
+        ({"storage_uri": "s3://bkt/m", "model_format": "a b"}, "model_format is 'a b'"),
+        ({"storage_uri": "s3://bkt/m", "model_format": "x" * 64}, "at most 63 letters"),
+        ({"storage_uri": "s3://bkt/m", "storage_key": "a/b"}, "storage_key is 'a/b'"),
         ({"storage_uri": "pvc://claim/../x"}, "cannot be a folder's name"),
         ({"storage_uri": "s3://B/x"}, "'B' is no bucket"),
         ({"storage_uri": "gs://bkt/m", "storage_key": "k"}, "only for s3://, hdfs://, webhdfs://"),
@@ -119,6 +124,12 @@ def test_a_secret_in_the_parameters_of_a_storage_is_refused_and_not_shown() -> N
             storage_key="k",
             storage_parameters={"secret_access_key": "hunter2"},
         )
+    assert "hunter2" not in refused.value.message
+
+
+def test_a_password_in_a_models_address_is_refused_and_not_shown() -> None:
+    with pytest.raises(InputError, match="holds a user's name") as refused:
+        parsed(storage_uri="https://me:hunter2@example.com/model.tar.gz")
     assert "hunter2" not in refused.value.message
 
 

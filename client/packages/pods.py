@@ -1,0 +1,57 @@
+"""The pods that a job or a service will have, checked as the API server will check them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from kfp_pytorch.launcher.constants import POD
+from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.kserve.names import CONTAINER
+from kfp_pytorch.local.apiserver.errors import ApiError
+from kfp_pytorch.local.apiserver.registry import Registry
+from kfp_pytorch.local.apiserver.validation import admission
+from kfp_pytorch.local.apiserver.validation.models import fields
+
+_ANY = "x"
+
+
+def check(template: dict[str, Any], task: str, what: str, look_at: str) -> None:
+    """Checks a pod template. A field that is not known is only a warning: a cluster may be newer.
+
+    `what`: the pods, for the message; `look_at`: the inputs that they are made of. Raises
+    InputError: the API server would refuse them.
+    """
+    kind = Registry([]).of(POD)
+    metadata = {**template["metadata"], "name": _ANY, "namespace": _ANY}
+    pod = {"kind": POD.kind, **template, "metadata": metadata}
+    try:
+        admission.check_new(kind, admission.new_object(kind, pod, datetime.now(UTC)))
+        unknown = admission.unknown_fields(kind, pod)
+    except ApiError as error:
+        raise InputError(
+            f"The {what} would be refused; look at {look_at}: {error.message}"
+        ) from None
+    if unknown:
+        click.echo(
+            f"Warning: task {task}: Kubernetes' pods have no field {', '.join(unknown)}. Look for "
+            "a typing error, unless your cluster is newer than this check.",
+            err=True,
+        )
+
+
+def of_component(component: dict[str, Any]) -> dict[str, Any]:
+    """Returns what KServe makes a component's pods of, as far as the runtime does not say it."""
+    spec = {name: component[name] for name in fields("V1PodSpec") if name in component}
+    model = component.get("model", {})
+    if model:
+        own = {name: model[name] for name in fields("V1Container") if name in model}
+        spec["containers"] = [{"name": CONTAINER, "image": _ANY, **own}]
+        # A volume may be the runtime's.
+        known = {volume.get("name") for volume in spec.get("volumes", [])}
+        mounted = {mount.get("name") for mount in own.get("volumeMounts", [])}
+        others = [{"name": name, "emptyDir": {}} for name in sorted(mounted - known)]
+        spec["volumes"] = [*spec.get("volumes", []), *others]
+    return {"metadata": {}, "spec": spec}
