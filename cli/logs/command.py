@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     "~/.kube/config.",
 )
 @click.option("-n", "--namespace", default="", help="The jobs are in this namespace of a cluster.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, at the end.")
 @root_option
 def logs(
     run: str,
@@ -43,6 +44,7 @@ def logs(
     follow: bool,
     kubeconfig: Path | None,
     namespace: str,
+    as_json: bool,
     root: Path | None,
 ) -> None:
     """Show the logs of RUN, which may be running or have ended.
@@ -64,9 +66,10 @@ def logs(
         remote = bool(kubeconfig or namespace)
         kube = cluster.connect(kubeconfig, namespace, follow=follow) if remote else None
         if not run:
-            show.runs(cluster.listing(kube) if kube else local.listing(folder))
+            rows = cluster.listing(kube) if kube else local.listing(folder)
+            (show.runs_as_json if as_json else show.runs)(rows)
             return
         found: Source = cluster.find(kube, run, folder) if kube else local.find(run, folder)
-        show.show(found, step, rank, follow=follow)
+        (show.show_as_json if as_json else show.show)(found, step, rank, follow=follow)
     except StepError as error:
         raise click.ClickException(error.message) from None

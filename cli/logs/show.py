@@ -1,16 +1,20 @@
-"""Prints what was asked for; about it, on stderr, in a line or two."""
+"""Shows what was asked for; about it, in a line or two."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import click
 
 from kfp_pytorch.cli.logs import choice
 from kfp_pytorch.cli.logs.choice import NotYet, Place
+from kfp_pytorch.cli.logs.output import Collected, Output, Printed
 from kfp_pytorch.cli.logs.source import Source, Step
 
 _AGAIN_S = 0.2
@@ -31,29 +35,74 @@ def runs(rows: Sequence[tuple[str, ...]]) -> None:
         click.echo(f"and {len(rows) - _MOST_RUNS} older", err=True)
 
 
+def runs_as_json(rows: Sequence[tuple[str, ...]]) -> None:
+    """Prints all runs as one object."""
+    # On a cluster a run may have several jobs, each of which is a row.
+    names = ("run", "job", "status") if rows and len(rows[0]) > 2 else ("run", "status")
+    click.echo(json.dumps({"runs": [dict(zip(names, row, strict=True)) for row in rows]}))
+
+
 def show(source: Source, step: str, rank: int | None, *, follow: bool) -> None:
     """Prints the log of a rank, of a step, or what a person wants to see first.
 
     Raises click.ClickException: there is none of what was asked for.
     """
+    _show(source, step, rank, Printed(), follow=follow)
+
+
+def show_as_json(source: Source, step: str, rank: int | None, *, follow: bool) -> None:
+    """Prints the same as one object, when it has ended.
+
+    Raises click.ClickException: there is none of what was asked for.
+    """
+    out = Collected()
+    if follow and rank is None and not step:
+        with contextlib.redirect_stdout(sys.stderr):
+            source.follow_all()
+        follow = False
+    _show(source, step, rank, out, follow=follow)
+    out.print(run=source.title, steps=_as_json(source), error=source.error)
+
+
+def _show(source: Source, step: str, rank: int | None, out: Output, *, follow: bool) -> None:
     if rank is None and not step:
-        _overview(source, follow=follow)
+        _overview(source, out, follow=follow)
         return
     told = False
     while True:
         try:
             if rank is None:
-                _step(source, choice.step_of(source, step), follow=follow)
+                _step(source, choice.step_of(source, step), out, follow=follow)
             else:
-                _rank(source, choice.rank_of(source, step, rank), rank, follow=follow)
+                _rank(source, choice.rank_of(source, step, rank), rank, out, follow=follow)
             return
         except NotYet as missing:
             if not follow or source.is_over():
                 raise
             if not told:
-                _tell(f"Waiting. {missing.message}")
+                out.tell(f"Waiting. {missing.message}")
             told = True
         time.sleep(_AGAIN_S)
+
+
+def _as_json(source: Source) -> list[dict[str, Any]]:
+    steps = source.steps()
+    return [
+        {
+            "step": label,
+            "status": step.status,
+            "nodes": _nodes(source, step),
+        }
+        for step, label in zip(steps, choice.labelled(steps), strict=True)
+    ]
+
+
+def _nodes(source: Source, step: Step) -> list[dict[str, str]]:
+    job = step.job
+    if job is None:
+        return []
+    there = source.pods(step).items()
+    return [{"pod": job.pod(node), "ranks": job.ranks(node), "log": at} for node, at in there]
 
 
 def listing(source: Source) -> str:
@@ -71,50 +120,55 @@ def listing(source: Source) -> str:
     return "\n".join(lines)
 
 
-def _overview(source: Source, *, follow: bool) -> None:
-    click.echo(listing(source), err=True)
+def _overview(source: Source, out: Output, *, follow: bool) -> None:
+    out.tell(listing(source))
     if follow:
         source.follow_all()
         return
     steps = source.steps()
     if failing := [step for step in steps if step.status == "failed"]:
-        _step(source, failing[-1], follow=False)
+        _step(source, failing[-1], out, follow=False)
         return
     with_logs = [step for step in steps if step.job and source.pods(step)]
     for step in with_logs:
-        _node(source, step, follow=False)
+        _node(source, step, out, follow=False)
     if not with_logs and steps:
-        _step(source, steps[-1], follow=False)
+        _step(source, steps[-1], out, follow=False)
     if source.error:
-        _tell(f"Outside of the steps: {source.error}")
+        out.tell(f"Outside of the steps: {source.error}")
 
 
-def _step(source: Source, step: Step, *, follow: bool) -> None:
+def _step(source: Source, step: Step, out: Output, *, follow: bool) -> None:
     own = source.own_log(step, follow=follow)
     if own is None:
-        _node(source, step, follow=follow)
+        _node(source, step, out, follow=follow)
         return
-    _tell(f"The log of step {choice.label_of(source, step)}:")
-    _print(own, follow=follow)
+    label = choice.label_of(source, step)
+    out.begin(f"The log of step {label}:", step=label)
+    out.lines(own, follow=follow)
 
 
-def _node(source: Source, step: Step, *, follow: bool) -> None:
+def _node(source: Source, step: Step, out: Output, *, follow: bool) -> None:
     """The log of the node that failed, else of the first one."""
     if step.job:
         failing = source.failing_node(step)
         node = min(source.pods(step), default=0) if failing is None else failing
-        _tell(f"The log of {step.job.pod(node)}, {step.job.ranks(node)}:")
-        if not _print(source.pod_log(step, node, follow=follow), follow=follow):
-            _tell(_without_lines(source, step, node))
+        pod, ranks = step.job.pod(node), step.job.ranks(node)
+        label = choice.label_of(source, step)
+        out.begin(f"The log of {pod}, {ranks}:", step=label, pod=pod, ranks=ranks)
+        if not out.lines(source.pod_log(step, node, follow=follow), follow=follow):
+            out.tell(_without_lines(source, step, node))
 
 
-def _rank(source: Source, place: Place, rank: int, *, follow: bool) -> None:
+def _rank(source: Source, place: Place, rank: int, out: Output, *, follow: bool) -> None:
     lines: Iterable[str] = source.pod_log(place.step, place.node, follow=follow)
+    word = "" if place.alone else choice.word_on(place, rank)
+    label = choice.label_of(source, place.step)
+    out.begin(word, step=label, pod=place.job.pod(place.node), rank=rank)
     if not place.alone:
-        _tell(choice.word_on(place, rank))
         lines = of_process(lines, place.process, rank)
-    if not _print(lines, follow=follow):
-        _tell(_without_lines(source, place.step, place.node))
+    if not out.lines(lines, follow=follow):
+        out.tell(_without_lines(source, place.step, place.node))
 
 
 def _without_lines(source: Source, step: Step, node: int) -> str:
@@ -128,21 +182,3 @@ def of_process(lines: Iterable[str], process: int, rank: int) -> Iterator[str]:
         mark = _MARK.match(line)
         if mark is None or int(mark[2]) == (rank if mark[1] == _GLOBAL else process):
             yield line
-
-
-def _tell(text: str) -> None:
-    # What was printed before comes before it where both go to one place.
-    sys.stdout.flush()
-    click.echo(text, err=True)
-
-
-def _print(lines: Iterable[str], *, follow: bool) -> bool:
-    """Prints lines; whether there were any."""
-    some = False
-    for line in lines:
-        some = True
-        sys.stdout.write(f"{line}\n")
-        if follow:
-            sys.stdout.flush()
-    sys.stdout.flush()
-    return some

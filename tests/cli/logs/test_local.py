@@ -76,6 +76,30 @@ def test_a_rank_is_shown_as_its_pod_wrote_it(logs):
     assert folder.endswith(logs("latest", "--rank", "0").stdout.splitlines()[1].rpartition("/")[2])
 
 
+def test_a_program_reads_the_steps_and_the_same_lines_as_one_object(logs):
+    result = logs("latest", "--json")
+    found = json.loads(result.stdout)
+    steps = {step["step"]: step for step in found["steps"]}
+    assert steps["train:lr=0.2"]["status"] == "failed"
+    assert [node["ranks"] for node in steps["pytorch-job"]["nodes"]] == ["rank 0", "rank 1"]
+    (log,) = found["logs"]
+    assert log["step"] == "train:lr=0.2"
+    assert log["lines"] == logs("latest").stdout.splitlines()
+    assert "pytorch-job" in result.stderr
+    (of_rank,) = json.loads(logs("latest", "--rank", "1", "--json").stdout)["logs"]
+    assert of_rank["rank"] == 1
+    assert of_rank["pod"].endswith("worker-0")
+    assert of_rank["lines"][0] == "I am node 1 of 2"
+
+
+def test_a_program_that_follows_a_run_reads_the_object_when_it_has_ended(logs):
+    for asked in ([], ["--step", "train:lr=0.2"]):
+        result = logs("latest", *asked, "-f", "--json")
+        (log,) = json.loads(result.stdout)["logs"]
+        assert "ValueError: 0.2 is too large" in "\n".join(log["lines"])
+        assert "ValueError: 0.2 is too large" in result.stderr
+
+
 def test_a_run_is_named_by_its_name_folder_or_id(cli, logs, ran, tmp_path):
     (folder,) = (ran[1] / "runs").iterdir()
     run_id = json.loads((folder / "run.json").read_text())["id"]
@@ -96,6 +120,8 @@ def test_without_a_run_all_are_listed_the_newest_first(cli, logs, ran, tmp_path)
         copy.joinpath("run.json").write_text(folder.joinpath("run.json").read_text())
         os.utime(copy / "run.json", (-number, -number))
     assert logs().stdout == f"{folder.name}  failed\n"
+    listed = json.loads(logs("--json").stdout)
+    assert listed == {"runs": [{"run": folder.name, "status": "failed"}]}
     assert [line.split() for line in cli("logs", "--root", tmp_path).stdout.splitlines()] == [
         [folder.name, "killed"]
     ] * 2
