@@ -59,6 +59,7 @@ RULES: tuple[Rule, ...] = (
     # Pods have no node, no volume, or were never made.
     Rule(scheduling_causes.unusable_claim, _always),
     Rule(scheduling_causes.unschedulable, _always),
+    Rule(scheduling_causes.no_scheduler, _always),
     Rule(log_causes.known_line, _always),
     Rule(pod_causes.volume_or_sandbox, _always),
     Rule(job_causes.pods_refused, _always),

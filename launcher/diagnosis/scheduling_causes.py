@@ -7,9 +7,12 @@ import re
 from kfp_pytorch.launcher import patterns
 from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts
 from kfp_pytorch.launcher.kubernetes import objects
-from kfp_pytorch.launcher.kubernetes.events import autoscaler_message
+from kfp_pytorch.launcher.kubernetes.events import autoscaler_message, event_object
+from kfp_pytorch.launcher.kubernetes.objects import name
+from kfp_pytorch.launcher.kubernetes.pod_status import pod_phase
 from kfp_pytorch.launcher.text import some
 
+DEFAULT_SCHEDULER = "default-scheduler"
 _PREEMPTION = re.compile(r"(?:\. [^.]*| )\bpreemption: ?")
 _CLAIM = re.compile(r"persistentvolumeclaim|unbound|volume", re.IGNORECASE)
 _OTHER = (
@@ -26,6 +29,25 @@ def unusable_claim(facts: Facts) -> Cause | None:
 def unschedulable(facts: Facts) -> Cause | None:
     """No node has room for a pod, or may take it."""
     return _unscheduled(facts, about_claims=False)
+
+
+def no_scheduler(facts: Facts) -> Cause | None:
+    """No scheduler has looked at pods that are for another than the cluster's own."""
+    by_scheduler: dict[str, list[str]] = {}
+    for pod in facts.pods:
+        asked = str(objects.dig(pod, "spec", "schedulerName") or DEFAULT_SCHEDULER)
+        unseen = not objects.condition(pod, "PodScheduled") and pod_phase(pod) == "Pending"
+        events = (event for event in facts.evidence.events if event_object(event) == name(pod))
+        if asked != DEFAULT_SCHEDULER and unseen and next(events, None) is None:
+            by_scheduler.setdefault(asked, []).append(name(pod))
+    for asked, names in by_scheduler.items():
+        return Cause(
+            f"No scheduler has looked at {some(names)} ({len(names)} of {len(facts.pods)} pods), "
+            f"which are for {asked!r}",
+            "Is a scheduler of that name installed, and does it run? The input scheduling, or a "
+            "schedulerName in pod_template_patch, asks for it.",
+        )
+    return None
 
 
 def _unscheduled(facts: Facts, *, about_claims: bool) -> Cause | None:

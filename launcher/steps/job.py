@@ -24,6 +24,7 @@ from kfp_pytorch.launcher.runtime.printing import log, printable
 from kfp_pytorch.launcher.runtime.stopping import Stopper, Target, delete_by_uid
 from kfp_pytorch.launcher.steps.claims import check_claim
 from kfp_pytorch.launcher.text import for_resume
+from kfp_pytorch.launcher.waiting import schedulers
 from kfp_pytorch.launcher.waiting.adoption import other_inputs
 from kfp_pytorch.launcher.waiting.ensure import ensure
 from kfp_pytorch.launcher.waiting.evidence import Evidence
@@ -98,6 +99,7 @@ def train(
     step = whoami(kube)
     identity = identify(inputs.name, uri, suffix, step.run_id, spec)
     _check_claims(kube, inputs)
+    schedulers.check_installed(kube, inputs)
     inputs = prepare(kube, inputs, known.name)
 
     def build(attempt: int) -> Object:
@@ -106,14 +108,20 @@ def train(
     try:
         replace_other = bool(os.environ.get(REPLACE_OTHER_ENV))
         ensured = ensure(kube, kind, build, target, stopper, limits, replace_other=replace_other)
+        if ensured.how != "finished":
+            schedulers.ensure_pod_group(kube, kind, inputs, ensured.job, limits)
         announce(ensured, kind.title(f"{kube.namespace}/{known.name}"), folder.uri)
         gatherer = Gatherer(kube, kind, ensured.job, limits)
         gatherer.evidence.folder = folder.uri
         gatherer.note(step.note)
         submitted = build(ensured.attempt)
-        if other := other_inputs(kind, ensured.job, submitted):
-            log(f"warning: {other}")
-            gatherer.note(other)
+        for warning in (
+            other_inputs(kind, ensured.job, submitted),
+            schedulers.not_queued(kind, ensured),
+        ):
+            if warning:
+                log(f"warning: {warning}")
+                gatherer.note(warning)
         repeated = _never if inputs.retry_same_error else failed_twice
         end = Wait(kube, ensured, limits, gatherer, repeated).run()
         if end.cause:

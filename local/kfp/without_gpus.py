@@ -7,7 +7,13 @@ from typing import Any
 
 Object = dict[str, Any]
 # The inputs of a step that ask for GPUs and for nodes with GPUs, and what is used in their place.
-_INPUTS: Object = {"gpus_per_node": 0, "gpus": 0, "node_selector": {}, "affinity": {}}
+_INPUTS: Object = {
+    "gpus_per_node": 0,
+    "gpus": 0,
+    "node_selector": {},
+    "affinity": {},
+    "placement": {},
+}
 # The fields of a pod's spec that choose such nodes.
 _OF_NODES = ("nodeSelector", "affinity", "runtimeClassName")
 _PROCESSES = "nproc_per_node"
@@ -65,6 +71,10 @@ def _container(given: Any) -> Any:
 def _asked(given: Mapping[str, Any]) -> Iterator[int]:
     """The numbers of GPUs that a step's inputs ask for, of each place where they may be."""
     yield _whole(given.get("gpus_per_node"))
+    placement = given.get("placement")
+    if isinstance(placement, dict):
+        # A MIG device is one of a pod.
+        yield 1 if placement.get("mig") else _whole(placement.get("gpus"))
     yield from _amounts(given.get("task_config"))
     patch = given.get("pod_template_patch")
     spec = patch.get("spec") if isinstance(patch, dict) else None

@@ -79,7 +79,12 @@ def _check_job(api: Api, job: Object) -> None:
         *(
             why
             for pod in pods
-            for why in (*_unselected(api, pod), *_missing(api, job, pod), *_without_command(pod))
+            for why in (
+                *_unselected(api, pod),
+                *_without_scheduler(pod),
+                *_missing(api, job, pod),
+                *_without_command(pod),
+            )
         ),
     ]
     if wrong:
@@ -132,6 +137,15 @@ def _unselected(api: Api, pod: Object) -> Iterator[str]:
         yield (
             "the node_selector or affinity fits no node: the one node is this machine. Leave it "
             "out; --cpu does so, too."
+        )
+
+
+def _without_scheduler(pod: Object) -> Iterator[str]:
+    asked = pod["spec"].get("schedulerName") or SCHEDULER
+    if asked != SCHEDULER:
+        yield (
+            f"its pods are for the scheduler {asked!r}, and this machine has only "
+            f"{SCHEDULER!r}, so they would wait for ever. Leave the input scheduling out here."
         )
 
 

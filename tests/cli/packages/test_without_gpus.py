@@ -53,6 +53,12 @@ def package(tmp_path):
         ("pytorch_job(image='i', gpus_per_node=8, nproc_per_node='2')", "2", "2"),
         ("pytorch_job(image='i', gpus_per_node=gpus)", "4", "1"),
         (
+            "pytorch_job(image='i', placement={'gpus': 8, 'gpu_products': ['A'], 'same': 'rack'})",
+            "8",
+            "1",
+        ),
+        ("pytorch_job(image='i', placement={'mig': '3g.20gb'})", "1", "1"),
+        (
             "pytorch_job(image='i').set_accelerator_type('amd.com/gpu').set_accelerator_limit(2)",
             "2",
             "1",

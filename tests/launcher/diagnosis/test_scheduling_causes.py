@@ -108,3 +108,15 @@ def test_an_init_container_that_failed_once_explains_nothing() -> None:
     failed = {"terminated": {"exitCode": 1, "reason": "Error"}}
     status = container("init-pytorch", 1, state={"terminated": {"exitCode": 0}}, lastState=failed)
     assert "init-pytorch' fails" not in of(pod(1, CREATING, init=(status,))).message
+
+
+def test_pods_that_no_scheduler_has_looked_at_name_the_one_they_are_for() -> None:
+    waiting = pod(0, on="", phase="Pending")
+    waiting["spec"]["schedulerName"] = "volcano"
+    found = of(waiting)
+    assert first_line(found) == (
+        "No scheduler has looked at j-master-0 (1 of 1 pods), which are for 'volcano'."
+    )
+    assert "Is a scheduler of that name installed" in found.message
+    waiting["spec"]["schedulerName"] = "default-scheduler"
+    assert "No scheduler" not in of(waiting).message

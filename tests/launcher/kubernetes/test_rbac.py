@@ -61,6 +61,7 @@ def test_every_call_in_the_launchers_source_is_granted() -> None:
     kinds = {name: [kind] for name, kind in vars(constants).items() if isinstance(kind, Kind)}
     # How the launcher names the resource of a kind of job.
     kinds |= {name: [k.resource for k in EVERY_KIND] for name in ("resource", "_kind")}
+    kinds["group"] = [constants.VOLCANO_POD_GROUP, constants.COSCHEDULING_POD_GROUP]
     found = set()
     for path in (ROOT / "launcher").rglob("*.py"):
         if path.parent.name == "readiness":
@@ -73,6 +74,7 @@ def test_every_call_in_the_launchers_source_is_granted() -> None:
                 named = kinds.get(_name(node.args[0]), [])
                 found |= {(kind.group, kind.plural, verb) for kind in named}
     assert ("kubeflow.org", "pytorchjobs", "create") in found
+    assert ("scheduling.volcano.sh", "podgroups", "create") in found
     assert found - granted() == set()
     assert WORKFLOW.plural not in {resource for _, resource, _ in granted()}
 

@@ -93,6 +93,11 @@ def test_a_placement_that_only_another_node_has_is_refused(api: Api) -> None:
     api.create(PYTORCHJOB, job(nodeSelector={"kubernetes.io/hostname": "local"}))
 
 
+def test_a_scheduler_that_is_not_here_is_named(api: Api) -> None:
+    assert "for the scheduler 'volcano'" in refusal(api, job(schedulerName="volcano"))
+    api.create(PYTORCHJOB, job(schedulerName="default-scheduler"))
+
+
 def test_an_image_of_its_own_entry_point_is_refused(api: Api) -> None:
     assert "'pytorch' has no command" in refusal(api, job(command=[]))
 
