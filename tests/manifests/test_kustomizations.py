@@ -55,6 +55,11 @@ def test_each_folder_says_how_it_is_applied(folder: Path) -> None:
     assert f"{command}\n" in (folder / "kustomization.yaml").read_text()
 
 
+def test_the_first_kustomization_names_the_others() -> None:
+    text = (ROOT / "kustomization.yaml").read_text().partition("apiVersion")[0]
+    assert {each.name for each in FOLDERS[1:]} == set(re.findall("`(.*?)`", text))
+
+
 def test_what_the_documents_say_to_apply_is_there() -> None:
     sources = [*ROOT.rglob("*.yaml"), ROOT.parent / "README.md", *ROOT.parent.glob("*/**/*.md")]
     texts = [path.read_text() for path in sources if ".venv" not in path.parts]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import yaml
-from harness.kustomize import build
+from harness.kustomize import Object, build
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -19,8 +18,8 @@ from kfp_pytorch.serving.metrics import Recorder
 from kfp_pytorch.training.telemetry import prometheus
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
-# What the operator adds to the labels of every pod.
-OPERATOR = {"training.kubeflow.org/operator-name": "pytorchjob-controller"}
+# The label by which each operator tells the job of a pod.
+OPERATORS = ("training.kubeflow.org/job-name", "jobset.sigs.k8s.io/jobset-name")
 # What KServe gives a predictor's pod, beside the labels of its InferenceService.
 KSERVE = {"component": "predictor", "serving.kserve.io/inferenceservice": "digits"}
 TRAINING, SERVING, DASHBOARD = build(MANIFESTS / "monitoring")
@@ -45,8 +44,22 @@ def test_a_named_port_in_the_patch_is_the_one_that_prometheus_reads() -> None:
         (container,) = template["spec"]["containers"]
         assert endpoint["port"] in [each["name"] for each in container["ports"]]
         assert "--metrics-port=9090" in container["args"]
-        found = {**template["metadata"]["labels"], **OPERATOR}
+        found = template["metadata"]["labels"]
         assert TRAINING["spec"]["selector"]["matchLabels"].items() <= found.items()
+    for key in OPERATORS:
+        assert _relabeled(endpoint, {key: "j-1"}) == {"job_name": "j-1"}
+
+
+def _relabeled(endpoint: Object, labels: dict[str, str]) -> dict[str, str]:
+    """The labels that a pod's series get of the pod's."""
+    known = {
+        f"__meta_kubernetes_pod_label_{re.sub(r'[^a-zA-Z0-9_]', '_', k)}": v
+        for k, v in labels.items()
+    }
+    return {
+        rule["targetLabel"]: rule["separator"].join(known.get(s, "") for s in rule["sourceLabels"])
+        for rule in endpoint["relabelings"]
+    }
 
 
 def test_a_predictors_metrics_are_read_at_its_http_port() -> None:
@@ -67,7 +80,7 @@ def test_a_predictors_metrics_are_read_at_its_http_port() -> None:
     assert _address(endpoints["user-port"], "fd00::7", 8081) == "[fd00::7]:8080"
 
 
-def _address(endpoint: dict[str, Any], ip: str, port: int) -> str:
+def _address(endpoint: Object, ip: str, port: int) -> str:
     """What Prometheus makes of an endpoint's relabelings: each as the whole of a pattern."""
     address = f"{ip}:{port}"
     for rule in endpoint.get("relabelings", []):
@@ -89,7 +102,11 @@ def exposed() -> dict[str, set[str]]:
     training.register(exporter)
     found: dict[str, set[str]] = {}
     for registry, monitor in ((training, TRAINING), (REGISTRY, SERVING)):
-        added = {re.sub(r"\W", "_", each) for each in monitor["spec"]["podTargetLabels"]}
+        added = {re.sub(r"\W", "_", each) for each in monitor["spec"].get("podTargetLabels", [])}
+        rules = [
+            r for e in monitor["spec"]["podMetricsEndpoints"] for r in e.get("relabelings", [])
+        ]
+        added |= {rule["targetLabel"] for rule in rules}
         for family in text_string_to_metric_families(generate_latest(registry).decode()):
             for sample in family.samples:
                 labels = set(sample.labels) | added | GIVEN
