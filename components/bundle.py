@@ -7,17 +7,16 @@ the Python that packs.
 
 from __future__ import annotations
 
-import ast
 import base64
 import bz2
 import hashlib
 import io
 import re
-import tokenize
 import zipfile
 from pathlib import Path
 
 import kfp_pytorch
+from kfp_pytorch.components.stripping import without_types, without_words
 from kfp_pytorch.launcher.constants import PREFIX
 from kfp_pytorch.launcher.reference import KEY as KEY
 from kfp_pytorch.launcher.reference import SHA256_ANNOTATION as SHA256_ANNOTATION
@@ -28,7 +27,6 @@ from kfp_pytorch.launcher.reference import reference as reference
 _PACKAGE = "kfp_pytorch"
 # Of urllib3, what only other platforms and other transports need.
 _UNUSED = re.compile(r"urllib3/(contrib/(emscripten/|pyopenssl|socks)|http2/connection)")
-_WITH_DOCSTRING = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def sources() -> dict[str, Path]:
@@ -46,7 +44,7 @@ def sources() -> dict[str, Path]:
 
 
 def archive() -> bytes:
-    """Packs the sources and urllib3, without docstrings and comments, as a zip file.
+    """Packs the sources and urllib3, without docstrings, comments and types, as a zip file.
 
     bzip2 compresses it: zlib's output differs between its builds (zlib-ng, hardware deflate), while
     bzip2 has one encoder whose output has been the same since 1.0.
@@ -62,9 +60,17 @@ def archive() -> bytes:
             # A ZipInfo has a fixed time; its system would be this one's.
             info = zipfile.ZipInfo(name)
             info.create_system = 3
-            text = path.read_text(encoding="utf-8")
-            target.writestr(info, without_words(text) if path.suffix == ".py" else text)
+            target.writestr(info, _packed(name, path.read_text(encoding="utf-8")))
     return bz2.compress(buffer.getvalue(), compresslevel=9)
+
+
+def _packed(name: str, text: str) -> str:
+    """What the archive has of a file."""
+    if not name.endswith(".py"):
+        return text
+    shorter = without_words(text)
+    # KFP reads the annotations of components.
+    return shorter if name.startswith(f"{_PACKAGE}/components/") else without_types(shorter)
 
 
 def manifest() -> str:
@@ -103,22 +109,6 @@ def write_sources(folder: Path) -> None:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
-
-
-def without_words(source: str) -> str:
-    """Blanks the docstrings and comments of a module, and keeps the number of every line."""
-    lines = source.split("\n")
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            line, column = token.start
-            lines[line - 1] = lines[line - 1][:column].rstrip()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:
-            docstring = node.body[0]
-            first, last = docstring.lineno - 1, docstring.end_lineno or docstring.lineno
-            # An empty string stays: it may be all that the body has.
-            lines[first:last] = [" " * docstring.col_offset + '""', *[""] * (last - first - 1)]
-    return "\n".join(lines)
 
 
 def _inside(path: Path) -> str:

@@ -20,10 +20,11 @@ import yaml
 
 import kfp_pytorch
 from kfp_pytorch import components
-from kfp_pytorch.components import bundle, forms
+from kfp_pytorch.components import bundle, forms, stripping
 
 ROOT = Path(kfp_pytorch.__file__).parent.parent
-LIMIT = 250_000
+# Of all annotations of an object, where `kubectl apply` puts another copy, it is 262,144.
+LIMIT = 258_000
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +171,7 @@ def test_each_module_does_the_same_without_docstrings_and_comments_on_the_same_l
     for path in sorted((ROOT / "launcher").rglob("*.py")):
         source = path.read_text()
         assert "__doc__" not in source, path
-        blanked = bundle.without_words(source)
+        blanked = stripping.without_words(source)
         assert blanked.count("\n") == source.count("\n")
         assert code_of(blanked) == code_of(source), path
 
