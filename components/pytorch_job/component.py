@@ -67,6 +67,7 @@ def pytorch_job(
     ttl_seconds: int = 86400,
     clean_pod_policy: str = "Running",
     restart_policy: str = "OnFailure",
+    elastic: dict[str, Any] = {},
 ) -> NamedTuple("Outputs", storage_uri=str, folder=str):  # type: ignore[valid-type]
     """Trains with a PyTorchJob and outputs a model, its metrics, curves and a report.
 
@@ -143,6 +144,10 @@ def pytorch_job(
         ttl_seconds: Seconds that a finished job is kept, at least 120; -1 for no limit.
         clean_pod_policy: Which pods are deleted when the job ends: Running, All, or Keep for none.
         restart_policy: When a failed pod is restarted: OnFailure, Never, Always or ExitCode.
+        elastic: Makes the job one of workers whose number may change: min_nodes, max_nodes,
+            max_restarts, rdzv_backend (c10d, etcd-v2 or etcd), rdzv_host, rdzv_port, rdzv_id,
+            rdzv_conf and metrics; it starts with num_nodes. Empty for a job of fixed size, with a
+            master.
 
     Returns:
         model: What was trained: the description of the export and held-out samples. The weights

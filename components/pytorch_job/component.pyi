@@ -52,4 +52,5 @@ def pytorch_job(
     ttl_seconds: int | str | PipelineChannel = 86400,
     clean_pod_policy: str | float | PipelineChannel = "Running",
     restart_policy: str | float | PipelineChannel = "OnFailure",
+    elastic: Mapping[str, Any] | PipelineChannel = {},
 ) -> PipelineTask: ...

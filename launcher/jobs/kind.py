@@ -69,6 +69,11 @@ class JobInputs:
         raise NotImplementedError
 
     @property
+    def resizes(self) -> bool:
+        """Whether the number of nodes may change while the job runs."""
+        return False
+
+    @property
     def places(self) -> dict[str, Location]:
         """Where the pods read and write, by what says so."""
         given = {"output_uri": self.output_uri, "resume_from": self.resume_from}

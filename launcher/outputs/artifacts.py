@@ -149,7 +149,7 @@ def _why_unread(evidence: Evidence, manifest: Object) -> str:
 def _warn_of_processes(evidence: Evidence, inputs: JobInputs, ran: int) -> None:
     """Say where the program ran on another number of processes than the job is for."""
     each = int(inputs.nproc_per_node) if inputs.nproc_per_node.isdecimal() else 0
-    if ran and each and ran != inputs.num_nodes * each:
+    if ran and each and ran != inputs.num_nodes * each and not inputs.resizes:
         _warn(
             evidence,
             f"Training ran as {ran} process{'es' * (ran > 1)}, and the "

@@ -164,6 +164,12 @@ def test_the_pipeline_with_data_compiles(tmp_path: Path) -> None:
     checks.check(package)
 
 
+def test_the_elastic_job_compiles(tmp_path: Path) -> None:
+    (pipeline,) = shown("Elastic jobs", "components/pytorch_job/README.md")
+    (tmp_path / "elastic.py").write_text(pipeline)
+    checks.check(packages.find_one(f"{tmp_path / 'elastic.py'}:elastic"))
+
+
 def test_the_script_of_ones_own_is_that_of_the_docs(tmp_path: Path) -> None:
     _, script = own(tmp_path)
     assert script.read_text() == (ROOT / "docs" / "scripts" / "reporting" / "ddp.py").read_text()

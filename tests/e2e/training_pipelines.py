@@ -91,3 +91,16 @@ def anything(
         cleanup=cleanup,
         pod_template_patch=pod_template_patch,
     )
+
+
+@dsl.pipeline(name="elastic")
+def elastic(image: str = "train", epochs: int = 10):
+    pytorch_job(
+        name="elastic",
+        image=image,
+        command=["python", "-m", "kfp_pytorch.training"],
+        hyperparameters={"epochs": epochs},
+        num_nodes=2,
+        elastic={"min_nodes": 1, "max_nodes": 3, "rdzv_conf": {"last_call_timeout": 3}},
+        key=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+    )

@@ -8,12 +8,15 @@ from typing import Any
 
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs import environment
 from kfp_pytorch.launcher.inputs.scheduling.demands import Demands, Pods
 from kfp_pytorch.launcher.jobs.pods import scheduled
 from kfp_pytorch.launcher.jobs.pods import template as pods_template
 from kfp_pytorch.launcher.jobs.pods.metadata import metadata
+from kfp_pytorch.launcher.jobs.pytorchjob.elastic import PORT
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import PyTorchJobInputs
 from kfp_pytorch.launcher.jobs.trainingoperator.inputs import check_patch, run_policy
+from kfp_pytorch.launcher.jobs.trainingoperator.labels import REPLICA_INDEX_LABEL
 from kfp_pytorch.launcher.jobs.trainingoperator.roles import Roles
 
 ROLES = Roles("pytorchReplicaSpecs", ("Master", "Worker"))
@@ -33,7 +36,8 @@ def manifest(
     owner reference, or None. Raises InputError: if `pod_template_patch` leaves a pod that no
     cluster would run.
     """
-    pods = Pods(job_name, labels, _replicas(inputs))
+    least = inputs.elastic.min_nodes if inputs.elastic else 0
+    pods = Pods(job_name, labels, _replicas(inputs), least)
     demanded = scheduled.demands_of(inputs, pods)
     template = pod_template(inputs, pods, demanded)
     return {
@@ -43,6 +47,7 @@ def manifest(
         "spec": {
             "nprocPerNode": inputs.nproc_per_node,
             "runPolicy": run_policy(inputs, demanded),
+            **({"elasticPolicy": inputs.elastic.policy(job_name)} if inputs.elastic else {}),
             "pytorchReplicaSpecs": {
                 role: {
                     "replicas": count,
@@ -57,10 +62,14 @@ def manifest(
 
 def longest_suffix(inputs: PyTorchJobInputs) -> str:
     """Return the longest that the operator adds to the job's name for a pod, as `-worker-11`."""
+    if inputs.elastic:
+        return ROLES.longest_suffix({"Worker": inputs.most_nodes})
     return ROLES.longest_suffix(_replicas(inputs))
 
 
 def _replicas(inputs: PyTorchJobInputs) -> dict[str, int]:
+    if inputs.elastic:
+        return {"Worker": inputs.num_nodes}
     counts = {"Master": 1, "Worker": inputs.num_nodes - 1}
     return {role: count for role, count in counts.items() if count}
 
@@ -72,6 +81,7 @@ def pod_template(inputs: PyTorchJobInputs, pods: Pods, demanded: Demands) -> dic
     """
     built = pods_template.pod_template(inputs, pods, constants.PYTORCH_CONTAINER, demanded)
     check_patch(inputs)
+    _add_environment(built, inputs, pods.job_name)
     spec = inputs.pod_template_patch.get("spec") or {}
     added = [each.get("name") for each in spec.get("initContainers") or []]
     if constants.INIT_CONTAINER in added:
@@ -81,3 +91,23 @@ def pod_template(inputs: PyTorchJobInputs, pods: Pods, demanded: Demands) -> dic
             "another image by the operator's flag --pytorch-init-container-image."
         )
     return built
+
+
+def _add_environment(template: dict[str, Any], inputs: PyTorchJobInputs, job_name: str) -> None:
+    """Tell each worker what the operator tells only where there is a master.
+
+    A script that torchrun does not start needs it. Where the number of nodes may change, none of it
+    would stay true.
+    """
+    if not inputs.elastic or inputs.resizes or inputs.nproc_per_node != "1":
+        return
+    index = f"metadata.labels['{REPLICA_INDEX_LABEL}']"
+    containers = template["spec"]["containers"]
+    trains = next(each for each in containers if each["name"] == constants.PYTORCH_CONTAINER)
+    trains["env"] = [
+        *trains["env"],
+        environment.variable("MASTER_ADDR", f"{job_name}-worker-0"),
+        environment.variable("MASTER_PORT", str(PORT)),
+        environment.variable("WORLD_SIZE", str(inputs.num_nodes)),
+        {"name": "RANK", "valueFrom": {"fieldRef": {"fieldPath": index}}},
+    ]

@@ -163,10 +163,26 @@ optional_inputs = {
             {"rdma": {"count": 2.0, "hca": "mlx5"}, "tolerations": [{"operator": "Exists"}]},
         ]
     ),
+    "elastic": st.sampled_from(
+        [
+            {},
+            {"max_nodes": 60.0},
+            {"rdzv_backend": "etcd", "rdzv_host": "e", "rdzv_conf": {"timeout": 60.0}},
+        ]
+    ),
     "dataset_names": st.lists(word.filter(bool), max_size=3, unique=True),
     **dict.fromkeys(SLOTS, st.none() | artifact),
 }
-inputs_strategy = st.fixed_dictionaries({"image": image}, optional=optional_inputs)
+
+
+def with_gpus(inputs: dict[str, Any]) -> dict[str, Any]:
+    """A process for each GPU needs some."""
+    if inputs.get("nproc_per_node") != "gpu":
+        return inputs
+    return inputs | {"gpus_per_node": inputs.get("gpus_per_node") or 1}
+
+
+inputs_strategy = st.fixed_dictionaries({"image": image}, optional=optional_inputs).map(with_gpus)
 
 
 def test_the_manifests_are_made_from_every_input_that_there_is() -> None:
@@ -187,7 +203,7 @@ def test_every_manifest_that_the_inputs_can_make_is_valid_and_has_no_unknown_fie
 def assert_admitted(made: dict[str, Any], nodes: int) -> None:
     """What the operator's webhook and the API server demand beyond the schema."""
     replicas = made["spec"]["pytorchReplicaSpecs"]
-    assert replicas["Master"]["replicas"] == 1
+    assert replicas.get("Master", {"replicas": 1})["replicas"] == 1
     assert sum(r["replicas"] for r in replicas.values()) == nodes
     for replica in replicas.values():
         pod = replica["template"]["spec"]
