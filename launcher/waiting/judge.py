@@ -75,6 +75,9 @@ class Judge:
             # Whoever made the pods, or could not make them, has seen the job.
             phase = Phase.STARTING
         all_running = self._gatherer.running() >= self._expected
+        if phase is Phase.STARTING and self.clocks.phase in RUNNING_PHASES:
+            # The status of some kinds says of a job that ran only that a pod does not run now.
+            phase = Phase.RUNNING if all_running else Phase.RESTARTING
         self.clocks.enter(now, phase, all_running, state.deleting, self._is_done(now))
 
     def first_pod_ended(self) -> bool:

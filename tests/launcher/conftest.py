@@ -24,7 +24,7 @@ from kfp_pytorch.launcher.outputs.artifacts import Places
 from kfp_pytorch.launcher.runtime import printing
 from kfp_pytorch.launcher.runtime.identity import job_name
 from kfp_pytorch.launcher.runtime.stopping import Stopper
-from kfp_pytorch.launcher.steps.job import Artifacts, train
+from kfp_pytorch.launcher.steps.job import Artifacts, Prepare, as_given, train
 from kfp_pytorch.launcher.waiting.limits import Limits
 
 MODEL_URI = "minio://mlpipeline/v2/artifacts/train/run-1/pytorch-job/abc/model"
@@ -104,6 +104,7 @@ class Run:
         *,
         kind: JobKind = PYTORCH_JOB,
         task: str = "abc",
+        prepare: Prepare = as_given,
         **inputs: Any,
     ) -> None:
         self.kind = kind
@@ -119,7 +120,7 @@ class Run:
         self.places: Places | None = None
         self.error: BaseException | None = None
         self.ended_at = 0.0
-        self._kube, self._limits = kube, limits
+        self._kube, self._limits, self._prepare = kube, limits, prepare
         self.job = job_name(self.inputs.name, model_uri, kind.longest_suffix(self.inputs))
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -127,7 +128,13 @@ class Run:
     def _run(self) -> None:
         try:
             self.places = train(
-                self.kind, self._kube, self.inputs, self.outputs, self._limits, self.stopper
+                self.kind,
+                self._kube,
+                self.inputs,
+                self.outputs,
+                self._limits,
+                self.stopper,
+                self._prepare,
             )
         except BaseException as error:
             self.error = error
