@@ -27,6 +27,8 @@ from kfp_pytorch.launcher.reference import reference as reference
 _PACKAGE = "kfp_pytorch"
 # Of urllib3, what only other platforms and other transports need.
 _UNUSED = re.compile(r"urllib3/(contrib/(emscripten/|pyopenssl|socks)|http2/connection)")
+# What the components' modules import when a step does.
+_OF_COMPONENTS = ("__init__", "decorator", "scheduling", "task_settings")
 
 
 def sources() -> dict[str, Path]:
@@ -37,7 +39,7 @@ def sources() -> dict[str, Path]:
         package / "__init__.py",
         *(package / "launcher").resolve().rglob("*.py"),
         *(package / "launcher" / name for name in ("advice.toml", "outputs/page.css")),
-        *(components / f"{name}.py" for name in ("__init__", "decorator", "task_settings")),
+        *(components / f"{name}.py" for name in _OF_COMPONENTS),
         *components.resolve().glob("*/*.py"),
     ]
     return {_inside(path): path for path in sorted(found)}
