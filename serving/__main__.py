@@ -18,6 +18,8 @@ from kfp_pytorch.serving.options import parsed
 from kfp_pytorch.serving.supervisor import SOCKET_ENV, Supervisor, bound_socket, end_with_supervisor
 
 MEBI = 1024 * 1024
+# So many new lists and the like make Python look for garbage; its own number is 700.
+_GARBAGE_OBJECTS = 100_000
 
 
 def _exit_now(*_: object) -> NoReturn:
@@ -84,6 +86,8 @@ def main() -> int:
 
     # What is there now stays, and need not be looked through again and again.
     gc.freeze()
+    # A request's lists are in no cycles, and would be looked through while they are made.
+    gc.set_threshold(_GARBAGE_OBJECTS, 10, 10)
     gc.enable()
     settings = Settings(
         options.max_body_mib * MEBI,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from kfp_pytorch.launcher.text import cut
 
 RETRY = {"retry-after": "1"}
+# In characters: a client of gRPC takes 8 KiB of metadata, in which one may take 12 bytes.
+_LONGEST_REASON = 500
 
 
 class BadRequest(ValueError):
@@ -38,6 +42,11 @@ class Refusal:
 
 def refusal(error: BaseException) -> Refusal:
     """What a client is told of an error; of one that nobody expected, that it may try again."""
+    told = _refusal(error)
+    return replace(told, reason=cut(told.reason, _LONGEST_REASON))
+
+
+def _refusal(error: BaseException) -> Refusal:
     match error:
         case BadRequest():
             return Refusal(400, "INVALID_ARGUMENT", str(error))

@@ -22,7 +22,7 @@ from kfp_pytorch.serving.errors import BadRequest, refusal
 from kfp_pytorch.serving.export import Export
 from kfp_pytorch.serving.predictor import Answers
 from kfp_pytorch.serving.protocol import v2
-from kfp_pytorch.serving.protocol.query import Query, top_of
+from kfp_pytorch.serving.protocol.query import Query, size_of, top_of
 from kfp_pytorch.serving.service import Service
 from kfp_pytorch.serving.tensors import Array, check_tensor, from_bytes, from_numbers
 
@@ -107,7 +107,8 @@ class Servicer(services.GRPCInferenceServiceServicer):  # type: ignore[misc]
             service.hold(size)
             deadline = service.deadline(context.time_remaining())
             query, answers = await service.answer(size, partial(_read, request, service), deadline)
-            return _write(answers, service.export, query, service.name)
+            write = partial(_write, answers, service.export, query, service.name)
+            return await service.off_loop(size_of(answers, query), write)
         except asyncio.CancelledError:
             status = "CANCELLED"
             raise

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kfp_pytorch.serving import metrics
 from kfp_pytorch.serving.errors import RETRY, BadRequest, NotFound, Overloaded, refusal
 from kfp_pytorch.serving.protocol import v1, v2
+from kfp_pytorch.serving.protocol.query import size_of
 from kfp_pytorch.serving.service import Service
 
 # How long a client waits, in milliseconds; the second is Envoy's own.
@@ -89,7 +90,8 @@ class Http:
         if protocol == "v2":
             read = partial(v2.read, content, headers, export)
             query, answers = await service.answer(size, read, deadline)
-            await reply.send(*v2.write(answers, export, query, name))
+            write = partial(v2.write, answers, export, query, name)
+            await reply.send(*await service.off_loop(size_of(answers, query), write))
             return
         found = headers.get("content-type", "none")
         if found.partition(";")[0].strip().lower() != JSON:
@@ -100,7 +102,8 @@ class Http:
             written = v1.write_explanations(explanations, export)
         else:
             query, answers = await service.answer(size, partial(v1.read, content, export), deadline)
-            written = v1.write(answers, export, query)
+            write_v1 = partial(v1.write, answers, export, query)
+            written = await service.off_loop(size_of(answers, query), write_v1)
         await reply.send(written, {"content-type": JSON})
 
     async def _other(self, scope: Scope, headers: dict[str, str], body: Body, reply: Reply) -> None:

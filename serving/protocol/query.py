@@ -8,9 +8,12 @@ from typing import Any
 
 from kfp_pytorch.serving.errors import BadRequest
 from kfp_pytorch.serving.export import Export
+from kfp_pytorch.serving.predictor import Answers
 from kfp_pytorch.serving.tensors import Array
 
 TOP = "top_k"
+# About what class, label and score of one row take in an answer.
+_BYTES_OF_A_CLASS = 50
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,13 @@ class Query:
     # The names of the outputs to send, and whether as bytes; empty for the usual ones.
     outputs: list[tuple[str, bool]] = field(default_factory=list)
     is_binary: bool = False  # whether outputs are sent as bytes where nothing else is said
+
+
+def size_of(answers: Answers, query: Query) -> int:
+    """About how many bytes the answer to a query will have."""
+    if answers.classes is None or query.outputs:
+        return answers.output.nbytes
+    return _BYTES_OF_A_CLASS * len(answers.classes) * query.top
 
 
 def top_of(parameters: Mapping[str, Any], export: Export) -> int:

@@ -55,10 +55,12 @@ def read(body: bytes, headers: Mapping[str, str], export: Export) -> Query:
 
 def _head_length(body: bytes, stated: str) -> int:
     length = stated.strip()
-    if not (length.isascii() and length.isdecimal()) or int(length) > len(body):
+    # Python reads no more than 4,300 digits.
+    is_number = length.isascii() and length.isdecimal() and len(length) < 20
+    if not is_number or int(length) > len(body):
         raise BadRequest(
-            f"{HEAD_LENGTH}: {length!r} is not the length of the JSON that a body of {len(body)} "
-            "bytes starts with"
+            f"{HEAD_LENGTH}: {length!r:.40} is not the length of the JSON that a body of "
+            f"{len(body)} bytes starts with"
         )
     return int(length)
 
@@ -168,13 +170,15 @@ def _asked_for(request: dict[str, Any], is_binary: bool, export: Export) -> list
 
 
 def check_outputs(names: Sequence[Any], export: Export) -> None:
-    """Finds what the model does not answer with. Raises BadRequest."""
+    """Finds what the model does not answer with, or not so often. Raises BadRequest."""
     if not names:
         return
     known = [spec.name for spec in outputs(export)]
     unknown = [name for name in names if name not in known]
     if unknown:
         raise BadRequest(f"outputs: {unknown!r:.200} are none of {known}")
+    if len(set(names)) < len(names):
+        raise BadRequest(f"outputs: {names!r:.200} has one of them twice")
 
 
 def outputs(export: Export) -> list[TensorSpec]:

@@ -82,6 +82,13 @@ def test_the_best_classes_come_on_request(stub: Any) -> None:
     ]
 
 
+def twice(sent: Any) -> Any:
+    """A request that asks twice for the same output."""
+    for _ in range(2):
+        sent.outputs.add(name="class")
+    return sent
+
+
 NUMBERS = IMAGES.ravel().tolist()
 BAD: dict[str, tuple[Any, str]] = {
     "no input": (messages.ModelInferRequest(model_name="digits"), "takes one input named 'image'"),
@@ -94,6 +101,9 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "another shape": (request(raw=as_bytes(np.float32), shape=[2, 16]), "does not fit the model's"),
     "a huge shape": (request(raw=b"", shape=[2**62, 1, 4, 4]), "0 bytes of data"),
+    "a shape of many": (request(raw=b"", shape=[1] * 1_000_000), "inputs[0].shape: [1, 1, "),
+    "a type of many letters": (request("é" * 100_000, b""), "inputs[0].datatype: "),
+    "an output twice": (twice(request(raw=as_bytes(np.float32))), "has one of them twice"),
     "an unknown type": (request("FP31", b""), "'FP31' is not a number's type"),
     "FP16 as numbers": (request("FP16", **contents("fp32_contents", NUMBERS)), "comes in raw_"),
     "NaN": (request(raw=as_bytes(np.float32)[:-4] + b"\0\0\xc0\x7f"), "nan is not a finite FP32"),

@@ -12,6 +12,7 @@ import torch
 from kfp_pytorch.serving import export
 from kfp_pytorch.serving.errors import BadRequest, ModelFault
 from kfp_pytorch.serving.predictor import MAX_FAULTS, Answers, Predictor
+from kfp_pytorch.serving.protocol.query import Query, size_of
 
 IMAGE = np.zeros((1, 1, 4, 4), dtype=np.float32)
 
@@ -164,3 +165,11 @@ def test_whole_numbers_of_8_bits_are_converted_where_the_model_runs(served: Pred
     assert isinstance(small, Answers)
     assert isinstance(large, Answers)
     assert (small.output == large.output).all()
+
+
+def test_an_answer_is_as_large_as_the_classes_or_the_output_that_is_asked_for() -> None:
+    answers = Answers(np.zeros((1000, 10), np.float32), classes=np.zeros((1000, 3), np.int64))
+    assert size_of(answers, Query([])) == 50_000
+    assert size_of(answers, Query([], top=3)) == 150_000
+    assert size_of(answers, Query([], outputs=[("logits", True)])) == 40_000
+    assert size_of(Answers(answers.output), Query([])) == 40_000

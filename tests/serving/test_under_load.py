@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import time
 from collections import Counter
@@ -146,6 +147,12 @@ def test_a_device_that_fails_is_no_clients_fault_and_a_third_time_ends_liveness(
     assert state(server) == [200] * 4
 
 
+def computed(server: Any) -> float:
+    """Seconds for which the server has had a CPU: other programs' time is none of its own."""
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_health_is_quick_while_large_bodies_are_read(server: Any) -> None:
     body = b'{"instances": [' + b",".join([b"[[[1,2,3,4]]]"] * 1_000_000) + b"]}"
     over = threading.Event()
@@ -153,9 +160,9 @@ def test_health_is_quick_while_large_bodies_are_read(server: Any) -> None:
 
     def probe() -> None:
         while not over.is_set():
-            began = time.monotonic()
+            began = computed(server)
             assert server.http.request("GET", "/v2/health/live").status == 200
-            slowest[0] = max(slowest[0], time.monotonic() - began)
+            slowest[0] = max(slowest[0], computed(server) - began)
 
     prober = threading.Thread(target=probe)
     prober.start()
@@ -163,4 +170,4 @@ def test_health_is_quick_while_large_bodies_are_read(server: Any) -> None:
     over.set()
     prober.join()
     assert {response.status for response in responses} == {400}
-    assert slowest[0] < 5
+    assert slowest[0] < 1.5
