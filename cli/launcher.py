@@ -117,8 +117,9 @@ def _installed(own: Reference, namespace: str) -> bool:
         if isinstance(error, Forbidden) and error.call.verb == "create":
             # The role of the steps, which the message names, may not create it either.
             words = (
-                f"{error.short}\nHave somebody who has it run this command, or `kubectl apply -n "
-                f"{namespace} -f manifests/launcher.yaml`.\nThe server said: {error.server_message}"
+                f"{error.short}\nHave somebody who has it run this command, or `kubectl apply "
+                f"--server-side -n {namespace} -f manifests/launcher.yaml`.\n"
+                f"The server said: {error.server_message}"
             )
         raise click.ClickException(words) from None
     return True

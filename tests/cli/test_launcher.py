@@ -116,7 +116,7 @@ def test_who_may_not_create_it_is_told_what_an_administrator_does_instead(instal
     assert result.output.startswith(
         "Error: Missing permission: alice@x.org may not create configmaps in namespace 'default'.\n"
     )
-    assert "`kubectl apply -n default -f manifests/launcher.yaml`" in result.output
+    assert "`kubectl apply --server-side -n default -f manifests/launcher.yaml`" in result.output
     assert "rbac" not in result.output.partition("The server said")[0]
     assert installed(server) is None
 

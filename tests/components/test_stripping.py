@@ -37,8 +37,10 @@ class Untyped(ast.NodeTransformer):
 
 @pytest.mark.parametrize(
     "folder",
-    [ROOT / "launcher", Path(urllib3.__file__).parent],
-    ids=["launcher", "urllib3"],
+    [
+        pytest.param(ROOT / "launcher", id="launcher", marks=pytest.mark.slow),
+        pytest.param(Path(urllib3.__file__).parent, id="urllib3"),
+    ],
 )
 def test_each_module_does_the_same_without_types_on_the_same_lines(folder):
     shorter = 0
