@@ -70,7 +70,10 @@ def permissions(survey: Survey, needs: Needs) -> Iterator[Finding]:
         if (not rule.kind or survey.serves(rule.kind)) and (verbs := _denied(survey, rule))
     }
     needed = [_told(rule, verbs) for rule, verbs in lacking.items() if not rule.without]
-    lesser = [f"{_told(*each)} ({each[0].without})" for each in lacking.items() if each[0].without]
+    lesser = [
+        f"{some([_told(*each) for each in lacking.items() if each[0].without == words])} ({words})"
+        for words in dict.fromkeys(rule.without for rule in lacking if rule.without)
+    ]
     mend = granting(survey.namespace, survey.account_name)
     for level, verbs in ((error, needed), (warning, lesser)):
         if verbs:

@@ -13,7 +13,7 @@ from kfp_pytorch.launcher.inputs import k8s, placement, readers, storage
 from kfp_pytorch.launcher.inputs.declaration import declare, parse
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs.pods.inputs import MAX_NODES
-from kfp_pytorch.launcher.jobs.registry import KINDS
+from kfp_pytorch.launcher.jobs.registry import STEPS
 from kfp_pytorch.launcher.readiness.uses import USES
 
 
@@ -55,7 +55,7 @@ class Needs:
     @property
     def trains(self) -> bool:
         """Whether the run has a job."""
-        return any(name in KINDS for name in self.components)
+        return any(name in STEPS for name in self.components)
 
     @property
     def amounts(self) -> dict[str, float]:

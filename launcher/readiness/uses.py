@@ -8,14 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kfp_pytorch.launcher.constants import (
+    COSCHEDULING_POD_GROUP,
     INFERENCE_SERVICE,
     KNATIVE_REVISION,
     PYTORCHJOB,
     SERVING_RUNTIME,
     TENSORBOARD,
     TRAINJOB,
+    VOLCANO_POD_GROUP,
     Kind,
 )
+from kfp_pytorch.launcher.jobs.kubeflowjob.kinds import KUBEFLOW_KINDS
 
 _EXPERIMENT = Kind("kubeflow.org", "v1beta1", "Experiment", "experiments")
 LOCAL_QUEUE = Kind("kueue.x-k8s.io", "v1beta1", "LocalQueue", "localqueues")
@@ -133,19 +136,39 @@ _LESS = "a failure's message says less"
 _OWN_POD = Rule("", "pods", "get", without="the run's id is not put on what the step makes")
 _PODS = Rule("", "pods", "get list watch")
 _EVIDENCE = (Rule("", "pods/log", "get", _LESS), Rule("", "events", "list", _LESS))
+_GANGS = tuple(
+    Rule(kind.group, kind.plural, "get create", "that scheduler gets no gang", kind)
+    for kind in (VOLCANO_POD_GROUP, COSCHEDULING_POD_GROUP)
+)
 _CLAIMS = Rule(
     "", "persistentvolumeclaims", "get", "a claim that is not there is not found before the start"
 )
+_RUN = "get watch create delete"
+# What every job's step uses besides.
+_OF_JOBS = (_PODS, *_EVIDENCE, _CLAIMS, *_GANGS)
 # Every step: the bootstrap reads the launcher, where the package has it in a ConfigMap.
 LAUNCHER_RULE = Rule("", "configmaps", "get")
 USES: dict[str, Use] = {
     "pytorch_job": Use(
+        (TRAINING_OPERATOR,), (Rule("kubeflow.org", PYTORCHJOB.plural, _RUN), *_OF_JOBS)
+    ),
+    "train_job": Use(
+        (TRAINER,),
+        (
+            Rule(TRAINJOB.group, TRAINJOB.plural, _RUN),
+            Rule(TRAINJOB.group, "trainingruntimes", "get"),
+            Rule(TRAINJOB.group, "clustertrainingruntimes", "get"),
+            *_OF_JOBS,
+        ),
+    ),
+    "kubeflow_job": Use(
         (TRAINING_OPERATOR,),
         (
-            Rule("kubeflow.org", "pytorchjobs", "get watch create delete"),
-            _PODS,
-            *_EVIDENCE,
-            _CLAIMS,
+            *(
+                Rule(job.resource.group, job.resource.plural, _RUN, kind=job.resource)
+                for job in KUBEFLOW_KINDS.values()
+            ),
+            *_OF_JOBS,
         ),
     ),
     "kserve_deploy": Use(

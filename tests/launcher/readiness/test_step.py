@@ -3,7 +3,7 @@
 import pytest
 from harness.objects import ready
 
-from kfp_pytorch import components
+from kfp_pytorch.components import interfaces
 from kfp_pytorch.launcher.constants import CONFIG_MAP, KNATIVE_REVISION
 from kfp_pytorch.launcher.readiness.uses import LAUNCHER_RULE, USES
 from kfp_pytorch.local.apiserver.registry import CLUSTER_ROLE_BINDING, ROLE_BINDING
@@ -33,7 +33,7 @@ def test_the_rules_of_the_components_are_those_of_the_manifest():
 
 
 def test_every_component_says_what_it_uses():
-    assert set(USES) == set(components.__all__)
+    assert set(USES) == {each.name for each in interfaces.INTERFACES}
 
 
 def test_a_step_asks_for_itself_and_says_once_what_it_could_not_see(in_step):
