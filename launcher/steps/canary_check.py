@@ -56,4 +56,10 @@ def _measure(given: CheckInputs, content: samples.Content) -> list[Try]:
             client = connect(target, how, os.environ)
             clients.enter_context(client)
             asked.append(Side(name, target.url, client, made))
-        return measure(asked, given.request_count, given.concurrency, given.ready_timeout)
+        return measure(
+            asked,
+            given.request_count,
+            given.concurrency,
+            given.ready_timeout,
+            given.request_timeout,
+        )

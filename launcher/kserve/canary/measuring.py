@@ -15,6 +15,8 @@ from kfp_pytorch.launcher.runtime.printing import Progress, log
 
 CANARY, STABLE = "canary", "stable"
 _REPORTED_EVERY = 30.0
+# So many requests in a row that take their whole time and fail are enough.
+_MOST_TIMEOUTS = 4
 
 
 @dataclass(frozen=True)
@@ -48,24 +50,47 @@ class Try:
     items: tuple[Any, ...] = field(default=(), repr=False)
 
 
-def measure(sides: Sequence[Side], count: int, concurrency: int, ready_timeout: float) -> list[Try]:
+@dataclass
+class _Silence:
+    """How long a side has answered nothing, in the seconds of its requests."""
+
+    seconds: float = 0.0
+
+    def after(self, tried: Try) -> None:
+        """Adds a request that failed; an answer ends the silence."""
+        self.seconds = self.seconds + tried.seconds if tried.error else 0.0
+
+
+def measure(
+    sides: Sequence[Side],
+    count: int,
+    concurrency: int,
+    ready_timeout: float,
+    request_timeout: float,
+) -> list[Try]:
     """Sends `count` requests to each side, in turn, so many at once.
 
     What a server needs to become reachable is waited for first and is not measured. A side that
-    cannot be asked even then gets no further request: each counts as an error.
+    cannot be asked even then, or stops answering, gets no further request: each counts as an error.
     """
     gone = {side.name: why for side in sides if (why := _why_gone(side, ready_timeout))}
     for name, why in gone.items():
         log(f"the {name} revision does not answer: {why}")
     order = [(side, i % len(side.cases)) for i in range(count) for side in sides]
     progress = Progress(_REPORTED_EVERY)
+    silences = {side.name: _Silence() for side in sides}
 
     def one(job: tuple[Side, int]) -> Try:
         side, number = job
         progress.report("sending requests", "to the canary and to the stable revision")
         if side.name in gone:
             return Try(side.name, number, 0.0, gone[side.name])
-        return _try(side, number)
+        tried = _try(side, number)
+        silences[side.name].after(tried)
+        if silences[side.name].seconds > _MOST_TIMEOUTS * request_timeout:
+            gone[side.name] = f"it stopped answering: {tried.error}"
+            log(f"the {side.name} revision does not answer any more: {tried.error}")
+        return tried
 
     return concurrently(one, order, concurrency)
 

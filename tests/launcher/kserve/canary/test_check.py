@@ -152,6 +152,22 @@ def test_a_canary_that_cannot_be_reached_is_rolled_back_and_the_step_does_not_fa
     assert "100.0% of the canary's requests failed" in found.reason
 
 
+def test_a_canary_that_stops_answering_is_not_asked_to_the_end(
+    check: Check, canary: ModelServer
+) -> None:
+    answers = iter(range(1000))
+
+    def hangs(path: str, body: Any) -> Answer:
+        return digits(path, body) if next(answers) < 5 else Answer(first_pause_s=60)
+
+    canary.respond = hangs
+    found = check(request_timeout=1, concurrency=8, request_count=200)
+    assert found.decision == "rollback"
+    assert "of the canary's requests failed" in found.reason
+    assert "it stopped answering" in found.reason
+    assert len(canary.bodies) < 30
+
+
 def test_a_start_from_nothing_is_waited_for_and_not_measured(
     check: Check, canary: ModelServer
 ) -> None:
