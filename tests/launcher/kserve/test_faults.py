@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from harness.faults.actions import Answer, Forbidden, LostAnswer, Reset, Stall
+from harness.faults.actions import Answer, Call, Forbidden, LostAnswer, Reset, Stall
 from harness.faults.plan import Fault
 from harness.faults.restart import Restart
 from harness.hands import HASTY, IMPATIENT, connected
@@ -96,6 +96,33 @@ def test_a_write_whose_answer_was_lost_is_not_made_twice(
     kserve.serves()
     step.succeeded()
     assert kserve.service()["metadata"]["generation"] == before + 1
+
+
+class MadeBetween:
+    """Somebody makes the service just before the step's own create comes."""
+
+    def __init__(self, server: ThreadedServer) -> None:
+        self._api = server.api
+
+    async def strike(self, call: Call) -> None:
+        metadata = {"name": "digits", "namespace": "default", "labels": {"team": "vision"}}
+        model = {"modelFormat": {"name": "sklearn"}, "storageUri": "s3://theirs/model"}
+        made = {"metadata": metadata, "spec": {"predictor": {"model": model}}}
+        self._api.create(INFERENCE_SERVICE, made)
+        await call.handle()
+
+
+def test_a_service_that_others_make_at_the_same_moment_is_changed_and_keeps_their_labels(
+    kserve: KServe, start: Start, server: ThreadedServer, until: Until
+) -> None:
+    fault(server, MadeBetween(server), "create", SERVICES, times=1)
+    step = start(timeout=60)
+    until(lambda: "kfp-pytorch" in str((kserve.service() or {}).get("spec")))
+    kserve.serves()
+    step.succeeded()
+    now = kserve.service()
+    assert now["metadata"]["labels"]["team"] == "vision"
+    assert now["spec"]["predictor"]["model"]["storageUri"] == "pvc://kfp-pytorch/export"
 
 
 def test_a_kind_that_the_server_learns_a_moment_later_is_waited_for(
