@@ -39,8 +39,10 @@ def _interface(name: str, written: dict[str, Any]) -> Interface:
     optional = frozenset(
         key for key, of in written.get("input_artifacts", {}).items() if of.get("optional")
     )
-    shared = _SHARED.get(written.get("shared_inputs", ""), {})
-    described, declared = {**shared, **written["inputs"]}, list(inputs_of(declaration))
+    described: dict[str, str] = {}
+    for group in written.get("shared_inputs", []):
+        described |= _SHARED[group]
+    described, declared = {**described, **written["inputs"]}, list(inputs_of(declaration))
     if {*declared} - {*described} or {*written["inputs"]} - {*declared}:
         raise ValueError(f"{name} describes the inputs {list(described)}, and declares {declared}.")
     return Interface(
