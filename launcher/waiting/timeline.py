@@ -39,6 +39,7 @@ class Timeline:
         self._now = now
         self._scheduled = False
         self._restarts = 0
+        self._word = ""  # the last one about the job; empty where a pod has failed since
 
     def record_job(self, job: Object, state: JobState, previous: JobState | None) -> None:
         """Enters the job's creation, and each change of its state."""
@@ -52,10 +53,11 @@ class Timeline:
             self._scheduled = False
         elif previous is not None and previous.phase is Phase.QUEUED:
             word = word or "admitted"
-        if word == "running" and self._evidence.timeline[-1].what == word:
+        if word == self._word == _WORDS[Phase.RUNNING]:
             # Of some kinds the status says so again whenever a pod has ended.
             return
         if word:
+            self._word = word
             detail = ": ".join(filter(None, (state.reason, state.message)))
             self.enter(word, detail, objects.parse_time(state.since))
 
@@ -98,6 +100,7 @@ class Timeline:
         return next((f"{e.what}: {e.detail}" for e in crashes), "")
 
     def _ended(self, what: str, words: str, when: datetime) -> None:
+        self._word = ""
         entries = self._evidence.timeline
         last = entries[-1] if entries else None
         if last and last.what == what and abs(when - last.time) < _TOGETHER:
