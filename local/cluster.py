@@ -50,6 +50,7 @@ from kfp_pytorch.local.controllers.kubernetes.quotas import QuotaController
 from kfp_pytorch.local.controllers.kubernetes.requests import Requests
 from kfp_pytorch.local.controllers.kubernetes.scheduler import Scheduler
 from kfp_pytorch.local.controllers.pytorchjob.controller import PyTorchJobController
+from kfp_pytorch.local.controllers.trainjob.controller import TrainJobController, create_runtime
 
 Object = dict[str, Any]
 
@@ -79,6 +80,7 @@ class Cluster:
         installed.fill(self.api)
         claims.restore(self.api, self._root)
         claims.ensure(self.api, "default", DEFAULT_OUTPUT_URI.removeprefix("pvc://"))
+        create_runtime(self.api)
         for path in sorted(_MANIFESTS.glob("serving-runtime*.yaml")):
             runtime = yaml.safe_load(path.read_text())
             runtime["metadata"]["namespace"] = "default"
@@ -93,6 +95,7 @@ class Cluster:
             Scheduler(self.api).run(),
             self._kubelet.run(),
             PyTorchJobController(self.api).run(),
+            TrainJobController(self.api).run(),
             DeploymentController(self.api).run(),
             AutoscalerController(self.api).run(),
             QuotaController(self.api).run(),

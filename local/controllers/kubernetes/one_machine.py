@@ -74,8 +74,16 @@ def _check_job(api: Api, job: Object) -> None:
         return  # it is an update
     pods = list(_pods(job))
     elastic = "elasticPolicy" in job["spec"]
+    check_pods(api, job, pods, pods[:1] if elastic else pods)
+
+
+def check_pods(api: Api, job: Object, pods: list[Object], together: list[Object]) -> None:
+    """Refuse a job whose pods cannot run here.
+
+    `together`: those of the pods that must run at the same time. Raises errors.ApiError: 403.
+    """
     wrong = [
-        *_too_large(api, pods[:1] if elastic else pods, "its pods ask"),
+        *_too_large(api, together, "its pods ask"),
         *(
             why
             for pod in pods

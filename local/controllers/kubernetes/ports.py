@@ -31,9 +31,11 @@ class Ports:
 
     def of(self, pod: Object, port: int) -> int:
         """The port of this machine for a port of a pod, or its headless service. Raises OSError."""
-        key = (_owner_uid(pod), objects.name(pod), port)
+        own = port if _is_fixed(pod, port) and port not in self._given.values() else 0
+        return self._port((_owner_uid(pod), _host(pod), port), own)
+
+    def _port(self, key: tuple[str, str, int], own: int = 0) -> int:
         if key not in self._given:
-            own = port if _is_fixed(pod, port) and port not in self._given.values() else 0
             self._given[key] = own if own and _is_free(own) else self._free()
         return self._given[key]
 
@@ -43,15 +45,27 @@ class Ports:
         The bare name of a service counts for headless ones alone, such as those of PyTorchJobs.
         Elsewhere such a word is more likely something else, such as the name of a model.
         """
-        name = _service_name(host, namespace)
-        service = self._api.find(SERVICE, namespace, name) if name else None
+        service = self._service(host, namespace)
         if service is None:
-            return None
+            return self._of_host(*host.partition(".")[::2], namespace, port)
         if port is None:
             return 0 if _is_headless(service) else None
         if _is_headless(service):
             return self.of(service, port)
         return self._behind(service, port)
+
+    def _service(self, host: str, namespace: str) -> Object | None:
+        name = _service_name(host, namespace)
+        return self._api.find(SERVICE, namespace, name) if name else None
+
+    def _of_host(self, host: str, rest: str, namespace: str, port: int | None) -> int | None:
+        """The port of a pod that has a host name in a headless service of the same owner."""
+        service = self._service(rest, namespace)
+        if service is None or not _is_headless(service):
+            return None
+        if not host.startswith(f"{objects.name(service)}-"):
+            return None
+        return 0 if port is None else self._port((_owner_uid(service), host, port))
 
     def _behind(self, service: Object, port: int) -> int | None:
         spec = service.get("spec") or {}
@@ -82,6 +96,12 @@ class Ports:
             uid = objects.metadata(change.object)["uid"]
             for key in [key for key in self._given if key[0] == uid]:
                 del self._given[key]
+
+
+def _host(pod: Object) -> str:
+    """A pod's host name where it has one in a service; its peers know it by that. Else its name."""
+    spec = pod.get("spec") or {}
+    return str(spec["hostname"]) if spec.get("subdomain") else objects.name(pod)
 
 
 def _is_headless(service: Object) -> bool:

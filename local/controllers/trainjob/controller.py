@@ -21,6 +21,8 @@ class TrainJobController:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._recorder = Recorder(api, _CONTROLLER)
+        # The uids of those that have failed, and do not say so yet.
+        self._failed: set[str] = set()
         self._queue = WorkQueue(api, self.reconcile)
         webhook.install(api)
 
@@ -33,10 +35,11 @@ class TrainJobController:
         """Bring one job closer to its spec. Raises ApiError: it is to be retried."""
         job = self._api.find(TRAINJOB, *key)
         runtime = None if job is None else runtimes.find(self._api, pods.defaulted(job))
-        if job is None or runtime is None:
+        if job is None or runtime is None or not pods.is_ours(job):
             return
         plan = reconcile(self._observed(pods.defaulted(job), runtime))
         self._carry_out(plan, job)
+        (self._failed.add if plan.failed else self._failed.discard)(objects.metadata(job)["uid"])
         if plan.requeue_at is not None:
             self._queue.add_at(key, plan.requeue_at)
 
@@ -49,6 +52,7 @@ class TrainJobController:
             [each for each in found if objects.is_controlled_by(each, job)],
             self._api.find(SERVICE, objects.namespace(job), objects.name(job)) is not None,
             self._api.clock(),
+            has_failed=objects.metadata(job)["uid"] in self._failed,
         )
 
     def _carry_out(self, plan: Plan, job: Object) -> None:

@@ -17,8 +17,11 @@ from kfp_pytorch.local.quantities import quantity
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 INDEX = "batch.kubernetes.io/job-completion-index"
 PORT = 29500
-RESERVED = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR")
-RESERVED += ("PET_MASTER_PORT",)
+RESERVED = tuple(
+    f"PET_{name}"
+    for name in ("NNODES", "NPROC_PER_NODE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+)
+_MANAGER = "trainer.kubeflow.org/trainjob-controller"
 # What a Job has without a limit of its own.
 _BACKOFF_LIMIT = 6
 
@@ -28,11 +31,16 @@ def defaulted(job: Object) -> Object:
     job = objects.copy(job)
     spec = job["spec"]
     spec["suspend"] = bool(spec.get("suspend"))
-    spec["managedBy"] = spec.get("managedBy") or "trainer.kubeflow.org/trainjob-controller"
+    spec["managedBy"] = spec.get("managedBy") or _MANAGER
     reference = spec["runtimeRef"]
     reference["apiGroup"] = reference.get("apiGroup") or TRAINJOB.group
     reference["kind"] = reference.get("kind") or constants.CLUSTER_TRAINING_RUNTIME.kind
     return job
+
+
+def is_ours(job: Object) -> bool:
+    """Whether the Trainer itself runs a job, and not another controller."""
+    return bool(defaulted(job)["spec"]["managedBy"] == _MANAGER)
 
 
 def nodes(job: Object, runtime: Object) -> int:
@@ -70,22 +78,22 @@ def pod(job: Object, template: Object, index: int, count: int) -> Object:
         container["env"] = [*(container.get("env") or []), variable]
     metadata = {
         "generateName": f"{host}-",
-        "labels": {**(meta.get("labels") or {}), **labels(job, index)},
-        "annotations": {**(meta.get("annotations") or {}), **annotations(job, index)},
+        "labels": {**(meta.get("labels") or {}), **_labels(job, index)},
+        "annotations": {**(meta.get("annotations") or {}), **_annotations(job, index)},
     }
     return objects.controlled(constants.POD, metadata, spec, job, TRAINJOB)
 
 
-def labels(job: Object, index: int) -> dict[str, str]:
+def _labels(job: Object, index: int) -> dict[str, str]:
     """The labels of JobSet and Job of one pod."""
     return {
         "batch.kubernetes.io/job-name": job_name(job),
         "job-name": job_name(job),
-        **annotations(job, index),
+        **_annotations(job, index),
     }
 
 
-def annotations(job: Object, index: int) -> dict[str, str]:
+def _annotations(job: Object, index: int) -> dict[str, str]:
     """The annotations of JobSet and Job of one pod."""
     return {
         INDEX: str(index),
@@ -104,9 +112,7 @@ def service(job: Object) -> Object:
         "publishNotReadyAddresses": True,
         "selector": {JOBSET_LABEL: objects.name(job)},
     }
-    return objects.controlled(
-        constants.SERVICE, {"name": objects.name(job)}, spec, job, TRAINJOB
-    )
+    return objects.controlled(constants.SERVICE, {"name": objects.name(job)}, spec, job, TRAINJOB)
 
 
 def _train(container: Object, job: Object, count: int) -> None:

@@ -25,6 +25,7 @@ class Plan:
     status: Object  # the job's status afterwards
     delete_pods: list[str] = field(default_factory=list)  # names of pods to delete
     create: list[Object] = field(default_factory=list)  # pods and the service to create
+    failed: bool = False  # whether the job of its pods has failed now
     requeue_at: datetime | None = None  # when to reconcile again though nothing has changed
 
 
@@ -38,6 +39,7 @@ class Observed:
     pods: list[Object]
     has_service: bool
     now: datetime
+    has_failed: bool = False  # whether the job of its pods has failed before
 
     @property
     def active(self) -> list[Object]:
@@ -95,7 +97,8 @@ def _running(seen: Observed, status: Object) -> Plan:
         _set(status, seen, "Suspended", "Resumed", "TrainJob is resumed", "False")
         return Plan(status, requeue_at=seen.now)
     before = _counts(status)
-    if before.get("failed"):
+    if seen.has_failed:
+        _count(status, failed=1)
         _set(
             status,
             seen,
@@ -112,8 +115,8 @@ def _running(seen: Observed, status: Object) -> Plan:
         return _succeeded(seen, status, before)
     if _failed(seen):
         # Job deletes what runs before anybody says that it failed.
-        _count(status, failed=1)
-        return Plan(status, delete_pods=_names(seen.active), requeue_at=seen.now)
+        _count(status)
+        return Plan(status, delete_pods=_names(seen.active), failed=True, requeue_at=seen.now)
     ready = sum(map(is_ready, seen.active)) + len(seen.succeeded)
     _count(status, active=1, ready=int(ready >= seen.nodes))
     return Plan(status, create=_missing(seen))

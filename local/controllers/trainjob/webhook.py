@@ -6,11 +6,13 @@ Source: kubeflow/trainer v2.3.0, `pkg/webhooks` and `pkg/runtime/framework/plugi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from kfp_pytorch.launcher.constants import TRAINJOB
-from kfp_pytorch.local.apiserver import errors
+from kfp_pytorch.local.apiserver import errors, objects
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.store.api import Api
+from kfp_pytorch.local.controllers.kubernetes import one_machine
 from kfp_pytorch.local.controllers.trainjob import pods, runtimes
 
 WEBHOOK = "validator.trainjob.trainer.kubeflow.org"
@@ -29,6 +31,24 @@ def install(api: Api) -> None:
 
     api.add_mutating_webhook(TRAINJOB, default)
     api.add_webhook(TRAINJOB, check)
+    api.add_webhook(TRAINJOB, partial(_check_here, api))
+
+
+def _check_here(api: Api, job: Object) -> None:
+    """Refuse a new job that this machine cannot run."""
+    runtime = runtimes.find(api, job)
+    if objects.metadata(job).get("resourceVersion") or runtime is None or not pods.is_ours(job):
+        return
+    name, why = job["spec"]["runtimeRef"]["name"], runtimes.unsupported(runtime)
+    if why:
+        raise errors.denied(
+            one_machine.WEBHOOK,
+            f"the runtime {name!r} {why}, and the cluster of this machine runs runtimes of torch "
+            "with the one job 'node' alone, such as torch-distributed.",
+        )
+    template, count = runtimes.job_template(runtime, job), pods.nodes(job, runtime)
+    made = [pods.pod(job, template, number, count) for number in range(count)]
+    one_machine.check_pods(api, job, made, made)
 
 
 def _wrong(api: Api, job: Object) -> Iterator[str]:

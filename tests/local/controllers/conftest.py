@@ -21,6 +21,7 @@ from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 from kfp_pytorch.local.controllers.kubernetes.requests import Requests
 from kfp_pytorch.local.controllers.kubernetes.scheduler import Scheduler
 from kfp_pytorch.local.controllers.pytorchjob.controller import PyTorchJobController
+from kfp_pytorch.local.controllers.trainjob.controller import TrainJobController, create_runtime
 from kfp_pytorch.local.processes import guard
 
 Object = dict[str, Any]
@@ -46,6 +47,7 @@ class Controllers:
         self.api.on_change(self._see)
         node.create(self.api, len(gpus))
         pod_admission.install(self.api)
+        create_runtime(self.api)
 
     @staticmethod
     def python(code: str) -> list[str]:
@@ -78,6 +80,7 @@ class Controllers:
         return [
             self.kubelet.run(),
             PyTorchJobController(self.api).run(),
+            TrainJobController(self.api).run(),
             Scheduler(self.api).run(),
             Collector(self.api).run(),
             claims.run(self.api, self.root),

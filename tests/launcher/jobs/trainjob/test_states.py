@@ -79,9 +79,7 @@ def test_the_first_failure_is_the_end_though_the_trainer_starts_the_job_again(
     assert "FailedJobs" in run.failed(JobFailed)
 
 
-def test_a_restart_of_the_jobset_goes_on_with_new_pods(
-    step: Any, trains: Any, told: Any
-) -> None:
+def test_a_restart_of_the_jobset_goes_on_with_new_pods(step: Any, trains: Any, told: Any) -> None:
     run = step()
     trains.running(run.job)
     pod = trains.pod(run.job, 0, "Failed", terminated=played.end(3))
