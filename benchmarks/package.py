@@ -3,8 +3,8 @@
     python -m benchmarks.package
 
 Figures in bytes, for each form: container_bytes_max (the largest step's container),
-workflow_bytes_train_and_serve, workflow_bytes_canary_rollout and workflow_bytes_sweep (the Workflow
-at the end of its run).
+workflow_bytes_NAME of each shipped pipeline, and workflow_bytes_sweep (the Workflow at the end of
+its run).
 """
 
 import json
@@ -18,11 +18,13 @@ from kfp_pytorch.launcher.constants import LAUNCHER_IMAGE
 
 FORMS = ("configmap", f"image=registry.example.com/kfp-pytorch/{LAUNCHER_IMAGE}", "package")
 TRIALS = 8
+SHIPPED = ("train_and_serve", "canary_rollout", "data_parallel_sweep")
 LIMITS = {
     "container_bytes_max": 3072,
     "workflow_bytes_train_and_serve": 500_000,
     # Half of what Kubernetes stores.
     "workflow_bytes_canary_rollout": 524_288,
+    "workflow_bytes_data_parallel_sweep": 524_288,
     "workflow_bytes_sweep": 700_000,
 }
 
@@ -41,21 +43,16 @@ def sweep(image: str = "registry.example.com/kfp-pytorch-training:1"):
 
 def main() -> None:
     parser("benchmarks.package", __doc__).parse_args()
-    shipped = find.find_one("train_and_serve")
-    canary = find.find_one("canary_rollout")
+    shipped = [find.find_one(name) for name in SHIPPED]
     many = find.compile_pipeline("sweep", sweep)
     for launcher in FORMS:
         form = launcher.partition("=")[0]
-        spec = forms.with_launcher(shipped.spec, launcher)
-        whole = workflow.estimate(spec, shipped.platform)
-        rollout = workflow.estimate(forms.with_launcher(canary.spec, launcher), canary.platform)
+        specs = [forms.with_launcher(package.spec, launcher) for package in shipped]
+        values = {"container_bytes_max": max(map(_largest, specs))}
+        for name, spec, package in zip(SHIPPED, specs, shipped, strict=True):
+            values[f"workflow_bytes_{name}"] = workflow.estimate(spec, package.platform).stored
         trials = workflow.estimate(forms.with_launcher(many.spec, launcher), many.platform)
-        values = {
-            "container_bytes_max": _largest(spec),
-            "workflow_bytes_train_and_serve": whole.stored,
-            "workflow_bytes_canary_rollout": rollout.stored,
-            "workflow_bytes_sweep": trials.stored,
-        }
+        values["workflow_bytes_sweep"] = trials.stored
         for figure, value in values.items():
             against = f"{form}; limit {LIMITS[figure]:,}"
             if figure == "workflow_bytes_sweep":

@@ -7,6 +7,7 @@ The functions of `scheduling` say for an author where a job's pods run.
 """
 
 from kfp_pytorch.components.canary_check.component import canary_check
+from kfp_pytorch.components.compare_jobs.component import compare_jobs
 from kfp_pytorch.components.kserve_deploy.component import kserve_deploy
 from kfp_pytorch.components.kserve_predict.component import kserve_predict
 from kfp_pytorch.components.kserve_rollout.component import kserve_rollout
@@ -41,6 +42,7 @@ from kfp_pytorch.components.train_job.component import train_job
 
 __all__ = [
     "canary_check",
+    "compare_jobs",
     "coscheduling",
     "cpu_pinning",
     "gpus",

@@ -153,7 +153,9 @@ def _arguments(interface: Interface) -> Iterable[str]:
 
 
 def _imports(interface: Interface, *, passes_settings: bool) -> str:
-    types = {kind for kind, _ in interface.input_artifacts.values()}
+    # Of `list[Model]` the class alone.
+    taken = {kind for kind, _ in interface.input_artifacts.values()}
+    types = {kind.removeprefix("list[").removesuffix("]") for kind in taken}
     types |= {kind for kind, _ in interface.output_artifacts.values()}
     types |= {"Input"} if interface.input_artifacts else set()
     types |= {"Output"} if interface.output_artifacts else set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -189,8 +190,11 @@ def save_and_stop(job: Job) -> NoReturn:
 def _summary(job: Job, evaluation: dict[str, float]) -> dict[str, Any]:
     losses = job.state.history.curves.get("train_loss")
     last = {"train_loss": losses[-1][1]} if losses else {}
+    rates = job.state.history.curves.get("samples_per_second")
+    # The first report has the warm-up in it, and the last may be of a few steps alone.
+    speed = {"samples_per_second": statistics.median(rate for _, rate in rates)} if rates else {}
     return {
-        "metrics": {**evaluation, **last},
+        "metrics": {**evaluation, **last, **speed},
         "world_size": job.world.size,
         "step": job.state.progress.step,
         "epoch": job.state.progress.epoch,

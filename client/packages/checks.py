@@ -31,7 +31,7 @@ from kfp_pytorch.launcher.kserve.predict.target import resolve
 from kfp_pytorch.launcher.readiness.needs import parse_needs
 from kfp_pytorch.launcher.registry.register_inputs import parse_register_inputs
 from kfp_pytorch.launcher.runtime import identity
-from kfp_pytorch.launcher.steps import metric_gate, register_model
+from kfp_pytorch.launcher.steps import compare_jobs, metric_gate, register_model
 from kfp_pytorch.launcher.steps.tensorboard import View
 from kfp_pytorch.local.kfp import placeholders
 
@@ -261,6 +261,7 @@ def _is_share(task: KnownTask) -> bool:
 _CHECKERS: dict[str, Callable[[KnownTask], object]] = {
     **dict.fromkeys(STEPS, _job),
     "canary_check": _canary_check,
+    "compare_jobs": lambda task: compare_jobs.parse_inputs(**task.inputs),
     "kserve_deploy": _kserve_deploy,
     "kserve_predict": _kserve_predict,
     "kserve_rollout": _kserve_rollout,

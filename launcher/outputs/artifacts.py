@@ -27,6 +27,7 @@ from kfp_pytorch.launcher.kubernetes import objects, pod_status
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.outputs.curves import render as render_curves
 from kfp_pytorch.launcher.outputs.report import render as render_report
+from kfp_pytorch.launcher.outputs.report import seconds_running
 from kfp_pytorch.launcher.runtime import printing
 from kfp_pytorch.launcher.runtime.artifact import Artifact, write
 from kfp_pytorch.launcher.text import counted, cut
@@ -86,6 +87,7 @@ def write_outputs(
     if not unread:
         _warn_of_missing(evidence, success)
     about = _metadata(evidence.job or manifest, success, folder, finite) | _made_of(inputs)
+    about |= _size(evidence, inputs, success.world_size)
     storage_uri = ""
     if success.export:
         exported = storage.relative("export.path", success.export.path)
@@ -228,6 +230,17 @@ def _metadata(
     flat = {k: v for k, v in texts.items() if isinstance(v, str) and v and v.isprintable()}
     step = {} if success.checkpoint is None else {"checkpoint": success.checkpoint}
     return flat | step | {f"metric_{name}": value for name, value in finite.items()}
+
+
+def _size(evidence: Evidence, inputs: JobInputs, ran: int) -> dict[str, float]:
+    """How many nodes and processes trained, and for how many seconds, as far as it is known."""
+    each = int(inputs.nproc_per_node) if inputs.nproc_per_node.isdecimal() else 0
+    known = {
+        "nodes": inputs.num_nodes,
+        "processes": ran or inputs.num_nodes * each,
+        "seconds": seconds_running(evidence),
+    }
+    return {name: value for name, value in known.items() if value}
 
 
 def _made_of(inputs: JobInputs) -> dict[str, str]:

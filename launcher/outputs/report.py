@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kfp_pytorch.launcher import constants
@@ -13,6 +13,7 @@ from kfp_pytorch.launcher.jobs.kind import JobInputs, JobKind
 from kfp_pytorch.launcher.jobs.termination_messages import Outcome
 from kfp_pytorch.launcher.kubernetes import objects, pod_status
 from kfp_pytorch.launcher.kubernetes.objects import Object
+from kfp_pytorch.launcher.outputs.markdown import table, text
 from kfp_pytorch.launcher.runtime.printing import duration
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 
@@ -36,7 +37,7 @@ def render(
     whose names suggest secrets are left out.
     """
     sections = [
-        f"# {evidence.kind.title(_text(objects.name(manifest)))}",
+        f"# {evidence.kind.title(text(objects.name(manifest)))}",
         diagnosis and f"## Why it failed\n\n{_fenced(diagnosis)}",
         _hyperparameters(inputs),
         _summary(evidence, inputs, manifest, outcome),
@@ -83,12 +84,13 @@ def _hyperparameters(inputs: JobInputs) -> str:
         (name, _LEFT_OUT if _SECRET_NAMES.search(name) else value)
         for name, value in inputs.hyperparameters.items()
     ]
-    return f"## Hyperparameters\n\n{_table(('Name', 'Value'), rows)}" if rows else ""
+    return f"## Hyperparameters\n\n{table(('Name', 'Value'), rows)}" if rows else ""
 
 
 def _summary(evidence: Evidence, inputs: JobInputs, manifest: Object, outcome: Outcome) -> str:
     success = outcome.success
     attempt = objects.dig(manifest, "metadata", "annotations", constants.ATTEMPT_ANNOTATION)
+    seconds = seconds_running(evidence)
     rows = {
         "Namespace": objects.dig(manifest, "metadata", "namespace"),
         "Image": inputs.image,
@@ -100,28 +102,29 @@ def _summary(evidence: Evidence, inputs: JobInputs, manifest: Object, outcome: O
         "Newest checkpoint": None if outcome.checkpoint is None else f"step {outcome.checkpoint}",
         "Attempt": attempt,
         "Restarts": sum(map(pod_status.restarts, evidence.pods.values())),
-        "Training took": _duration(evidence),
+        "Training took": None if seconds is None else duration(seconds),
     }
-    table = _table(("", ""), [(key, value) for key, value in rows.items() if value is not None])
+    shown = table(("", ""), [(key, value) for key, value in rows.items() if value is not None])
     if success is None and not outcome.failures:
-        table += (
+        shown += (
             "\n\nThe training container wrote no message of its own, so there are no metrics, "
             "curves or description of the model. What follows comes from the cluster's objects."
         )
-    return table
+    return shown
 
 
-def _duration(evidence: Evidence) -> str | None:
+def seconds_running(evidence: Evidence) -> float | None:
+    """Return how long the job ran, in seconds; None where its start or end was not seen."""
     started = [entry.time for entry in evidence.timeline if entry.what == "running"]
     ended = [entry.time for entry in evidence.timeline if entry.what in ("succeeded", "failed")]
-    return duration((ended[-1] - started[0]).total_seconds()) if started and ended else None
+    return (ended[-1] - started[0]).total_seconds() if started and ended else None
 
 
 def _metrics(outcome: Outcome) -> str:
     if outcome.success is None or not outcome.success.metrics:
         return ""
     rows = [(name, f"{value:.6g}") for name, value in outcome.success.metrics.items()]
-    return f"## Metrics\n\n{_table(('Metric', 'Value'), rows)}"
+    return f"## Metrics\n\n{table(('Metric', 'Value'), rows)}"
 
 
 def _timeline(evidence: Evidence) -> str:
@@ -139,7 +142,7 @@ def _timeline(evidence: Evidence) -> str:
         )
         for entry in entries
     ]
-    return f"## Timeline\n\n{_table(('Time (UTC)', 'After', 'What', 'Detail'), rows)}"
+    return f"## Timeline\n\n{table(('Time (UTC)', 'After', 'What', 'Detail'), rows)}"
 
 
 def _nodes(evidence: Evidence) -> str:
@@ -161,7 +164,7 @@ def _nodes(evidence: Evidence) -> str:
     more = f"\n\nAnd {rest} more pods without failures or restarts." if rest else ""
     gone = len(evidence.past_pods)
     more += f"\n\n{gone} earlier pods of the same names were replaced." if gone else ""
-    return f"## Nodes\n\n{_table(('Pod', 'Node', 'GPUs', 'Restarts', 'State'), rows)}{more}"
+    return f"## Nodes\n\n{table(('Pod', 'Node', 'GPUs', 'Restarts', 'State'), rows)}{more}"
 
 
 def _worth_showing(seen: Sequence[Object]) -> list[Object]:
@@ -196,23 +199,8 @@ def _state(pod: Object) -> str:
 
 
 def _notes(evidence: Evidence) -> str:
-    lines = "\n".join(f"- {_text(note)}" for note in evidence.notes)
+    lines = "\n".join(f"- {text(note)}" for note in evidence.notes)
     return f"## Notes\n\n{lines}" if lines else ""
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    lines = [_row(head), _row(["---"] * len(head)), *(_row([*map(_text, row)]) for row in rows)]
-    return "\n".join(lines)
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _text(value: Any) -> str:
-    """Make a value safe in a table: one line, and nothing in it is Markdown or HTML."""
-    line = " ".join(str(value).split())
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", line)
 
 
 def _fenced(content: str, language: str = "text") -> str:

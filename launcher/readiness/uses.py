@@ -187,6 +187,7 @@ USES: dict[str, Use] = {
     ),
     "kserve_predict": Use(),
     "canary_check": Use(),
+    "compare_jobs": Use(),
     "metric_gate": Use(),
     "preflight": Use(),
     "register_model": Use(),

@@ -29,3 +29,8 @@ def newest_state(output: Path) -> dict[str, Any]:
     """What the newest checkpoint of a job's folder holds, read with torch's own tools."""
     dcp_to_torch_save(max((output / "checkpoints").glob("step-*")), output / "newest.pt")
     return dict(torch.load(output / "newest.pt", weights_only=True))
+
+
+def learned(metrics: dict[str, float]) -> dict[str, float]:
+    """The metrics without how fast training was, which no other run repeats."""
+    return {name: value for name, value in metrics.items() if name != "samples_per_second"}

@@ -67,6 +67,8 @@ def test_the_model_is_small_and_says_where_the_weights_are(step: Step) -> None:
         "namespace": "team",
         "folder": folder,
         "sha256": "ab" * 32,
+        "nodes": 1,
+        "processes": 2,
         "metric_accuracy": 0.991,
     }
     content = json.loads(Path(step.model.path).read_text(encoding="utf-8"))
@@ -188,6 +190,8 @@ def test_a_container_that_said_nothing_still_gives_every_artifact(step: Step) ->
         "job": "j-1",
         "namespace": "team",
         "folder": "s3://bucket/p/j-1",
+        "nodes": 1,
+        "processes": 1,
         "no_export": "training reported no export",
     }
     assert json.loads(Path(step.model.path).read_text()) == {"model": {}, "samples": []}
