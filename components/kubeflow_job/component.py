@@ -70,6 +70,7 @@ def kubeflow_job(
     kind: str = "",
     replicas: dict[str, Any] = {},
     manifest: dict[str, Any] = {},
+    success_policy: str = "",
 ) -> NamedTuple("Outputs", storage_uri=str, folder=str):  # type: ignore[valid-type]
     """Trains with a TFJob, MPIJob, XGBoostJob, JAXJob or PaddleJob and outputs a model.
 
@@ -158,6 +159,9 @@ def kubeflow_job(
             memory or gpus_per_node says what differs in that role.
         manifest: A whole job in place of all that is said of pods: Kubernetes' object, which gets a
             name, labels, the job's folder, and the parts of runPolicy that it leaves out.
+        success_policy: AllWorkers, with which a TFJob has succeeded when all of its workers have;
+            empty for the operator's own, by which its chief or its first worker counts. No other
+            kind has one.
 
     Returns:
         model: What was trained: the description of the export and held-out samples. The weights

@@ -55,4 +55,5 @@ def kubeflow_job(
     kind: str | float | PipelineChannel = "",
     replicas: Mapping[str, Any] | PipelineChannel = {},
     manifest: Mapping[str, Any] | PipelineChannel = {},
+    success_policy: str | float | PipelineChannel = "",
 ) -> PipelineTask: ...

@@ -32,8 +32,6 @@ VOLCANO_GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
 VOLCANO_QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
 COSCHEDULING_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 KAI_QUEUE_LABEL = "kai.scheduler/queue"
-# The one task group of a job whose pods are all alike.
-YUNIKORN_GROUP = "pods"
 _REQUIRED, _PREFERRED = (
     "requiredDuringSchedulingIgnoredDuringExecution",
     "preferredDuringSchedulingIgnoredDuringExecution",
@@ -75,7 +73,6 @@ class Demands:
         job_labels: Labels of the job; so further on.
         scheduling_policy: `runPolicy.schedulingPolicy` of the Training Operator's kinds.
         pod_spec: Fields of the pods.
-        capabilities: What the training container may do besides.
     """
 
     job_labels: dict[str, str] = field(default_factory=dict)
@@ -84,7 +81,6 @@ class Demands:
     pod_annotations: dict[str, str] = field(default_factory=dict)
     scheduling_policy: dict[str, Any] = field(default_factory=dict)
     pod_spec: dict[str, Any] = field(default_factory=dict)
-    capabilities: tuple[str, ...] = ()
 
 
 def demands(scheduling: Scheduling, placement: Placement, pods: Pods) -> Demands:
@@ -109,7 +105,6 @@ def demands(scheduling: Scheduling, placement: Placement, pods: Pods) -> Demands
     return Demands(
         **of_scheduler(scheduling, placement, pods, members),
         pod_spec={key: value for key, value in spec.items() if value},
-        capabilities=("IPC_LOCK",) if placement.rdma and placement.rdma.ipc_lock else (),
     )
 
 
@@ -169,36 +164,52 @@ def merged(where: str, given: Mapping[str, str], demanded: Mapping[str, str]) ->
     return {**given, **demanded}
 
 
-def task_groups(scheduling: Scheduling, pods: Pods, template: Mapping[str, Any]) -> dict[str, str]:
-    """Return YuniKorn's annotations about the pods of a template, the patch included.
+def task_groups(
+    scheduling: Scheduling, pods: Pods, templates: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, str]]:
+    """Return YuniKorn's annotations of each role's pods, by their templates with the patch.
 
     Other schedulers need none. The pods that hold the places get the labels that `same` and
-    `spread` select by.
-
-    Raises InputError: the pods request nothing that could be reserved.
+    `spread` select by. Raises InputError: pods request nothing that could be reserved.
     """
     if scheduling.scheduler != YUNIKORN or not scheduling.gang:
         return {}
-    spec = template["spec"]
+    left = min_member(scheduling, pods.members, sum(pods.roles.values()))
+    groups: list[dict[str, Any]] = []
+    for role, count in pods.roles.items():
+        members, left = min(count, left), left - min(count, left)
+        group = _task_group(role, members, pods.selector, templates[role]["spec"])
+        # Where pods request nothing, there is always room for them.
+        groups += [group] if members and group["minResource"] else []
+    if not groups:
+        raise InputError(
+            "scheduling asks YuniKorn for a gang, and the pods request nothing that it could "
+            "reserve; set cpu and memory, or gang to false."
+        )
+    written = json.dumps(groups, separators=(",", ":"))
+    named = {group["name"] for group in groups}
+    return {
+        role: {
+            "yunikorn.apache.org/task-group-name": role.lower(),
+            "yunikorn.apache.org/task-groups": written,
+        }
+        for role in pods.roles
+        if role.lower() in named
+    }
+
+
+def _task_group(
+    role: str, members: int, labels: Mapping[str, str], spec: Mapping[str, Any]
+) -> dict[str, Any]:
     requests: dict[str, str] = {}
     for container in spec["containers"]:
         parts = container.get("resources") or {}
         asked = {**(parts.get("limits") or {}), **(parts.get("requests") or {})}
         for name, amount in asked.items():
             requests[name] = _sum(name, requests.get(name), str(amount))
-    if not requests:
-        raise InputError(
-            "scheduling asks YuniKorn for a gang, and the pods request nothing that it could "
-            "reserve; set cpu and memory, or gang to false."
-        )
     kept = {"nodeSelector", "tolerations", "affinity", "topologySpreadConstraints"} & spec.keys()
-    members = min_member(scheduling, pods.members, sum(pods.roles.values()))
-    group = {"name": YUNIKORN_GROUP, "minMember": members, "minResource": requests}
-    group |= {"labels": pods.selector, **{key: spec[key] for key in sorted(kept)}}
-    return {
-        "yunikorn.apache.org/task-group-name": YUNIKORN_GROUP,
-        "yunikorn.apache.org/task-groups": json.dumps([group], separators=(",", ":")),
-    }
+    group = {"name": role.lower(), "minMember": members, "minResource": requests}
+    return group | {"labels": dict(labels), **{key: spec[key] for key in sorted(kept)}}
 
 
 def _sum(name: str, one: str | None, other: str) -> str:

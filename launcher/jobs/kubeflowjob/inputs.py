@@ -13,6 +13,7 @@ from typing import Any
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import k8s, readers
 from kfp_pytorch.launcher.inputs.declaration import declare, parse
+from kfp_pytorch.launcher.inputs.scheduling.scheduler import KAI
 from kfp_pytorch.launcher.jobs.kubeflowjob import whole
 from kfp_pytorch.launcher.jobs.kubeflowjob.frameworks import ELSEWHERE, FRAMEWORKS, Framework
 from kfp_pytorch.launcher.jobs.pods import input_readers
@@ -35,7 +36,7 @@ _OF_THE_MANIFEST = (
     *("memory", "gpus_per_node", "gpu_resource", "shm_size", "output_secret", "service_account"),
     *("image_pull_secrets", "image_pull_policy", "run_as_root", "run_as_user", "security_context"),
     *("node_selector", "tolerations", "affinity", "istio_injection", "restart_policy"),
-    *("pod_template_patch", "scheduling", "placement"),
+    *("pod_template_patch", "scheduling", "placement", "success_policy"),
 )
 
 
@@ -82,6 +83,7 @@ class KubeflowJobInputs(OperatorInputs):
     kind: str = declare(kind, "")
     replicas: dict[str, Role] = declare(roles, {})
     manifest: dict[str, Any] = declare(readers.mapping, {})
+    success_policy: str = declare(readers.one_of("", "AllWorkers"), "")
 
     @property
     def framework(self) -> Framework:
@@ -179,6 +181,16 @@ def _problems(given: KubeflowJobInputs, inputs: Mapping[str, Any]) -> Iterator[s
         )
     if given.kind == "MPIJob" and not given.nproc_per_node.isdecimal():
         yield f"nproc_per_node is {given.nproc_per_node!r}; the slots of a worker are a number."
+    if given.success_policy and given.kind != "TFJob":
+        yield (
+            f"success_policy is {given.success_policy!r}; a TFJob alone has it. The operator says "
+            f"when a {given.kind} has succeeded."
+        )
+    if given.kind == "PaddleJob" and given.scheduling.scheduler == KAI and given.scheduling.gang:
+        yield (
+            "scheduling asks KAI for a gang, and KAI starts the pods of a PaddleJob one by one; "
+            "set gang to false, or take another scheduler."
+        )
     if given.kind == "MPIJob" and given.restart_policy == "ExitCode":
         yield "restart_policy is 'ExitCode', and the operator makes no pod of an MPIJob anew."
     for variable in given.env:

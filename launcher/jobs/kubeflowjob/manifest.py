@@ -41,19 +41,26 @@ def manifest(
     }
     if inputs.manifest:
         return _of_manifest(inputs, made, pods, run_policy(inputs, demanded))
+    templates = {
+        name: pods_template.pod_template(
+            _of_role(inputs, name, role), pods, inputs.framework.container, demanded
+        )
+        for name, role in inputs.replicas.items()
+    }
+    templates = scheduled.with_task_groups(inputs, pods, templates)
     spec: dict[str, Any] = {
         "runPolicy": run_policy(inputs, demanded),
         inputs.framework.roles.field: {
             name: {
                 "replicas": role.count,
                 "restartPolicy": inputs.restart_policy,
-                "template": pods_template.pod_template(
-                    _of_role(inputs, name, role), pods, inputs.framework.container, demanded
-                ),
+                "template": templates[name],
             }
             for name, role in inputs.replicas.items()
         },
     }
+    if inputs.success_policy:
+        spec["successPolicy"] = inputs.success_policy
     if inputs.kind == "MPIJob":
         spec |= {
             "slotsPerWorker": int(inputs.nproc_per_node),
@@ -91,7 +98,7 @@ def _without_accelerators(inputs: KubeflowJobInputs) -> KubeflowJobInputs:
         inputs,
         gpus_per_node=0,
         task_config=replace(inputs.task_config, resources=kept),
-        placement=replace(inputs.placement, rdma=None),
+        placement=replace(inputs.placement, rdma=None, gpu_products=()),
     )
 
 

@@ -153,7 +153,7 @@ def parse_pod_inputs(declaration: type[T], component: str, inputs: Mapping[str, 
         nproc_per_node=given.nproc_per_node or str(max(1, given.gpus)),
         node_selector=task.node_selector | given.node_selector,
         tolerations=placement.merged_tolerations(given.tolerations, task.tolerations),
-        affinity=merging.node_affinity(given.placement, task.affinity | given.affinity),
+        affinity=task.affinity | given.affinity,
     )
     own = [environment.variable(*each) for each in datasets.variables(merged.datasets).items()]
     environment.check_size(merged.command, merged.args, [*merged.env, *own])

@@ -13,6 +13,7 @@ from kfp_pytorch.launcher.inputs.scheduling.demands import (
     check_no_other,
     demands,
     merged,
+    task_groups,
 )
 from kfp_pytorch.launcher.jobs.pods.inputs import PodInputs
 
@@ -39,17 +40,27 @@ def demands_of(inputs: PodInputs, pods: Pods) -> Demands:
     return found
 
 
-def with_demands(spec: Mapping[str, Any], container: str, demanded: Demands) -> dict[str, Any]:
-    """Return a pod's spec with what is demanded; `container` is the one that trains."""
+def with_demands(spec: Mapping[str, Any], demanded: Demands) -> dict[str, Any]:
+    """Return a pod's spec with what is demanded."""
     changed = copy.deepcopy(dict(spec)) | demanded.pod_spec
     affinity = demanded.pod_spec.get("affinity")
     if affinity:
         changed["affinity"] = _joined(spec.get("affinity") or {}, affinity)
-    for each in changed["containers"]:
-        if each["name"] == container and demanded.capabilities:
-            added = each.setdefault("securityContext", {}).setdefault("capabilities", {})
-            added["add"] = [*(added.get("add") or []), *demanded.capabilities]
     return changed
+
+
+def with_task_groups(
+    inputs: PodInputs, pods: Pods, templates: Mapping[str, dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return the templates of all roles with what a scheduler is told of them together.
+
+    Raises InputError: pods request nothing that could be reserved.
+    """
+    groups = task_groups(inputs.scheduling, pods, templates)
+    built = {role: copy.deepcopy(template) for role, template in templates.items()}
+    for role, own in groups.items():
+        built[role]["metadata"]["annotations"] |= own
+    return built
 
 
 def _joined(given: Mapping[str, Any], demanded: Mapping[str, Any]) -> dict[str, Any]:

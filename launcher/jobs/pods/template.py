@@ -16,7 +16,8 @@ from kfp_pytorch.launcher.inputs import (
     readers,
     strategic_merge,
 )
-from kfp_pytorch.launcher.inputs.scheduling.demands import Demands, Pods, merged, task_groups
+from kfp_pytorch.launcher.inputs.scheduling import merging
+from kfp_pytorch.launcher.inputs.scheduling.demands import Demands, Pods, merged
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs.pods import scheduled
 from kfp_pytorch.launcher.jobs.pods.inputs import PodInputs
@@ -48,9 +49,7 @@ def pod_template(
             "labels": {**mesh, **labels, **pods.labels},
             "annotations": {**mesh, **annotations},
         },
-        "spec": scheduled.with_demands(
-            _pod_spec(inputs, pods.job_name, container), container, demanded
-        ),
+        "spec": scheduled.with_demands(_pod_spec(inputs, pods.job_name, container), demanded),
     }
     template = strategic_merge.merge(template, inputs.pod_template_patch, "pod_template_patch")
     _check_lists(template["spec"])
@@ -58,7 +57,6 @@ def pod_template(
     _render_texts(template)
     _add_shared_memory(template["spec"], inputs, container)
     check_pod(template["spec"], container)
-    template["metadata"]["annotations"] |= task_groups(inputs.scheduling, pods, template)
     return template
 
 
@@ -72,7 +70,7 @@ def _pod_spec(inputs: PodInputs, job_name: str, container: str) -> dict[str, Any
         "imagePullSecrets": [{"name": name} for name in inputs.image_pull_secrets],
         "nodeSelector": dict(inputs.node_selector),
         "tolerations": [dict(item) for item in inputs.tolerations],
-        "affinity": copy.deepcopy(inputs.affinity),
+        "affinity": merging.node_affinity(inputs.placement, inputs.affinity),
     }
     return {key: value for key, value in spec.items() if value}
 
@@ -193,6 +191,8 @@ def _container_security(inputs: PodInputs) -> dict[str, Any]:
     context: dict[str, Any] = {"allowPrivilegeEscalation": False}
     if not inputs.run_as_root:
         context |= {"runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}}
+    if inputs.placement.rdma and inputs.placement.rdma.ipc_lock:
+        context["capabilities"] = {**context.get("capabilities", {}), "add": ["IPC_LOCK"]}
     return context
 
 

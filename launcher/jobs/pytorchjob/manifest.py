@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,6 +39,7 @@ def manifest(
     pods = Pods(job_name, labels, _replicas(inputs), least)
     demanded = scheduled.demands_of(inputs, pods)
     template = pod_template(inputs, pods, demanded)
+    templates = scheduled.with_task_groups(inputs, pods, dict.fromkeys(pods.roles, template))
     return {
         "apiVersion": constants.PYTORCHJOB.api_version,
         "kind": constants.PYTORCHJOB.kind,
@@ -52,7 +52,7 @@ def manifest(
                 role: {
                     "replicas": count,
                     "restartPolicy": inputs.restart_policy,
-                    "template": copy.deepcopy(template),
+                    "template": templates[role],
                 }
                 for role, count in pods.roles.items()
             },

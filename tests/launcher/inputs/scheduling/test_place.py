@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs.scheduling.merging import node_affinity
 from kfp_pytorch.launcher.inputs.scheduling.place import Domain, Placement, read
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import parse_inputs
 
@@ -53,10 +54,11 @@ def test_a_mig_profile_is_one_device_and_one_process(profile: str, resource: str
 def test_a_product_is_demanded_of_every_node_that_the_affinity_allows() -> None:
     demand = {"key": "nvidia.com/gpu.product", "operator": "In", "values": ["H100", "H200"]}
     asked = {"gpus": 8, "gpu_products": ["H100", "H200"]}
-    alone = parsed(asked).affinity["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    placement = parsed(asked).placement
+    alone = node_affinity(placement, {})["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     assert alone == [{"matchExpressions": [demand]}]
     own = {"key": "zone", "operator": "In", "values": ["a"]}
-    affinity = {
+    affinity: dict[str, Any] = {
         "nodeAffinity": {
             REQUIRED: {
                 "nodeSelectorTerms": [
@@ -66,14 +68,14 @@ def test_a_product_is_demanded_of_every_node_that_the_affinity_allows() -> None:
             }
         }
     }
-    terms = parsed(asked, affinity=affinity).affinity["nodeAffinity"][REQUIRED]
+    terms = node_affinity(placement, affinity)["nodeAffinity"][REQUIRED]
     assert [term["matchExpressions"] for term in terms["nodeSelectorTerms"]] == [
         [own, demand],
         [demand],
     ]
     assert "matchFields" in terms["nodeSelectorTerms"][1]
-    nodes: dict[str, Any] = affinity["nodeAffinity"][REQUIRED]
-    assert nodes["nodeSelectorTerms"][0] == {"matchExpressions": [own]}
+    given = affinity["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    assert given[0] == {"matchExpressions": [own]}
 
 
 def test_rdma_devices_are_no_accelerators_and_nccl_may_not_fall_back_to_tcp() -> None:

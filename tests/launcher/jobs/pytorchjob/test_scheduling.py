@@ -39,8 +39,8 @@ def job(check_crd: Check) -> Callable[..., dict[str, Any]]:
 
 def pods_of(made: dict[str, Any]) -> dict[str, Any]:
     templates = [each["template"] for each in made["spec"]["pytorchReplicaSpecs"].values()]
-    assert all(template == templates[0] for template in templates)
-    found: dict[str, Any] = templates[0]
+    assert all(template["spec"] == templates[0]["spec"] for template in templates)
+    found: dict[str, Any] = templates[-1]
     return found
 
 
@@ -126,9 +126,11 @@ GOLDEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                 "yunikorn.apache.org/schedulingPolicyParameters": (
                     "placeholderTimeoutInSeconds=120 gangSchedulingStyle=Hard"
                 ),
-                "yunikorn.apache.org/task-group-name": "pods",
+                "yunikorn.apache.org/task-group-name": "worker",
                 "yunikorn.apache.org/task-groups": (
-                    '[{"name":"pods","minMember":4,"minResource":{"cpu":"2","memory":"4Gi",'
+                    '[{"name":"master","minMember":1,"minResource":{"cpu":"2","memory":"4Gi",'
+                    '"nvidia.com/gpu":"8"},"labels":{"kfp-pytorch/step-id":"s-1"}},'
+                    '{"name":"worker","minMember":3,"minResource":{"cpu":"2","memory":"4Gi",'
                     '"nvidia.com/gpu":"8"},"labels":{"kfp-pytorch/step-id":"s-1"}}]'
                 ),
             },
@@ -229,11 +231,22 @@ def test_yunikorn_reserves_for_all_containers_and_where_the_pods_may_run(job: An
         pod_template_patch={"spec": {"containers": [sidecar]}},
     )
     pods = pods_of(made)
-    (group,) = json.loads(pods["metadata"]["annotations"]["yunikorn.apache.org/task-groups"])
+    _, group = json.loads(pods["metadata"]["annotations"]["yunikorn.apache.org/task-groups"])
     assert group["minResource"] == {"cpu": "2500m"}
     assert group["labels"] == LABELS
     for name in ("affinity", "nodeSelector", "tolerations"):
         assert group[name] == pods["spec"][name]
+
+
+def test_a_gang_of_a_part_of_the_pods_begins_with_the_first_role(job: Any) -> None:
+    made = job(scheduling={"scheduler": "yunikorn", "min_member": 1}, cpu="1")
+    roles = {
+        role: each["template"]["metadata"]["annotations"]
+        for role, each in made["spec"]["pytorchReplicaSpecs"].items()
+    }
+    (group,) = json.loads(roles["Master"]["yunikorn.apache.org/task-groups"])
+    assert (group["name"], group["minMember"]) == ("master", 1)
+    assert "yunikorn.apache.org/task-group-name" not in roles["Worker"]
 
 
 @pytest.mark.parametrize(
