@@ -26,7 +26,7 @@ from kfp_pytorch.launcher.constants import (
 from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.jobs.registry import EVERY_KIND
 from kfp_pytorch.launcher.kubernetes import client, credentials
-from kfp_pytorch.launcher.kubernetes.api_errors import KindAbsent, NotFound
+from kfp_pytorch.launcher.kubernetes.api_errors import Forbidden, KindAbsent, NotFound
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig, each, name
 from kfp_pytorch.launcher.kubernetes.pod_status import (
@@ -138,9 +138,9 @@ class ClusterRun:
         """The steps whose jobs there are, the oldest job first."""
         found = _named(self._kube, self._asked)
         if run_id := label_value(self._asked):
-            found += _labelled(self._kube, f"{RUN_ID_LABEL}={run_id}")
+            found += _labelled(self._kube, f"{RUN_ID_LABEL}={run_id}")[0]
         if self._step_ids:
-            found += _labelled(self._kube, f"{STEP_ID_LABEL} in ({','.join(self._step_ids)})")
+            found += _labelled(self._kube, f"{STEP_ID_LABEL} in ({','.join(self._step_ids)})")[0]
         return [
             Step(
                 step_name(job.manifest),
@@ -252,19 +252,26 @@ def _run_id(job: Job) -> str:
 
 
 def _ours(kube: Kube) -> list[Job]:
-    """The jobs that steps made, the newest first."""
-    return _labelled(kube, f"{MANAGED_BY_LABEL}={PREFIX}")[::-1]
+    """The jobs that steps made, the newest first. Raises Forbidden: none may be seen."""
+    found, refused = _labelled(kube, f"{MANAGED_BY_LABEL}={PREFIX}")
+    if refused and not found:
+        raise refused[0]
+    return found[::-1]
 
 
-def _labelled(kube: Kube, labels: str) -> list[Job]:
-    """The jobs with these labels, the newest at the end."""
-    found = []
+def _labelled(kube: Kube, labels: str) -> tuple[list[Job], list[Forbidden]]:
+    """The jobs with these labels, the newest at the end, and the kinds that may not be listed."""
+    found: list[Job] = []
+    refused: list[Forbidden] = []
     for kind in EVERY_KIND:
         try:
             found += [Job(kind, job) for job in kube.list(kind.resource, labels=labels)]
         except KindAbsent:
             continue
-    return sorted(found, key=lambda job: str(dig(job.manifest, "metadata", "creationTimestamp")))
+        except Forbidden as error:
+            refused.append(error)
+    made = sorted(found, key=lambda job: str(dig(job.manifest, "metadata", "creationTimestamp")))
+    return made, refused
 
 
 def _named(kube: Kube, asked: str) -> list[Job]:
@@ -272,7 +279,7 @@ def _named(kube: Kube, asked: str) -> list[Job]:
     for kind in EVERY_KIND:
         try:
             found.append(Job(kind, kube.get(kind.resource, asked)))
-        except (NotFound, KindAbsent):
+        except (NotFound, KindAbsent, Forbidden):
             continue
     return found
 

@@ -151,6 +151,11 @@ def test_what_is_not_there_is_named_with_what_is_and_the_way_out(logs, hands, jo
     assert "Missing permission" in logs(RUN).output
     hands.reset()
     hands.running(job())
+    # Who may see PyTorchJobs alone sees those.
+    for plural in ("tfjobs", "mpijobs", "trainjobs"):
+        for verb in ("list", "get"):
+            hands.fault(Forbidden(), verb, f"*/{plural}*", times=None)
+    assert "rank 0: job-0-master-0" in logs(RUN).output
     hands.fault(Forbidden(), "get", "*/log*", times=None)
     message = logs(RUN).output
     assert "rank 0: job-0-master-0: Running" in message
