@@ -10,9 +10,8 @@ from __future__ import annotations
 import base64
 import bz2
 import hashlib
-import io
+import json
 import re
-import zipfile
 from pathlib import Path
 
 import kfp_pytorch
@@ -46,24 +45,24 @@ def sources() -> dict[str, Path]:
 
 
 def archive() -> bytes:
-    """Packs the sources and urllib3, without docstrings, comments and types, as a zip file.
+    """Packs the sources and urllib3, without docstrings, comments and types: their names, and their texts.
 
-    bzip2 compresses it: zlib's output differs between its builds (zlib-ng, hardware deflate), while
-    bzip2 has one encoder whose output has been the same since 1.0.
+    JSON, for it is smaller than a zip file, whose checksums cannot be compressed. bzip2 compresses
+    it: zlib's output differs between its builds (zlib-ng, hardware deflate), while bzip2 has one
+    encoder whose output has been the same since 1.0.
     """
     import urllib3
 
     root = Path(urllib3.__file__).parent
     libraries = {path.relative_to(root.parent).as_posix(): path for path in root.rglob("*.py")}
     used = {name: path for name, path in libraries.items() if not _UNUSED.match(name)}
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as target:
-        for name, path in sorted((sources() | used).items()):
-            # A ZipInfo has a fixed time; its system would be this one's.
-            info = zipfile.ZipInfo(name)
-            info.create_system = 3
-            target.writestr(info, _packed(name, path.read_text(encoding="utf-8")))
-    return bz2.compress(buffer.getvalue(), compresslevel=9)
+    texts = {
+        name: _packed(name, path.read_text(encoding="utf-8"))
+        for name, path in sorted((sources() | used).items())
+    }
+    return bz2.compress(
+        json.dumps([[*texts], [*texts.values()]], ensure_ascii=False).encode(), compresslevel=9
+    )
 
 
 def _packed(name: str, text: str) -> str:

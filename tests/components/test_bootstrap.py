@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import hashlib
-import io
 import itertools
 import json
 import shutil
@@ -38,13 +37,13 @@ def small_archive() -> bytes:
         "def metric_gate(): pass\n"
         "print('started', kfp_pytorch.__file__, kfp_pytorch.VALUE)\n"
     )
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as target:
-        target.writestr("kfp_pytorch/__init__.py", "VALUE = 'from the ConfigMap'\n")
-        for package in ("components", "components/metric_gate"):
-            target.writestr(f"kfp_pytorch/{package}/__init__.py", "")
-        target.writestr(f"{MODULE.replace('.', '/')}.py", f"import kfp_pytorch\n{program}")
-    return bz2.compress(buffer.getvalue())
+    texts = {
+        "kfp_pytorch/__init__.py": "VALUE = 'from the ConfigMap'\n",
+        "kfp_pytorch/components/__init__.py": "",
+        "kfp_pytorch/components/metric_gate/__init__.py": "",
+        f"{MODULE.replace('.', '/')}.py": f"import kfp_pytorch\n{program}",
+    }
+    return bz2.compress(json.dumps([[*texts], [*texts.values()]]).encode())
 
 
 ARCHIVE = small_archive()
@@ -301,7 +300,9 @@ def test_without_a_token_the_installed_package_is_used(pod, server):
 
 def test_a_path_in_the_environment_goes_first(pod, server):
     path = pod.folder / "mine.zip"
-    path.write_bytes(bz2.decompress(ARCHIVE))
+    with zipfile.ZipFile(path, "w") as target:
+        for name, text in zip(*json.loads(bz2.decompress(ARCHIVE)), strict=True):
+            target.writestr(name, text)
     pod.environ["KFP_PYTORCH_LAUNCHER"] = str(path)
     code, output, _ = pod.run()
     assert (code, server.asked) == (0, [])

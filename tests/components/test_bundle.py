@@ -4,7 +4,7 @@ import ast
 import base64
 import bz2
 import hashlib
-import io
+import json
 import os
 import shutil
 import subprocess
@@ -32,11 +32,18 @@ def archive() -> bytes:
     return bundle.archive()
 
 
+def texts_of(archive: bytes) -> dict[str, str]:
+    names, texts = json.loads(bz2.decompress(archive))
+    return dict(zip(names, texts, strict=True))
+
+
 @pytest.fixture(scope="module")
 def unpacked(archive, tmp_path_factory) -> Path:
     """The zip as the bootstrap puts it on the path, and KFP alone beside it, as pip installs it."""
     folder = tmp_path_factory.mktemp("step")
-    (folder / "launcher.zip").write_bytes(bz2.decompress(archive))
+    with zipfile.ZipFile(folder / "launcher.zip", "w") as target:
+        for name, text in texts_of(archive).items():
+            target.writestr(name, text)
     (folder / "site").mkdir()
     (folder / "site" / "kfp").symlink_to(Path(kfp.__file__).parent)
     return folder
@@ -153,14 +160,12 @@ print(curves.render({}))
 
 
 def test_every_import_of_this_package_in_the_archive_is_in_it_too(archive):
-    with zipfile.ZipFile(io.BytesIO(bz2.decompress(archive))) as opened:
-        names = {name for name in opened.namelist() if name.startswith("kfp_pytorch/")}
-        names = {name for name in names if name.endswith(".py")}
-        sources = {name: opened.read(name).decode() for name in names}
+    texts = texts_of(archive)
+    names = {name for name in texts if name.startswith("kfp_pytorch/") and name.endswith(".py")}
     # What makes a component of the function: no step imports it.
     absent = {"kfp_pytorch.components.definition"}
-    for name, source in sources.items():
-        for node in ast.walk(ast.parse(source)):
+    for name in names:
+        for node in ast.walk(ast.parse(texts[name])):
             if isinstance(node, ast.ImportFrom) and node.module.startswith("kfp_pytorch"):
                 path = node.module.replace(".", "/")
                 inside = {f"{path}.py", f"{path}/__init__.py"} & names
