@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
-from kfp_pytorch.launcher.constants import CONFIG_MAP, DEPLOYMENT, Kind
+from kfp_pytorch.launcher.constants import CONFIG_MAP, DEPLOYMENT, NAMESPACE, Kind
 from kfp_pytorch.launcher.jobs.registry import KINDS
 from kfp_pytorch.launcher.kubernetes import objects
 from kfp_pytorch.launcher.kubernetes.client import EVERYWHERE
@@ -24,11 +24,15 @@ _PODS = "pod"
 
 
 def server(survey: Survey, _needs: Needs) -> Iterator[Finding]:
-    """The API server answers, and which it is."""
+    """The API server answers, and has the namespace."""
     # A path or a user before the host may be a secret.
     parts = urlsplit(survey.kube.transport.credentials.server)
     where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     yield ok("API server", f"{where} is Kubernetes {survey.version()}.")
+    name = survey.namespace
+    if survey.may_read("get", NAMESPACE, "", name) and survey.get(NAMESPACE, name) is None:
+        mend = f"kubectl create namespace {name}, or give the one that the run is in."
+        yield error("namespace", f"There is no namespace {name}.", mend)
 
 
 def installed(survey: Survey, needs: Needs) -> Iterator[Finding]:

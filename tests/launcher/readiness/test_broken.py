@@ -251,3 +251,9 @@ def test_a_server_that_does_not_answer_is_the_only_finding(bad, server, tmp_path
     [found] = bad()
     assert (found.level, found.about) == ("error", "API server")
     assert found.mend
+
+
+def test_a_namespace_that_is_not_there_is_named_first(bad):
+    found = bad(namespace="nowhere")[0]
+    assert (found.level, found.what) == ("error", "There is no namespace nowhere.")
+    assert found.mend.startswith("kubectl create namespace nowhere")
