@@ -45,11 +45,11 @@ def sources() -> dict[str, Path]:
 
 
 def archive() -> bytes:
-    """Packs the sources and urllib3, without docstrings, comments and types: their names, and their texts.
+    """Packs the sources and urllib3, without docstrings, comments and types.
 
-    JSON, for it is smaller than a zip file, whose checksums cannot be compressed. bzip2 compresses
-    it: zlib's output differs between its builds (zlib-ng, hardware deflate), while bzip2 has one
-    encoder whose output has been the same since 1.0.
+    Their names and their texts, as JSON, which is smaller than a zip file, whose checksums cannot
+    be compressed. bzip2 compresses it: zlib's output differs between its builds (zlib-ng, hardware
+    deflate), while bzip2 has one encoder whose output has been the same since 1.0.
     """
     import urllib3
 
@@ -60,9 +60,8 @@ def archive() -> bytes:
         name: _packed(name, path.read_text(encoding="utf-8"))
         for name, path in sorted((sources() | used).items())
     }
-    return bz2.compress(
-        json.dumps([[*texts], [*texts.values()]], ensure_ascii=False).encode(), compresslevel=9
-    )
+    content = json.dumps([[*texts], [*texts.values()]], ensure_ascii=False)
+    return bz2.compress(content.encode(), compresslevel=9)
 
 
 def _packed(name: str, text: str) -> str:

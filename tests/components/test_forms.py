@@ -10,7 +10,7 @@ from kfp import compiler, components, dsl, kubernetes
 from kfp_pytorch.components import bundle, forms, metric_gate, pytorch_job
 
 CONTAINER_LIMIT = 3072
-BOOTSTRAP_LIMIT = 2048
+BOOTSTRAP_LIMIT = 2100
 
 
 @dsl.component(base_image="python:3.12-slim", packages_to_install=["numpy"])
