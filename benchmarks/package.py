@@ -18,13 +18,14 @@ from kfp_pytorch.launcher.constants import LAUNCHER_IMAGE
 
 FORMS = ("configmap", f"image=registry.example.com/kfp-pytorch/{LAUNCHER_IMAGE}", "package")
 TRIALS = 8
-SHIPPED = ("train_and_serve", "canary_rollout", "data_parallel_sweep")
+SHIPPED = ("train_and_serve", "canary_rollout", "data_parallel_sweep", "elastic_train")
 LIMITS = {
     "container_bytes_max": 3072,
     "workflow_bytes_train_and_serve": 500_000,
     # Half of what Kubernetes stores.
     "workflow_bytes_canary_rollout": 524_288,
     "workflow_bytes_data_parallel_sweep": 524_288,
+    "workflow_bytes_elastic_train": 524_288,
     "workflow_bytes_sweep": 700_000,
 }
 

@@ -16,13 +16,13 @@ def test_two_sizes_are_trained_and_compared(cluster: Any) -> None:
     sizes = json.dumps([ONE, {**ONE, "num_nodes": 2}])
     ran = cluster.run("data_parallel_sweep", sizes=sizes, epochs=2)
     assert ran.code == 0, ran.stderr
-    table = ran.artifact("compare-jobs/table")
+    table = ran.artifact("table")
     one, two = (line.split(" | ") for line in table.splitlines() if line.startswith("| train-"))
     assert (one[1], two[1]) == ("1", "2")
     assert one[5] == "100.0%"
     assert float(two[3]) > 0, table
     for name in ("samples_per_second", "scaling efficiency", "accuracy"):
-        assert f"<figcaption>{name}<" in ran.artifact("compare-jobs/plot")
+        assert f"<figcaption>{name}<" in ran.artifact("plot")
     metrics = ran.summary["metrics"]
     assert metrics["jobs"] == 2
     assert metrics["scaling_efficiency"] > 0
