@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kfp_pytorch.launcher.constants import POD, TRAINJOB
 
+PIPELINE = f"{Path(__file__).with_name('trainer_pipelines.py')}:by_trainer"
+
 
 @pytest.mark.slow
 def test_a_train_job_trains_on_two_nodes_to_its_accuracy_and_is_served(cluster, check_crd):
-    ran = cluster.run("tests/e2e/trainer_pipelines.py:by_trainer")
+    ran = cluster.run(PIPELINE)
     assert ran.code == 0, ran.stderr
     names = ["train-job", "metric-gate", "kserve-deploy", "kserve-predict"]
     assert [step["name"] for step in ran.summary["steps"]] == names
