@@ -182,6 +182,8 @@ class ClusterRun:
         if job is None:
             return iter(())
         pod, container = job.pod(node), job.kind.container
+        if job.kind.name_end:
+            pod = name(self._pods(job).get(node, {})) or pod
         if not follow:
             return pod_logs.read(self._kube, pod, container)
         return pod_logs.follow(

@@ -68,7 +68,8 @@ class Job:
         There is one for each start of the container, and for each pod of this name.
         """
         where, container = self.namespace or namespace, self.kind.container
-        found = (root / "logs").glob(f"{where}_{self.pod(node)}_*/{container}/*.log")
+        pods = f"{self.pod(node)}{self.kind.name_end}"
+        found = (root / "logs").glob(f"{where}_{pods}_*/{container}/*.log")
         return sorted((path for path in found if path.stem.isdecimal()), key=_age)
 
 

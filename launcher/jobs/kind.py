@@ -127,6 +127,7 @@ class JobKind:
         replica: A pod's role and index, for the order of pods and the prefix of log lines.
         node_of: The number of the node that a pod is in a job, from 0.
         node_name: The name of the pod that is the node of this number, as far as it is known.
+        name_end: A pattern of what follows that in the pod's own name, such as `-?????`.
         num_nodes: How many nodes a job has.
         processes_per_node: How many processes each has; 0 where the job does not say.
         recreates: Whether the operator recreates a pod of this job that ended with this code.
@@ -175,6 +176,7 @@ class JobKind:
     unread_result_advice: Callable[[Object], str] = lambda _job: ""
     owns_pod: Callable[[Object, Object], bool] = belongs_to
     propagation: str = "Foreground"
+    name_end: str = ""
     makers: Callable[[str], tuple[str, ...]] = lambda job_name: (job_name,)
     refusal_reasons: tuple[str, ...] = ("FailedCreate",)
     is_harmless: Callable[[str], bool] = lambda _message: False

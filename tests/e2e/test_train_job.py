@@ -21,6 +21,8 @@ def test_a_train_job_trains_on_two_nodes_to_its_accuracy_and_is_served(cluster, 
     assert ran.summary["model"]["storage_uri"].endswith("/export")
     report = ran.artifact("report").lower()
     assert "2" in report.partition("world size")[2].splitlines()[0]
+    (trained,) = ran.summary["jobs"]
+    assert [node["ranks"] for node in trained["logs"]] == ["rank 0", "rank 1"]
     job = next(j for j in cluster.objects(TRAINJOB) if j["metadata"]["name"].startswith("by-tr"))
     check_crd("trainjobs", job)
     name = job["metadata"]["name"]

@@ -26,6 +26,7 @@ TRAIN_JOB = JobKind(
     replica=state.replica,
     node_of=state.node_of,
     node_name=state.node_name,
+    name_end="-?????",
     num_nodes=state.num_nodes,
     processes_per_node=state.processes_per_node,
     # The kubelet, the Job or the JobSet starts pods again, as the runtime says.

@@ -63,17 +63,21 @@ def find(api: Api, job: Object) -> Object | None:
     return api.find(kind, namespace, reference["name"])
 
 
+def job_names(runtime: Object) -> list[str]:
+    """The names of the jobs that a runtime has."""
+    return [str(each.get("name")) for each in _jobset(runtime).get("replicatedJobs") or []]
+
+
 def unsupported(runtime: Object) -> str:
     """What of a runtime cannot be run on this machine; empty where all can."""
-    jobset = _jobset(runtime)
-    jobs = [str(each.get("name")) for each in jobset.get("replicatedJobs") or []]
+    jobs = job_names(runtime)
     policy = runtime["spec"].get("mlPolicy") or {}
     other = sorted(set(policy) - {"numNodes", "torch"})
     if jobs != [NODE_CONTAINER]:
         return f"has the jobs {', '.join(jobs) or 'none'}"
     if other:
         return f"has the policy {other[0]}"
-    return "has a failurePolicy" if jobset.get("failurePolicy") else ""
+    return "has a failurePolicy" if _jobset(runtime).get("failurePolicy") else ""
 
 
 def job_template(runtime: Object, job: Object) -> Object:

@@ -5,6 +5,7 @@ Source: kubeflow/trainer v2.3.0, `pkg/webhooks` and `pkg/runtime/framework/plugi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import partial
 
@@ -52,27 +53,46 @@ def _check_here(api: Api, job: Object) -> None:
 
 
 def _wrong(api: Api, job: Object) -> Iterator[str]:
-    reference = job["spec"]["runtimeRef"]
+    """What is wrong with a TrainJob. A name that is too long for pods is accepted, and never runs.
+
+    The Trainer writes one path in two ways.
+    """
+    spec = job["spec"]
+    reference = {field: spec["runtimeRef"][field] for field in ("name", "apiGroup", "kind")}
     kind, name = reference["kind"], reference["name"]
     shown = f"{kind}.{TRAINJOB.group}"
     if kind not in runtimes.KINDS:
-        yield f'spec.runtimeRef: Invalid value: "{name}": unsupported runtime: {shown}'
-    elif runtimes.find(api, job) is None:
-        word = kind[0].lower() + kind[1:]
+        yield f"unsupported runtime: {shown}"
+        return
+    runtime = runtimes.find(api, job)
+    if runtime is None:
+        path = "spec.RuntimeRef" if kind.startswith("Cluster") else "spec.runtimeRef"
         yield (
-            f'spec.runtimeRef: Invalid value: "{name}": {shown} "{name}" not found: specified '
-            f"{word} must be created before the TrainJob is created"
+            f'{path}: Invalid value: {_json(reference)}: {shown} "{name}" not found: specified '
+            f"{kind[0].lower()}{kind[1:]} must be created before the TrainJob is created"
         )
-    given = (job["spec"].get("trainer") or {}).get("env") or []
+        return
+    jobs = runtimes.job_names(runtime)
+    for part in spec.get("initializer") or {}:
+        if f"{part}-initializer" not in jobs:
+            yield (
+                f"spec.runtimeRef: Invalid value: {_json(reference)}: must have {part}-initializer "
+                f"job when trainJob is configured with input {part}Config"
+            )
+    given = (spec.get("trainer") or {}).get("env") or []
     reserved = [each["name"] for each in given if each["name"] in pods.RESERVED]
     if reserved:
         yield (
-            "spec.trainer.env: Invalid value: must not have reserved envs, invalid envs "
-            f"configured: [{' '.join(reserved)}]"
+            f"spec.trainer.env: Invalid value: {_json(given)}: must not have reserved envs, "
+            f"invalid envs configured: [{' '.join(reserved)}]"
         )
-    for patch in job["spec"].get("runtimePatches") or []:
+    for patch in spec.get("runtimePatches") or []:
         if "/" not in patch["manager"].strip("/"):
             yield (
-                f'spec.runtimePatches: Invalid value: "{patch["manager"]}": must be a '
+                f'spec.runtimePatches.manager: Invalid value: "{patch["manager"]}": must be a '
                 'domain-prefixed path (such as "acme.io/foo")'
             )
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

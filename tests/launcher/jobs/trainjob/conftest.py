@@ -15,6 +15,7 @@ from harness.objects import played, trainer
 from harness.threads import join_since
 
 from kfp_pytorch.launcher.constants import CLUSTER_TRAINING_RUNTIME, POD, TRAINJOB
+from kfp_pytorch.launcher.jobs.trainjob.forms import CURRENT
 from kfp_pytorch.launcher.jobs.trainjob.kind import TRAIN_JOB
 from kfp_pytorch.launcher.jobs.trainjob.state import INDEX_LABEL, JOB_LABEL, JOBSET_LABEL
 from kfp_pytorch.launcher.kubernetes.objects import Object
@@ -119,12 +120,14 @@ def start_server(tmp_path: Path) -> Iterator[Start]:
     """`start_server(field)`: a server of a Trainer that changes pods by this field."""
     started = []
 
-    def start(field: str = "runtimePatches") -> ThreadedServer:
-        if not trainer.FILE.exists():
-            pytest.skip("no CustomResourceDefinitions")
+    def start(field: str = CURRENT.field) -> ThreadedServer:
         root = tmp_path / "server"
         root.mkdir()
-        api = Api(Registry([trainer.definition(field)]))
+        if not trainer.FILE.exists() and field != CURRENT.field:
+            pytest.skip("no CustomResourceDefinitions")
+        # The server's own short definition is of the current form.
+        definitions = [trainer.definition(field)] if trainer.FILE.exists() else []
+        api = Api(Registry(definitions))
         server = start_in_thread(root, api=api, bookmark_every_s=0.2)
         server.call(api.create, CLUSTER_TRAINING_RUNTIME, RUNTIME)
         started.append((server, server.run(bury(api))))

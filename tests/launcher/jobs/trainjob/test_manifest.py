@@ -94,6 +94,21 @@ def test_a_job_without_an_image_takes_the_runtimes(check_crd: Check) -> None:
     assert "command" not in made["spec"]["trainer"]
 
 
+def test_a_queue_is_the_jobs_and_what_places_pods_is_in_the_patch(check_crd: Check) -> None:
+    made = job(
+        num_nodes=2,
+        scheduling={"scheduler": "kueue", "queue": "team-a", "topology_aware": True},
+        placement={"gpus": 8, "gpu_products": ["A100"], "same": "zone"},
+    )
+    check_crd("trainjobs", made)
+    assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+    pods = node_pod(made)
+    assert "kueue.x-k8s.io/queue-name" not in pods["metadata"]["labels"]
+    assert "kueue.x-k8s.io/podset-required-topology" in pods["metadata"]["annotations"]
+    assert "nodeAffinity" in pods["spec"]["affinity"]
+    assert made["spec"]["trainer"]["numProcPerNode"] == 8
+
+
 def test_a_secret_comes_as_the_variables_that_a_bucket_needs() -> None:
     made = job(output_uri="s3://bucket/x", output_secret="keys", env={"AWS_REGION": "eu"})
     env = {variable["name"]: variable for variable in made["spec"]["trainer"]["env"]}
@@ -136,6 +151,14 @@ def test_a_name_leaves_room_for_the_pods_names(inputs: dict[str, Any], room: int
         ({"runtime": "Torch_x"}, "runtime is 'Torch_x'"),
         ({"runtime_kind": "Runtime"}, "must be one of ClusterTrainingRuntime, TrainingRuntime"),
         ({"managed_by": "me"}, "managed_by is 'me'"),
+        (
+            {"scheduling": {"scheduler": "volcano"}},
+            "train_job can have kueue. A runtime with a podGroupPolicy",
+        ),
+        (
+            {"scheduling": {"priority_class": "high"}},
+            "cannot be given priorityClassName: with runtimePatches",
+        ),
         ({"patch_form": "x"}, "must be one of runtimePatches"),
         ({"dataset_initializer": {"storage_uri": "data"}}, "write SCHEME://PLACE"),
         ({"model_initializer": {"uri": "s3://a"}}, "unknown field 'uri'"),

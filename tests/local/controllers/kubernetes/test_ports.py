@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kfp_pytorch.launcher.constants import POD
+from kfp_pytorch.launcher.constants import POD, SERVICE
 from kfp_pytorch.local.apiserver.store.api import Api
 from kfp_pytorch.local.controllers.kubernetes import ports as ports_module
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
@@ -75,3 +75,25 @@ def test_a_server_that_is_told_no_port_gets_its_own(
     metadata = {"name": "p", "namespace": "default"}
     made = api.create(POD, {"metadata": metadata, "spec": {"containers": [server]}})
     assert Ports(api).of(made, 8080) == number
+
+
+def test_a_pod_with_a_host_name_in_a_service_is_reached_by_it() -> None:
+    api = Api()
+    ports = Ports(api)
+    owner = {"apiVersion": "a/v1", "kind": "A", "name": "j", "uid": "u", "controller": True}
+    metadata = {"namespace": "default", "ownerReferences": [owner]}
+    spec = {"clusterIP": "None", "selector": {"job": "j"}}
+    api.create(SERVICE, {"metadata": {"name": "j", **metadata}, "spec": spec})
+    containers = [{"name": "node", "image": "a"}]
+    host = {"hostname": "j-node-0-0", "subdomain": "j", "containers": containers}
+    first, again = (
+        api.create(POD, {"metadata": {"name": name, **metadata}, "spec": host})
+        for name in ("j-node-0-0-aaaaa", "j-node-0-0-bbbbb")
+    )
+    port = ports.endpoint("default", "j-node-0-0.j", 29500)
+    assert port == ports.of(first, 29500) == ports.of(again, 29500)
+    assert port != ports.endpoint("default", "j-node-0-1.j", 29500)
+    assert ports.endpoint("default", "j-node-0-0.j", None) == 0
+    # Not a name in that service, and not a service.
+    assert ports.endpoint("default", "train.j", None) is None
+    assert ports.endpoint("default", "j-node-0-0.k", None) is None
