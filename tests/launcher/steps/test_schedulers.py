@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from harness.faults.actions import Answer
+from harness.objects import records
 
 from kfp_pytorch.launcher.constants import (
     COSCHEDULING_POD_GROUP,
@@ -14,9 +15,11 @@ from kfp_pytorch.launcher.constants import (
     Kind,
 )
 from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.jobs.kind import JobKind
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import parse_inputs
 from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.jobs.pytorchjob.manifest import manifest
+from kfp_pytorch.launcher.jobs.trainjob.kind import TRAIN_JOB
 from kfp_pytorch.launcher.kubernetes.api_errors import Forbidden
 from kfp_pytorch.launcher.waiting import schedulers
 from kfp_pytorch.launcher.waiting.ensure import Ensured
@@ -116,3 +119,25 @@ def test_only_a_new_job_that_is_not_suspended_shows_a_deaf_queue(
     job["spec"]["runPolicy"]["suspend"] = suspend
     said = schedulers.not_queued(PYTORCH_JOB, Ensured(job, how, 1))
     assert ("kubeflow.org/pytorchjob in integrations.frameworks" in said) == deaf
+
+
+@pytest.mark.skipif(not records.FOLDER.exists(), reason="no records of a real cluster")
+@pytest.mark.parametrize(
+    ("record", "kind", "deaf"),
+    [
+        ("pj-off", PYTORCH_JOB, True),
+        ("pj-wait", PYTORCH_JOB, False),
+        ("tj-wait", TRAIN_JOB, False),
+    ],
+)
+def test_a_real_kueue_says_it_with_the_answer_to_the_create(
+    record: str, kind: JobKind, deaf: bool
+) -> None:
+    made = [
+        event["object"]["answer"]
+        for event in records.events(f"kueue/{record}")
+        if event["type"] == "REQUEST" and event["object"].get("status") == 201
+    ]
+    assert made
+    for job in made:
+        assert bool(schedulers.not_queued(kind, Ensured(job, "created", 1))) == deaf
