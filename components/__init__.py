@@ -37,6 +37,7 @@ from kfp_pytorch.components.scheduling import (
     volcano,
     yunikorn,
 )
+from kfp_pytorch.components.source import source
 from kfp_pytorch.components.tensorboard.component import tensorboard
 from kfp_pytorch.components.train_job.component import train_job
 
@@ -66,6 +67,7 @@ __all__ = [
     "same_nvlink_domain",
     "same_rack",
     "same_zone",
+    "source",
     "spread",
     "tensorboard",
     "tolerate",

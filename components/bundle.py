@@ -27,7 +27,7 @@ _PACKAGE = "kfp_pytorch"
 # Of urllib3, what only other platforms and other transports need.
 _UNUSED = re.compile(r"urllib3/(contrib/(emscripten/|pyopenssl|socks)|http2/connection)")
 # What the components' modules import when a step does.
-_OF_COMPONENTS = ("__init__", "decorator", "scheduling", "task_settings")
+_OF_COMPONENTS = ("__init__", "decorator", "scheduling", "source", "task_settings")
 
 
 def sources() -> dict[str, Path]:

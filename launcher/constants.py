@@ -118,6 +118,7 @@ CLAIMS_ENV = "KFP_PYTORCH_CLAIMS"
 OUTPUT_MOUNT = "/mnt/kfp-pytorch/output"
 RESUME_MOUNT = "/mnt/kfp-pytorch/resume"
 DATASET_MOUNT = "/mnt/kfp-pytorch/dataset"
+SOURCE_MOUNT = "/mnt/kfp-pytorch/source"
 MODEL_MOUNT = "/mnt/models"
 CREDENTIALS_MOUNT = "/var/run/secrets/kfp-pytorch"
 # The file's name in a Secret that KServe's storage initializer also takes.

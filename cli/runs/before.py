@@ -109,7 +109,14 @@ def _refused_job(task: KnownTask, target: Target) -> Iterator[str]:
     kind = known_kind(task)
     if kind and "namespace" not in task.unknown:
         namespace = str(task.inputs.get("namespace") or target.namespace)
-        yield from _refused(target, client.path(kind.resource, namespace), job_of(task))
+        url = client.path(kind.resource, namespace)
+        yield from _refused(target, url, job_of(_without_files(task)))
+
+
+def _without_files(task: KnownTask) -> KnownTask:
+    """A task without the code whose ConfigMap its step makes; code on a claim must be there."""
+    of_claim = "uri" in (task.inputs.get("source") or {})
+    return task if of_claim else replace(task, inputs={**task.inputs, "source": {}})
 
 
 def _refused_server(task: KnownTask, target: Target) -> Iterator[str]:

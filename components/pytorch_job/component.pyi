@@ -48,6 +48,7 @@ def pytorch_job(
     pod_template_patch: Mapping[str, Any] | PipelineChannel = {},
     scheduling: Mapping[str, Any] | PipelineChannel = {},
     placement: Mapping[str, Any] | PipelineChannel = {},
+    source: Mapping[str, Any] | PipelineChannel = {},
     backoff_limit: int | str | PipelineChannel = -1,
     ttl_seconds: int | str | PipelineChannel = 86400,
     clean_pod_policy: str | float | PipelineChannel = "Running",

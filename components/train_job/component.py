@@ -62,6 +62,7 @@ def train_job(
     dataset_names: list[Any] = [],
     scheduling: dict[str, Any] = {},
     placement: dict[str, Any] = {},
+    source: dict[str, Any] = {},
     runtime: str = "torch-distributed",
     runtime_kind: str = "ClusterTrainingRuntime",
     dataset_initializer: dict[str, Any] = {},
@@ -141,6 +142,9 @@ def train_job(
             coscheduling(…), kai(…) or yunikorn(…) of kfp_pytorch.components returns it.
         placement: The devices and nodes of the pods, as placement(gpus(8), same_rack(), …) of
             kfp_pytorch.components returns it.
+        source: Code beside the image's, as source('train.py'), source('my_package') or
+            source('pvc://CLAIM/path') of kfp_pytorch.components returns it; the pods have it at
+            /mnt/kfp-pytorch/source, first on Python's path.
         runtime: The training runtime.
         runtime_kind: ClusterTrainingRuntime, or TrainingRuntime for one of the job's namespace.
         dataset_initializer: The data that the runtime's dataset initializer gets, as

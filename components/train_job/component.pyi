@@ -47,6 +47,7 @@ def train_job(
     pod_template_patch: Mapping[str, Any] | PipelineChannel = {},
     scheduling: Mapping[str, Any] | PipelineChannel = {},
     placement: Mapping[str, Any] | PipelineChannel = {},
+    source: Mapping[str, Any] | PipelineChannel = {},
     runtime: str | float | PipelineChannel = "torch-distributed",
     runtime_kind: str | float | PipelineChannel = "ClusterTrainingRuntime",
     dataset_initializer: Mapping[str, Any] | PipelineChannel = {},

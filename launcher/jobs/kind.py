@@ -10,6 +10,7 @@ from typing import Any
 from kfp_pytorch.launcher.constants import Kind
 from kfp_pytorch.launcher.inputs.datasets import DataSet
 from kfp_pytorch.launcher.inputs.scheduling.scheduler import Scheduling
+from kfp_pytorch.launcher.inputs.source import Source
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs.state import JobState
 from kfp_pytorch.launcher.kubernetes import admission
@@ -44,6 +45,7 @@ class JobInputs:
             failed twice in the same way.
         datasets: The data sets that the job is given, by name.
         scheduling: The scheduler or queue that starts its pods.
+        source: The code that the job is given beside its image.
     """
 
     name: str
@@ -62,6 +64,7 @@ class JobInputs:
     retry_same_error: bool = False
     datasets: Mapping[str, DataSet] = MappingProxyType({})
     scheduling: Scheduling = Scheduling()
+    source: Source = Source()
 
     @property
     def gpus(self) -> int:

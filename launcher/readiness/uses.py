@@ -143,9 +143,10 @@ _GANGS = tuple(
 _CLAIMS = Rule(
     "", "persistentvolumeclaims", "get", "a claim that is not there is not found before the start"
 )
+_SOURCE = Rule("", "configmaps", "create update delete", "no code can be given as source")
 _RUN = "get watch create delete"
 # What every job's step uses besides.
-_OF_JOBS = (_PODS, *_EVIDENCE, _CLAIMS, *_GANGS)
+_OF_JOBS = (_PODS, *_EVIDENCE, _CLAIMS, _SOURCE, *_GANGS)
 # Every step: the bootstrap reads the launcher, where the package has it in a ConfigMap.
 LAUNCHER_RULE = Rule("", "configmaps", "get")
 USES: dict[str, Use] = {

@@ -11,6 +11,7 @@ from kfp_pytorch.launcher.diagnosis.message import diagnose
 from kfp_pytorch.launcher.diagnosis.same_error import failed_twice
 from kfp_pytorch.launcher.errors import CannotObserve, JobFailed, StepError
 from kfp_pytorch.launcher.jobs.kind import JobInputs, JobKind
+from kfp_pytorch.launcher.jobs.pods import source_files
 from kfp_pytorch.launcher.jobs.termination_messages import Outcome, read_messages
 from kfp_pytorch.launcher.kubernetes.client import Kube, connect
 from kfp_pytorch.launcher.kubernetes.objects import Object
@@ -23,10 +24,11 @@ from kfp_pytorch.launcher.runtime.identity import Identity, Step, identify, own_
 from kfp_pytorch.launcher.runtime.printing import log, printable
 from kfp_pytorch.launcher.runtime.stopping import Stopper, Target, delete_by_uid
 from kfp_pytorch.launcher.steps.claims import check_claim
+from kfp_pytorch.launcher.steps.source_files import SourceFiles
 from kfp_pytorch.launcher.text import for_resume
 from kfp_pytorch.launcher.waiting import schedulers
 from kfp_pytorch.launcher.waiting.adoption import other_inputs
-from kfp_pytorch.launcher.waiting.ensure import ensure
+from kfp_pytorch.launcher.waiting.ensure import Ensured, ensure
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 from kfp_pytorch.launcher.waiting.gather import Gatherer
 from kfp_pytorch.launcher.waiting.limits import Limits
@@ -102,12 +104,14 @@ def train(
     schedulers.check_installed(kube, inputs)
     inputs = prepare(kube, inputs, known.name)
 
-    def build(attempt: int) -> Object:
-        return _build(kind, inputs, identity, _owner(step, inputs, kube), attempt)
+    owner = _owner(step, inputs, kube)
 
+    def build(attempt: int) -> Object:
+        return _build(kind, inputs, identity, owner, attempt)
+
+    files = SourceFiles(kube, kind, _config_map(inputs, identity), owner)
     try:
-        replace_other = bool(os.environ.get(REPLACE_OTHER_ENV))
-        ensured = ensure(kube, kind, build, target, stopper, limits, replace_other=replace_other)
+        ensured = _ensure(kube, kind, build, target, stopper, limits, files)
         if ensured.how != "finished":
             schedulers.ensure_pod_group(kube, kind, inputs, ensured.job, limits)
         announce(ensured, kind.title(f"{kube.namespace}/{known.name}"), folder.uri)
@@ -133,12 +137,33 @@ def train(
         stopper.clear_target()
         raise _left_alone(error, target) from error
     except BaseException:
+        if not target.uid:
+            files.drop()
         _end(target, inputs, stopper, succeeded=False)
         raise
     evidence = gatherer.evidence
     places = write_outputs(outputs, evidence, inputs, submitted, _outcome(evidence))
     _end(target, inputs, stopper, succeeded=True)
     return places
+
+
+def _ensure(
+    kube: Kube,
+    kind: JobKind,
+    build: Callable[[int], Object],
+    target: Target,
+    stopper: Stopper,
+    limits: Limits,
+    files: SourceFiles,
+) -> Ensured:
+    replace_other = bool(os.environ.get(REPLACE_OTHER_ENV))
+    ensured = ensure(
+        *(kube, kind, build, target, stopper, limits),
+        before=files.make,
+        replace_other=replace_other,
+    )
+    files.hand_over(ensured.job)
+    return ensured
 
 
 def _never(_evidence: Evidence) -> str:
@@ -153,6 +178,12 @@ def _check_claims(kube: Kube, inputs: JobInputs) -> None:
     for name, place in inputs.places.items():
         if place.on_claim:
             check_claim(kube, place.host, f"{name} is {place.uri!r}", advice)
+
+
+def _config_map(inputs: JobInputs, identity: Identity) -> Object:
+    if not inputs.source.files:
+        return {}
+    return source_files.config_map(inputs.source, identity.name, identity.labels)
 
 
 def _owner(step: Step, inputs: JobInputs, kube: Kube) -> Object | None:

@@ -48,18 +48,20 @@ def ensure(
     stopper: Stopper,
     limits: Limits,
     *,
+    before: Callable[[Object], None] = lambda _job: None,
     replace_other: bool = False,
 ) -> Ensured:
     """Creates the job, or adopts, replaces or refuses the one that is there.
 
     `build`: makes the job's object for an attempt, from 1. `target`: the job, as a signal would
     delete it; gets the uid as soon as it is known. `limits`: how long a deletion may take, and the
-    kind be unknown. `replace_other`: whether a job that was made from other inputs is replaced,
-    even one that runs or has succeeded; else it is adopted. Raises NotOurs: a job of that name has
+    kind be unknown. `before`: makes what the job needs, before it is created. `replace_other`:
+    whether a job that was made from other inputs is replaced, even one that runs or has succeeded;
+    else it is adopted. Raises NotOurs: a job of that name has
     another owner. Raises JobFailed: an old job is not deleted in time. Raises ApiError: the server
     refused the job. Raises SystemExit: a signal came.
     """
-    return _Ensurer(kube, kind, target, stopper, limits, replace_other).run(build)
+    return _Ensurer(kube, kind, target, stopper, limits, before, replace_other).run(build)
 
 
 def attempt_of(job: Object) -> int:
@@ -77,6 +79,7 @@ class _Ensurer:
     target: Target
     stopper: Stopper
     limits: Limits
+    before: Callable[[Object], None]
     replace_other: bool
     replaced: float = -math.inf
 
@@ -84,7 +87,9 @@ class _Ensurer:
         started, attempt, target = time.monotonic(), 1, self.target
         while True:
             self._await_pods()
-            made = self._create(build(attempt))
+            job = build(attempt)
+            self.before(job)
+            made = self._create(job)
             if not isinstance(made, api_errors.ApiError):
                 return Ensured(made, "created", attempt)
             found = self._find()

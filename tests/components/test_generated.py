@@ -7,6 +7,7 @@ import pydoc
 from typing import Any
 
 import pytest
+from kfp import dsl
 from kfp.dsl import Model
 
 from kfp_pytorch import components
@@ -23,7 +24,10 @@ def component(interface: Interface) -> Any:
 
 
 def test_every_component_has_an_interface() -> None:
-    assert [interface.name for interface in INTERFACES] == components.__all__
+    made = [
+        n for n in components.__all__ if isinstance(getattr(components, n), dsl.PythonComponent)
+    ]
+    assert [interface.name for interface in INTERFACES] == made
 
 
 @each_component

@@ -18,12 +18,14 @@ from kfp_pytorch.launcher.inputs import (
     k8s,
     placement,
     readers,
+    source,
     storage,
     task_config,
 )
 from kfp_pytorch.launcher.inputs.datasets import DataSet
 from kfp_pytorch.launcher.inputs.declaration import declare, parse
 from kfp_pytorch.launcher.inputs.scheduling import merging, place, scheduler
+from kfp_pytorch.launcher.inputs.source import Source
 from kfp_pytorch.launcher.inputs.storage import Location
 from kfp_pytorch.launcher.jobs.kind import JobInputs
 from kfp_pytorch.launcher.jobs.pods import input_readers
@@ -38,7 +40,7 @@ class PodInputs(JobInputs):
     """The checked inputs that every job of pods has, and what follows from several of them."""
 
     # Inputs that came later: left out of `spec` while unset, so that it stays as it was.
-    later: ClassVar[tuple[str, ...]] = ("datasets", "scheduling", "placement")
+    later: ClassVar[tuple[str, ...]] = ("datasets", "scheduling", "placement", "source")
     # The schedulers that jobs of the kind can have, and what to do about another.
     schedulers: ClassVar[tuple[str, ...]] = scheduler.SCHEDULERS
     scheduler_advice: ClassVar[str] = ""
@@ -86,6 +88,7 @@ class PodInputs(JobInputs):
     dataset_names: tuple[str, ...] = declare(datasets.names, [])
     scheduling: scheduler.Scheduling = declare(scheduler.read, {})
     placement: place.Placement = declare(place.read, {})
+    source: Source = declare(source.read, {})
     datasets: Mapping[str, DataSet] = field(default_factory=dict)
 
     def folder(self, job_name: str) -> Location:
@@ -112,6 +115,8 @@ class PodInputs(JobInputs):
     def places(self) -> dict[str, Location]:
         """Where the pods read and write, by what says so."""
         claims = {f"dataset {name!r}": of.claim for name, of in self.datasets.items() if of.claim}
+        if self.source.claim:
+            claims["source"] = self.source.claim
         return super().places | claims
 
     def spec(self) -> dict[str, Any]:

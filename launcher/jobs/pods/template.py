@@ -19,12 +19,13 @@ from kfp_pytorch.launcher.inputs import (
 from kfp_pytorch.launcher.inputs.scheduling import merging
 from kfp_pytorch.launcher.inputs.scheduling.demands import Demands, Pods, merged
 from kfp_pytorch.launcher.inputs.storage import Location
-from kfp_pytorch.launcher.jobs.pods import scheduled
+from kfp_pytorch.launcher.jobs.pods import scheduled, source_files
 from kfp_pytorch.launcher.jobs.pods.inputs import PodInputs
 
 OUTPUT_VOLUME = "kfp-pytorch-output"
 RESUME_VOLUME = "kfp-pytorch-resume"
 DATASET_VOLUME = "kfp-pytorch-dataset"
+SOURCE_VOLUME = "kfp-pytorch-source"
 CREDENTIALS_VOLUME = "kfp-pytorch-credentials"
 SHM_VOLUME = "kfp-pytorch-shm"
 SHM_MOUNT = "/dev/shm"  # noqa: S108 - the kernel's shared memory, not a temporary file
@@ -61,7 +62,7 @@ def pod_template(
 
 
 def _pod_spec(inputs: PodInputs, job_name: str, container: str) -> dict[str, Any]:
-    volumes, mounts = _volumes(inputs)
+    volumes, mounts = _volumes(inputs, job_name)
     spec: dict[str, Any] = {
         "containers": [_container(inputs, job_name, container, mounts)],
         "securityContext": _pod_security(inputs),
@@ -84,7 +85,8 @@ def _container(
         "imagePullPolicy": inputs.image_pull_policy,
         "command": [environment.escaped(item) for item in inputs.command],
         "args": [environment.escaped(item) for item in inputs.args],
-        "env": [copy.deepcopy(item) for item in inputs.env] + _contract(inputs, job_name),
+        "env": source_files.with_python_path(inputs.source, copy.deepcopy(inputs.env))
+        + _contract(inputs, job_name),
         "resources": copy.deepcopy(inputs.resources),
         "securityContext": _container_security(inputs),
         "terminationMessagePath": constants.TERMINATION_LOG_PATH,
@@ -101,11 +103,12 @@ def add_contract(spec: dict[str, Any], inputs: PodInputs, job_name: str, contain
 
     Raises InputError: if that and what the spec has exclude each other.
     """
-    volumes, mounts = _volumes(inputs)
+    volumes, mounts = _volumes(inputs, job_name)
     trains = _named(spec["containers"], container)
     if trains is None:
         raise InputError(f"No container of the pod is called {container!r}.")
-    trains["env"] = [*(trains.get("env") or []), *_contract(inputs, job_name)]
+    own = source_files.with_python_path(inputs.source, trains.get("env") or [])
+    trains["env"] = [*own, *_contract(inputs, job_name)]
     trains["volumeMounts"] = [*(trains.get("volumeMounts") or []), *mounts]
     trains.setdefault("terminationMessagePath", constants.TERMINATION_LOG_PATH)
     trains.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
@@ -134,7 +137,7 @@ def _reads_gcs_key(inputs: PodInputs) -> bool:
     return bool(inputs.output_secret) and any(uri.startswith("gs://") for uri in uris)
 
 
-def _volumes(inputs: PodInputs) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _volumes(inputs: PodInputs, job_name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     volumes = [copy.deepcopy(volume) for volume in _distinct(inputs.task_config.volumes)]
     mounts = [copy.deepcopy(mount) for mount in inputs.task_config.volume_mounts]
     claims: dict[str, str] = {}
@@ -153,6 +156,14 @@ def _volumes(inputs: PodInputs) -> tuple[list[dict[str, Any]], list[dict[str, An
     mount(inputs.resume_from, RESUME_VOLUME, constants.RESUME_MOUNT, read_only=True)
     for i, data in enumerate(inputs.datasets.values()):
         mount(data.claim, f"{DATASET_VOLUME}-{i}", data.mount, read_only=True)
+    source = inputs.source
+    mount(source.claim, SOURCE_VOLUME, constants.SOURCE_MOUNT, read_only=True)
+    if source.claim and source.claim.path:
+        mounts[-1]["subPath"] = source.claim.path
+    if source.files:
+        volumes.append({"name": SOURCE_VOLUME, **source_files.volume_source(source, job_name)})
+        entry = {"name": SOURCE_VOLUME, "mountPath": constants.SOURCE_MOUNT, "readOnly": True}
+        mounts.append(entry)
     if _reads_gcs_key(inputs):
         secret = {"secretName": inputs.output_secret}
         volumes.append({"name": CREDENTIALS_VOLUME, "secret": secret})

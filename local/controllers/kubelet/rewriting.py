@@ -6,6 +6,7 @@ folders, and names and ports of services become 127.0.0.1 and free ports.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _SPECIAL = re.compile(r"[\s\"'`;|&()<>\\]")
 # A path as a value in an object of JSON.
 _PATH_IN_JSON = re.compile(r'(?<=": ")/[^"]*')
 
+_LISTS_OF_PATHS = ("PATH", "PYTHONPATH")
 # The variables that carry the port of the host in another variable.
 _PORT_OF = {"MASTER_PORT": "MASTER_ADDR", "PET_MASTER_PORT": "PET_MASTER_ADDR"}
 
@@ -69,6 +71,8 @@ class Rewriter:
                 return str(port)
         if name == constants.DATASETS_ENV:
             return _PATH_IN_JSON.sub(lambda match: self.path(match[0]) or match[0], value)
+        if name in _LISTS_OF_PATHS:
+            return os.pathsep.join(map(self._text, value.split(os.pathsep)))
         if programs.PORT_VARIABLE.fullmatch(name):
             return self._port(value)
         return self._text(value)

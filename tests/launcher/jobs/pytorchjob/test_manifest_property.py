@@ -170,6 +170,7 @@ optional_inputs = {
             {"rdzv_backend": "etcd", "rdzv_host": "e", "rdzv_conf": {"timeout": 60.0}},
         ]
     ),
+    "source": st.sampled_from([{}, {"files": {"a/b.py": ""}}, {"uri": "pvc://other/code"}]),
     "dataset_names": st.lists(word.filter(bool), max_size=3, unique=True),
     **dict.fromkeys(SLOTS, st.none() | artifact),
 }

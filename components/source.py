@@ -1,0 +1,97 @@
+"""The input `source` of a job: code that travels in the pipeline package."""
+
+from __future__ import annotations
+
+import base64
+import bz2
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs import source as source_input
+
+# KFP hands all inputs of a step on as one argument, which Linux limits to 131,072 bytes; this
+# much is left for the others.
+_LIMIT = 90_000
+# Larger, the files travel compressed. A person can read the others in KFP's UI, and Argo compresses
+# what is text far better.
+_PLAIN = 30_000
+_LEFT_OUT = ("__pycache__",)
+
+
+def source(place: str | os.PathLike[str]) -> dict[str, Any]:
+    """Takes code along in a pipeline, for the input `source` of `pytorch_job` and `train_job`.
+
+    The pods have the files at `/mnt/kfp-pytorch/source`, byte for byte, first on Python's path: of
+    `source("train.py")` `torchrun -m train` runs it, and of `source("my_package")`
+    `torchrun -m my_package.train` does. Hidden files and `__pycache__` are left out.
+
+    Args:
+        place: A Python file, a folder, whose name the pods see too, or `pvc://CLAIM/path`, a folder
+            of a claim, which is mounted and not read now.
+
+    Returns:
+        What the input takes: the same for the same files, so that compiled pipelines are too.
+
+    Raises:
+        ValueError: There is no such file, or the files are too large: more than 1 MiB in all, or
+            more than 90,000 bytes when compressed.
+    """
+    if isinstance(place, str) and "://" in place:
+        given: dict[str, Any] = {"uri": place}
+        source_input.read("source", given)
+        return given
+    files = _files(Path(place))
+    source_input.check("source", files)
+    plain = {path: _plain(content) for path, content in files.items()}
+    text = json.dumps(plain, ensure_ascii=False, sort_keys=True)
+    if len(text.encode()) <= _PLAIN:
+        return {"files": plain}
+    packed = base64.b64encode(bz2.compress(text.encode())).decode()
+    if len(packed) > _LIMIT:
+        raise InputError(
+            f"source {os.fspath(place)!r} is {len(packed):,} bytes when compressed; a step can be "
+            f"handed at most {_LIMIT:,}. Put the code on a claim and give "
+            "source('pvc://CLAIM/path'), or build it into the image."
+        )
+    return {"packed": packed}
+
+
+def _files(place: Path) -> dict[str, bytes]:
+    if place.is_file():
+        return {place.name: place.read_bytes()}
+    if not place.is_dir():
+        raise InputError(
+            f"source is {os.fspath(place)!r}, where neither a file nor a folder is (this is "
+            f"{Path.cwd()})."
+        )
+    root = place.resolve()
+    found = {f"{root.name}/{path.relative_to(root).as_posix()}": path for path in _taken(root)}
+    if not found:
+        raise InputError(f"source {os.fspath(place)!r} has no files.")
+    return {name: path.read_bytes() for name, path in sorted(found.items())}
+
+
+def _taken(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.name in _LEFT_OUT:
+            continue
+        if path.is_dir():
+            yield from _taken(path)
+        elif path.is_file():
+            yield path
+
+
+def _plain(content: bytes) -> Any:
+    """A file as a text, where KFP hands that on as it is."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    # KFP takes what is between two braces for a placeholder of its own.
+    if "{{" in text or not all(c.isprintable() or c in "\n\r\t" for c in text):
+        return {"base64": base64.b64encode(content).decode()}
+    return text
