@@ -63,6 +63,7 @@ def kubeflow_job(
     dataset_names: list[Any] = [],
     scheduling: dict[str, Any] = {},
     placement: dict[str, Any] = {},
+    source: dict[str, Any] = {},
     backoff_limit: int = -1,
     ttl_seconds: int = 86400,
     clean_pod_policy: str = "Running",
@@ -147,6 +148,9 @@ def kubeflow_job(
             coscheduling(…), kai(…) or yunikorn(…) of kfp_pytorch.components returns it.
         placement: The devices and nodes of the pods, as placement(gpus(8), same_rack(), …) of
             kfp_pytorch.components returns it.
+        source: Code beside the image's, as source('train.py'), source('my_package') or
+            source('pvc://CLAIM/path') of kfp_pytorch.components returns it; the pods have it at
+            /mnt/kfp-pytorch/source, first on Python's path.
         backoff_limit: Restarts at which the job fails, summed over all pods; -1 for three of the
             whole job, which is three for each node.
         ttl_seconds: Seconds that a finished job is kept, at least 120; -1 for no limit.
