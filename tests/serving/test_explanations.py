@@ -124,7 +124,8 @@ def test_it_is_answered_over_http_and_counted(server: Any) -> None:
     assert found["attributions"][0][2][0] == pytest.approx(2.5)
     assert found.keys() == {"class", "label", "score", "attributions", "delta"}
     late = server.post(URL, body, x_request_timeout_ms="1")
-    assert (late.status, late.headers["retry-after"]) == (503, "1")
+    # The time may be over before the body was read.
+    assert (late.status, late.headers.get("retry-after")) in ((503, "1"), (408, None))
     page = server.http.request("GET", "/metrics").data.decode()
     assert 'kfp_pytorch_requests_total{model_name="digits",protocol="explain",status="200"}' in page
 

@@ -62,7 +62,7 @@ class Rolling:
             # An earlier attempt ended between its two writes.
             self._remove(stable)
             return Outcome(PROMOTED, stable)
-        self._wait_until(self._awaited(AwaitedCanary, wanted))
+        self._wait_for_canary(wanted)
         self._left("may have the canary's model as the stable one, and the canary still")
         changed = self.service.change(partial(self._promoted, wanted))
         log(f"revision {wanted} is the stable one now; waiting until it serves")
@@ -70,10 +70,20 @@ class Rolling:
         self._remove(wanted)
         return Outcome(PROMOTED, wanted)
 
+    def _wait_for_canary(self, wanted: str) -> None:
+        try:
+            self._wait_until(self._awaited(AwaitedCanary, wanted))
+        except RolloutFailed:
+            # It may be gone because another step has promoted it.
+            if _stable_of(self.service.read()) != wanted:
+                raise
+
     def _promoted(self, wanted: str, found: Object) -> Object:
+        if _stable_of(found) == wanted:
+            return found
         if _canary_of(found) != wanted:
             raise self._other(_canary_of(found))
-        return found if _stable_of(found) == wanted else spec.promoted(found)
+        return spec.promoted(found)
 
     def _rollback_standard(self, found: Object) -> Outcome:
         canary, stable = _canary_of(found), _stable_of(found)

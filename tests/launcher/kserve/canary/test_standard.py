@@ -139,6 +139,22 @@ def test_a_promotion_moves_the_canary_and_removes_it_once_it_serves(
     assert rolls("promote", revision=beside.revision).did() == "nothing to do"
 
 
+def test_two_promotions_at_once_end_alike(
+    kserve: KServe, canary: Canary, rolls: Rolls, beside: Any, until: Until
+) -> None:
+    canary.comes(available=0)
+    steps = [rolls("promote", revision=beside.revision) for _ in range(2)]
+    assert all(step.going() for step in steps), "the canary serves no more"
+
+    def promote(obj: Object) -> None:
+        obj["spec"]["predictor"] = obj["spec"].pop("canary")[0]["predictor"]
+
+    kserve._mutate(INFERENCE_SERVICE, "digits", promote)
+    canary.goes()
+    kserve.serves()
+    assert [step.did() for step in steps] == ["promoted"] * 2
+
+
 def test_a_promoted_predictor_gets_the_replicas_that_were_asked_for(
     kserve: KServe, canary: Canary, start: Start, deployed: Object, rolls: Rolls, until: Until
 ) -> None:
