@@ -10,16 +10,22 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 # Of a request's first line and headers, and of what follows a part of its body and is none itself.
 MOST_HEAD_BYTES = 64 * 1024
 HEAD_SECONDS = 30.0
+# Of a connection, beside the one that is answered; proxies send the next one after an answer.
+MOST_WAITING = 16
 _REFUSAL = (
     b"HTTP/1.1 %b\r\nconnection: close\r\ncontent-type: application/json\r\n"
     b"content-length: %d\r\n\r\n%b"
 )
 
 
+class _Refused(Exception):
+    """Ends the reading of what has come: the connection is closed."""
+
+
 class Connection(HttpToolsProtocol):
     """Closes itself where a head is too large or too slow; its bytes would be kept without end.
 
-    So are the headers that may follow a body in chunks.
+    So would be the headers that may follow a body in chunks, and requests before an answer.
     """
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -48,10 +54,19 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Is called at a request's first byte."""
+        if len(self.pipeline) >= MOST_WAITING:
+            why = f"requests: more than {MOST_WAITING} wait in this connection"
+            self._refuse("429 Too Many Requests", why)
+            raise _Refused
         super().on_message_begin()
         self._in_head = True
         why = f"headers: they took more than {HEAD_SECONDS:g} s"
         self._timer = self.loop.call_later(HEAD_SECONDS, self._refuse, "408 Request Timeout", why)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is no HTTP, unless it was refused."""
+        if not self.transport.is_closing():
+            super().send_400_response(msg)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Is called for each header. Those that follow a body are of no use to anybody."""

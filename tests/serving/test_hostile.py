@@ -173,6 +173,7 @@ HEADS: dict[str, bytes] = {
     "a chunk of no size": CHUNKED + b"\r\nz\r\n\r\n",
     "a million headers after a body": CHUNKED + b"\r\n0\r\n" + b"a: b\r\n" * 1_000_000 + b"\r\n",
     "a header of 50 MB after a body": CHUNKED + b"\r\n0\r\na: " + b"b" * 50_000_000 + b"\r\n\r\n",
+    "ten thousand requests before an answer": (GET + b"\r\n") * 10_000,
     "a million headers": GET + b"a: b\r\n" * 1_000_000 + b"\r\n",
     "a header of 10 MB": GET + b"a: " + b"b" * 10_000_000 + b"\r\n\r\n",
     "a path of 10 MB": b"GET /" + b"b" * 10_000_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
