@@ -28,7 +28,7 @@ LOST_PEERS = re.compile(
 # torch uses the same exceptions for these, but the cause is on the rank itself.
 OWN_FAULT = re.compile(
     r"ncclUnhandledCudaError|ncclInvalidUsage|ncclInvalidArgument|unhandled cuda error"
-    r"|invalid usage|shared memory segment|no socket interface found|EADDRINUSE"
+    r"|invalid usage|shared memory segment|ibv_reg_mr|no socket interface found|EADDRINUSE"
 )
 # torchrun's summary of a process that a signal ended. The one that was the first comes last.
 _CHILD = re.compile(r"^ *rank +: (\d+) \(local_rank: \d+\)\n *exitcode +: -(\d+)", re.MULTILINE)
