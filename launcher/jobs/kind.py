@@ -147,7 +147,7 @@ class JobKind:
         makers: The names of the objects that make the pods of a job of this name, whose events say
             why pods are missing.
         refusal_reasons: How the reasons of such events begin.
-        is_harmless: Whether the message of such an event says nothing of what is wrong.
+        is_harmless: Whether the message of such an event tells of nothing that is wrong.
     """
 
     resource: Kind
@@ -202,9 +202,8 @@ class JobKind:
         return sorted(pods, key=lambda pod: (*self.replica(pod), name(pod)))
 
     def is_about_pods(self, event: Object, job_name: str) -> bool:
-        """Return whether an event is of what makes a job's pods, and says what is wrong."""
-        about_it = event_object(event) in self.makers(job_name)
-        return about_it and not self.is_harmless(str(event.get("message") or ""))
+        """Return whether an event is of what makes a job's pods."""
+        return event_object(event) in self.makers(job_name)
 
     def trains(self, end: ContainerEnd) -> bool:
         """Return whether an end is of the container that trains; one that is not named is."""

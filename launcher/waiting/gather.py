@@ -18,7 +18,7 @@ from kfp_pytorch.launcher.jobs.termination_messages import read_messages
 from kfp_pytorch.launcher.kubernetes import objects, pending, pod_status
 from kfp_pytorch.launcher.kubernetes.api_errors import Forbidden, NotFound
 from kfp_pytorch.launcher.kubernetes.client import Kube
-from kfp_pytorch.launcher.kubernetes.events import about
+from kfp_pytorch.launcher.kubernetes.events import about, event_message
 from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.pod_failures import Crash, crashes
 from kfp_pytorch.launcher.kubernetes.pod_status import (
@@ -316,6 +316,7 @@ class Gatherer:
             # Those of other jobs in the namespace come with them.
             prefix = self._kind.workload_prefix(self._name)
             found = [event for event in found if pending.is_workload(event, prefix)]
+        found = [event for event in found if not self._kind.is_harmless(event_message(event))]
         # Events remain when their object is deleted; an earlier job and its pods had these names.
         found = [event for event in found if self._is_about_this_job(event)]
         known = {objects.dig(e, "metadata", "uid"): e for e in self.evidence.events}

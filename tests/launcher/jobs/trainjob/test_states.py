@@ -103,6 +103,8 @@ def test_a_suspended_job_waits_and_a_resumed_one_is_not_suspended(
     trains.hands.until(lambda: any(line.startswith("queued") for line in told))
     # This comes with every preemption, and says nothing.
     trains.event(run.job, "TrainJobResourcesCreationFailed", HARMLESS)
+    trains.event(run.job, "Pending", "insufficient unused quota")
+    trains.hands.until(lambda: any("insufficient unused quota" in line for line in told))
     trains.suspend(run.job, False)
     trains.status(run.job, RESUMED, suspended=1)
     trains.status(run.job, RESUMED, active=1)
@@ -111,6 +113,7 @@ def test_a_suspended_job_waits_and_a_resumed_one_is_not_suspended(
     trains.status(run.job, RESUMED, active=1, ready=1)
     trains.succeed(run.job, RESULT)
     run.succeeded()
+    assert not any("TrainJobResourcesCreationFailed" in line for line in told)
     assert "| queued |" in Path(run.outputs.report.path).read_text()
 
 
