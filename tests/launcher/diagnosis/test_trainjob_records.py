@@ -22,7 +22,7 @@ CAUSES = {
     # The Trainer starts these two again after their end.
     "js-deleted": "js-deleted-node-0-0-n6dht ended with exit code 3; 2 more pods failed too",
     "ttl-fail": "ttl-fail-node-0-0-mp6hp ended with exit code 3",
-    "kubelet-evicted": "kubelet-evicted-node-0-0-6mksh was taken off node1 (Evicted): Pod ephemeral",
+    "kubelet-evicted": "kubelet-evicted-node-0-0-6mksh was taken off node1 (Evicted): Pod",
     "oom": "oom-node-0-0-pgxsb ran out of memory: OOMKilled, exit code 137 (SIGKILL), at its limit",
     "unsched": "No node takes unsched-node-0-0-s6w7w (1 of 1 pods). The scheduler says: 0/1",
 }
