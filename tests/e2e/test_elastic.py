@@ -14,7 +14,7 @@ from harness.elastic_job import Job, names
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow, pytest.mark.local_cluster]
 
-PIPELINE = f"{Path(__file__).with_name('training_pipelines.py')}:elastic"
+PIPELINES = Path(__file__).with_name("training_pipelines.py")
 # Enough that training is still on when a worker has come back, which takes a minute here.
 EPOCHS = 150
 
@@ -22,7 +22,15 @@ EPOCHS = 150
 @pytest.fixture
 def run(cluster: Any, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Job]]:
     known = names(cluster)
-    command = [sys.executable, "-m", "kfp_pytorch.cli", "run", PIPELINE, "--local", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "kfp_pytorch.cli",
+        "run",
+        f"{PIPELINES}:elastic",
+        "--local",
+        "--json",
+    ]
     command += ["--root", str(cluster.root), "-p", f"epochs={EPOCHS}"]
     with (tmp_path / "stderr").open("w") as told:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told, text=True)
@@ -52,3 +60,9 @@ def test_an_elastic_job_outlives_a_worker_gains_one_and_trains_to_its_accuracy(
     assert "warning" not in seen
     conditions = {c["type"]: c["status"] for c in job.object["status"]["conditions"]}
     assert conditions["Succeeded"] == "True"
+
+
+def test_plain_ddp_runs_on_workers_only(cluster: Any) -> None:
+    ran = cluster.run(f"{PIPELINES}:workers_only")
+    assert ran.code == 0, ran.stderr
+    assert ran.summary["metrics"] == {"ranks": 3.0}

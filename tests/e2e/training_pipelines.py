@@ -104,3 +104,31 @@ def elastic(image: str = "train", epochs: int = 10):
         elastic={"min_nodes": 1, "max_nodes": 3, "rdzv_conf": {"last_call_timeout": 3}},
         key=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
     )
+
+
+# Plain DDP: nothing starts it but the container's command.
+MEETS = """
+import json, os
+import torch.distributed as dist
+import torch
+dist.init_process_group("gloo")
+ranks = torch.tensor([float(dist.get_rank())])
+dist.all_reduce(ranks)
+with open(os.environ["KFP_PYTORCH_TERMINATION_LOG"], "w") as file:
+    json.dump({"version": 1, "status": "succeeded", "metrics": {"ranks": ranks.item()},
+               "world_size": dist.get_world_size()}, file)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@dsl.pipeline(name="workers-only")
+def workers_only():
+    pytorch_job(
+        name="workers-only",
+        image="train",
+        command=["python", "-c", MEETS],
+        num_nodes=3,
+        elastic={"min_nodes": 3, "max_nodes": 3},
+        key=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+    )
