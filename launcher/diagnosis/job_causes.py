@@ -6,6 +6,7 @@ import re
 
 from kfp_pytorch.launcher import patterns
 from kfp_pytorch.launcher.diagnosis.facts import Cause, Facts
+from kfp_pytorch.launcher.inputs.scheduling.demands import KUEUE_QUEUE_LABEL
 from kfp_pytorch.launcher.jobs.kind import JobKind
 from kfp_pytorch.launcher.jobs.state import Phase
 from kfp_pytorch.launcher.kubernetes import objects, pending
@@ -65,7 +66,16 @@ def suspended(facts: Facts) -> Cause | None:
     """The job waits in a queue."""
     if facts.state.phase is not Phase.QUEUED:
         return None
-    why = pending.reason((), facts.evidence.events)
+    events = facts.evidence.events
+    why = pending.reason((), events)
+    queue = objects.dig(facts.evidence.job, "metadata", "labels", KUEUE_QUEUE_LABEL)
+    if queue and events and not pending.has_workload(events):
+        return Cause(
+            f"The job is suspended for the queue {queue!r}, and no event says that Kueue made a "
+            "Workload of it",
+            "Check that Kueue's controller runs (kubectl get pods -n kueue-system), and that it "
+            "manages this namespace.",
+        )
     return Cause(
         "The job is suspended: it still waits in its queue" + (f" ({why})" if why else ""),
         patterns.advice("end", "queue"),

@@ -20,6 +20,8 @@ from kfp_pytorch.launcher.kubernetes.objects import Object
 from kfp_pytorch.launcher.kubernetes.pod_status import is_running_or_ended, reason_not_running
 
 WORKLOAD = "Workload"
+# The reason of Kueue's event about a job that it made a Workload of.
+_MADE = "CreatedWorkload"
 # The kubelet's reasons that explain nothing; only events do.
 _UNSPECIFIC = ("ContainerCreating", "PodInitializing")
 # Normal events that explain why something waits.
@@ -30,6 +32,14 @@ def is_workload(event: Object, prefix: str) -> bool:
     """Whether an event is about a Workload of Kueue whose name begins so."""
     kind = objects.dig(about(event), "kind")
     return kind == WORKLOAD and event_object(event).startswith(prefix)
+
+
+def has_workload(events: Iterable[Object]) -> bool:
+    """Whether events tell of a Workload that Kueue made: its own, or the one about the job."""
+    return any(
+        objects.dig(about(event), "kind") == WORKLOAD or event.get("reason") == _MADE
+        for event in events
+    )
 
 
 def reason(pods: Iterable[Object], events: list[Object]) -> str:

@@ -87,6 +87,24 @@ def test_the_queues_words_are_read_from_the_jobs_own_workload(
     assert not [line for line in told if "another job's words" in line]
 
 
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([event("PyTorchJobSuspended", "", "Normal")], "no event says that Kueue made a Workload"),
+        ([event("CreatedWorkload", "", "Normal")], "it still waits in its queue"),
+        # Events may not be read, or are gone.
+        ([], "it still waits in its queue"),
+    ],
+)
+def test_a_suspended_job_of_which_kueue_made_no_workload_says_so(
+    events: list[dict[str, Any]], said: str
+) -> None:
+    labels = {"kueue.x-k8s.io/queue-name": "team-a"}
+    job = {"metadata": {"name": "j", "labels": labels}, "spec": {"runPolicy": {"suspend": True}}}
+    evidence = Evidence(PYTORCH_JOB, job=job, events=events)
+    assert said in diagnose(evidence, "It waited 60 s in its queue.").message.splitlines()[0]
+
+
 def test_a_gang_that_is_not_let_in_is_told_in_the_gang_schedulers_words(
     step: Any, hands: Any, told: list[str]
 ) -> None:
