@@ -249,3 +249,16 @@ def test_a_runtime_that_is_not_there_is_refused_before_anything_is_made(
     run = step(runtime="no-such", runtime_kind="TrainingRuntime")
     assert "no TrainingRuntime of that name in namespace 'default'" in run.failed(InputError)
     assert trains.find(run.job) is None
+
+
+def test_a_runtime_that_may_not_be_read_is_left_to_the_trainer(
+    step: Any, trains: Any, told: Any
+) -> None:
+    words = 'User "x" cannot get resource "clustertrainingruntimes"'
+    denied = Answer(403, "Forbidden", words)
+    trains.server.faults.add(Fault(denied, "get", "*/clustertrainingruntimes/*", times=None))
+    run = step()
+    trains.running(run.job)
+    trains.succeed(run.job, RESULT)
+    run.succeeded()
+    assert any("'torch-distributed' could not be checked" in line for line in told)
