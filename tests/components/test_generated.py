@@ -7,8 +7,8 @@ import pydoc
 from typing import Any
 
 import pytest
-from kfp import dsl
 from kfp.dsl import Model
+from kfp.dsl.python_component import PythonComponent
 
 from kfp_pytorch import components
 from kfp_pytorch.components import generate
@@ -24,9 +24,7 @@ def component(interface: Interface) -> Any:
 
 
 def test_every_component_has_an_interface() -> None:
-    made = [
-        n for n in components.__all__ if isinstance(getattr(components, n), dsl.PythonComponent)
-    ]
+    made = [n for n in components.__all__ if isinstance(getattr(components, n), PythonComponent)]
     assert [interface.name for interface in INTERFACES] == made
 
 
