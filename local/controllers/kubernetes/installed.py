@@ -20,7 +20,12 @@ STEPS_ACCOUNT = "pipeline-runner"
 _ADMINISTRATOR = "cluster-admin"
 _EVERYTHING = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
 # The controllers that this process runs, under the names that their projects give them.
-_CONTROLLERS = {"training-operator": "kubeflow", "kserve-controller-manager": "kserve"}
+_CONTROLLERS = {
+    "training-operator": "kubeflow",
+    "kubeflow-trainer-controller-manager": "kubeflow-system",
+    "jobset-controller-manager": "kubeflow-system",
+    "kserve-controller-manager": "kserve",
+}
 
 
 def fill(api: Api) -> None:

@@ -18,6 +18,8 @@ def test_the_deployments_of_this_process_are_ready_and_make_no_pods() -> None:
     found = api.list(DEPLOYMENT)
     assert {each["metadata"]["name"] for each in found} == {
         "training-operator",
+        "kubeflow-trainer-controller-manager",
+        "jobset-controller-manager",
         "kserve-controller-manager",
     }
     for each in found:
