@@ -10,7 +10,7 @@ import yaml
 from kfp import compiler, dsl
 
 from kfp_pytorch.client.packages import checks, find
-from kfp_pytorch.components import kserve_deploy, kserve_predict
+from kfp_pytorch.components import canary_check, kserve_deploy, kserve_predict, kserve_rollout
 from kfp_pytorch.launcher.kserve.manifest import parse_inputs
 from kfp_pytorch.launcher.steps import kserve_deploy as deploy_step
 from kfp_pytorch.launcher.steps import kserve_predict as predict_step
@@ -149,7 +149,9 @@ PIPELINE = """
 from types import SimpleNamespace
 
 from kfp import dsl
-from kfp_pytorch.components import kserve_deploy, kserve_predict, metric_gate
+from kfp_pytorch.components import (
+    canary_check, kserve_deploy, kserve_predict, kserve_rollout, metric_gate, pytorch_job
+)
 
 
 @dsl.pipeline
@@ -160,13 +162,31 @@ def example():
 """
 
 
-def test_every_example_of_the_readme_is_compiled_and_its_inputs_checked(tmp_path: Path) -> None:
-    readme = Path(inspect.getfile(kserve_predict.python_func)).parent / "README.md"
+@pytest.mark.parametrize(
+    ("component", "least"), [(kserve_predict, 7), (canary_check, 1), (kserve_rollout, 1)]
+)
+def test_every_example_of_the_readme_is_compiled_and_its_inputs_checked(
+    component: Any, least: int, tmp_path: Path
+) -> None:
+    readme = Path(inspect.getfile(component.python_func)).parent / "README.md"
     examples = EXAMPLE.findall(readme.read_text(encoding="utf-8"))
-    assert len(examples) >= 7
+    assert len(examples) >= least
     for i, example in enumerate(examples):
         path = tmp_path / f"example{i}.py"
         path.write_text(PIPELINE + textwrap.indent(example, "    "))
+        for package in find.find(str(path)):
+            checks.check(package)
+
+
+def test_every_pipeline_of_the_readme_is_compiled_and_its_inputs_checked(tmp_path: Path) -> None:
+    readme = Path(inspect.getfile(kserve_deploy.python_func)).parent / "README.md"
+    examples = EXAMPLE.findall(readme.read_text(encoding="utf-8"))
+    pipelines = [example for example in examples if "@dsl.pipeline" in example]
+    assert pipelines
+    for i, example in enumerate(pipelines):
+        path = tmp_path / f"example{i}.py"
+        imports = PIPELINE.partition("@dsl.pipeline")[0]
+        path.write_text(f"{imports}{example}")
         for package in find.find(str(path)):
             checks.check(package)
 
