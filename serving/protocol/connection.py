@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 # Of a request's first line and headers, and of what follows a part of its body and is none itself.
@@ -12,6 +13,7 @@ MOST_HEAD_BYTES = 64 * 1024
 HEAD_SECONDS = 30.0
 # Of a connection, beside the one that is answered; proxies send the next one after an answer.
 MOST_WAITING = 16
+_OFFERING = (b"connection", b"upgrade", b"http2-settings")
 _REFUSAL = (
     b"HTTP/1.1 %b\r\nconnection: close\r\ncontent-type: application/json\r\n"
     b"content-length: %d\r\n\r\n%b"
@@ -25,7 +27,9 @@ class _Refused(Exception):
 class Connection(HttpToolsProtocol):
     """Closes itself where a head is too large or too slow; its bytes would be kept without end.
 
-    So would be the headers that may follow a body in chunks, and requests before an answer.
+    So would be the headers that may follow a body in chunks, and requests before an answer. It
+    speaks HTTP/1.1 alone: a request that offers another protocol, as Java's client does with its
+    first, is read as if it did not. The parser would take its body for that protocol.
     """
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -43,7 +47,7 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Reads what came, of which no more is kept than the limit and one read."""
         before, self._had_body = (self._in_head, self._in_body), False
-        super().data_received(data)
+        self._read(data)
         if self._had_body or (self._in_head, self._in_body) != before:
             self._size = 0
         elif self._in_head or self._in_body:
@@ -51,6 +55,26 @@ class Connection(HttpToolsProtocol):
             if self._size > MOST_HEAD_BYTES:
                 why = f"headers: larger than {MOST_HEAD_BYTES} bytes"
                 self._refuse("431 Request Header Fields Too Large", why)
+
+    def _read(self, data: bytes) -> None:
+        try:
+            self._unset_keepalive_if_required()
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            if self.parser.get_method() == b"CONNECT":
+                self.send_400_response("Invalid HTTP request received.")
+                return
+            head = self._head_without_offer()
+            self.parser = httptools.HttpRequestParser(self)
+            self._read(head + data[offer.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _head_without_offer(self) -> bytes:
+        """The request's head as it came, but for the headers that offer another protocol."""
+        lines = [b"%b %b HTTP/1.1" % (self.parser.get_method(), self.url)]
+        lines += [b"%b: %b" % each for each in self.headers if each[0] not in _OFFERING]
+        return b"\r\n".join([*lines, b"", b""])
 
     def on_message_begin(self) -> None:
         """Is called at a request's first byte."""
@@ -76,6 +100,8 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Is called at the end of a request's head."""
         self._end_head()
+        if self.parser.should_upgrade():
+            return
         self._in_body = True
         super().on_headers_complete()
 
@@ -86,6 +112,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Is called at a request's end."""
+        if self.parser.should_upgrade():
+            return
         self._in_body = False
         super().on_message_complete()
 

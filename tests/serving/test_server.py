@@ -7,6 +7,7 @@ import json
 import select
 import socket
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -310,6 +311,31 @@ def test_a_body_that_does_not_come_in_time_is_not_waited_for(server: Server) -> 
         response.begin()
         assert response.status == 408
         assert b"did not come before the request's deadline" in response.read()
+
+
+@pytest.mark.parametrize("offer", ["h2c", "websocket"])
+def test_a_client_that_offers_another_protocol_is_answered_in_http(
+    server: Server, offer: str
+) -> None:
+    body = json.dumps({"instances": NESTED})
+    headers = {"connection": "Upgrade, HTTP2-Settings", "upgrade": offer, "http2-settings": "AAA"}
+    headers |= {"content-type": "application/json"}
+    for chunked in (False, True):
+        sent: Any = [body[:9].encode(), body[9:].encode()] if chunked else body
+        response = server.http.request("POST", V1, body=sent, headers=headers, chunked=chunked)
+        assert response.status == 200, response.data
+        assert response.json()["predictions"][0]["class"] == 2
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        text = f"POST {V1} HTTP/1.1\r\nhost: x\r\n{head}content-length: {len(body)}\r\n\r\n{body}"
+        for parts in ((text[:30], text[30:-20], text[-20:]), (text,)):
+            for part in parts:
+                client.sendall(part.encode())
+                time.sleep(0.05)
+            answer = http.client.HTTPResponse(client)
+            answer.begin()
+            assert answer.status == 200
+            answer.read()
 
 
 @pytest.mark.slow
