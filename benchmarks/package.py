@@ -18,7 +18,7 @@ from kfp_pytorch.launcher.constants import LAUNCHER_IMAGE
 
 FORMS = ("configmap", f"image=registry.example.com/kfp-pytorch/{LAUNCHER_IMAGE}", "package")
 TRIALS = 8
-SHIPPED = ("train_and_serve", "canary_rollout", "data_parallel_sweep", "elastic_train")
+SHIPPED = ("train_and_serve", "canary_rollout", "data_parallel_sweep", "elastic_train", "fine_tune")
 LIMITS = {
     "container_bytes_max": 3072,
     "workflow_bytes_train_and_serve": 500_000,
@@ -26,6 +26,7 @@ LIMITS = {
     "workflow_bytes_canary_rollout": 524_288,
     "workflow_bytes_data_parallel_sweep": 524_288,
     "workflow_bytes_elastic_train": 524_288,
+    "workflow_bytes_fine_tune": 524_288,
     "workflow_bytes_sweep": 700_000,
 }
 

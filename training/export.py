@@ -4,6 +4,8 @@
 - `export/samples.json`: instances with the program's predictions.
 - `export/triton/`: where it is asked for, the same model as ONNX in a repository of Triton.
 - `export/model.json`: the description of all, with the sha256 of each file; written last.
+
+Or, of a model in a format of its own: its files, and `export/model.json`.
 """
 
 from __future__ import annotations
@@ -72,27 +74,39 @@ def publish(
             tensors = short["inputs"], short["outputs"]
             triton_repository.write(made, triton_name, program, *tensors)
             short = {**short, "triton": triton_name}
-            repository = _copied(made, folder)
+            repository = _copied(made, folder, f"{TRITON_FOLDER}/")
     samples_content = json.dumps(samples, separators=(",", ":"), allow_nan=False).encode()
     job_folder.write(folder, f"{FOLDER}/{SAMPLES}", samples_content)
     full = {
         **short,
-        "version": MODEL_VERSION,
         "program": PROGRAM,
         "preprocessing": preprocessing,
-        "versions": {
-            **short["versions"],
-            "python": platform.python_version(),
-            "kfp-pytorch": __version__,
-        },
         "files": {PROGRAM: program_facts, SAMPLES: _facts(samples_content)},
         # Apart from those that this project's predictor wants.
         **({"triton_files": repository} if repository else {}),
     }
-    model_content = json.dumps(full, indent=1, allow_nan=False).encode()
-    job_folder.write(folder, f"{FOLDER}/{MODEL}", model_content)
-    digest = _facts(model_content)["sha256"]
-    return {"export": {"path": FOLDER, "sha256": digest, "model": short}, "samples": samples}
+    return {"export": _described(folder, short, full), "samples": samples}
+
+
+def publish_files(folder: Folder, files: Path, short: dict[str, Any]) -> dict[str, Any]:
+    """Writes a model in a format of its own: the files of a folder, and their description.
+
+    `short`: the short form of `model.json`. Returns `export` and `samples` of the termination
+    message. Raises StorageError.
+    """
+    folder.remove(FOLDER)
+    folder.make(FOLDER)
+    facts = _copied(files, folder, "")
+    return {"export": _described(folder, short, {**short, "files": facts}), "samples": []}
+
+
+def _described(folder: Folder, short: dict[str, Any], full: dict[str, Any]) -> dict[str, Any]:
+    """Writes `model.json`; returns `export` of the termination message."""
+    made_by = {"python": platform.python_version(), "kfp-pytorch": __version__}
+    about = {**full, "version": MODEL_VERSION, "versions": {**short["versions"], **made_by}}
+    content = json.dumps(about, indent=1, allow_nan=False).encode()
+    job_folder.write(folder, f"{FOLDER}/{MODEL}", content)
+    return {"path": FOLDER, "sha256": _facts(content)["sha256"], "model": short}
 
 
 def _copy(path: Path, folder: Folder, name: str) -> None:
@@ -100,12 +114,15 @@ def _copy(path: Path, folder: Folder, name: str) -> None:
         shutil.copyfileobj(source, target, _COPIED_AT_ONCE)
 
 
-def _copied(repository: Path, folder: Folder) -> dict[str, dict[str, Any]]:
-    """Copies a repository to the export; returns what `model.json` says of its files."""
+def _copied(files: Path, folder: Folder, below: str) -> dict[str, dict[str, Any]]:
+    """Copies a folder to the export; returns what `model.json` says of its files.
+
+    `below`: where in the export, empty or ending in a slash.
+    """
     facts = {}
-    for path in sorted(each for each in repository.rglob("*") if each.is_file()):
-        name = f"{TRITON_FOLDER}/{path.relative_to(repository).as_posix()}"
-        folder.make(f"{FOLDER}/{Path(name).parent.as_posix()}")
+    for path in sorted(each for each in files.rglob("*") if each.is_file()):
+        name = f"{below}{path.relative_to(files).as_posix()}"
+        folder.make(Path(FOLDER, name).parent.as_posix())
         _copy(path, folder, name)
         facts[name] = {"sha256": sha256(path), "bytes": path.stat().st_size}
     return facts

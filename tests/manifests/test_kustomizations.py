@@ -27,7 +27,7 @@ MODELS = {
     "NetworkPolicy": "V1NetworkPolicy",
 }
 # Custom kinds, by whether their CRDs' schemas are among those of the tests.
-CUSTOM = {"ServingRuntime": "servingruntimes"}
+CUSTOM = {"ServingRuntime": "servingruntimes", "TrainingRuntime": "trainingruntimes"}
 UNCHECKED = {"PodMonitor", "ClusterQueue", "LocalQueue", "ResourceFlavor"}
 PLAIN = {"str": str, "int": int, "bool": bool, "object": object, "datetime": str}
 

@@ -25,7 +25,7 @@ from kfp_pytorch.training.script.checkpointing import (
     latest_checkpoint,
     save_checkpoint,
 )
-from kfp_pytorch.training.script.exporting import export
+from kfp_pytorch.training.script.exporting import export, export_files
 from kfp_pytorch.training.script.file_checkpoints import save_checkpoint_files
 from kfp_pytorch.training.script.place import dataset, folder, local_rank, rank, world_size
 from kfp_pytorch.training.script.result import finish, report
@@ -34,6 +34,7 @@ __all__ = [
     "Checkpoint",
     "dataset",
     "export",
+    "export_files",
     "finish",
     "folder",
     "latest_checkpoint",

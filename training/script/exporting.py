@@ -8,7 +8,9 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfp_pytorch.training import export as exports
@@ -132,6 +134,44 @@ def export(
             triton_name,
         )
     )
+    place.say(f"wrote the export {where}")
+    return where
+
+
+def export_files(
+    path: str | os.PathLike[str], *, model_format: str, versions: Mapping[str, str] | None = None
+) -> str:
+    """Copies a model that another library has saved to the job's folder, to be served as it is.
+
+    Rank 0 does it, and the others return at once.
+
+    Args:
+        path: The folder that the library saved, such as of Transformers' `save_pretrained`.
+        model_format: Its format, as KServe's runtimes name it, such as `huggingface`.
+        versions: The versions of the libraries that it was made with, by their names.
+
+    Returns:
+        The path or URI of the export.
+
+    Raises:
+        ExportError: There is no folder with files, or one has the name of the description.
+        StorageError: The job's folder cannot be written to.
+    """
+    folder, files = place.job_folder(), Path(path)
+    where = f"{folder.uri}/{exports.FOLDER}"
+    if place.rank() != 0:
+        return where
+    if not files.is_dir() or not any(each.is_file() for each in files.rglob("*")):
+        raise ExportError(
+            f"{files} is no folder with files: give the one that the model is saved in"
+        )
+    if (files / exports.MODEL).exists():
+        raise ExportError(
+            f"{files} has a file {exports.MODEL}, as the description of an export is called: give "
+            "it another name"
+        )
+    short = {"format": model_format, "versions": dict(versions or {})}
+    result.keep_export(exports.publish_files(folder, files, short))
     place.say(f"wrote the export {where}")
     return where
 

@@ -187,3 +187,37 @@ def test_an_export_that_is_gone_or_changed_fails_the_job(run_torch):
     error = job.message()["error"]
     assert error["type"] == "ExportError"
     assert "model.json" in error["message"]
+
+
+FILES = """
+import tempfile
+from pathlib import Path
+from kfp_pytorch.training.errors import ExportError
+saved = Path(tempfile.mkdtemp()) / "saved"
+(saved / "deep").mkdir(parents=True)
+(saved / "config.json").write_text("{}")
+(saved / "deep" / "weights").write_bytes(b"abc")
+script.export_files(saved, model_format="huggingface", versions={"transformers": "5"})
+script.report({"loss": 1})
+(saved / "model.json").write_text("{}")
+for wrong in ("nowhere", saved):
+    try:
+        script.export_files(wrong, model_format="huggingface")
+    except ExportError as error:
+        print(error)
+"""
+
+
+def test_what_another_library_saved_is_exported_as_it_is(run_torch):
+    job = run_torch(FILES)
+    exported = job.message()["export"]
+    short = {"format": "huggingface", "versions": {"transformers": "5"}}
+    assert exported["model"] == short
+    described = json.loads((job.folder / "out" / "export" / "model.json").read_text())
+    assert {name: facts["bytes"] for name, facts in described["files"].items()} == {
+        "config.json": 2,
+        "deep/weights": 3,
+    }
+    assert (job.folder / "out" / "export" / "deep" / "weights").read_bytes() == b"abc"
+    assert "nowhere is no folder with files" in job.output
+    assert "has a file model.json" in job.output
