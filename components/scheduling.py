@@ -226,7 +226,14 @@ def same(domain: str, *, required: bool = True) -> Placement:
 
 
 def same_zone(*, required: bool = True) -> Placement:
-    """Run all pods in one zone, by the label topology.kubernetes.io/zone; see `same`."""
+    """Run all pods in one zone, by the label topology.kubernetes.io/zone.
+
+    Args:
+        required: As of `same`.
+
+    Returns:
+        A part of the input `placement`.
+    """
     return same("zone", required=required)
 
 
@@ -245,7 +252,14 @@ def same_rack(label: str = "rack", *, required: bool = True) -> Placement:
 
 
 def same_nvlink_domain(*, required: bool = True) -> Placement:
-    """Run all pods in one NVLink domain (as of a GB200 NVL72), by nvidia.com/gpu.clique."""
+    """Run all pods in one NVLink domain (as of a GB200 NVL72), by the label nvidia.com/gpu.clique.
+
+    Args:
+        required: As of `same`.
+
+    Returns:
+        A part of the input `placement`.
+    """
     return same("nvlink", required=required)
 
 
@@ -263,7 +277,11 @@ def spread(over: str = "node", *, required: bool = False) -> Placement:
 
 
 def pack() -> Placement:
-    """Prefer nodes that run pods of the job already: a part of the input `placement`."""
+    """Prefer nodes that run pods of the job already.
+
+    Returns:
+        A part of the input `placement`.
+    """
     return {"pack": True}
 
 
@@ -309,15 +327,22 @@ def tolerate(key: str, value: str = "", *, effect: str = "") -> Placement:
 
 
 def host_ipc() -> Placement:
-    """Give pods the node's IPC namespace and /dev/shm: a part of the input `placement`."""
+    """Give pods the node's IPC namespace and /dev/shm.
+
+    Returns:
+        A part of the input `placement`.
+    """
     return {"host_ipc": True}
 
 
 def cpu_pinning() -> Placement:
-    """Ask for CPUs of the pod's own: a part of the input `placement`.
+    """Ask for CPUs of the pod's own.
 
     The kubelet's static CPU manager gives them to pods with whole CPUs whose requests are their
     limits: the inputs cpu and memory must be set.
+
+    Returns:
+        A part of the input `placement`.
     """
     return {"cpu_pinning": True}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import kfp
 import pytest
 
-from kfp_pytorch import components
 from kfp_pytorch.components import bundle, forms
+from kfp_pytorch.components.interfaces import INTERFACES
 
 ROOT = Path(__file__).resolve().parent.parent
 UV = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
@@ -144,7 +144,7 @@ def test_what_kfp_installs_and_the_wheel_of_the_launcher_are_enough_for_every_st
     code = "".join(
         f"from kfp_pytorch.components.{name}.component import {name}\n"
         f"import kfp_pytorch.launcher.steps.{name}\n"
-        for name in components.__all__
+        for name in (interface.name for interface in INTERFACES)
     )
     run = subprocess.run(
         [python, "-c", code],

@@ -26,7 +26,7 @@ def test_an_editor_shows_what_a_call_takes_and_the_documentation(name: str) -> N
     for each in taken.values():
         if each.default not in (inspect.Parameter.empty, None):
             assert "=" in shown[each.name]
-    assert "Args:" in signature.docstring()
+    assert ("Args:" if taken else "Returns:") in signature.docstring()
     assert signature.type == "function"
 
 
