@@ -103,7 +103,7 @@ def _controllers(survey: Survey, part: Part, needed: bool) -> Finding:
             return problem
         names.append(objects.name(deployment))
     versions = [f"{kind.plural}.{kind.group}/{kind.version}" for kind in part.kinds]
-    return ok(part.title, f"{some(versions)}; {some(names)} runs.")
+    return ok(part.title, f"{some(versions)}; ready: {some(names)}.")
 
 
 def _not_ready(deployment: Object, level: Callable[..., Finding], part: Part) -> Finding | None:
