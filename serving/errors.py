@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kfp_pytorch.launcher.text import cut
-
 RETRY = {"retry-after": "1"}
 # In characters: a client of gRPC takes 8 KiB of metadata, in which one may take 12 bytes.
 _LONGEST_REASON = 500
@@ -43,7 +41,9 @@ class Refusal:
 def refusal(error: BaseException) -> Refusal:
     """What a client is told of an error; of one that nobody expected, that it may try again."""
     told = _refusal(error)
-    return replace(told, reason=cut(told.reason, _LONGEST_REASON))
+    if len(told.reason) <= _LONGEST_REASON:
+        return told
+    return replace(told, reason=f"{told.reason[: _LONGEST_REASON - 1]}…")
 
 
 def _refusal(error: BaseException) -> Refusal:

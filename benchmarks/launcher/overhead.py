@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import trivial
 from benchmarks.cluster import FOREVER, Cluster, Play
 from benchmarks.figures import machine, show
+from benchmarks.launcher import trivial
 from kfp_pytorch.cli.runs import run_folder, session
 from kfp_pytorch.cli.runs.events import TerminalProgress
 from kfp_pytorch.client.packages import find

@@ -10,6 +10,7 @@ from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION, REPLACE_OTHER_ENV
 from kfp_pytorch.launcher.diagnosis.message import diagnose
 from kfp_pytorch.launcher.diagnosis.same_error import failed_twice
 from kfp_pytorch.launcher.errors import CannotObserve, JobFailed, StepError
+from kfp_pytorch.launcher.jobs.adoption import other_inputs
 from kfp_pytorch.launcher.jobs.kind import JobInputs, JobKind
 from kfp_pytorch.launcher.jobs.pods import source_files
 from kfp_pytorch.launcher.jobs.termination_messages import Outcome, read_messages
@@ -27,7 +28,6 @@ from kfp_pytorch.launcher.steps.claims import check_claim
 from kfp_pytorch.launcher.steps.source_files import SourceFiles
 from kfp_pytorch.launcher.text import for_resume
 from kfp_pytorch.launcher.waiting import schedulers
-from kfp_pytorch.launcher.waiting.adoption import other_inputs
 from kfp_pytorch.launcher.waiting.ensure import Ensured, ensure
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 from kfp_pytorch.launcher.waiting.gather import Gatherer

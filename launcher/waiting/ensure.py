@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION, MANAGED_BY_LABEL, POD, RUN_ID_LABEL
 from kfp_pytorch.launcher.errors import CannotObserve, InputError, JobFailed, NotOurs, StepError
+from kfp_pytorch.launcher.jobs.adoption import other_inputs
 from kfp_pytorch.launcher.jobs.kind import JobKind
 from kfp_pytorch.launcher.jobs.state import JobState, Phase
 from kfp_pytorch.launcher.kubernetes import api_errors
@@ -18,7 +19,6 @@ from kfp_pytorch.launcher.kubernetes.objects import Object, name
 from kfp_pytorch.launcher.runtime.printing import log
 from kfp_pytorch.launcher.runtime.stopping import Stopper, Target, delete_by_uid
 from kfp_pytorch.launcher.text import some
-from kfp_pytorch.launcher.waiting.adoption import other_inputs
 from kfp_pytorch.launcher.waiting.limits import Limits
 
 _OVER_QUOTA = "exceeded quota"

@@ -30,7 +30,7 @@ from kfp_pytorch.training.errors import (
 from kfp_pytorch.training.image import loop
 from kfp_pytorch.training.learning_rate import learning_rate
 from kfp_pytorch.training.lifecycle import Start
-from kfp_pytorch.training.parallel.process_group import ALONE, joined, pick_device
+from kfp_pytorch.training.parallel.process_group import ALONE
 from kfp_pytorch.training.storage.job_folder import open_folder
 from kfp_pytorch.training.telemetry.curves import History
 from kfp_pytorch.training.telemetry.metrics import Evaluation, LossMeter, Progress
@@ -370,22 +370,6 @@ def test_the_rate_is_scaled_with_the_ranks_after_a_warm_up_from_that_of_one():
     assert learning_rate(config, 4, 11) == pytest.approx(0, abs=1e-9)
     unscaled = Config(lr=0.1, epochs=11, lr_scaling="none")
     assert math.isclose(learning_rate(unscaled, 4, 1), 0.1)
-
-
-def test_a_ranks_gpu_is_that_of_its_place_in_the_node(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setenv("RANK", "1")
-    assert pick_device(0) == torch.device("cuda", 0)
-    with pytest.raises(ConfigError, match="local rank 1 has no GPU"):
-        pick_device(1)
-
-
-def test_a_rank_that_is_not_told_its_place_in_the_node_is_the_nodes_first(monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    with joined(60) as world:
-        assert (world.rank, world.local_rank) == (1, 0)
 
 
 def test_a_curve_of_a_long_job_drops_every_other_point_but_neither_end():
