@@ -44,7 +44,7 @@ PREFIXES = {
     KAI: ("kai.scheduler/",),
     YUNIKORN: ("yunikorn.apache.org/",),
 }
-# Of the kinds' own; they are not set here, but by inputs of theirs or by their runtime.
+# What a kind of job has, or its runtime, and no scheduler.
 _POLICIES = ("success_policy", "pod_failure_policy")
 
 
@@ -151,12 +151,12 @@ def _scheduler(name: str, value: Any) -> str:
 def _check_fields(name: str, scheduler: str, given: Mapping[str, Any]) -> None:
     taken = ("priority_class", *_TAKES[scheduler])
     for key, value in given.items():
-        if key not in taken and not readers.is_unset(value):
-            whose = f"the scheduler {scheduler!r}" if scheduler else "no scheduler"
+        if key in taken or readers.is_unset(value):
+            continue
+        if not scheduler:
             can = ", ".join(each for each in SCHEDULERS if key in _TAKES[each])
-            raise InputError(
-                f"{name} has {key!r}, which {whose} takes; it is of {can}."
-                if not scheduler
-                else f"{name} has {key!r}, which {whose} does not take; it takes "
-                f"{', '.join(taken)}."
-            )
+            raise InputError(f"{name} has {key!r} and no scheduler; give one of {can}.")
+        raise InputError(
+            f"{name} has {key!r}, which the scheduler {scheduler!r} does not take; it takes "
+            f"{', '.join(taken)}."
+        )

@@ -42,7 +42,7 @@ def test_each_scheduler_has_its_own_fields_and_name() -> None:
         ),
         ({"scheduler": "coscheduling", "queue": "q"}, "it takes priority_class, min_member"),
         ({"scheduler": "volcano", "schedule_timeout": 5}, "which the scheduler 'volcano' does not"),
-        ({"queue": "q"}, "it is of kueue, volcano, kai, yunikorn"),
+        ({"queue": "q"}, "no scheduler; give one of kueue, volcano, kai, yunikorn"),
         ({"scheduler": "volcano", "gang": False, "min_member": 2}, "drop one"),
         ({"scheduler": "kai", "min_member": -1}, "min_member is -1"),
         ({"scheduler": "yunikorn", "gang_style": "hard"}, "must be one of Hard, Soft"),
