@@ -8,6 +8,7 @@ The functions of `scheduling` say for an author where a job's pods run.
 
 from kfp_pytorch.components.canary_check.component import canary_check
 from kfp_pytorch.components.compare_jobs.component import compare_jobs
+from kfp_pytorch.components.distributed.distribute import distribute
 from kfp_pytorch.components.kserve_deploy.component import kserve_deploy
 from kfp_pytorch.components.kserve_predict.component import kserve_predict
 from kfp_pytorch.components.kserve_rollout.component import kserve_rollout
@@ -46,6 +47,7 @@ __all__ = [
     "compare_jobs",
     "coscheduling",
     "cpu_pinning",
+    "distribute",
     "gpus",
     "host_ipc",
     "kai",

@@ -46,7 +46,7 @@ def source(place: str | os.PathLike[str]) -> dict[str, Any]:
         return given
     files = _files(Path(place))
     source_input.check("source", files)
-    plain = {path: _plain(content) for path, content in files.items()}
+    plain = {path: source_input.as_json(content) for path, content in files.items()}
     text = json.dumps(plain, ensure_ascii=False, sort_keys=True)
     if len(text.encode()) <= _PLAIN:
         return {"files": plain}
@@ -83,15 +83,3 @@ def _taken(folder: Path) -> Iterator[Path]:
             yield from _taken(path)
         elif path.is_file():
             yield path
-
-
-def _plain(content: bytes) -> Any:
-    """A file as a text, where KFP hands that on as it is."""
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        text = "\0"
-    # KFP takes what is between two braces for a placeholder of its own.
-    if "{{" in text or not all(c.isprintable() or c in "\n\r\t" for c in text):
-        return {"base64": base64.b64encode(content).decode()}
-    return text

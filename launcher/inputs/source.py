@@ -98,6 +98,18 @@ def check(name: str, files: Mapping[str, bytes]) -> None:
         )
 
 
+def as_json(content: bytes) -> Any:
+    """Write a file as a text, or as base64 where KFP would not hand the text on as it is."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    # KFP takes what is between two braces for a placeholder of its own.
+    if "{{" in text or not all(c.isprintable() or c in "\n\r\t" for c in text):
+        return {"base64": base64.b64encode(content).decode()}
+    return text
+
+
 def _claim(name: str, value: Any) -> Location:
     location = storage.location(f"{name}.uri", value)
     if not location.on_claim:

@@ -54,6 +54,7 @@ class Success:
     checkpoint: int | None = None  # the newest complete checkpoint's step; None without one
     left_out: int = 0  # how many metrics did not fit into the message
     curves_left_out: int = 0  # how many curves did not
+    outputs: dict[str, Any] | None = None  # what rank 0 of a distributed component returned
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,13 @@ def _parse(message: str) -> dict[str, Any]:
     return report if isinstance(report, dict) and report.get("version") == MESSAGE_VERSION else {}
 
 
-def _fullness(success: Success) -> tuple[bool, int, int]:
-    return success.export is not None, len(success.metrics), len(success.curves)
+def _fullness(success: Success) -> tuple[bool, bool, int, int]:
+    return (
+        success.outputs is not None,
+        success.export is not None,
+        len(success.metrics),
+        len(success.curves),
+    )
 
 
 def _success(pod: str, report: Mapping[str, Any]) -> Success:
@@ -154,6 +160,7 @@ def _success(pod: str, report: Mapping[str, Any]) -> Success:
         left_out=_count(report.get("left_out")) or 0,
         curves_left_out=_count(report.get("curves_left_out")) or 0,
         curves=_curves(report.get("curves")),
+        outputs=_object(report["outputs"]) if "outputs" in report else None,
         samples=tuple(
             sample
             for sample in map(_unpacked, map(_object, _list(report.get("samples"))))

@@ -51,6 +51,17 @@ class Artifacts:
     curves: Artifact
     report: Artifact
 
+    @property
+    def identity(self) -> str:
+        """The URI that the step is known by."""
+        return self.model.uri
+
+    def write(
+        self, evidence: Evidence, inputs: JobInputs, manifest: Object, outcome: Outcome
+    ) -> Places:
+        """Write them, as `write_outputs` does."""
+        return write_outputs(self, evidence, inputs, manifest, outcome)
+
 
 class Places(NamedTuple):
     """Where what the job made lies; the component's output parameters.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from kfp_pytorch.launcher.constants import ATTEMPT_ANNOTATION, REPLACE_OTHER_ENV
 from kfp_pytorch.launcher.diagnosis.message import diagnose
@@ -16,22 +16,22 @@ from kfp_pytorch.launcher.jobs.pods import source_files
 from kfp_pytorch.launcher.jobs.termination_messages import Outcome, read_messages
 from kfp_pytorch.launcher.kubernetes.client import Kube, connect
 from kfp_pytorch.launcher.kubernetes.objects import Object
-from kfp_pytorch.launcher.outputs.artifacts import Artifacts, Places, write_outputs
+from kfp_pytorch.launcher.outputs.artifacts import Artifacts, Places
 from kfp_pytorch.launcher.outputs.exports import wrong_export
 from kfp_pytorch.launcher.outputs.report import render
 from kfp_pytorch.launcher.runtime import stopping
-from kfp_pytorch.launcher.runtime.artifact import write
+from kfp_pytorch.launcher.runtime.artifact import Artifact, write
 from kfp_pytorch.launcher.runtime.identity import Identity, Step, identify, own_pod_name, whoami
 from kfp_pytorch.launcher.runtime.printing import log, printable
 from kfp_pytorch.launcher.runtime.stopping import Stopper, Target, delete_by_uid
 from kfp_pytorch.launcher.steps.claims import check_claim
-from kfp_pytorch.launcher.steps.source_files import SourceFiles
 from kfp_pytorch.launcher.text import for_resume
-from kfp_pytorch.launcher.waiting import schedulers
 from kfp_pytorch.launcher.waiting.ensure import Ensured, ensure
 from kfp_pytorch.launcher.waiting.evidence import Evidence
 from kfp_pytorch.launcher.waiting.gather import Gatherer
 from kfp_pytorch.launcher.waiting.limits import Limits
+from kfp_pytorch.launcher.waiting.prerequisites import schedulers
+from kfp_pytorch.launcher.waiting.prerequisites.source_files import SourceFiles
 from kfp_pytorch.launcher.waiting.wait import End, Wait, announce
 
 Prepare = Callable[[Kube, Any, str], Any]
@@ -41,6 +41,25 @@ Prepare = Callable[[Kube, Any, str], Any]
 def as_given(_kube: Kube, inputs: JobInputs, _job_name: str) -> JobInputs:
     """Leaves inputs as they are: a `Prepare`."""
     return inputs
+
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Outputs(Protocol[T_co]):
+    """What a step makes of a job that succeeded."""
+
+    @property
+    def report(self) -> Artifact:
+        """The artifact that tells what ran."""
+
+    @property
+    def identity(self) -> str:
+        """The URI that the step is known by."""
+
+    def write(self, evidence: Evidence, inputs: Any, manifest: Object, outcome: Outcome) -> T_co:
+        """Writes the artifacts; returns the output parameters."""
 
 
 def run_job(
@@ -53,10 +72,16 @@ def run_job(
     succeed; the message says why. Raises StepError: the cluster did not let the job run; the
     message says how.
     """
-    checked = kind.parse_inputs(**inputs)
-    kube = connect(checked.namespace, notify=log)
-    limits, stopper = limits_of(checked), stopping.current()
-    return train(kind, kube, checked, outputs, limits, stopper, prepare)
+    return run_checked(kind, outputs, kind.parse_inputs(**inputs), prepare)
+
+
+def run_checked(
+    kind: JobKind, outputs: Outputs[T], inputs: JobInputs, prepare: Prepare = as_given
+) -> T:
+    """Does what `run_job` does, with inputs that are checked."""
+    kube = connect(inputs.namespace, notify=log)
+    limits, stopper = limits_of(inputs), stopping.current()
+    return train(kind, kube, inputs, outputs, limits, stopper, prepare)
 
 
 def limits_of(inputs: JobInputs) -> Limits:
@@ -73,16 +98,16 @@ def train(
     kind: JobKind,
     kube: Kube,
     inputs: JobInputs,
-    outputs: Artifacts,
+    outputs: Outputs[T],
     limits: Limits,
     stopper: Stopper,
     prepare: Prepare = as_given,
-) -> Places:
+) -> T:
     """Does what `run_job` does, with everything given.
 
-    Returns where the model's export and the job's folder are.
+    Returns what the outputs' `write` does.
     """
-    suffix, uri, spec = kind.longest_suffix(inputs), outputs.model.uri, inputs.spec()
+    suffix, uri, spec = kind.longest_suffix(inputs), outputs.identity, inputs.spec()
     # The run's id is a label only: the job is known, and may be deleted, before it is.
     known = identify(inputs.name, uri, suffix, "", spec)
     keep = inputs.cleanup == "never"
@@ -142,7 +167,7 @@ def train(
         _end(target, inputs, stopper, succeeded=False)
         raise
     evidence = gatherer.evidence
-    places = write_outputs(outputs, evidence, inputs, submitted, _outcome(evidence))
+    places = outputs.write(evidence, inputs, submitted, _outcome(evidence))
     _end(target, inputs, stopper, succeeded=True)
     return places
 
@@ -220,7 +245,7 @@ def _outcome(evidence: Evidence) -> Outcome:
 
 
 def _failure(
-    end: End, gatherer: Gatherer, inputs: JobInputs, outputs: Artifacts, submitted: Object
+    end: End, gatherer: Gatherer, inputs: JobInputs, outputs: Outputs[Any], submitted: Object
 ) -> JobFailed:
     """Explains a failure while everything that explains it is still there."""
     gatherer.read_causes()

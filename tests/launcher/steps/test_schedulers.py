@@ -21,8 +21,8 @@ from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.jobs.pytorchjob.manifest import manifest
 from kfp_pytorch.launcher.jobs.trainjob.kind import TRAIN_JOB
 from kfp_pytorch.launcher.kubernetes.api_errors import Forbidden
-from kfp_pytorch.launcher.waiting import schedulers
 from kfp_pytorch.launcher.waiting.ensure import Ensured
+from kfp_pytorch.launcher.waiting.prerequisites import schedulers
 
 VOLCANO = {"scheduler": "volcano", "queue": "team-a"}
 
