@@ -26,6 +26,8 @@ _NOT_SHOWN = {
     *("metrics", "latencies", "model", "mlpipeline_ui_metadata", "how_to_open"),
     *("checkpoints", "tensorboard"),
 }
+# Metrics of the machine and not of the model: the report has them.
+_OF_THE_MACHINE = ("samples_per_second",)
 _BESIDE = ("checkpoints", "export")
 _ITERATION = re.compile(r"iteration-\d+")
 Row = tuple[str, str]
@@ -153,13 +155,18 @@ def _heads(rows: Sequence[dict[str, str]], width: int) -> list[str]:
 def _cells(job: dict[str, Any]) -> dict[str, str]:
     report, metrics = job["report"], job["metrics"]
     shown = {name: report[name] for name in _REPORT_ROWS if report.get(name, "0") != "0"}
-    return shown | {name: f"{value:.4g}" for name, value in metrics.items()}
+    return shown | {name: f"{value:.4g}" for name, value in _of_the_model(metrics).items()}
+
+
+def _of_the_model(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name not in _OF_THE_MACHINE}
 
 
 def _details(summary: dict[str, Any], kept: bool, width: int) -> list[Row]:
     details = []
-    if summary["metrics"].keys() - set(_heads([_cells(job) for job in summary["jobs"]], width)):
-        shown = (f"{name} {value:.4g}" for name, value in summary["metrics"].items())
+    metrics = _of_the_model(summary["metrics"])
+    if metrics.keys() - set(_heads([_cells(job) for job in summary["jobs"]], width)):
+        shown = (f"{name} {value:.4g}" for name, value in metrics.items())
         details.append(("metrics", cut(", ".join(shown), 2 * width)))
     details += [*_files(summary, width), *_folders(summary)]
     if summary["endpoint"]:

@@ -102,6 +102,7 @@ def _too_large(task: KnownTask) -> list[str]:
 _UNKNOWN_URI = "s3://unknown/artifact"
 _UNKNOWN_SERVER = "http://unknown"
 _ANY_NAME = "x"
+_SETS_GPUS = {"gpus_per_node", "placement", "pod_template_patch"}
 _TRAINING = "kfp_pytorch.training"
 _JOBS_FIELDS = "pod_template_patch, affinity, security_context and tolerations"
 _SERVERS_FIELDS = "container, transformer, volumes, affinity, tolerations and service_patch"
@@ -123,7 +124,12 @@ def job_inputs(task: KnownTask) -> JobInputs:
     """Returns the checked inputs of a task that creates a job. Raises InputError."""
     artifacts = {name: _artifact(task, name) for name in task.artifacts}
     kind = kind_of(task.function, task.inputs)
-    return kind.parse_inputs(**{"image": _ANY_NAME, **task.inputs, **artifacts})
+    inputs = {"image": _ANY_NAME, **task.inputs, **artifacts}
+    known = task.inputs.get("pod_template_patch") or not task.unknown & _SETS_GPUS
+    if inputs.get("nproc_per_node") == "gpu" and not known:
+        # Whether the pods have GPUs only the run knows.
+        del inputs["nproc_per_node"]
+    return kind.parse_inputs(**inputs)
 
 
 def job_of(task: KnownTask) -> dict[str, Any]:
