@@ -9,6 +9,7 @@ import shlex
 from typing import Any
 
 from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs.environment import SIZE_LIMIT
 from kfp_pytorch.launcher.jobs.distributed import component as distributed
 from kfp_pytorch.launcher.jobs.distributed.component import Distributed
 
@@ -115,6 +116,12 @@ def _check(made: Distributed, base_image: str) -> None:
             "base_image, or distribute image."
         )
     EVERY[made.kind].parse_inputs(**made.inputs)
+    size = len(distributed.to_argument(made).encode())
+    if size > SIZE_LIMIT:
+        raise InputError(
+            f"{made.function} and its inputs are {size:,} bytes as one argument of a step; the "
+            f"limit is {SIZE_LIMIT:,}. Put larger code into the image."
+        )
 
 
 def _component(component: Any, made: Distributed) -> Any:

@@ -144,6 +144,7 @@ def takes_settings(settings: dsl.TaskConfig):
         (several, {"nodes": 0}, "num_nodes is 0"),
         (several, {"procs_per_node": 0}, "nproc_per_node is 0"),
         (several, {"output_uri": "/tmp/x"}, "A path on a node is not seen"),
+        (several, {"source": {"files": {"a.py": "x" * 100_000}}}, "the limit is 100,000"),
         (several, {"gpu": 1}, "has no input 'gpu'"),
         (several, {"key": "{{$.pipeline_job_uuid}}"}, "a placeholder"),
     ],

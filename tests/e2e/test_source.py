@@ -20,4 +20,4 @@ def test_a_package_runs_in_the_pods_byte_for_byte_and_its_configmap_is_gone_with
 
     api = client.CoreV1Api(config.new_client_from_config(str(cluster.kubeconfig)))
     names = [each.metadata.name for each in api.list_namespaced_config_map(cluster.namespace).items]
-    assert not [name for name in names if "-source-" in name]
+    assert not [name for name in names if name.startswith("with-source-")]
