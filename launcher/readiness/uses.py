@@ -64,12 +64,14 @@ TRAINER = Part(
     "kubeflow-system",
     _applied("https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.3.0"),
 )
+_KSERVE = "https://github.com/kserve/kserve/releases/download/v0.20.0"
 KSERVE = Part(
     "KServe",
     (INFERENCE_SERVICE, SERVING_RUNTIME),
     ("kserve-controller-manager",),
     "kserve",
-    _applied("https://github.com/kserve/kserve/releases/download/v0.20.0/kserve.yaml"),
+    "Install cert-manager, which KServe needs; `kubectl create namespace kserve`; then "
+    + _applied(f"{_KSERVE}/kserve-crds.yaml' -f '{_KSERVE}/kserve.yaml"),
 )
 KATIB = Part(
     "Katib",
