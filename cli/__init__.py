@@ -6,6 +6,7 @@ What a command needs is imported when it runs: `kfp` alone takes half a second.
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ import click  # noqa: E402
 from kfp_pytorch import __version__  # noqa: E402
 from kfp_pytorch.cli.compile import compile_command  # noqa: E402
 from kfp_pytorch.cli.doctor import doctor  # noqa: E402
+from kfp_pytorch.cli.errors import ERROR_AS_JSON  # noqa: E402
 from kfp_pytorch.cli.kfp import runs as runs_on_kfp  # noqa: E402
 from kfp_pytorch.cli.kfp import schedule, upload  # noqa: E402
 from kfp_pytorch.cli.launcher import launcher  # noqa: E402
@@ -40,16 +42,29 @@ __all__ = ["main"]
 
 
 class _Command(click.Group):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds the command, and whether it is to tell of an error as JSON too."""
+        # Its options may be what is wrong, so they are not read for it.
+        ctx.meta[ERROR_AS_JSON] = "--json" in args
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; Ctrl-C ends it with the code that a shell expects.
 
-        What the terminal's encoding does not have is written as `?`.
+        What the terminal's encoding does not have is written as `?`. With --json an error is one
+        JSON object on stdout, besides its words on stderr.
         """
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")
         try:
             return super().invoke(ctx)
+        except click.ClickException as error:
+            if ctx.meta.get(ERROR_AS_JSON):
+                click.echo(json.dumps({"error": error.format_message()}))
+            raise
         except KeyboardInterrupt:
             raise SystemExit(130) from None
 

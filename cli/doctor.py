@@ -83,7 +83,7 @@ def doctor(
     from kfp_pytorch.launcher.readiness import findings
     from kfp_pytorch.launcher.reference import reference
 
-    needs = _needs(namespace, inputs)
+    needs = _needs(namespace, steps_account, inputs)
     if kubeconfig:
         os.environ["KUBECONFIG"] = str(kubeconfig)
     try:
@@ -101,8 +101,9 @@ def doctor(
     raise SystemExit(_EXIT_CODES[worst])
 
 
-def _needs(namespace: str, inputs: dict[str, Any]) -> Needs:
+def _needs(namespace: str, steps_account: str, inputs: dict[str, Any]) -> Needs:
     from kfp_pytorch.launcher.errors import InputError
+    from kfp_pytorch.launcher.inputs import k8s
     from kfp_pytorch.launcher.readiness.needs import parse_needs
 
     for name in ("node_selector", "tolerations"):
@@ -113,6 +114,9 @@ def _needs(namespace: str, inputs: dict[str, Any]) -> Needs:
                 f"{name} is {inputs[name]!r}, which is no JSON: {error}."
             ) from None
     try:
+        k8s.dns_subdomain("--service-account", steps_account)
+        if not steps_account:
+            raise InputError("--service-account is empty; name the account of the steps.")
         return parse_needs(namespace=namespace, **inputs)
     except InputError as error:
         raise click.UsageError(error.message) from None

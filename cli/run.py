@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kfp_pytorch.cli.errors import ERROR_AS_JSON
 from kfp_pytorch.cli.kfp.options import endpoint_of, endpoint_options, is_named
 from kfp_pytorch.cli.kfp.parameters import arguments_of
 from kfp_pytorch.cli.local import root_option, root_or_default
@@ -187,6 +188,7 @@ def _ended_as_json(request: Request) -> Iterator[None]:
     except click.ClickException as error:
         if request.as_json:
             _print_json(request, "failed", error.format_message())
+            click.get_current_context().meta[ERROR_AS_JSON] = False
         raise
     except Interrupted as interrupted:
         click.echo(f"Ended by {interrupted}; nothing is left running.", err=True)

@@ -26,6 +26,7 @@ import kfp_server_api
 import urllib3
 from kfp.client.set_volume_credentials import ServiceAccountTokenVolumeCredentials
 
+from kfp_pytorch.client import secrets
 from kfp_pytorch.client.errors import (
     ClientError,
     ConflictError,
@@ -227,7 +228,7 @@ class Connection:
     def _renew(self) -> None:
         # A token's file is read for each request.
         if self.endpoint.cookie_file:
-            self._api.cookie = _read(self.endpoint.cookie_file, "--cookie-file")
+            self._api.cookie = secrets.read(self.endpoint.cookie_file, "--cookie-file")
 
     def _check_json(self) -> None:
         kind = str(self._api.last_response.getheader("content-type") or "")
@@ -295,34 +296,24 @@ def _client(endpoint: Endpoint, connection: Connection) -> Any:
 
     token_file = endpoint.token_file
     if token_file:
-        _read(token_file, "--token-file")
+        secrets.read(token_file, "--token-file")
     if endpoint.ca_file and not Path(endpoint.ca_file).is_file():
         raise ClientError(f"--ca-file: there is no file {endpoint.ca_file}.")
-    cookie = endpoint.cookie or os.environ.get(COOKIE_ENV, "")
+    cookie = endpoint.cookie or secrets.of_environment(COOKIE_ENV)
     if endpoint.cookie_file:
-        cookie = _read(endpoint.cookie_file, "--cookie-file")
+        cookie = secrets.read(endpoint.cookie_file, "--cookie-file")
+    secrets.check_host(endpoint.host or os.environ.get(HOST_ENV, ""))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return Client(
             host=endpoint.host or None,
-            existing_token=endpoint.token or os.environ.get(TOKEN_ENV) or None,
+            existing_token=endpoint.token or secrets.of_environment(TOKEN_ENV) or None,
             cookies=cookie or None,
             ssl_ca_cert=endpoint.ca_file or None,
             kube_context=endpoint.context or None,
             credentials=ServiceAccountTokenVolumeCredentials(token_file) if token_file else None,
             ui_host=endpoint.ui_host or None,
         )
-
-
-def _read(path: str, option: str) -> str:
-    try:
-        text = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
-        raise ClientError(f"{option}: cannot read {path}: {why}.") from None
-    if not text:
-        raise ClientError(f"{option}: {path} is empty.")
-    return text
 
 
 def _again(error: Exception, status: int, effect: Effect) -> bool:

@@ -34,7 +34,7 @@ _NAMED = {
     "@midnight": "0 0 0 * * *",
     "@hourly": "0 0 * * * *",
 }
-_ITEM = re.compile(r"(?P<first>[*?]|\w+)(?:-(?P<last>\w+))?(?:/(?P<step>\d+))?")
+_ITEM = re.compile(r"(?P<first>[*?]|\w+)(?:-(?P<last>\w+))?(?:/(?P<step>[0-9]{1,9}))?")
 _DAYS_AHEAD = 5 * 366
 
 

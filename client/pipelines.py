@@ -93,7 +93,7 @@ def upload(
     `name`: of the pipeline; that of the package by default. `version`: the version's name; by
     default one that is made of the content. `description`: of the version, and of a pipeline that
     is made; the package's own by default.
-    Raises ClientError: names are too long, or the version's name has another content.
+    Raises ClientError: KFP does not take a name, or the version's name has another content.
     """
     name, version = name or package.pipeline_name, version or content_name(package)
     for what, given, most in (
@@ -104,6 +104,12 @@ def upload(
             raise ClientError(
                 f"The {what}'s name is {given!r}; KFP takes from 1 to {most} characters."
             )
+    if "/" in name:
+        # KFP finds it by the path of a URL.
+        raise ClientError(
+            f"The pipeline's name is {name!r}; KFP finds none again whose name has '/'. Write "
+            "another character."
+        )
     words = description or str(package.spec["pipelineInfo"].get("description", ""))
     pipeline, made = _pipeline(connection, name, words)
     there = None if made else _version(connection, pipeline.pipeline_id, version)

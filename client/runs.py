@@ -119,6 +119,9 @@ def find(connection: Connection, asked: str) -> str:
 
     Raises NotFoundError, ClientError: there is none, or more than one.
     """
+    if not asked.strip():
+        # It is the beginning of every id.
+        raise ClientError("The run has no name: give its id, the beginning of one, or its name.")
     if _ID.fullmatch(asked):
         return asked
     if asked == "latest":

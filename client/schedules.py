@@ -23,6 +23,7 @@ Object = dict[str, Any]
 # Older servers delete the runs of a schedule with it, those that run too.
 _ORPHANS_SINCE = (2, 16)
 _MOST_AT_ONCE = 10
+_LONGEST_S = 10 * 366 * 86_400
 _MARK = "kfp-pytorch "
 
 
@@ -45,13 +46,14 @@ class Trigger:
     def __post_init__(self) -> None:
         if (self.cron is None) == (self.every_s == 0):
             raise ClientError("A schedule has a cron expression or an interval: give one of both.")
-        if self.every_s < 0:
-            raise ClientError(f"The interval is {self.every_s} s; it must be 1 s or more.")
+        if self.cron is None and not 1 <= self.every_s <= _LONGEST_S:
+            raise ClientError(
+                f"The interval is {self.every_s} s; it must be from 1 s to {_LONGEST_S:,} s, 10 "
+                "years."
+            )
         for name, time in (("start", self.start), ("end", self.end)):
-            if time is not None and time.tzinfo is None:
-                raise ClientError(
-                    f"The {name} {time.isoformat()} has no time zone: add Z, or such as +02:00."
-                )
+            if time is not None:
+                _check_time(name, time)
         if self.end and self.end <= max(
             datetime.now(UTC), self.start or self.end.min.replace(tzinfo=UTC)
         ):
@@ -67,6 +69,19 @@ class Trigger:
         if self.cron is not None:
             return {"cron_schedule": {"cron": self.cron.text, **times}}
         return {"periodic_schedule": {"interval_second": str(self.every_s), **times}}
+
+
+def _check_time(name: str, time: datetime) -> None:
+    if time.tzinfo is None:
+        raise ClientError(
+            f"The {name} {time.isoformat()} has no time zone: add Z, or such as +02:00."
+        )
+    try:
+        time.astimezone(UTC)
+    except OverflowError:
+        raise ClientError(
+            f"The {name} {time.isoformat()} is not between the years 1 and 9999 in UTC."
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -258,6 +273,8 @@ def _check_kept(connection: Connection, found: Any) -> None:
 
 
 def _find(connection: Connection, asked: str) -> Any:
+    if not asked.strip():
+        raise ClientError("The schedule has no name: give its name or its id.")
     found = _named(connection, asked)
     if found is not None:
         return found

@@ -25,14 +25,17 @@ if TYPE_CHECKING:
     from kfp_pytorch.client import Client, Schedule
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_DURATION = re.compile(r"(?:\d+[smhd])+")
+_DURATION = re.compile(r"(?:\d{1,9}[smhd])+", re.ASCII)
 _SHOWN = 3
 
 
 def _duration(text: str) -> int:
     if not _DURATION.fullmatch(text):
         raise click.BadParameter(f"{text!r} is no duration, such as 30m, 6h or 1d12h.")
-    return sum(int(n) * _UNITS[unit] for n, unit in re.findall(r"(\d+)([smhd])", text))
+    seconds = sum(int(n) * _UNITS[unit] for n, unit in re.findall(r"(\d+)([smhd])", text))
+    if not seconds:
+        raise click.BadParameter(f"{text!r} is no time at all: it must be 1s or more.")
+    return seconds
 
 
 def _time(text: str) -> datetime:

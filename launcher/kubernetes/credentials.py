@@ -53,6 +53,12 @@ class Credentials:
     server_name: str = ""
     proxy: str = field(default="", repr=False)  # a proxy's URL, or empty
 
+    @property
+    def address(self) -> str:
+        """The server for messages: a path or a user in its URL may be a secret."""
+        parts = urlsplit(self.server)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
 
 def load(environ: Mapping[str, str] = os.environ, account: Path = SERVICE_ACCOUNT) -> Credentials:
     """Reads the credentials from disk.

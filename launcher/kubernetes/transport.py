@@ -267,7 +267,7 @@ class Transport:
             if _UNTRUSTED in str(error):
                 # A cluster's CA is rotated as its tokens are.
                 self._reload()
-            message = f"{type(error).__name__}: {error} ({who.server}, from {who.source})"
+            message = f"{type(error).__name__}: {error} ({who.address}, from {who.source})"
             raise Unreachable(call, 0, "", message) from error
         self._state.contacted = True
         self._note_time(answer.headers.get("Date", ""))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
-from urllib.parse import urlsplit
 
 from kfp_pytorch.launcher.constants import CONFIG_MAP, DEPLOYMENT, NAMESPACE, Kind
 from kfp_pytorch.launcher.jobs.registry import KINDS
@@ -25,9 +24,7 @@ _PODS = "pod"
 
 def server(survey: Survey, _needs: Needs) -> Iterator[Finding]:
     """The API server answers, and has the namespace."""
-    # A path or a user before the host may be a secret.
-    parts = urlsplit(survey.kube.transport.credentials.server)
-    where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    where = survey.kube.transport.credentials.address
     yield ok("API server", f"{where} is Kubernetes {survey.version()}.")
     name = survey.namespace
     if survey.may_read("get", NAMESPACE, "", name) and survey.get(NAMESPACE, name) is None:

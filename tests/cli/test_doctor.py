@@ -101,6 +101,8 @@ def test_the_account_and_the_components_are_those_that_are_asked_for(doctor):
         (["--output-uri", "/data"], "output_uri is '/data'; it must begin with pvc://CLAIM"),
         (["--output-endpoint", "s3.local"], "output_endpoint is 's3.local'; write http://"),
         (["-n", "a b"], "namespace is 'a b'"),
+        (["--service-account", "a b"], "--service-account is 'a b'"),
+        (["--service-account", ""], "--service-account is empty"),
     ],
 )
 def test_what_cannot_work_is_refused_before_the_cluster_is_asked(doctor, server, arguments, words):

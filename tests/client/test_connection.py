@@ -11,7 +11,7 @@ from harness.faults.actions import Answer, LostAnswer, Reset, TokenExpired
 from harness.faults.plan import Fault
 from kubernetes.config import kube_config
 
-from kfp_pytorch.client import Client, ClientError
+from kfp_pytorch.client import Client, ClientError, connection
 from kfp_pytorch.client.connection import Endpoint
 
 UPSTREAM = "upstream connect error or disconnect/reset before headers"
@@ -98,6 +98,27 @@ def test_a_file_that_is_not_there_or_empty_is_named(server, tmp_path):
         assert "No such file" in refused(server.url, **{option: str(tmp_path / "none")})
         assert "is empty" in refused(server.url, **{option: str(tmp_path / "empty")})
     assert "there is no file" in refused(server.url, ca_file=str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("secret", ["one\ntwo", "pass\u00e9", "a\x00b"])
+def test_a_secret_that_no_request_carries_is_refused_and_not_shown(
+    server, tmp_path, monkeypatch, secret
+):
+    (tmp_path / "file").write_text(secret, encoding="utf-8")
+    for option in ("token_file", "cookie_file"):
+        said = refused(server.url, **{option: str(tmp_path / "file")})
+        assert "has several lines or characters" in said
+        assert secret not in said
+    if "\0" not in secret:
+        monkeypatch.setenv(connection.TOKEN_ENV, secret)
+        assert f"${connection.TOKEN_ENV} has several lines" in refused(server.url)
+
+
+def test_a_password_in_the_url_is_refused_and_not_shown():
+    for host in ("https://me:hidden@kfp.example.com", "me:hidden@kfp.example.com/pipeline"):
+        said = refused(host)
+        assert "has a user before its host" in said
+        assert "hidden" not in said
 
 
 def test_an_address_where_nothing_is_is_told_soon(serve):

@@ -62,6 +62,8 @@ def test_a_time_that_the_clock_skips_is_left_out_and_one_that_it_has_twice_comes
         ("0 0 * * 7", "day of the week is '7'; it takes numbers from 0 to 6, 0 for Sunday"),
         ("5-1 * * * *", "minute is '5-1'"),
         ("*/0 * * * *", "minute is '*/0'"),
+        ("*/99999999999999999999 * * * *", "is no number"),
+        ("*/\u0663 * * * *", "is no number"),
         ("a * * * *", "'a' is no number"),
         ("0 0 L * *", "'L' is no number"),
         ("0 0 * * 1#2", "'1#2' is no number"),

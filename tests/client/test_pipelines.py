@@ -111,6 +111,18 @@ def test_a_name_that_is_too_long_is_told_with_the_limit(client):
         client.upload(greeting, version=" ")
 
 
+def test_a_name_that_kfp_would_not_find_again_is_refused(server, client):
+    with pytest.raises(ClientError, match="'team/greeting'; KFP finds none again"):
+        client.upload(greeting, name="team/greeting")
+    assert server.store.pipelines == {}
+
+
+def test_a_name_with_characters_of_urls_is_found_again(client):
+    first = client.upload(greeting, name="a+b?c#d%20é")
+    again = client.upload(greeting, name="a+b?c#d%20é")
+    assert (again.pipeline_id, again.uploaded) == (first.pipeline_id, False)
+
+
 def test_in_a_namespace_a_pipeline_is_that_namespaces(serve):
     server = serve(multi_user=True)
     first = Client(server.url, namespace="a").upload(greeting)

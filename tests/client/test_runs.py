@@ -158,6 +158,17 @@ def test_a_run_is_found_by_id_beginning_name_or_as_the_latest(server, client):
         client.get("other")
 
 
+@pytest.mark.parametrize("asked", ["", " "])
+def test_an_empty_name_is_no_run_and_no_schedule_not_even_the_only_one(server, client, asked):
+    client.run(greeting, YOU)
+    client.schedule(greeting, "only", YOU, every_s=60)
+    with pytest.raises(ClientError, match="The run has no name"):
+        client.delete(asked)
+    with pytest.raises(ClientError, match="The schedule has no name"):
+        client.delete_schedule(asked)
+    assert (len(server.store.runs), len(server.store.recurring)) == (1, 1)
+
+
 def test_runs_are_listed_over_pages_and_by_experiment(server, client):
     for number in range(3):
         client.run(greeting, YOU, name=str(number), experiment="a" if number else "b")

@@ -15,6 +15,8 @@ from kfp_pytorch.client import Client, ClientError, NotFoundError
 YOU = {"name": "you"}
 NIGHTLY = {"arguments": YOU, "cron": "0 2 * * *"}
 SOON = datetime.now(UTC) + timedelta(days=1)
+# Of a time zone west of UTC, where the year is 10000 by then.
+LATEST = "9999-12-31T23:00:00-12:00"
 
 
 def bodies(server):
@@ -78,6 +80,8 @@ def test_an_interval_has_a_start_and_an_end_in_utc(server, client):
         ({"cron": "0 2 * * *", "every_s": 60}, "a cron expression or an interval"),
         ({"cron": "0 2 * *"}, "has 4 fields"),
         ({"every_s": -1}, "The interval is -1 s"),
+        ({"every_s": 10**12}, "must be from 1 s to 316,224,000 s, 10 years"),
+        ({"every_s": 60, "start": datetime.fromisoformat(LATEST)}, "between the years 1 and 9999"),
         ({"every_s": 60, "max_concurrency": 11}, "it must be from 1 to 10"),
         ({"every_s": 60, "max_concurrency": 0}, "it must be from 1 to 10"),
         ({"every_s": 60, "start": SOON.replace(tzinfo=None)}, "has no time zone"),

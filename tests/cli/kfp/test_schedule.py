@@ -38,6 +38,8 @@ def test_schedules_are_listed_switched_and_deleted(kfp, as_json):
     ("options", "message"),
     [
         (["--every", "6"], "'6' is no duration, such as 30m"),
+        (["--every", "0s"], "'0s' is no time at all"),
+        (["--every", "\u0663h"], "is no duration, such as 30m"),
         (["--every", "1h", "--start", "tomorrow"], "is no time, such as"),
         (["--every", "1h", "--start", "2030-01-01T00:00"], "has no time zone"),
         (["--cron", "0 2 * * *", "--time-zone", "Mars"], "'Mars' is no time zone"),

@@ -330,3 +330,14 @@ def test_an_exec_plugin_without_the_official_client_names_the_way_out(
     path = kubeconfig(tmp_path / "config", {"exec": {"command": "aws"}})
     with pytest.raises(NoCluster, match="pip install kubernetes"):
         load({"KUBECONFIG": str(path)})
+
+
+def test_a_server_that_cannot_be_reached_is_named_without_the_secrets_of_its_url() -> None:
+    who = Credentials("http://me:hidden@127.0.0.1:1/a-secret-path", "default", "a test")
+    policy = RetryPolicy(unavailability_budget=0.0, first_contact=0.0, connect=1.0)
+    kube = connect(load_credentials=lambda: who, policy=policy)
+    with pytest.raises(CannotObserve) as raised:
+        kube.get(PYTORCHJOB, "job")
+    assert "(http://127.0.0.1:1, from a test)" in raised.value.message
+    assert "secret" not in raised.value.message
+    assert "hidden" not in raised.value.message
