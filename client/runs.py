@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -34,6 +35,9 @@ _STATUSES = {
     "CANCELED": "terminated",
 }
 ENDED = ("succeeded", "skipped", "failed", "terminated")
+# With some room for what KFP writes around them: Linux takes no argument above 131,072 bytes.
+_LARGEST = 130_000
+_ACCOUNT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # In how many of the newest runs the beginning of an id is looked for.
 _SEARCHED = 200
@@ -232,7 +236,22 @@ def _get(connection: Connection, run_id: str, patience_s: float | None = None) -
 
 
 def settings(arguments: Mapping[str, Any], pipeline_root: str, service_account: str) -> Object:
-    """How a run, or those of a schedule, are to be started, as the API takes it."""
+    """How a run, or those of a schedule, are to be started, as the API takes it.
+
+    Raises ClientError: no pod could start with it.
+    """
+    if service_account and not _ACCOUNT.fullmatch(service_account):
+        raise ClientError(
+            f"The service account is {service_account!r}; it takes lower case letters, digits, '-' "
+            "and '.', and begins and ends with a letter or digit."
+        )
+    size = len(json.dumps(dict(arguments), ensure_ascii=False).encode())
+    if size > _LARGEST:
+        raise ClientError(
+            f"The parameters of the run have {size:,} bytes; KFP hands them to a program as one "
+            f"argument, and that has {_LARGEST:,} at most. Put the data where the steps can read "
+            "it, and give its address."
+        )
     root = {"pipeline_root": pipeline_root} if pipeline_root else {}
     account = {"service_account": service_account} if service_account else {}
     return {"runtime_config": {"parameters": dict(arguments), **root}, **account}

@@ -146,6 +146,7 @@ def apply(
         raise ClientError(
             f"max_concurrency is {max_concurrency}; it must be from 1 to {_MOST_AT_ONCE}."
         )
+    settings = runs.settings(arguments, pipeline_root, service_account)
     before = _named(connection, name)
     version = pipelines.upload(connection, package)
     body: Object = {
@@ -155,7 +156,7 @@ def apply(
             "pipeline_id": version.pipeline_id,
             "pipeline_version_id": version.version_id,
         },
-        **runs.settings(arguments, pipeline_root, service_account),
+        **settings,
         "trigger": trigger.body(),
         "max_concurrency": str(max_concurrency),
         "no_catchup": not catch_up,

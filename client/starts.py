@@ -32,10 +32,11 @@ def start(
     Raises ClientError.
     """
     called = name or f"{package.pipeline_name} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
+    settings = runs.settings(arguments, pipeline_root, service_account)
     body: Object = {
         "display_name": called,
         "experiment_id": experiments.id_of(connection, experiment),
-        **runs.settings(arguments, pipeline_root, service_account),
+        **settings,
         **_source(connection, package),
     }
     create = connection.client.runs.run_service_create_run

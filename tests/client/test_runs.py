@@ -90,6 +90,24 @@ def test_arguments_are_checked_before_the_call(server, client, arguments, messag
     assert server.asked("/runs") == 0
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"arguments": {"name": "é" * 70_000}}, "have 140,012 bytes.*130,000 at most"),
+        ({"arguments": YOU, "service_account": "No One"}, "The service account is 'No One'"),
+    ],
+)
+def test_what_no_pod_could_start_with_is_refused_before_anything_is_made(
+    server, client, given, message
+):
+    with pytest.raises(ClientError, match=message):
+        client.run(greeting, **given, experiment="new")
+    with pytest.raises(ClientError, match=message):
+        client.schedule(greeting, "nightly", **given, every_s=60)
+    assert server.store.runs == server.store.pipelines == server.store.recurring == {}
+    assert server.asked("/experiments") == 0
+
+
 def test_a_pipeline_that_was_uploaded_is_run_by_its_version_and_another_is_sent(server, client):
     first = client.run(greeting, YOU)
     version = client.upload(greeting)
