@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import bz2
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -44,9 +45,10 @@ def source(place: str | os.PathLike[str]) -> dict[str, Any]:
         given: dict[str, Any] = {"uri": place}
         source_input.read("source", given)
         return given
-    files = _files(Path(place))
-    source_input.check("source", files)
-    plain = {path: source_input.as_json(content) for path, content in files.items()}
+    files = _files(place)
+    # Not read before: a folder may have far more than what is meant.
+    source_input.check("source", {name: path.stat().st_size for name, path in files.items()})
+    plain = {name: source_input.as_json(path.read_bytes()) for name, path in files.items()}
     text = json.dumps(plain, ensure_ascii=False, sort_keys=True)
     if len(text.encode()) <= _PLAIN:
         return {"files": plain}
@@ -60,26 +62,34 @@ def source(place: str | os.PathLike[str]) -> dict[str, Any]:
     return {"packed": packed}
 
 
-def _files(place: Path) -> dict[str, bytes]:
-    if place.is_file():
-        return {place.name: place.read_bytes()}
-    if not place.is_dir():
+def _files(place: str | os.PathLike[str]) -> dict[str, Path]:
+    """Return the files by their paths below the mount."""
+    if not isinstance(place, (str, os.PathLike)) or not os.fspath(place):
+        raise InputError(f"source is {place!r}; give a Python file, a folder or pvc://CLAIM/path.")
+    # The name of a link is the one that the code is imported by, so it is not followed.
+    root = Path(os.path.abspath(place))  # noqa: PTH100
+    if root.is_file():
+        return {root.name: root}
+    if not root.is_dir():
         raise InputError(
             f"source is {os.fspath(place)!r}, where neither a file nor a folder is (this is "
             f"{Path.cwd()})."
         )
-    root = place.resolve()
-    found = {f"{root.name}/{path.relative_to(root).as_posix()}": path for path in _taken(root)}
+    taken = itertools.islice(_taken(root, ()), source_input.MOST_FILES + 1)
+    found = {f"{root.name}/{path.relative_to(root).as_posix()}": path for path in taken}
     if not found:
         raise InputError(f"source {os.fspath(place)!r} has no files.")
-    return {name: path.read_bytes() for name, path in sorted(found.items())}
+    return dict(sorted(found.items()))
 
 
-def _taken(folder: Path) -> Iterator[Path]:
+def _taken(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
+    real = folder.resolve()
+    if real in above:
+        raise InputError(f"source has {os.fspath(folder)!r}, a link to a folder above it; drop it.")
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or path.name in _LEFT_OUT:
             continue
         if path.is_dir():
-            yield from _taken(path)
+            yield from _taken(path, (*above, real))
         elif path.is_file():
             yield path

@@ -8,6 +8,7 @@ from typing import Any
 
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import readers
+from kfp_pytorch.launcher.text import cut
 
 _PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DNS_LABEL = re.compile(rf"(?=.{{1,63}}\Z){_PART}")
@@ -28,6 +29,8 @@ _QUANTITY = re.compile(
     r"(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?",
     re.ASCII,
 )
+# Kubernetes takes more for this much.
+_LARGEST = 2.0**63
 _SCALES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3}
 _SCALES |= {s: 1000.0 ** (i + 2) for i, s in enumerate("MGTPE")}
 _SCALES |= {f"{s}i": 1024.0 ** (i + 1) for i, s in enumerate("KMGTPE")}
@@ -65,6 +68,8 @@ def quantity(name: str, value: Any, *, minimum: str) -> str:
             f"{name} is {written!r}, less than {minimum}. 'm' is a thousandth; for memory "
             "write Mi or Gi."
         )
+    if amount > _LARGEST:
+        raise InputError(f"{name} is {cut(repr(written), 40)}; the limit of Kubernetes is 2^63-1.")
     return written
 
 

@@ -61,7 +61,8 @@ def integer(name: str, value: Any, *, minimum: int = 0, maximum: int = 2**31 - 1
     if number is None:
         raise InputError(f"{name} must be a whole number, not {cut(repr(value), 300)}.")
     if not minimum <= number <= maximum:
-        raise InputError(f"{name} is {number}; it must be from {minimum} to {maximum}.")
+        told = cut(str(number), 40)
+        raise InputError(f"{name} is {told}; it must be from {minimum} to {maximum}.")
     return number
 
 

@@ -22,7 +22,7 @@ from kfp_pytorch.launcher.inputs.storage import Location
 # Of the values of one ConfigMap together, in bytes: MaxSecretSize in
 # https://github.com/kubernetes/kubernetes/blob/v1.34.0/pkg/apis/core/types.go
 LIMIT = 1 << 20
-_MOST_FILES = 1_000
+MOST_FILES = 1_000
 _WAY_OUT = "Put the code on a claim and give source('pvc://CLAIM/path'), or build it into the image"
 
 
@@ -66,34 +66,32 @@ def read(name: str, value: Any) -> Source:
         f"{name}.files", _unpacked(name, given["packed"]) if "packed" in given else given["files"]
     )
     found = {path: _content(f"{name}[{path!r}]", item) for path, item in files.items()}
-    check(name, found)
+    check(name, {path: len(content) for path, content in found.items()})
     return Source(files=found)
 
 
-def check(name: str, files: Mapping[str, bytes]) -> None:
-    """Refuse files that no ConfigMap can hold, or no folder.
+def check(name: str, sizes: Mapping[str, int]) -> None:
+    """Refuse files of these sizes, in bytes, that no ConfigMap can hold, or no folder.
 
     Raises InputError: their paths cannot be, or they are too many or too large.
     """
-    for path in files:
+    for path in sizes:
         if not path or storage.relative(f"a path of {name}", path) != path:
             raise InputError(
                 f"{name} has a file at {path!r}; write a path such as 'package/module.py', with no "
                 "slash at its ends."
             )
         parts = path.split("/")
-        above = {"/".join(parts[:i]) for i in range(1, len(parts))} & files.keys()
+        above = {"/".join(parts[:i]) for i in range(1, len(parts))} & sizes.keys()
         if above:
             raise InputError(f"{name} has {min(above)!r} as a file and as a folder; rename one.")
-    if len(files) > _MOST_FILES:
-        raise InputError(
-            f"{name} has {len(files):,} files; the limit is {_MOST_FILES:,}. {_WAY_OUT}."
-        )
-    size = sum(map(len, files.values()))
+    if len(sizes) > MOST_FILES:
+        raise InputError(f"{name} has more than {MOST_FILES:,} files, the limit. {_WAY_OUT}.")
+    size = sum(sizes.values())
     if size > LIMIT:
-        largest = max(files, key=lambda path: len(files[path]))
+        largest = max(sizes, key=lambda path: sizes[path])
         raise InputError(
-            f"{name} has {size:,} bytes, {largest!r} alone {len(files[largest]):,}; a ConfigMap "
+            f"{name} has {size:,} bytes, {largest!r} alone {sizes[largest]:,}; a ConfigMap "
             f"holds at most {LIMIT:,}. {_WAY_OUT}."
         )
 

@@ -16,7 +16,6 @@ from kfp_pytorch.launcher.kubernetes import admission
 from kfp_pytorch.launcher.kubernetes.objects import each
 
 RBAC_MANIFEST = "manifests/rbac.yaml"
-_ROLE = "kfp-pytorch-steps"
 _RBAC_WORDS = re.compile(r"cannot \S+ resource")
 _USER_WORDS = re.compile(r'User "([^"]+)"')
 # What a webhook or an admission policy answers, with whatever code; and what is said of an object
@@ -25,6 +24,18 @@ _DENIED = re.compile(r"denied (?:the )?request")
 _STALE = "the object has been modified"
 # A server that starts and a new quota answer so until they have read the objects.
 _NOT_YET = re.compile(r"not yet ready to handle request|status unknown for quota")
+
+
+@dataclass(frozen=True)
+class Role:
+    """A ClusterRole of the manifests."""
+
+    name: str
+    applied: str  # the option of `kubectl apply` that makes it
+
+
+STEPS_ROLE = Role("kfp-pytorch-steps", f"-f {RBAC_MANIFEST}")
+SOURCE_ROLE = Role("kfp-pytorch-source", "-k manifests/source")
 
 
 @dataclass(frozen=True)
@@ -123,20 +134,23 @@ class Forbidden(ApiError, PermissionMissing):
 def _missing_permission(call: Call, server_message: str) -> str:
     said = _USER_WORDS.search(server_message)
     account = said.group(1) if said else call.account or "this step's service account"
+    # Of ConfigMaps the role of every step may but read.
+    writes = (call.group, call.resource) == ("", "configmaps") and call.verb != "get"
+    role = SOURCE_ROLE if writes else STEPS_ROLE
     return (
         f"Missing permission: {account} may not {call}.\n"
-        f"An administrator grants it with {granting(call.namespace, account)}.\n"
+        f"An administrator grants it with {granting(call.namespace, account, role)}.\n"
         f"The server said: {server_message}"
     )
 
 
-def granting(namespace: str, account: str) -> str:
-    """Return the commands that give an account the permissions of the steps."""
+def granting(namespace: str, account: str, role: Role = STEPS_ROLE) -> str:
+    """Return the commands that give an account the permissions of the steps, or of another role."""
     # The manifest has a binding of the role's own name.
     name = account.rpartition(":")[2] if " " not in account else "ACCOUNT"
     return (
-        f"`kubectl apply -n {namespace} -f {RBAC_MANIFEST}` and `kubectl create rolebinding "
-        f"{_ROLE}-{name} -n {namespace} --clusterrole={_ROLE} {_subject(account)}`"
+        f"`kubectl apply -n {namespace} {role.applied}` and `kubectl create rolebinding "
+        f"{role.name}-{name} -n {namespace} --clusterrole={role.name} {_subject(account)}`"
     )
 
 

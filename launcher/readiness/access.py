@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from kfp_pytorch.launcher.constants import CONFIG_MAP, PREFIX, SECRET, SERVICE_ACCOUNT
 from kfp_pytorch.launcher.kubernetes import objects
-from kfp_pytorch.launcher.kubernetes.api_errors import granting
+from kfp_pytorch.launcher.kubernetes.api_errors import SOURCE_ROLE, granting
 from kfp_pytorch.launcher.kubernetes.objects import dig, each
 from kfp_pytorch.launcher.readiness.findings import Finding, error, ok, warning
 from kfp_pytorch.launcher.readiness.needs import Needs
@@ -69,6 +69,9 @@ def permissions(survey: Survey, needs: Needs) -> Iterator[Finding]:
         for rule in dict.fromkeys([LAUNCHER_RULE, *rules])
         if (not rule.kind or survey.serves(rule.kind)) and (verbs := _denied(survey, rule))
     }
+    no_source = [rule for rule in lacking if rule.role == SOURCE_ROLE]
+    for rule in no_source:
+        del lacking[rule]
     needed = [_told(rule, verbs) for rule, verbs in lacking.items() if not rule.without]
     lesser = [
         f"{some([_told(*each) for each in lacking.items() if each[0].without == words])} ({words})"
@@ -80,7 +83,10 @@ def permissions(survey: Survey, needs: Needs) -> Iterator[Finding]:
             words = f"{some(verbs, len(verbs))} in {survey.namespace}"
             yield level("permissions", f"{survey.account_name} may not {words}.", mend)
     if not lacking:
-        yield ok("permissions", f"{survey.account_name} may do all that the steps do.")
+        may = f"{survey.account_name} may do all that the steps do"
+        add = granting(survey.namespace, survey.account_name, SOURCE_ROLE)
+        but = f", but take code along; where a pipeline has `source`: {add}" if no_source else ""
+        yield ok("permissions", f"{may}{but}.")
 
 
 def _denied(survey: Survey, rule: Rule) -> list[str]:

@@ -1,6 +1,7 @@
 """What each component uses of a cluster: the controller behind it, and the permissions.
 
-The permissions are those of `manifests/rbac.yaml`, which a step cannot read; a test compares them.
+The permissions are those of `manifests/rbac.yaml` and `manifests/source`, which a step cannot read;
+a test compares them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from kfp_pytorch.launcher.constants import (
     Kind,
 )
 from kfp_pytorch.launcher.jobs.kubeflowjob.kinds import KUBEFLOW_KINDS
+from kfp_pytorch.launcher.kubernetes.api_errors import SOURCE_ROLE, STEPS_ROLE, Role
 
 _EXPERIMENT = Kind("kubeflow.org", "v1beta1", "Experiment", "experiments")
 LOCAL_QUEUE = Kind("kueue.x-k8s.io", "v1beta1", "LocalQueue", "localqueues")
@@ -110,6 +112,7 @@ class Rule:
         verbs: The verbs, with blanks between them.
         without: What is less without it; empty where the step fails.
         kind: Only where the cluster has this kind; None for any cluster.
+        role: The role that has it.
     """
 
     group: str
@@ -117,6 +120,7 @@ class Rule:
     verbs: str
     without: str = ""
     kind: Kind | None = None
+    role: Role = STEPS_ROLE
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,9 @@ _GANGS = tuple(
 _CLAIMS = Rule(
     "", "persistentvolumeclaims", "get", "a claim that is not there is not found before the start"
 )
-_SOURCE = Rule("", "configmaps", "create update delete", "no code can be given as source")
+_SOURCE = Rule(
+    "", "configmaps", "create update delete", "no code can be given as source", role=SOURCE_ROLE
+)
 _RUN = "get watch create delete"
 # What every job's step uses besides.
 _OF_JOBS = (_PODS, *_EVIDENCE, _CLAIMS, _SOURCE, *_GANGS)

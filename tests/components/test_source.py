@@ -68,6 +68,26 @@ def test_what_a_step_cannot_be_handed_is_refused_with_sizes_and_way_out(tmp_path
         source("s3://bucket/code")
 
 
+def test_a_link_has_its_own_name_and_one_to_a_folder_above_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "train.py").write_text("print(1)\n")
+    (tmp_path / "link").symlink_to("real")
+    assert source(tmp_path / "link") == {"files": {"link/train.py": "print(1)\n"}}
+    (tmp_path / "real" / "up").symlink_to("..")
+    with pytest.raises(ValueError, match="a link to a folder above it"):
+        source(tmp_path / "link")
+
+
+def test_a_folder_of_far_more_than_code_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "weights.pt").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ValueError, match=r"/weights\.pt' alone 1,099,511,627,776"):
+        source(tmp_path)
+    for nothing in ("", None, 3):
+        with pytest.raises(ValueError, match="give a Python file, a folder or pvc://"):
+            source(nothing)  # type: ignore[arg-type]
+
+
 def test_it_compiles_as_a_constant_of_a_task(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TEXT)
 

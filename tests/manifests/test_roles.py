@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 from harness.kustomize import build
 
-from kfp_pytorch.launcher.kubernetes.api_errors import RBAC_MANIFEST
+from kfp_pytorch.launcher.kubernetes.api_errors import RBAC_MANIFEST, SOURCE_ROLE
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = ROOT / "manifests"
@@ -22,10 +22,19 @@ def test_the_role_has_no_secrets_no_wildcards_and_no_rights_over_rights() -> Non
     assert not resources & {"secrets", "serviceaccounts", "pods/exec", "*"}
     assert not groups & {"rbac.authorization.k8s.io", "*"}
     assert not any("nonResourceURLs" in rule for rule in role["rules"])
-    # Of the core it writes ConfigMaps alone, which take code to pods.
+    # Of the core it writes nothing.
     for rule in role["rules"]:
-        if "" in rule["apiGroups"] and not set(rule["verbs"]) <= {"get", "list", "watch"}:
-            assert rule["resources"] == ["configmaps"]
+        assert "" not in rule["apiGroups"] or set(rule["verbs"]) <= {"get", "list", "watch"}
+
+
+def test_writing_configmaps_is_a_role_of_its_own_that_nobody_has_by_default() -> None:
+    (role,) = build(MANIFESTS / "source")
+    assert "labels" not in role["metadata"]
+    assert role["metadata"]["name"] == SOURCE_ROLE.name
+    assert SOURCE_ROLE.applied == "-k manifests/source"
+    (rule,) = role["rules"]
+    assert rule["resources"] == ["configmaps"]
+    assert set(rule["verbs"]) == {"create", "update", "delete"}
 
 
 def test_in_a_profile_the_role_goes_into_kubeflows_own_and_binds_nobody() -> None:

@@ -166,6 +166,12 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = {
 }
 
 
+def _size(domain: Domain) -> int:
+    """Return the place of a domain among those that lie in each other; -1 for any other."""
+    nested = [DOMAINS[each] for each in ("node", "zone", "region")]
+    return nested.index(domain.label) if domain.label in nested else -1
+
+
 def read(name: str, value: Any) -> Placement:
     """Read the input `placement`; unset leaves everything to the other inputs."""
     if not isinstance(value, Mapping) and not readers.is_unset(value):
@@ -181,6 +187,14 @@ def read(name: str, value: Any) -> Placement:
             f"{name} has same and spread, both by {read.same.label}; pods cannot be in one and in "
             "several. Drop one, or spread them by a smaller domain."
         )
+    if read.same and read.spread and read.same.required and read.spread.required:
+        inner, outer = _size(read.same), _size(read.spread)
+        if 0 <= inner < outer:
+            raise InputError(
+                f"{name} has same by {read.same.label} and spread by {read.spread.label}, which "
+                "is larger; the second pod would never start. Drop one, or spread them by a "
+                "smaller domain."
+            )
     if read.pack and read.spread:
         raise InputError(f"{name} has pack and spread, which are the opposite; drop one.")
     return read

@@ -129,6 +129,9 @@ def read(name: str, value: Any) -> Scheduling:
         scheduler,
         **{key: _READERS[key](f"{name}.{key}", item) for key, item in read_as.items()},
     )
+    if scheduler in (KUEUE, VOLCANO, KAI):
+        k8s.dns_subdomain(f"{name}.queue", read.queue)
+        k8s.dns_subdomain(f"{name}.workload_priority_class", read.workload_priority_class)
     if scheduler == KUEUE and not read.queue:
         raise InputError(
             f"{name} has no queue; Kueue leaves such a job alone. Give the name of a LocalQueue "

@@ -67,10 +67,12 @@ def roles(name: str, value: Any) -> dict[str, Role]:
 
 
 def _role(name: str, value: Any) -> Role:
+    if readers.is_unset(value):
+        raise InputError(f"{name} is {value!r}; give the number of its pods, or leave it out.")
     if not isinstance(value, Mapping):
         return Role(_COUNT(name, value))
     given = readers.known_fields(name, value, ("replicas", *_OF_A_ROLE))
-    count = _COUNT(f"{name}.replicas", given.pop("replicas", 1))
+    count = _COUNT(f"{name}.replicas", given.pop("replicas", None)) or 1
     return Role(count, {key: _OF_A_ROLE[key](f"{name}.{key}", of) for key, of in given.items()})
 
 
@@ -193,6 +195,13 @@ def _problems(given: KubeflowJobInputs, inputs: Mapping[str, Any]) -> Iterator[s
         )
     if given.kind == "MPIJob" and given.restart_policy == "ExitCode":
         yield "restart_policy is 'ExitCode', and the operator makes no pod of an MPIJob anew."
+    for role, of in given.replicas.items():
+        if of.changes.get("gpus_per_node") and given.placement.mig:
+            yield (
+                f"replicas[{role!r}] has gpus_per_node {of.changes['gpus_per_node']}, and "
+                f"placement the MIG profile {given.placement.mig!r}; a pod has whole GPUs or one "
+                "MIG device. Drop one."
+            )
     for variable in given.env:
         if variable["name"] in given.framework.variables:
             yield f"env may not set {variable['name']}: the operator does."

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import environment, k8s, readers
 from kfp_pytorch.launcher.jobs.kubeflowjob.frameworks import FRAMEWORKS, Framework
-from kfp_pytorch.launcher.jobs.pods import template
+from kfp_pytorch.launcher.jobs.pods import input_readers, template
 from kfp_pytorch.launcher.jobs.pods.inputs import MAX_NODES
 
 _METADATA = ("name", "generateName", "namespace", "labels", "annotations")
@@ -46,7 +45,7 @@ def checked(manifest: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """
     framework = FRAMEWORKS[kind]
     fields = ("apiVersion", "kind", "metadata", "spec", "status")
-    job: dict[str, Any] = copy.deepcopy(readers.known_fields("manifest", manifest, fields))
+    job: dict[str, Any] = _without_nulls(readers.known_fields("manifest", manifest, fields))
     job.pop("status", None)
     if job.get("apiVersion") != framework.resource.api_version:
         raise InputError(
@@ -54,6 +53,7 @@ def checked(manifest: Mapping[str, Any], kind: str) -> dict[str, Any]:
             f"{framework.resource.api_version!r}, as the Training Operator has it."
         )
     metadata = readers.known_fields("manifest.metadata", job.get("metadata"), _METADATA)
+    metadata |= _texts("manifest.metadata", metadata)
     spec = readers.mapping("manifest.spec", job.get("spec"))
     where = f"manifest.spec.{framework.roles.field}"
     specs = readers.mapping(where, spec.get(framework.roles.field))
@@ -65,6 +65,10 @@ def checked(manifest: Mapping[str, Any], kind: str) -> dict[str, Any]:
     policy = readers.mapping("manifest.spec.runPolicy", spec.get("runPolicy"))
     if clean := spec.get("cleanPodPolicy"):
         policy.setdefault("cleanPodPolicy", clean)
+    _check_policy("manifest.spec.runPolicy", policy)
+    if "slotsPerWorker" in spec:
+        slots = "manifest.spec.slotsPerWorker"
+        spec["slotsPerWorker"] = readers.integer(slots, spec["slotsPerWorker"], minimum=1)
     return job | {
         "metadata": metadata,
         "spec": {**spec, framework.roles.field: specs, "runPolicy": policy},
@@ -91,24 +95,79 @@ def _replica(where: str, value: Any, framework: Framework) -> dict[str, Any]:
     spec = readers.mapping(f"{where}.template.spec", pods.get("spec"))
     _check_containers(f"{where}.template.spec", spec, framework)
     metadata = readers.mapping(f"{where}.template.metadata", pods.get("metadata"))
+    metadata |= _texts(f"{where}.template.metadata", metadata)
     return replica | {"replicas": count, "template": {"metadata": metadata, "spec": spec}}
 
 
 def _check_containers(where: str, spec: dict[str, Any], framework: Framework) -> None:
     for field in ("containers", "initContainers", "volumes"):
-        for i, item in enumerate(readers.sequence(f"{where}.{field}", spec.get(field))):
-            part = readers.mapping(f"{where}.{field}[{i}]", item)
+        for i, part in enumerate(_objects(f"{where}.{field}", spec.get(field, []))):
             k8s.dns_label(f"{where}.{field}[{i}].name", part.get("name") or "-")
-    names = [container["name"] for container in spec.get("containers") or []]
+            _check_container(f"{where}.{field}[{i}]", part)
+    names = [container["name"] for container in spec.get("containers", [])]
     if framework.container not in names:
         raise InputError(
             f"{where}.containers has {', '.join(names) or 'none'}; the container that trains must "
             f"be called {framework.container!r} in a {framework.resource.kind}."
         )
     trains = spec["containers"][names.index(framework.container)]
-    for variable in trains.get("env") or []:
-        environment.check_not_of_launcher(str(variable.get("name")), f"{where}'s container")
+    for variable in trains.get("env", []):
+        environment.check_not_of_launcher(variable["name"], f"{where}'s container")
     template.check_pod(spec, framework.container)
+
+
+def _check_container(where: str, container: dict[str, Any]) -> None:
+    """Refuse lists that are none; write numbers among the variables' values as texts."""
+    for field in ("env", "envFrom", "ports", "volumeMounts"):
+        _objects(f"{where}.{field}", container.get(field, []))
+    for field in ("command", "args"):
+        if not isinstance(container.get(field, []), list):
+            # What it is may hold secrets.
+            raise InputError(f"{where}.{field} must be a list of strings.")
+    readers.mapping(f"{where}.resources", container.get("resources"))
+    for variable in container.get("env", []):
+        environment.check_name(str(variable.get("name", "")), f"{where}.env")
+        if "value" in variable:
+            name = f"{where}'s variable {variable['name']!r}"
+            variable["value"] = template.variable_text(name, variable["value"])
+
+
+def _check_policy(where: str, policy: dict[str, Any]) -> None:
+    if "cleanPodPolicy" in policy:
+        input_readers.clean_pod_policy(f"{where}.cleanPodPolicy", policy["cleanPodPolicy"])
+    for field in ("activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished"):
+        if field in policy:
+            policy[field] = readers.integer(f"{where}.{field}", policy[field])
+    if "ttlSecondsAfterFinished" in policy:
+        input_readers.ttl(f"{where}.ttlSecondsAfterFinished", policy["ttlSecondsAfterFinished"])
+
+
+def _objects(where: str, value: Any) -> list[dict[str, Any]]:
+    """Return a list of objects; of another value only the type is said: it may hold secrets."""
+    if not isinstance(value, list):
+        raise InputError(f"{where} is a {type(value).__name__}; it must be a list.")
+    for i, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise InputError(f"{where}[{i}] is a {type(item).__name__}; it must be an object.")
+    return value
+
+
+def _texts(where: str, metadata: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    read_as = {"labels": k8s.label_map, "annotations": k8s.annotation_map}
+    return {
+        part: read(f"{where}.{part}", metadata[part])
+        for part, read in read_as.items()
+        if part in metadata
+    }
+
+
+def _without_nulls(value: Any) -> Any:
+    """Copy a manifest without the fields that are null, which are unset for the API server."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
 
 
 def image(job: Mapping[str, Any], framework: Framework) -> str:

@@ -254,10 +254,11 @@ def _render_texts(template: dict[str, Any]) -> None:
         for variable in container.get("env", []):
             if "value" in variable:
                 name = f"{container['name']}'s variable {variable['name']!r}"
-                variable["value"] = _variable_text(name, variable["value"])
+                variable["value"] = variable_text(name, variable["value"])
 
 
-def _variable_text(name: str, value: Any) -> str:
+def variable_text(name: str, value: Any) -> str:
+    """Write a variable's value as a text; the message about another holds no value."""
     if isinstance(value, (dict, list)):
         # Not said: it may hold secrets.
         kind = type(value).__name__
@@ -286,14 +287,19 @@ def check_pod(spec: dict[str, Any], name: str) -> None:
     volumes = [volume.get("name") for volume in spec.get("volumes", [])]
     for volume in volumes:
         k8s.dns_label("The name of a volume", volume)
-    twice = sorted({str(each) for each in volumes if volumes.count(each) > 1})
-    if twice:
-        raise InputError(f"Two volumes of the pod are called {twice[0]!r}; rename one.")
+    _check_once("volumes", volumes)
+    _check_once("containers", [container.get("name") for container in _all_containers(spec)])
     for container in _all_containers(spec):
         if not container.get("image"):
             raise InputError(f"The container {container.get('name')!r} has no image.")
         _check_mounts(container, volumes)
     pod_rules.check(spec)
+
+
+def _check_once(what: str, names: list[Any]) -> None:
+    twice = sorted({str(each) for each in names if names.count(each) > 1})
+    if twice:
+        raise InputError(f"Two {what} of the pod are called {twice[0]!r}; rename one.")
 
 
 def _check_mounts(container: dict[str, Any], volumes: list[Any]) -> None:

@@ -6,6 +6,7 @@ https://github.com/kubeflow/trainer/tree/v1.9.3/pkg/controller.v1/pytorch (elast
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,6 +24,11 @@ _MAX_RESTARTS = 10
 _FIELDS = (
     *("min_nodes", "max_nodes", "max_restarts", "rdzv_backend", "rdzv_host", "rdzv_port"),
     *("rdzv_id", "rdzv_conf", "metrics"),
+)
+# pkg/controller.v1/pytorch/elastic.go
+_VARIABLES = (
+    *("PET_MAX_RESTARTS", "PET_RDZV_BACKEND", "PET_RDZV_CONF", "PET_RDZV_ENDPOINT"),
+    *("PET_RDZV_ID", "PET_STANDALONE"),
 )
 _METRICS = ("Resource", "ContainerResource", "Pods", "Object", "External")
 _NODES = partial(readers.integer, minimum=1, maximum=MAX_NODES)
@@ -72,6 +78,7 @@ def read(name: str, value: Any) -> Elastic | None:
             "same."
         )
     given = readers.known_fields(name, value, _FIELDS)
+    given = {key: item for key, item in given.items() if not readers.is_unset(item)}
     backend = readers.choice(f"{name}.rdzv_backend", given.get("rdzv_backend"), _BACKENDS)
     host = k8s.dns_subdomain(f"{name}.rdzv_host", given.get("rdzv_host"))
     port = readers.integer(f"{name}.rdzv_port", given.get("rdzv_port"), maximum=65535)
@@ -100,6 +107,13 @@ def read(name: str, value: Any) -> Elastic | None:
     return read
 
 
+def check_environment(names: Iterable[str]) -> None:
+    """Refuse variables of the rendezvous: the operator's own come after them, and win."""
+    for name in names:
+        if name in _VARIABLES:
+            raise InputError(f"env may not set {name}: the operator does, from elastic.")
+
+
 def check_start(elastic: Elastic, num_nodes: int) -> None:
     """Refuse a number of nodes to start with that the job may not have."""
     if not elastic.min_nodes <= num_nodes <= elastic.max_nodes:
@@ -117,13 +131,15 @@ def check_start(elastic: Elastic, num_nodes: int) -> None:
 def _options(name: str, value: Any) -> dict[str, str]:
     given = readers.mapping(name, value)
     return {
-        _option(f"{name}: the name", key): _option(f"{name}[{key!r}]", of)
+        _option(f"{name}: the name", key, least=1): _option(f"{name}[{key!r}]", of)
         for key, of in given.items()
     }
 
 
-def _option(name: str, value: Any) -> str:
+def _option(name: str, value: Any, least: int = 0) -> str:
     word = readers.rendered(name, value).strip()
+    if len(word) < least:
+        raise InputError(f"{name} of an option is empty; drop it.")
     if re.search(r"[\s,=]", word):
         raise InputError(
             f"{name} is {word!r}; torchrun gets all options as one text, so none may have a blank, "

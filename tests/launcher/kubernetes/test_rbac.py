@@ -23,10 +23,11 @@ VERBS = {
 
 
 def granted() -> set[tuple[str, str, str]]:
-    documents = list(yaml.safe_load_all((ROOT / "manifests" / "rbac.yaml").read_text()))
-    (role,) = (d for d in documents if d["kind"] == "ClusterRole")
+    files = [ROOT / "manifests" / "rbac.yaml", ROOT / "manifests" / "source" / "role.yaml"]
+    roles = [role for path in files for role in yaml.safe_load_all(path.read_text())]
     return {
         (group, resource, verb)
+        for role in roles
         for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
@@ -102,3 +103,14 @@ def test_a_missing_permission_comes_with_the_commands_that_grant_it(
     # With the name of the binding in the manifest, the second command would be refused.
     name = grant.rpartition("=")[2].rpartition(":")[2]
     assert f"create rolebinding kfp-pytorch-steps-{name} " in message
+
+
+def test_a_missing_permission_to_take_code_along_names_the_role_that_has_it() -> None:
+    account = "system:serviceaccount:team:pipeline-runner"
+    writes, reads = (
+        Forbidden(Call(verb, "configmaps", "", "team", account=account), 403, "", "").message
+        for verb in ("create", "get")
+    )
+    assert "`kubectl apply -n team -k manifests/source`" in writes
+    assert "--clusterrole=kfp-pytorch-source --serviceaccount=team:pipeline-runner" in writes
+    assert "manifests/rbac.yaml" in reads

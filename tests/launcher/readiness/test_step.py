@@ -19,17 +19,35 @@ def in_step(look, server, tmp_path):
 
 
 def test_the_rules_of_the_components_are_those_of_the_manifest():
-    (role,) = (part for part in ready.documents("rbac.yaml") if part["kind"] == "ClusterRole")
+    roles = [*ready.documents("rbac.yaml"), *ready.documents("source/role.yaml")]
     granted = {
-        (group, resource, verb)
+        (role["metadata"]["name"], group, resource, verb)
+        for role in roles
         for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
     rules = [LAUNCHER_RULE, *(rule for use in USES.values() for rule in use.rules)]
-    used = {(rule.group, rule.resource, verb) for rule in rules for verb in rule.verbs.split()}
-    assert used == granted, "Change launcher/readiness/uses.py with manifests/rbac.yaml."
+    used = {
+        (rule.role.name, rule.group, rule.resource, verb)
+        for rule in rules
+        for verb in rule.verbs.split()
+    }
+    assert used == granted, "Change launcher/readiness/uses.py with the roles of the manifests."
+
+
+def test_a_step_that_may_take_no_code_along_is_ready_and_told_how(in_step, server):
+    told = {each.about: each for each in in_step()}["permissions"]
+    assert told.level == "ok"
+    assert (
+        "where a pipeline has `source`: `kubectl apply -n default -k manifests/source`" in told.what
+    )
+    for part in ready.documents("source/role.yaml"):
+        ready.make(server, ready.CLUSTER_ROLE, part)
+    ready.bind(server, ROLE_BINDING, "kfp-pytorch-source")
+    told = {each.about: each for each in in_step()}["permissions"]
+    assert told.what.endswith("may do all that the steps do.")
 
 
 def test_every_component_says_what_it_uses():

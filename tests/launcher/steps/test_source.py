@@ -101,6 +101,7 @@ def test_a_step_that_may_make_none_says_which_permission_it_lacks(step: Any, han
     message = step(source=SOURCE).failed(StepError)
     assert "configmaps" in message
     assert "create" in message
+    assert "manifests/source" in message
     assert not hands.jobs()
 
 

@@ -121,6 +121,11 @@ def test_cpus_of_their_own_need_whole_ones_and_memory() -> None:
         ({"gpus": -1}, {}, "gpus is -1"),
         ({"gpus": 8, "mig": "3g.20gb"}, {}, "one or the other"),
         ({"mig": "3g20gb"}, {}, "written as 3g.20gb"),
+        (
+            {"same": "zone", "spread": {"domain": "region", "required": True}},
+            {},
+            "the second pod would never start",
+        ),
         ({"mig": "3g.20gb"}, {"gpus_per_node": 2}, "gpus_per_node is 2, and placement has the MIG"),
         ({"mig": "3g.20gb"}, {"gpu_resource": "amd.com/gpu"}, "gpu_resource is 'amd.com/gpu'"),
         ({"mig": "3g.20gb"}, {"nproc_per_node": 2}, "CUDA gives a process one"),

@@ -36,6 +36,7 @@ def test_each_scheduler_has_its_own_fields_and_name() -> None:
         ({"scheduler": "kueue,volcano"}, "a job has one"),
         ({"scheduler": "kueue"}, "has no queue"),
         ({"scheduler": "kueue", "queue": "a/b"}, "queue is 'a/b'"),
+        ({"scheduler": "kueue", "queue": "team_a"}, "queue is 'team_a'; it must be at most 253"),
         (
             {"scheduler": "kueue", "queue": "q", "min_member": 2},
             "which the scheduler 'kueue' does",

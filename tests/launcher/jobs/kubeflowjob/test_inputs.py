@@ -37,6 +37,15 @@ def parsed(**inputs: Any) -> KubeflowJobInputs:
             {"kind": "TFJob", "replicas": {"Worker": {"replicas": 0}}},
             "replicas['Worker'].replicas is 0",
         ),
+        ({"kind": "TFJob", "replicas": {"Worker": None}}, "replicas['Worker'] is None; give the"),
+        (
+            {
+                "kind": "TFJob",
+                "replicas": {"Worker": {"gpus_per_node": 2}},
+                "placement": {"mig": "1g.5gb"},
+            },
+            "a pod has whole GPUs or one MIG device",
+        ),
         ({"kind": "TFJob", "replicas": {"Worker": {"gpus": 1}}}, "unknown field 'gpus'"),
         ({"kind": "TFJob", "replicas": {"Boss": 1}}, "has no role 'Boss'"),
         ({"kind": "TFJob", "replicas": {"Chief": 2}}, "one pod of the role 'Chief', not 2"),

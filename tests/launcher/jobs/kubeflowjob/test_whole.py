@@ -79,6 +79,18 @@ def with_pod(**spec: Any) -> dict[str, Any]:
     return job(Worker={"template": {"spec": spec}})
 
 
+def with_policy(**policy: Any) -> dict[str, Any]:
+    made = job()
+    made["spec"]["runPolicy"] = policy
+    return made
+
+
+def with_slots(slots: Any) -> dict[str, Any]:
+    made = job("MPIJob", "mpiReplicaSpecs", Launcher={}, Worker={"replicas": 1})
+    made["spec"]["slotsPerWorker"] = slots
+    return made
+
+
 CONTAINER = {"name": "jax", "image": "i"}
 
 
@@ -99,7 +111,29 @@ CONTAINER = {"name": "jax", "image": "i"}
         (with_pod(), "must be called 'jax' in a JAXJob"),
         (with_pod(containers=[{"name": "main", "image": "i"}]), "has main; the container"),
         (with_pod(containers=[{"name": "jax"}]), "'jax' has no image"),
-        (with_pod(containers="x"), "must be an object"),
+        (with_pod(containers="x"), "containers is a str; it must be a list"),
+        (with_pod(containers=[3]), "containers[0] is a int; it must be an object"),
+        (with_pod(containers=[CONTAINER, CONTAINER]), "Two containers of the pod are called 'jax'"),
+        (
+            with_pod(containers=[CONTAINER | {"env": {"A": "1"}}]),
+            "env is a dict; it must be a",
+        ),
+        (with_pod(containers=[CONTAINER | {"env": ["A=1"]}]), "env[0] is a str; it must be an"),
+        (with_pod(containers=[CONTAINER | {"env": [{"value": "1"}]}]), "env has the name ''"),
+        (with_pod(containers=[CONTAINER | {"volumeMounts": "x"}]), "volumeMounts is a str"),
+        (with_pod(containers=[CONTAINER | {"args": "-m train"}]), "args must be a list of strings"),
+        (with_pod(containers=[CONTAINER | {"resources": "x"}]), "resources must be an object"),
+        (changed(metadata={"labels": ["x"]}), "manifest.metadata.labels must be an object"),
+        (changed(metadata={"labels": {"a": "ü"}}), "manifest.metadata.labels['a'] is 'ü'"),
+        (changed(metadata={"annotations": "x"}), "manifest.metadata.annotations must be"),
+        (
+            job(Worker={"template": {"metadata": {"labels": "x"}, "spec": {}}}),
+            "containers has none",
+        ),
+        (with_policy(cleanPodPolicy="Some"), "runPolicy.cleanPodPolicy is 'Some'"),
+        (with_policy(backoffLimit=1.5), "runPolicy.backoffLimit must be a whole number"),
+        (with_policy(ttlSecondsAfterFinished=-1), "ttlSecondsAfterFinished is -1"),
+        (with_policy(ttlSecondsAfterFinished=0), "must be kept at least"),
         (
             with_pod(containers=[CONTAINER | {"env": [{"name": "KFP_PYTORCH_OUTPUT"}]}]),
             "may not set KFP_PYTORCH_OUTPUT: the launcher does",
@@ -136,12 +170,35 @@ CONTAINER = {"name": "jax", "image": "i"}
             "has one of the roles 'Chief' and 'Master', not both",
         ),
         (job("TFJob", "tfReplicaSpecs", PS={}), "needs pods that train"),
+        (with_slots(0), "manifest.spec.slotsPerWorker is 0"),
+        (with_slots("x"), "manifest.spec.slotsPerWorker must be a whole number"),
     ],
 )
 def test_a_manifest_that_could_not_run_is_refused(manifest: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as caught:
         built(manifest)
     assert words in caught.value.message
+
+
+def test_null_is_unset_and_numbers_among_texts_are_written_as_such(check_crd: Check) -> None:
+    given = with_pod(
+        containers=[
+            CONTAINER
+            | {"env": [{"name": "A", "value": 3.0}, {"name": "B", "value": None}]}
+            | {"args": None, "volumeMounts": None, "resources": None}
+        ],
+        initContainers=None,
+        volumes=None,
+    )
+    given["metadata"] = {"labels": None, "annotations": {"n": 1.0}}
+    given["spec"]["runPolicy"] = {"backoffLimit": None, "ttlSecondsAfterFinished": 600.0}
+    given["spec"]["jaxReplicaSpecs"]["Worker"] |= {"replicas": None, "restartPolicy": None}
+    made = built(given)
+    check_crd("jaxjobs", made)
+    assert made["metadata"]["annotations"] == {"n": "1"}
+    (container,) = made["spec"]["jaxReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    assert container["env"][:2] == [{"name": "A", "value": "3"}, {"name": "B"}]
+    assert made["spec"]["jaxReplicaSpecs"]["Worker"]["replicas"] == 1
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,12 @@ def test_the_processes_of_a_node_are_its_gpus_unless_it_says_so(
     ("elastic", "inputs", "words"),
     [
         ({"min_nodes": 3, "max_nodes": 2}, {}, "min_nodes is 3, more than max_nodes, 2"),
+        ({"rdzv_conf": {"": "x"}}, {}, "the name of an option is empty"),
+        (
+            {"min_nodes": 1},
+            {"env": {"PET_RDZV_ENDPOINT": "x"}},
+            "PET_RDZV_ENDPOINT: the operator does, from elastic",
+        ),
         ({"min_nodes": 0}, {}, "elastic.min_nodes is 0; it must be from 1"),
         ({"max_nodes": 0}, {}, "elastic.max_nodes is 0; it must be from 1"),
         ({"min_nodes": 2, "max_nodes": 4}, {}, "num_nodes is 1, and elastic allows 2 to 4"),
@@ -173,6 +179,13 @@ def test_what_cannot_work_is_refused(
     with pytest.raises(InputError) as caught:
         job(elastic, **inputs)
     assert words in caught.value.message
+
+
+def test_null_leaves_an_option_at_its_default() -> None:
+    nothing = dict.fromkeys(("min_nodes", "max_nodes", "max_restarts", "rdzv_id", "rdzv_conf"))
+    unset = parse_inputs(image="i", output_uri="pvc://c", elastic={"rdzv_port": 0, **nothing})
+    given = parse_inputs(image="i", output_uri="pvc://c", elastic={"min_nodes": 1})
+    assert unset.elastic == given.elastic
 
 
 def test_the_hash_of_a_job_changes_with_its_policy_and_not_without_one() -> None:

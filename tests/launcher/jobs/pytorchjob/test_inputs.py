@@ -193,6 +193,8 @@ def test_what_is_quoted_in_a_command_as_text_needs_no_shell() -> None:
         ({"memory": "512m"}, "write Mi or Gi"),
         ({"memory": "4"}, "less than 1Mi"),
         ({"cpu": "four"}, "no quantity"),
+        ({"memory": "1e999"}, "memory is '1e999'; the limit of Kubernetes is 2^63-1"),
+        ({"cpu": "9" * 400}, "the limit of Kubernetes"),
         ({"cpu": "-1"}, "no quantity"),
         ({"shm_size": "1"}, "less than 1Mi"),
         ({"name": "---"}, "no job can be called after"),
