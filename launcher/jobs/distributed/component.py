@@ -103,7 +103,10 @@ def inputs_of(
     for path in {*own} & {*given.files}:
         raise InputError(f"source has a file {path!r}, which a distributed component has too.")
     found = {**given.files, **files, **own}
-    source.check("The component with its input artifacts", found)
+    source.check(
+        "The component with its input artifacts",
+        {path: len(content) for path, content in found.items()},
+    )
     job = {
         **component.inputs,
         "command": COMMAND,
