@@ -8,6 +8,7 @@ import sys
 
 import click
 import pytest
+from harness.in_process import learned
 
 from kfp_pytorch.cli.runs import run_folder as runs
 from kfp_pytorch.local import lifecycle
@@ -38,7 +39,7 @@ def test_a_killed_run_resumes_in_the_same_folder_and_ends_as_if_nothing_had_been
         stdout, stderr = process.communicate()
     resumed = json.loads(stdout)
     assert resumed["status"] == "succeeded", stderr
-    assert resumed["metrics"] == pytest.approx(whole["metrics"])
+    assert learned(resumed["metrics"]) == pytest.approx(learned(whole["metrics"]))
     assert "epoch=1 " not in stderr
     assert "epoch=15 " in stderr
     assert lifecycle.status(tmp_path / "killed") is None
