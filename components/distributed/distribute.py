@@ -12,12 +12,15 @@ from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs.environment import SIZE_LIMIT
 from kfp_pytorch.launcher.jobs.distributed import component as distributed
 from kfp_pytorch.launcher.jobs.distributed.component import Distributed
+from kfp_pytorch.launcher.jobs.kind import JobKind
 
 KINDS = ("pytorch_job", "train_job")
 _TAKES = "what @dsl.component makes of a function, without target_image"
 # KFP's command of a component that installs nothing.
 _EMPTY = ("sh", "-ec", "script", "source")
 _PIP = ("pip", "install")
+_OWN_NAMES = {"num_nodes": "nodes", "nproc_per_node": "procs_per_node"}
+_ON_THE_TASK = {"cpu": "1", "memory": "1Gi"}
 
 
 def distribute(
@@ -51,6 +54,8 @@ def distribute(
     Raises:
         ValueError: It is no such component, or an input cannot work.
     """
+    for theirs in inputs.keys() & _OWN_NAMES.keys():
+        raise InputError(f"distribute has no input {theirs!r}; give {_OWN_NAMES[theirs]}.")
     function, source, install = _taken_apart(component)
     container = component.component_spec.implementation.container
     given = {
@@ -115,13 +120,27 @@ def _check(made: Distributed, base_image: str) -> None:
             f"{made.function} has the image {base_image}, which has no torch: give @dsl.component "
             "base_image, or distribute image."
         )
-    EVERY[made.kind].parse_inputs(**made.inputs)
+    _check_job(EVERY[made.kind], made)
     size = len(distributed.to_argument(made).encode())
     if size > SIZE_LIMIT:
         raise InputError(
             f"{made.function} and its inputs are {size:,} bytes as one argument of a step; the "
             f"limit is {SIZE_LIMIT:,}. Put larger code into the image."
         )
+
+
+def _check_job(kind: JobKind, made: Distributed) -> None:
+    """Refuse what the step would refuse, whatever is set on its task."""
+    from kfp_pytorch.launcher.runtime import identity
+
+    inputs = kind.parse_inputs(**made.inputs)
+    if "pod_template_patch" in made.inputs:
+        # It may have resources that contradict those below.
+        return
+    # YuniKorn needs to know what the pods request, which may be set on the task.
+    inputs = kind.parse_inputs(**{**_ON_THE_TASK, **made.inputs})
+    name = identity.job_name(inputs.name, "", kind.longest_suffix(inputs))
+    kind.build(inputs, job_name=name, labels={}, annotations={}, owner=None)
 
 
 def _component(component: Any, made: Distributed) -> Any:

@@ -10,9 +10,11 @@ import yaml
 from kfp import compiler, dsl
 from kfp.dsl import Artifact, Input, Model, Output
 
-from kfp_pytorch.components import distribute, metric_gate
+from kfp_pytorch.components import distribute, kai, metric_gate, priority, volcano, yunikorn
 from kfp_pytorch.components.forms import image_form
 from kfp_pytorch.launcher.jobs.distributed.component import from_argument
+
+KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 
 
 @dsl.component(
@@ -146,6 +148,11 @@ def takes_settings(settings: dsl.TaskConfig):
         (several, {"output_uri": "/tmp/x"}, "A path on a node is not seen"),
         (several, {"source": {"files": {"a.py": "x" * 100_000}}}, "the limit is 100,000"),
         (several, {"gpu": 1}, "has no input 'gpu'"),
+        (several, {"num_nodes": 3}, "no input 'num_nodes'; give nodes"),
+        (several, {"nproc_per_node": "2"}, "give procs_per_node"),
+        (several, {"nodes": 2, "scheduling": volcano("q", min_member=3)}, "the job has 2 pods"),
+        (several, {"labels": {KUEUE_QUEUE: "a"}, "scheduling": kai("b")}, "which is kueue's"),
+        (several, {"kind": "train_job", "scheduling": priority("x")}, "priorityClassName"),
         (several, {"key": "{{$.pipeline_job_uuid}}"}, "a placeholder"),
     ],
 )
@@ -154,3 +161,7 @@ def test_what_cannot_be_distributed_is_refused_by_name(
 ) -> None:
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
         distribute(component, **inputs)
+
+
+def test_what_the_pods_request_may_be_set_on_the_task() -> None:
+    assert distribute(several, scheduling=yunikorn("root.team")).name == "several"
