@@ -11,7 +11,7 @@ from harness.faults.actions import Answer
 from harness.faults.plan import Fault
 from harness.objects import played
 
-from kfp_pytorch.launcher.constants import CLUSTER_TRAINING_RUNTIME, POD, TRAINJOB
+from kfp_pytorch.launcher.constants import CLUSTER_TRAINING_RUNTIME, CONFIG_MAP, POD, TRAINJOB
 from kfp_pytorch.launcher.errors import InputError, JobFailed
 
 RESULT = json.dumps({"version": 1, "status": "succeeded", "metrics": {"accuracy": 0.5}})
@@ -200,9 +200,12 @@ def test_a_cluster_without_trainjobs_is_said_to_need_the_trainer(
     start_step: Any, trains: Any
 ) -> None:
     trains.server.faults.add(Fault(Answer(404), "", "*trainer.kubeflow.org*", times=None))
-    message = start_step(trains).failed(JobFailed)
+    run = start_step(trains, source={"files": {"train.py": "pass"}})
+    message = run.failed(JobFailed)
     assert "The cluster has no trainjobs.trainer.kubeflow.org" in message
     assert "Install Kubeflow Trainer v2" in message
+    # Nothing is left: neither the job nor the ConfigMap of its files.
+    assert trains.server.call(trains.server.api.list, CONFIG_MAP, "default") == []
 
 
 @pytest.mark.parametrize("field", ["podTemplateOverrides", "podSpecOverrides"])
