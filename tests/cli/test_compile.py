@@ -130,7 +130,7 @@ def looping(many: list[int] = [1, -1, -1]):
     assert result.exit_code == 1
     assert result.output.count(f"task pytorch-job: {message}") == 1, result.output
     path.write_text(text.replace("-7", "7").replace("0]", "3]").replace("-1", "1"))
-    good = path.read_text().replace("'some'", "'gpu'").replace("'$'", "'b'")
+    good = path.read_text().replace("'some'", "'auto'").replace("'$'", "'b'")
     path.write_text(good)
     assert cli("compile", path, "--output", tmp_path / "out").exit_code == 0
 

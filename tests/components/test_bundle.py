@@ -172,6 +172,7 @@ def test_every_import_of_this_package_in_the_archive_is_in_it_too(archive):
                 assert inside or node.module in absent, (name, node.module)
 
 
+@pytest.mark.slow
 def test_each_module_does_the_same_without_docstrings_and_comments_on_the_same_lines():
     for path in sorted((ROOT / "launcher").rglob("*.py")):
         source = path.read_text()
@@ -200,7 +201,9 @@ def python_of(version):
     return None
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize(
+    "version", [*(pytest.param(v, marks=pytest.mark.slow) for v in ("3.11", "3.12")), "3.13"]
+)
 def test_the_archive_is_the_same_with_another_python(version, archive, tmp_path):
     python = python_of(version)
     if python is None:

@@ -30,6 +30,7 @@ def test_an_editor_shows_what_a_call_takes_and_the_documentation(name: str) -> N
     assert signature.type == "function"
 
 
+@pytest.mark.slow
 def test_a_type_checker_knows_what_a_call_takes(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from kfp_pytorch.components import pytorch_job\n"

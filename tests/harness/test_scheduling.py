@@ -30,7 +30,13 @@ def test_that_passes(number):
 
 @pytest.mark.parametrize(
     "before",
-    ["pass", "os.fork() or [time.sleep(0.1) for _ in range(3000) if not os.path.exists('over')]"],
+    [
+        "pass",
+        pytest.param(
+            "os.fork() or [time.sleep(0.1) for _ in range(3000) if not os.path.exists('over')]",
+            marks=pytest.mark.slow,
+        ),
+    ],
     ids=["alone", "while what it forked lives on"],
 )
 def test_a_worker_that_dies_fails_one_test_and_hangs_nothing(tmp_path: Path, before: str) -> None:

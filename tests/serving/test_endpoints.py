@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 Server = Any
 V1 = "/v1/models/digits:predict"
 V2 = "/v2/models/digits/infer"

@@ -22,6 +22,8 @@ import urllib3
 from kfp_pytorch.serving import __main__ as serving
 from kfp_pytorch.serving.options import parsed as arguments
 
+pytestmark = pytest.mark.slow
+
 V1 = "/v1/models/digits:predict"
 V2 = "/v2/models/digits/infer"
 NESTED = [[[[1] * 4] * 4]]

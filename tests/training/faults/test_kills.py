@@ -181,6 +181,7 @@ def check(folder: Path, kills: int, seed: int) -> None:
     print(f"kills={kills} starts={job.starts} steps={steps} epochs={epochs}")
 
 
+@pytest.mark.slow
 def test_a_job_that_is_killed_again_and_again_sees_every_sample_once_an_epoch(tmp_path):
     check(tmp_path, kills=3, seed=0)
 

@@ -15,6 +15,8 @@ from harness.ports import free_port
 
 from kfp_pytorch.training.parallel.plan import ParallelPlan
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[1] / "programs" / "parallel_ranks.py"
 RANKS = runpy.run_path(str(SCRIPT))
 FORKS = multiprocessing.get_context("forkserver")

@@ -168,6 +168,7 @@ def test_a_model_that_cannot_be_compiled_is_trained_as_it_is(monkeypatch, caplog
     assert caplog.text.count("going on without compiling, which failed: no ptxas") == 1
 
 
+@pytest.mark.slow
 def test_a_run_in_bf16_learns_the_digits_as_well(tmp_path):
     torch.set_num_threads(1)
     config = Config(output=str(tmp_path), epochs=2, precision="bf16", optimizer="adamw", lr=0.005)

@@ -165,6 +165,7 @@ def test_another_number_of_ranks_resumes_where_the_first_stopped(start_ranks, tm
     assert second.result()["epoch"] == 2
 
 
+@pytest.mark.slow
 def test_batch_norm_trains_on_what_more_ranks_find_left_of_an_epoch(start_ranks, tmp_path: Path):
     # 11 samples, fewer than a batch: ranks get 6 and 5 of them, and others to fill up with.
     samples = ("--batch-size=8", "--max-train-samples=67", "--epochs=1")

@@ -209,6 +209,7 @@ def test_a_program_after_another_in_a_container_keeps_what_that_one_reported(run
     }
 
 
+@pytest.mark.slow
 def test_a_report_of_a_loaders_worker_is_refused_for_nobody_would_have_it(run_torch):
     job = run_torch(
         """
