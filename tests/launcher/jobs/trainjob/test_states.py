@@ -36,7 +36,7 @@ def test_a_job_is_made_followed_and_reported(step: Any, trains: Any, told: Any) 
     run = step(num_nodes=2)
     trains.status(run.job, active=1)
     trains.running(run.job, nodes=2)
-    trains.hands.until(lambda: "running" in told)
+    trains.hands.until(lambda: any(line.startswith("running") for line in told))
     # One node ends first, and for a moment the job is not ready.
     trains.pod(run.job, 1, "Succeeded", terminated=played.end(0))
     trains.status(run.job, active=1, ready=0)
