@@ -4,6 +4,8 @@ import json
 
 from kfp import dsl, kubernetes
 
+from kfp_pytorch.components import kserve_deploy, kserve_predict, metric_gate
+
 # The autoscaler would move the pod, and with it what it waits for starts from the last checkpoint.
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 # By default Argo signals the container's whole process group. KFP's launcher dies of it at once,
@@ -22,3 +24,22 @@ def long_running(task: dsl.PipelineTask) -> dsl.PipelineTask:
     kubernetes.add_pod_annotation(task, SAFE_TO_EVICT, "false")
     kill = json.dumps(["sh", "-c", _SIGNAL_PYTHON])
     return kubernetes.add_pod_annotation(task, KILL_COMMAND, kill)
+
+
+def serve_if_good(
+    job: dsl.PipelineTask, min_accuracy: float, service_name: str, service_account: str
+) -> None:
+    """Adds the steps after training: a gate, the deployment, and requests with known answers."""
+    gate = metric_gate(
+        metrics=job.outputs["metrics"], metric="accuracy", minimum=min_accuracy
+    ).set_display_name("Good enough?")
+
+    service = kserve_deploy(
+        model=job.outputs["model"],
+        service_name=service_name,
+        service_account=service_account,
+    )
+    long_running(service).after(gate).set_display_name("Deploy")
+
+    answers = kserve_predict(url=service.outputs["cluster_url"], model=job.outputs["model"])
+    answers.set_display_name("Check answers")

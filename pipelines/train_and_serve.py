@@ -4,16 +4,10 @@ from typing import Any
 
 from kfp import dsl
 
-from kfp_pytorch.components import (
-    kserve_deploy,
-    kserve_predict,
-    metric_gate,
-    pytorch_job,
-    tensorboard,
-)
+from kfp_pytorch.components import pytorch_job, tensorboard
 from kfp_pytorch.components.descriptions import unwrapped
 from kfp_pytorch.launcher.constants import DEFAULT_OUTPUT_URI, TRAINING_IMAGE
-from kfp_pytorch.pipelines.steps import long_running
+from kfp_pytorch.pipelines.steps import long_running, serve_if_good
 
 
 @dsl.pipeline(name="train-and-serve")  # type: ignore[untyped-decorator] # kfp has no types
@@ -96,16 +90,4 @@ def train_and_serve(
     )
     long_running(job).after(view).set_display_name("Train")
 
-    gate = metric_gate(
-        metrics=job.outputs["metrics"], metric="accuracy", minimum=min_accuracy
-    ).set_display_name("Good enough?")
-
-    service = kserve_deploy(
-        model=job.outputs["model"],
-        service_name=service_name,
-        service_account=serving_service_account,
-    )
-    long_running(service).after(gate).set_display_name("Deploy")
-
-    answers = kserve_predict(url=service.outputs["cluster_url"], model=job.outputs["model"])
-    answers.set_display_name("Check answers")
+    serve_if_good(job, min_accuracy, service_name, serving_service_account)

@@ -183,7 +183,12 @@ def _ensure(
 ) -> Ensured:
     replace_other = bool(os.environ.get(REPLACE_OTHER_ENV))
     ensured = ensure(
-        *(kube, kind, build, target, stopper, limits),
+        kube,
+        kind,
+        build,
+        target,
+        stopper,
+        limits,
         before=files.make,
         replace_other=replace_other,
     )
