@@ -13,7 +13,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class Package:
         return str(self.spec["pipelineInfo"]["name"])
 
     def text(self) -> str:
-        """The pipeline package as YAML, byte for byte as KFP's compiler writes it."""
+        """The pipeline package as YAML, as KFP's compiler writes it."""
         documents = [self.spec, *([self.platform] if self.platform else [])]
         return self.header + yaml.dump_all(documents, sort_keys=True)
 
@@ -98,6 +98,8 @@ def find_one(what: str) -> Package:
 def compile_pipeline(name: str, pipeline: Any) -> Package:
     """Compiles a pipeline that `dsl.pipeline` made with KFP's own compiler.
 
+    The same pipeline gives the same package, byte for byte.
+
     Raises click.ClickException: a default would break the YAML that KFP writes, KFP cannot write a
     constant, such as one that is no finite number, or what it writes cannot run.
     """
@@ -118,7 +120,18 @@ def compile_pipeline(name: str, pipeline: Any) -> Package:
             f"KFP compiles {pipeline.name} to a pipeline package that cannot run: {problem}."
             f"{_lost_item(problem)}"
         )
-    return package
+    return replace(package, header=_header(package.spec, pipeline.description))
+
+
+def _header(spec: dict[str, Any], description: str | None) -> str:
+    """Writes the comment lines at the head of a package, from its specification as read from YAML.
+
+    KFP writes them from protobuf's maps, so that the keys of a default that is a dict are in an
+    order that changes with each process. In the YAML they are sorted.
+    """
+    from kfp.compiler import pipeline_spec_builder
+
+    return str(pipeline_spec_builder.extract_comments_from_pipeline_spec(spec, description))
 
 
 def _check_header(pipeline: Any) -> None:
