@@ -43,6 +43,9 @@ _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SEARCHED = 200
 # Seconds between two looks at a run; KFP hears of it about every ten.
 POLL_S = 5.0
+# How often a run that has ended is looked at again for the ends of its nodes, and how many seconds
+# apart: KFP writes the state first, then a label at the Workflow, then the nodes.
+_LOOKS, SETTLING_PAUSE_S = 5, 1.0
 # For how long a server that fails is asked while a run goes on.
 _FOLLOWING_S = 600.0
 
@@ -63,7 +66,7 @@ class Run:
         finished: When it ended; None while it has not.
         steps: Those that have begun or that are skipped, in the order in which they began.
         alive: What has not ended though KFP calls the run FAILED: `delete` ends it.
-        failed: The label of the step that failed first; empty if none did.
+        failed: The label of the step that failed first; empty if none did, or KFP names none.
         error: Why it failed, in short; empty until that was asked for.
         diagnosis: The failed step's whole message; empty until that was asked for.
         url: Its page in KFP's UI; empty where the UI's address is not known.
@@ -112,9 +115,7 @@ def get(connection: Connection, run_id: str, *, why: bool = False) -> Run:
     Raises NotFoundError, ClientError.
     """
     seen = _Seen()
-    found = _get(connection, run_id)
-    _learn_source(connection, found, seen)
-    run = run_of(connection, found, seen)
+    run = _look(connection, run_id, seen)
     return _explained(connection, run, seen) if why else run
 
 
@@ -164,9 +165,7 @@ def follow(connection: Connection, run_id: str) -> Iterator[Run]:
     """
     seen, before = _Seen(), None
     while True:
-        found = _get(connection, run_id, patience_s=_FOLLOWING_S)
-        _learn_source(connection, found, seen)
-        run = run_of(connection, found, seen)
+        run = _look(connection, run_id, seen, patience_s=_FOLLOWING_S)
         if run.ended:
             yield _explained(connection, run, seen)
             return
@@ -228,6 +227,22 @@ def going_on(run: Run) -> str:
         f"and jobs may go on. `kfp-pytorch runs delete {run.run_id}` deletes the run's Workflow, "
         "and with it all of them."
     )
+
+
+def _look(
+    connection: Connection, run_id: str, seen: _Seen, *, patience_s: float | None = None
+) -> Run:
+    """Looks at a run; at one that has ended a few times, until KFP says so of its nodes, too."""
+    for look in range(1 + _LOOKS):
+        if look:
+            time.sleep(SETTLING_PAUSE_S)
+        found = _get(connection, run_id, patience_s=patience_s)
+        _learn_source(connection, found, seen)
+        run = run_of(connection, found, seen)
+        listed = _nodes(found)
+        if not run.ended or (listed and not nodes.unfinished(listed)):
+            break
+    return run
 
 
 def _get(connection: Connection, run_id: str, patience_s: float | None = None) -> Any:
@@ -338,7 +353,7 @@ def _explained(connection: Connection, run: Run, seen: _Seen) -> Run:
         return run
     failed = next((step for step in run.steps if step.label == run.failed), None)
     if failed is None:
-        words = run.error or "KFP says no more than FAILED; see its Workflow."
+        words = run.error or "KFP does not say which step failed; see the run's page or Workflow."
         return replace(run, error=going_on(run) if run.alive else words)
     found = diagnosis.diagnose(
         connection,

@@ -19,6 +19,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., KfpServer]]
     monkeypatch.setattr(connection, "PATIENCE_S", 1.0)
     monkeypatch.setattr(connection, "FIRST_PATIENCE_S", 0.1)
     monkeypatch.setattr(runs, "POLL_S", 0.0)
+    monkeypatch.setattr(runs, "SETTLING_PAUSE_S", 0.0)
     # Python's own reader would take most of the time.
     monkeypatch.setattr(yaml, "SafeLoader", yaml.CSafeLoader)
     for name in ("KF_PIPELINES_ENDPOINT", connection.TOKEN_ENV, connection.COOKIE_ENV):

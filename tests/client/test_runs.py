@@ -135,6 +135,28 @@ def test_why_a_step_failed_is_read_from_its_log(serve, words, logs_at):
     assert client.get(ended.run_id) == ended
 
 
+def test_a_run_that_failed_before_kfp_says_which_step_did_is_looked_at_again(serve):
+    server = serve(late=3)
+    server.store.outcomes = {"say": Outcome("FAILED", log=LOG.format(words=TRACEBACK))}
+    client = Client(server.url)
+    ended = client.wait(client.run(greeting, YOU))
+    assert (ended.status, ended.failed, ended.alive) == ("failed", "say", ())
+    assert ended.error == "ValueError: the reason why"
+    server.api.late = 3
+    assert client.get(ended.run_id) == ended
+
+
+def test_where_kfp_never_says_which_step_failed_that_is_said(serve):
+    server = serve(late=1_000)
+    server.store.outcomes = {"say": Outcome("FAILED", log=LOG.format(words=TRACEBACK))}
+    client = Client(server.url)
+    ended = client.wait(client.run(greeting, YOU))
+    assert (ended.status, ended.failed) == ("failed", "")
+    assert "KFP calls the run FAILED, but executor, " in ended.error
+    server.api._tasks = {}
+    assert client.get(ended.run_id).error.startswith("KFP does not say which step failed; see ")
+
+
 def test_of_several_attempts_the_last_is_read_whatever_kfp_calls_its_pod(server, client):
     server.store.outcomes = {"say": Outcome("FAILED", log=LOG.format(words="no memory"))}
     ended = client.wait(client.run(retrying))

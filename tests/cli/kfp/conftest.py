@@ -21,6 +21,7 @@ def server(monkeypatch: pytest.MonkeyPatch, quick_yaml: None) -> Iterator[KfpSer
     monkeypatch.setattr(connection, "_PAUSES_S", (0.01, 0.02))
     monkeypatch.setattr(connection, "FIRST_PATIENCE_S", 0.1)
     monkeypatch.setattr(runs, "POLL_S", 0.0)
+    monkeypatch.setattr(runs, "SETTLING_PAUSE_S", 0.0)
     started = KfpServer()
     monkeypatch.setenv("KF_PIPELINES_ENDPOINT", started.url)
     yield started

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.kfp_api import listing, rules
+from harness.kfp_api.argo import FAILED, SUCCEEDED
 from harness.kfp_api.errors import ApiError
 from harness.kfp_api.store import Store
 from starlette.applications import Starlette
@@ -24,10 +25,15 @@ class Api:
     Attributes:
         advances: How many reports of its Workflow, ten seconds apart, a look at a run brings.
         logs_at: Which path has the logs of steps: `api`, `ui`, or neither.
+        late: In how many looks a run that has ended has the tasks of the report before: KFP writes
+            a run's state first, and its tasks a little later.
     """
 
-    def __init__(self, store: Store, *, advances: int = 1, logs_at: str = "api") -> None:
-        self.store, self.advances, self.logs_at = store, advances, logs_at
+    def __init__(
+        self, store: Store, *, advances: int = 1, logs_at: str = "api", late: int = 0
+    ) -> None:
+        self.store, self.advances, self.logs_at, self.late = store, advances, logs_at, late
+        self._tasks: Object = {}
 
     def healthz(self, request: Request) -> Object:
         """The version."""
@@ -103,6 +109,11 @@ class Api:
         answer = run.answer()
         for _ in range(self.advances):
             self.store.advance(run)
+        if answer["state"] not in (SUCCEEDED, FAILED):
+            self._tasks = answer.get("run_details", {})
+        elif self.late:
+            self.late -= 1
+            answer["run_details"] = self._tasks
         return answer
 
     def list_runs(self, request: Request) -> Object:

@@ -74,6 +74,8 @@ class KfpServer:
         self.connections = connections.Connections()
         self.faults = Faults(lambda scope: _Connection(self, scope))
         sock = listening_socket(0)
+        # A client's first request waits for the thread, and is not refused until that has begun.
+        sock.listen()
         scheme = "https" if certificate else "http"
         self.url = f"{scheme}://127.0.0.1:{sock.getsockname()[1]}"
         chain, key = certificate or (None, None)
