@@ -69,7 +69,8 @@ class ExecutorLines:
 
     def has(self, step: str, text: str) -> bool:
         """Whether the next line of a step is one of them."""
-        if step in self._inside_input:
+        # They are on stderr; what the program writes to stdout may be read in between.
+        if step in self._inside_input and text[:1] in ("{", " ", "}"):
             if text == "}":
                 self._inside_input.discard(step)
             return True

@@ -248,6 +248,7 @@ def test_terminal_shows_what_the_program_says_and_not_how_kfp_started_it(capsys)
         "[KFP Executor 2026-01-01 10:00:00,000 INFO]: Got executor_input:",
         "{",
         '    "inputs": {}',
+        "epoch=0 loss=0.7",
         "}",
         "epoch=1 loss=0.5",
         "[KFP Executor 2026-01-01 10:00:00,000 INFO]: Wrote executor output file to /x.",
@@ -255,7 +256,7 @@ def test_terminal_shows_what_the_program_says_and_not_how_kfp_started_it(capsys)
         progress.line(result, line)
     progress.ended(StepResult("train", "succeeded", 2.04))
     assert capsys.readouterr().out == (
-        "train: started\n  epoch=1 loss=0.5\ntrain: succeeded in 2.0 s\n"
+        "train: started\n  epoch=0 loss=0.7\n  epoch=1 loss=0.5\ntrain: succeeded in 2.0 s\n"
     )
 
 
