@@ -12,7 +12,7 @@ from typing import Any
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import k8s, readers
 
-GPU_RESOURCE = "nvidia.com/gpu"
+GPU_RESOURCE, MIG_RESOURCE = "nvidia.com/gpu", "nvidia.com/mig-"
 _NATIVE = re.compile(r"cpu|memory|ephemeral-storage|hugepages-.+")
 _TOLERATION_FIELDS = ("key", "operator", "value", "effect", "tolerationSeconds")
 _AFFINITY_FIELDS = ("nodeAffinity", "podAffinity", "podAntiAffinity")

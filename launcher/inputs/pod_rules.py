@@ -5,7 +5,7 @@ https://github.com/kubernetes/kubernetes/blob/v1.32.0/pkg/apis/core/validation/v
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,9 @@ _RULES: dict[str, Callable[[str, Any], Any]] = {
     "terminationMessagePolicy": readers.one_of("File", "FallbackToLogsOnError"),
 }
 
+# Besides these, a plugin that shares GPUs has nvidia.com/gpu.shared.
+_EXCLUSIVE = (placement.GPU_RESOURCE, placement.MIG_RESOURCE)
+
 
 def check(spec: dict[str, Any]) -> None:
     """Refuse a pod's spec that breaks one of the rules; its lists are lists of objects."""
@@ -38,15 +41,33 @@ def check(spec: dict[str, Any]) -> None:
         _checked(where, container)
         for port in container.get("ports", []):
             _checked(f"{where}: a port", port)
-        for part, amounts in readers.mapping(where, container.get("resources")).items():
-            for name in readers.mapping(where, amounts) if part != "claims" else ():
-                placement.resource_name(f"{where}: {part}", name)
+        _check_devices(where, readers.mapping(where, container.get("resources")))
         security = of_pod | _checked(f"{where}: securityContext", container.get("securityContext"))
         if security.get("runAsNonRoot") and security.get("runAsUser") == 0:
             raise InputError(
                 f"{where} has runAsUser 0 with runAsNonRoot true, and would never start; give "
                 "another user, or set run_as_root."
             )
+
+
+def _check_devices(where: str, resources: Mapping[str, Any]) -> None:
+    """Refuse resources that no node has, and devices that exclude each other.
+
+    Each device plugin writes NVIDIA_VISIBLE_DEVICES, and one of several is lost:
+    https://github.com/NVIDIA/k8s-device-plugin/issues/728
+    """
+    found = set()
+    for part in ("limits", "requests"):
+        for name, amount in readers.mapping(where, resources.get(part)).items():
+            placement.resource_name(f"{where}: {part}", name)
+            if name.startswith(_EXCLUSIVE) and str(amount).strip() not in ("", "0"):
+                found.add(name)
+    if len(found) > 1 and any(name.startswith(placement.MIG_RESOURCE) for name in found):
+        raise InputError(
+            f"{where} asks for {' and '.join(sorted(found))}; a container has whole GPUs or MIG "
+            "devices of one profile, and would see one of these only. Drop one, wherever it is "
+            "asked for: an input, a patch, the limits of the task or the manifest."
+        )
 
 
 def _checked(where: str, value: Any) -> dict[str, Any]:

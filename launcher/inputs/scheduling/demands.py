@@ -20,7 +20,6 @@ from kfp_pytorch.launcher.inputs.scheduling.scheduler import (
     COSCHEDULING,
     KAI,
     KUEUE,
-    PREFIXES,
     VOLCANO,
     YUNIKORN,
     Scheduling,
@@ -137,17 +136,6 @@ def pod_group(scheduling: Scheduling, members: int) -> tuple[Kind, dict[str, Any
         given = {key: value for key, value in named.items() if value}
         return VOLCANO_POD_GROUP, {"minMember": members, **given}
     return None
-
-
-def check_no_other(scheduling: Scheduling, where: str, given: Mapping[str, Any]) -> None:
-    """Refuse labels or annotations of another scheduler than the one that is asked for."""
-    for key in given if scheduling.scheduler else ():
-        for other, prefixes in PREFIXES.items():
-            if other != scheduling.scheduler and key.startswith(prefixes):
-                raise InputError(
-                    f"{where} has {key!r}, which is {other}'s, and scheduling asks for "
-                    f"{scheduling.scheduler}; a job has one of them. Drop one."
-                )
 
 
 def merged(where: str, given: Mapping[str, str], demanded: Mapping[str, str]) -> dict[str, str]:

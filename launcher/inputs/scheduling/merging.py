@@ -8,7 +8,7 @@ from typing import Any
 
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import k8s, placement
-from kfp_pytorch.launcher.inputs.scheduling.place import MIG_RESOURCE, Placement
+from kfp_pytorch.launcher.inputs.scheduling.place import Placement
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 
@@ -27,7 +27,7 @@ def gpus(asked: Placement, number: int, resource: str) -> tuple[int, str]:
                 f"{what}, and placement has the MIG profile {asked.mig!r}; a pod has whole GPUs or "
                 "one MIG device. Drop one."
             )
-        return 1, f"{MIG_RESOURCE}{asked.mig.replace('+', '.')}"
+        return 1, f"{placement.MIG_RESOURCE}{asked.mig.replace('+', '.')}"
     if asked.gpus and number and asked.gpus != number:
         raise InputError(
             f"gpus_per_node is {number} and placement.gpus is {asked.gpus}; give it once."
@@ -107,6 +107,13 @@ def check(
             f"nproc_per_node is {processes} and placement has a MIG device; CUDA gives a process "
             "one, so a pod has one process. Ask for more nodes."
         )
+    devices = _of_mig(resources)
+    if devices > 1 and not processes:
+        raise InputError(
+            f"A pod has {devices} MIG devices, and nproc_per_node is not set; CUDA gives a process "
+            "one. Ask for one a pod, and for more nodes; where the program itself gives each "
+            "process its device (CUDA_VISIBLE_DEVICES), set nproc_per_node."
+        )
     if asked.host_ipc and shm_size not in ("", "0"):
         raise InputError(
             f"shm_size is {shm_size!r} and placement has host_ipc, with which /dev/shm is the "
@@ -114,6 +121,14 @@ def check(
         )
     if asked.cpu_pinning:
         _check_pinning(resources)
+
+
+def _of_mig(resources: Mapping[str, Mapping[str, str]]) -> int:
+    kept = {
+        part: {name: of for name, of in amounts.items() if name.startswith(placement.MIG_RESOURCE)}
+        for part, amounts in resources.items()
+    }
+    return placement.accelerators(kept)
 
 
 def _check_pinning(resources: Mapping[str, Mapping[str, str]]) -> None:

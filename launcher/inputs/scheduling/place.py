@@ -13,7 +13,6 @@ from kfp_pytorch.launcher.inputs import k8s, placement, readers
 
 # https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-mig.html
 _MIG = re.compile(r"\d+g\.\d+gb(\+[a-z]+)*")
-MIG_RESOURCE = "nvidia.com/mig-"
 # The labels of nodes that say in which domain one is. There is no rule for racks.
 DOMAINS = {
     "node": "kubernetes.io/hostname",
@@ -133,7 +132,7 @@ def _rdma(name: str, value: Any) -> Rdma | None:
 
 
 def _mig(name: str, value: Any) -> str:
-    profile = readers.text(name, value).removeprefix(MIG_RESOURCE)
+    profile = readers.text(name, value).removeprefix(placement.MIG_RESOURCE)
     if profile and not _MIG.fullmatch(profile):
         raise InputError(
             f"{name} is {profile!r}; a MIG profile is written as 3g.20gb or 1g.10gb+me. "

@@ -40,7 +40,7 @@ _TAKES = {
 PREFIXES = {
     KUEUE: ("kueue.x-k8s.io/",),
     VOLCANO: ("scheduling.volcano.sh/", "volcano.sh/", "scheduling.k8s.io/group-name"),
-    COSCHEDULING: ("scheduling.x-k8s.io/",),
+    COSCHEDULING: ("scheduling.x-k8s.io/", "pod-group.scheduling.sigs.k8s.io"),
     KAI: ("kai.scheduler/",),
     YUNIKORN: ("yunikorn.apache.org/",),
 }

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kfp_pytorch.launcher.inputs.scheduling.demands import Pods
+from kfp_pytorch.launcher.inputs.scheduling import named
+from kfp_pytorch.launcher.inputs.scheduling.demands import Demands, Pods
 from kfp_pytorch.launcher.jobs.kubeflowjob.inputs import KubeflowJobInputs, Role
 from kfp_pytorch.launcher.jobs.pods import scheduled
 from kfp_pytorch.launcher.jobs.pods import template as pods_template
@@ -29,7 +30,8 @@ def manifest(
     """Build the job.
 
     `job_name`: the job's whole name; with `longest_suffix` it fits 63 characters. `owner`: the
-    owner reference, or None. Raises InputError: if a pod could not run on any cluster.
+    owner reference, or None. Raises InputError: if a pod could not run on any cluster, or the job
+    is for two schedulers.
     """
     check_patch(inputs)
     pods = Pods(job_name, labels, inputs.counts)
@@ -40,7 +42,14 @@ def manifest(
         "metadata": metadata(inputs, demanded, job_name, labels, annotations, owner),
     }
     if inputs.manifest:
-        return _of_manifest(inputs, made, pods, run_policy(inputs, demanded))
+        job = _of_manifest(inputs, made, pods, run_policy(inputs, demanded))
+    else:
+        job = {**made, "spec": _spec(inputs, pods, demanded)}
+    named.check(inputs.scheduling, job, inputs.framework.roles.pod_templates(job))
+    return job
+
+
+def _spec(inputs: KubeflowJobInputs, pods: Pods, demanded: Demands) -> dict[str, Any]:
     templates = {
         name: pods_template.pod_template(
             _of_role(inputs, name, role), pods, inputs.framework.container, demanded
@@ -66,7 +75,7 @@ def manifest(
             "slotsPerWorker": int(inputs.nproc_per_node),
             "mainContainer": inputs.framework.container,
         }
-    return {**made, "spec": spec}
+    return spec
 
 
 def longest_suffix(inputs: KubeflowJobInputs) -> str:

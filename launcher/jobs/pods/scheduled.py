@@ -10,7 +10,6 @@ from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs.scheduling.demands import (
     Demands,
     Pods,
-    check_no_other,
     demands,
     merged,
     task_groups,
@@ -25,13 +24,6 @@ def demands_of(inputs: PodInputs, pods: Pods) -> Demands:
     """
     patch = inputs.pod_template_patch
     metadata = patch.get("metadata") or {}
-    for where, given in (
-        ("labels", inputs.labels),
-        ("annotations", inputs.annotations),
-        ("pod_template_patch.metadata.labels", metadata.get("labels") or {}),
-        ("pod_template_patch.metadata.annotations", metadata.get("annotations") or {}),
-    ):
-        check_no_other(inputs.scheduling, where, given)
     found = demands(inputs.scheduling, inputs.placement, pods)
     merged("pod_template_patch.metadata.labels", metadata.get("labels") or {}, found.pod_labels)
     own = metadata.get("annotations") or {}

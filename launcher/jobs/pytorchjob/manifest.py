@@ -8,6 +8,7 @@ from typing import Any
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import environment
+from kfp_pytorch.launcher.inputs.scheduling import named
 from kfp_pytorch.launcher.inputs.scheduling.demands import Demands, Pods
 from kfp_pytorch.launcher.jobs.pods import scheduled
 from kfp_pytorch.launcher.jobs.pods import template as pods_template
@@ -32,15 +33,15 @@ def manifest(
     """Build the PyTorchJob.
 
     `job_name`: the job's whole name; with `longest_suffix` it fits 63 characters. `owner`: the
-    owner reference, or None. Raises InputError: if `pod_template_patch` leaves a pod that no
-    cluster would run.
+    owner reference, or None. Raises InputError: if an input contradicts
+    another, or `pod_template_patch` leaves a pod that no cluster would run.
     """
     least = inputs.elastic.min_nodes if inputs.elastic else 0
     pods = Pods(job_name, labels, _replicas(inputs), least)
     demanded = scheduled.demands_of(inputs, pods)
     template = pod_template(inputs, pods, demanded)
     templates = scheduled.with_task_groups(inputs, pods, dict.fromkeys(pods.roles, template))
-    return {
+    made = {
         "apiVersion": constants.PYTORCHJOB.api_version,
         "kind": constants.PYTORCHJOB.kind,
         "metadata": metadata(inputs, demanded, job_name, labels, annotations, owner),
@@ -58,6 +59,8 @@ def manifest(
             },
         },
     }
+    named.check(inputs.scheduling, made, ROLES.pod_templates(made))
+    return made
 
 
 def longest_suffix(inputs: PyTorchJobInputs) -> str:

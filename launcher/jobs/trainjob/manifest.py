@@ -14,6 +14,7 @@ from typing import Any
 from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.constants import NODE_CONTAINER
 from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs.scheduling import named
 from kfp_pytorch.launcher.inputs.scheduling.demands import Demands, Pods
 from kfp_pytorch.launcher.jobs.pods import scheduled
 from kfp_pytorch.launcher.jobs.pods.metadata import metadata
@@ -68,12 +69,15 @@ def manifest(
     pods = Pods(job_name, labels, {NODE_CONTAINER: inputs.num_nodes})
     demanded = scheduled.demands_of(inputs, pods)
     template = _pod_template(inputs, pods, demanded)
-    return {
+    made = {
         "apiVersion": constants.TRAINJOB.api_version,
         "kind": constants.TRAINJOB.kind,
         "metadata": metadata(inputs, demanded, job_name, labels, annotations, owner),
         "spec": _spec(inputs, template),
     }
+    named.check(inputs.scheduling, made, [template])
+    patches.check_queue(made, template)
+    return made
 
 
 def longest_suffix(inputs: TrainJobInputs) -> str:

@@ -59,6 +59,16 @@ def _metadata(given: Object) -> Object:
     return {part: pairs for part, pairs in parts.items() if pairs}
 
 
+def check_queue(job: Object, pods: Object) -> None:
+    """Refuse a queue for the pods alone: their labels for one stay behind. Raises InputError."""
+    for key in _OF_QUEUE:
+        if key in pods["metadata"]["labels"] and key not in job["metadata"]["labels"]:
+            raise InputError(
+                f"pod_template_patch.metadata.labels has {key!r}, and a TrainJob waits in a queue "
+                "as a whole: use scheduling, as kueue('team-a') returns, or labels."
+            )
+
+
 def find(job: Object) -> Object:
     """Return the metadata and the spec that a job's own patch gives its pods."""
     spec = job.get("spec") or {}

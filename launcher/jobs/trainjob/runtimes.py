@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from kfp_pytorch.launcher.constants import NODE_CONTAINER
 from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs.scheduling import named
 from kfp_pytorch.launcher.jobs.trainjob.inputs import TrainJobInputs
 from kfp_pytorch.launcher.jobs.trainjob.state import INITIALIZERS
-from kfp_pytorch.launcher.kubernetes.objects import Object, each
+from kfp_pytorch.launcher.kubernetes.objects import Object, dig, each
 
 _LONGEST = 63
 _RANDOM_END = 6
@@ -35,6 +36,22 @@ def check_runtime(runtime: Object, inputs: TrainJobInputs, job_name: str) -> Non
                 "runtime that has one, such as those for torchtune."
             )
     _check_names(jobs, title, job_name)
+    _check_scheduler(runtime, inputs)
+
+
+def _check_scheduler(runtime: Object, inputs: TrainJobInputs) -> None:
+    metadata = {"labels": inputs.labels, "annotations": inputs.annotations}
+    of_job = named.in_job(
+        inputs.scheduling, {"metadata": metadata, "spec": {"managedBy": inputs.managed_by}}
+    )
+    policy = dig(runtime, "spec", "podGroupPolicy")
+    of_runtime = [(name, f"the runtime's podGroupPolicy.{name}") for name in policy or {}]
+    for job in each(runtime, "spec", "template", "spec", "replicatedJobs"):
+        template = dig(job, "template", "spec", "template") or {}
+        of_runtime += named.in_pods(template, "the pods of the runtime, their")
+    for name in of_runtime:
+        # One that names several itself is its author's.
+        named.check_one([*of_job, name])
 
 
 def _check_names(jobs: dict[str, Object], title: str, job_name: str) -> None:

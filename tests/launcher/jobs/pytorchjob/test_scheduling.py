@@ -259,7 +259,7 @@ def test_a_gang_of_a_part_of_the_pods_begins_with_the_first_role(job: Any) -> No
                 "scheduling": {"scheduler": "volcano"},
                 "labels": {"kueue.x-k8s.io/queue-name": "q"},
             },
-            "which is kueue's, and scheduling asks for volcano",
+            "for volcano (by the input scheduling) and for kueue (by the job's label 'kueue.x",
         ),
         (
             {
@@ -275,7 +275,7 @@ def test_a_gang_of_a_part_of_the_pods_begins_with_the_first_role(job: Any) -> No
                     "metadata": {"annotations": {"scheduling.volcano.sh/queue-name": "q"}}
                 },
             },
-            "which is volcano's",
+            "and for volcano (by the pods' annotation 'scheduling.volcano.sh/queue-name')",
         ),
         (
             {

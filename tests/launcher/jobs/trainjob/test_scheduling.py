@@ -65,6 +65,10 @@ def test_devices_are_the_trainer_s_and_the_rest_is_the_pods(check_crd: Check) ->
         ({"scheduling": {"scheduler": "kai"}}, "name such a one as runtime"),
         ({"scheduling": {"priority_class": "p"}}, "cannot be given priorityClassName"),
         ({"placement": {"host_ipc": True}}, "cannot be given hostIPC"),
+        (
+            {"pod_template_patch": {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "q"}}}},
+            "a TrainJob waits in a queue as a whole: use scheduling",
+        ),
         ({"placement": {"spread": "node"}, "patch_form": "podSpecOverrides"}, "given affinity"),
     ],
 )
