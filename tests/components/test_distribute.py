@@ -151,7 +151,7 @@ def takes_settings(settings: dsl.TaskConfig):
         (several, {"num_nodes": 3}, "no input 'num_nodes'; give nodes"),
         (several, {"nproc_per_node": "2"}, "give procs_per_node"),
         (several, {"nodes": 2, "scheduling": volcano("q", min_member=3)}, "the job has 2 pods"),
-        (several, {"labels": {KUEUE_QUEUE: "a"}, "scheduling": kai("b")}, "which is kueue's"),
+        (several, {"labels": {KUEUE_QUEUE: "a"}, "scheduling": kai("b")}, "for kueue (by the job's label"),
         (several, {"kind": "train_job", "scheduling": priority("x")}, "priorityClassName"),
         (several, {"key": "{{$.pipeline_job_uuid}}"}, "a placeholder"),
     ],

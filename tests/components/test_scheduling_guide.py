@@ -40,7 +40,7 @@ def p(queue: str = 'team-a'):
     [
         (
             "pytorch_job(image='i', scheduling=kai(), labels={'kueue.x-k8s.io/queue-name': 'q'})",
-            "which is kueue's",
+            "for kueue (by the job's label",
         ),
         ("pytorch_job(image='i', scheduling={'scheduler': ['kueue', 'volcano']})", "has one"),
         ("pytorch_job(image='i', placement={'mig': '1g.5gb', 'gpus': 1})", "one or the other"),
