@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kfp_pytorch.launcher.constants import (
-    COSCHEDULING_POD_GROUP,
-    STEP_ID_LABEL,
-    VOLCANO_POD_GROUP,
-    Kind,
-)
+from kfp_pytorch.launcher.constants import STEP_ID_LABEL
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import k8s
 from kfp_pytorch.launcher.inputs.scheduling.place import Domain, Placement
 from kfp_pytorch.launcher.inputs.scheduling.scheduler import (
     COSCHEDULING,
@@ -87,7 +80,13 @@ def demands(scheduling: Scheduling, placement: Placement, pods: Pods) -> Demands
 
     Raises InputError: more pods are to start together than the job has.
     """
-    members = min_member(scheduling, pods.members, sum(pods.roles.values()))
+    has = sum(pods.roles.values())
+    if scheduling.min_member > has:
+        raise InputError(
+            f"scheduling.min_member is {scheduling.min_member} and the job starts with {has} pods; "
+            "the gang would never be complete."
+        )
+    members = min_member(scheduling, pods.members)
     spec: dict[str, Any] = {
         "schedulerName": scheduling.pods_scheduler,
         "priorityClassName": scheduling.priority_class,
@@ -107,35 +106,9 @@ def demands(scheduling: Scheduling, placement: Placement, pods: Pods) -> Demands
     )
 
 
-def min_member(scheduling: Scheduling, members: int, pods: int) -> int:
-    """Return how many pods start together.
-
-    `members`: how many the job needs. `pods`: how many it has.
-    """
-    if not scheduling.gang:
-        return 1
-    if scheduling.min_member > pods:
-        raise InputError(
-            f"scheduling.min_member is {scheduling.min_member} and the job has {pods} pods; they "
-            "would never start."
-        )
-    return scheduling.min_member or members
-
-
-def pod_group(scheduling: Scheduling, members: int) -> tuple[Kind, dict[str, Any]] | None:
-    """Return the PodGroup that a job needs, its kind and its spec; None where it needs none.
-
-    KAI makes its own, and YuniKorn has none.
-    """
-    if scheduling.scheduler == COSCHEDULING:
-        timeout = scheduling.schedule_timeout
-        spec = {"minMember": members, **({"scheduleTimeoutSeconds": timeout} if timeout else {})}
-        return COSCHEDULING_POD_GROUP, spec
-    if scheduling.scheduler == VOLCANO and scheduling.gang:
-        named = {"queue": scheduling.queue, "priorityClassName": scheduling.priority_class}
-        given = {key: value for key, value in named.items() if value}
-        return VOLCANO_POD_GROUP, {"minMember": members, **given}
-    return None
+def min_member(scheduling: Scheduling, needed: int) -> int:
+    """Return how many pods start together; `needed`: how many the job can start with."""
+    return (scheduling.min_member or needed) if scheduling.gang else 1
 
 
 def merged(where: str, given: Mapping[str, str], demanded: Mapping[str, str]) -> dict[str, str]:
@@ -150,65 +123,6 @@ def merged(where: str, given: Mapping[str, str], demanded: Mapping[str, str]) ->
                 f"{value!r}; drop one."
             )
     return {**given, **demanded}
-
-
-def task_groups(
-    scheduling: Scheduling, pods: Pods, templates: Mapping[str, Mapping[str, Any]]
-) -> dict[str, dict[str, str]]:
-    """Return YuniKorn's annotations of each role's pods, by their templates with the patch.
-
-    Other schedulers need none. The pods that hold the places get the labels that `same` and
-    `spread` select by. Raises InputError: pods request nothing that could be reserved.
-    """
-    if scheduling.scheduler != YUNIKORN or not scheduling.gang:
-        return {}
-    left = min_member(scheduling, pods.members, sum(pods.roles.values()))
-    groups: list[dict[str, Any]] = []
-    for role, count in pods.roles.items():
-        members, left = min(count, left), left - min(count, left)
-        group = _task_group(role, members, pods.selector, templates[role]["spec"])
-        # Where pods request nothing, there is always room for them.
-        groups += [group] if members and group["minResource"] else []
-    if not groups:
-        raise InputError(
-            "scheduling asks YuniKorn for a gang, and the pods request nothing that it could "
-            "reserve; set cpu and memory, or gang to false."
-        )
-    written = json.dumps(groups, separators=(",", ":"))
-    named = {group["name"] for group in groups}
-    return {
-        role: {
-            "yunikorn.apache.org/task-group-name": role.lower(),
-            "yunikorn.apache.org/task-groups": written,
-        }
-        for role in pods.roles
-        if role.lower() in named
-    }
-
-
-def _task_group(
-    role: str, members: int, labels: Mapping[str, str], spec: Mapping[str, Any]
-) -> dict[str, Any]:
-    requests: dict[str, str] = {}
-    for container in spec["containers"]:
-        parts = container.get("resources") or {}
-        asked = {**(parts.get("limits") or {}), **(parts.get("requests") or {})}
-        for name, amount in asked.items():
-            requests[name] = _sum(name, requests.get(name), str(amount))
-    kept = {"nodeSelector", "tolerations", "affinity", "topologySpreadConstraints"} & spec.keys()
-    group = {"name": role.lower(), "minMember": members, "minResource": requests}
-    return group | {"labels": dict(labels), **{key: spec[key] for key in sorted(kept)}}
-
-
-def _sum(name: str, one: str | None, other: str) -> str:
-    """Add two quantities; in thousandths, which every amount of a container can be written in."""
-    if one is None:
-        return other
-    amounts = (k8s.quantity_value(one), k8s.quantity_value(other))
-    if None in amounts:
-        raise InputError(f"A container's {name} is no quantity: {one!r}, {other!r}.")
-    total = round(1000 * sum(amount or 0.0 for amount in amounts))
-    return str(total // 1000) if total % 1000 == 0 else f"{total}m"
 
 
 def _of_scheduler(scheduling: Scheduling) -> bool:

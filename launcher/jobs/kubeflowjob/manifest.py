@@ -57,6 +57,7 @@ def _spec(inputs: KubeflowJobInputs, pods: Pods, demanded: Demands) -> dict[str,
         for name, role in inputs.replicas.items()
     }
     templates = scheduled.with_task_groups(inputs, pods, templates)
+    demanded = scheduled.with_resources(inputs, pods, templates, demanded)
     spec: dict[str, Any] = {
         "runPolicy": run_policy(inputs, demanded),
         inputs.framework.roles.field: {

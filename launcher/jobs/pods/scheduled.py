@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from kfp_pytorch.launcher.errors import InputError
@@ -12,8 +13,8 @@ from kfp_pytorch.launcher.inputs.scheduling.demands import (
     Pods,
     demands,
     merged,
-    task_groups,
 )
+from kfp_pytorch.launcher.inputs.scheduling.gang import min_resources, task_groups
 from kfp_pytorch.launcher.jobs.pods.inputs import PodInputs
 
 
@@ -53,6 +54,16 @@ def with_task_groups(
     for role, own in groups.items():
         built[role]["metadata"]["annotations"] |= own
     return built
+
+
+def with_resources(
+    inputs: PodInputs, pods: Pods, templates: Mapping[str, Any], demanded: Demands
+) -> Demands:
+    """Return what is demanded with what the gang of these templates requests together."""
+    found = min_resources(inputs.scheduling, pods, templates)
+    if not found:
+        return demanded
+    return replace(demanded, scheduling_policy=demanded.scheduling_policy | {"minResources": found})
 
 
 def _joined(given: Mapping[str, Any], demanded: Mapping[str, Any]) -> dict[str, Any]:

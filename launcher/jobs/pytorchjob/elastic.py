@@ -128,6 +128,25 @@ def check_start(elastic: Elastic, num_nodes: int) -> None:
         )
 
 
+def check_gang(elastic: Elastic, min_member: int) -> None:
+    """Refuse a gang that starts without training, or that may never start again.
+
+    `min_member`: how many pods start together; 0 for the least that train.
+    """
+    least = elastic.min_nodes
+    if 0 < min_member < least:
+        raise InputError(
+            f"scheduling.min_member is {min_member}, less than elastic.min_nodes, {least}; so few "
+            "would hold their nodes and not train. Leave it out for min_nodes."
+        )
+    if elastic.metrics and min_member > least:
+        raise InputError(
+            f"scheduling.min_member is {min_member}, and by elastic.metrics the job may come to "
+            f"have min_nodes, {least}: one of these that is lost would never start again. Leave it "
+            "out for min_nodes."
+        )
+
+
 def _options(name: str, value: Any) -> dict[str, str]:
     given = readers.mapping(name, value)
     return {

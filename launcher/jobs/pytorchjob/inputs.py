@@ -43,6 +43,7 @@ def parse_inputs(**inputs: Any) -> PyTorchJobInputs:
         asked = given.elastic
         asked = replace(asked, max_nodes=asked.max_nodes or max(given.num_nodes, asked.min_nodes))
         elastic.check_start(asked, given.num_nodes)
+        elastic.check_gang(asked, given.scheduling.min_member)
         elastic.check_environment(variable["name"] for variable in given.env)
         given = replace(given, elastic=asked)
     if given.nproc_per_node == "gpu" and not given.gpus and not _patches_resources(given):

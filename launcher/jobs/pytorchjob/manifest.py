@@ -33,14 +33,15 @@ def manifest(
     """Build the PyTorchJob.
 
     `job_name`: the job's whole name; with `longest_suffix` it fits 63 characters. `owner`: the
-    owner reference, or None. Raises InputError: if an input contradicts
-    another, or `pod_template_patch` leaves a pod that no cluster would run.
+    owner reference, or None. Raises InputError: if the job is for two
+    schedulers, or `pod_template_patch` leaves a pod that no cluster would run.
     """
     least = inputs.elastic.min_nodes if inputs.elastic else 0
     pods = Pods(job_name, labels, _replicas(inputs), least)
     demanded = scheduled.demands_of(inputs, pods)
     template = pod_template(inputs, pods, demanded)
     templates = scheduled.with_task_groups(inputs, pods, dict.fromkeys(pods.roles, template))
+    demanded = scheduled.with_resources(inputs, pods, templates, demanded)
     made = {
         "apiVersion": constants.PYTORCHJOB.api_version,
         "kind": constants.PYTORCHJOB.kind,

@@ -6,11 +6,8 @@ import time
 
 from kfp_pytorch.launcher.constants import MANAGED_BY_LABEL, PREFIX, Kind
 from kfp_pytorch.launcher.errors import InputError, JobFailed
-from kfp_pytorch.launcher.inputs.scheduling.demands import (
-    KUEUE_QUEUE_LABEL,
-    min_member,
-    pod_group,
-)
+from kfp_pytorch.launcher.inputs.scheduling.demands import KUEUE_QUEUE_LABEL, min_member
+from kfp_pytorch.launcher.inputs.scheduling.gang import pod_group
 from kfp_pytorch.launcher.jobs.kind import JobInputs, JobKind
 from kfp_pytorch.launcher.jobs.state import Phase
 from kfp_pytorch.launcher.kubernetes.api_errors import AlreadyExists, NotFound
@@ -22,7 +19,7 @@ from kfp_pytorch.launcher.waiting.limits import Limits
 
 def check_installed(kube: Kube, inputs: JobInputs) -> None:
     """Raises InputError where the cluster does not know the PodGroup that the scheduler needs."""
-    needed = pod_group(inputs.scheduling, 1)
+    needed = pod_group(inputs.scheduling, 1, {})
     if needed and not kube.serves(needed[0]):
         asked, group = inputs.scheduling.scheduler, needed[0]
         raise InputError(
@@ -40,8 +37,9 @@ def ensure_pod_group(
     It has the job's name. An operator that makes PodGroups itself uses that name too: there is
     never a second, whoever is first. Raises JobFailed: an older job's is not deleted in time.
     """
-    members = min_member(inputs.scheduling, kind.expected_pods(job), kind.num_nodes(job))
-    needed = pod_group(inputs.scheduling, members)
+    members = min_member(inputs.scheduling, kind.expected_pods(job))
+    resources = dig(job, "spec", "runPolicy", "schedulingPolicy", "minResources") or {}
+    needed = pod_group(inputs.scheduling, members, resources)
     if needed is None:
         return
     group, spec = needed

@@ -38,18 +38,22 @@ def group_of(kind: Kind, job: str, uid: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("scheduling", "kind", "spec"),
     [
-        (VOLCANO, VOLCANO_POD_GROUP, {"minMember": 3, "queue": "team-a"}),
+        (
+            VOLCANO,
+            VOLCANO_POD_GROUP,
+            {"minMember": 3, "minResources": {"cpu": "6"}, "queue": "team-a"},
+        ),
         (
             {"scheduler": "coscheduling", "min_member": 2, "schedule_timeout": 30},
             COSCHEDULING_POD_GROUP,
-            {"minMember": 2, "scheduleTimeoutSeconds": 30},
+            {"minMember": 2, "minResources": {"cpu": "4"}, "scheduleTimeoutSeconds": 30},
         ),
     ],
 )
 def test_the_pod_group_has_the_job_s_name_and_goes_with_it(
     step: Any, hands: Any, scheduling: Any, kind: Kind, spec: Any
 ) -> None:
-    run = step(scheduling=scheduling, num_nodes=3)
+    run = step(scheduling=scheduling, num_nodes=3, cpu="2")
     found = hands.until(lambda: hands.find(kind, run.job))
     assert found["spec"] == spec
     (owner,) = found["metadata"]["ownerReferences"]
@@ -58,6 +62,27 @@ def test_the_pod_group_has_the_job_s_name_and_goes_with_it(
     hands.delete(PYTORCHJOB, run.job)
     run.wait()
     hands.until(lambda: hands.find(kind, run.job) is None)
+
+
+def test_an_elastic_job_that_shrank_below_its_gang_is_adopted(
+    step: Any, hands: Any, says: Any
+) -> None:
+    given = {
+        "scheduling": {**VOLCANO, "min_member": 3},
+        "num_nodes": 3,
+        "elastic": {"min_nodes": 1, "max_nodes": 4},
+    }
+    first = step(**given)
+    hands.until(lambda: hands.find(VOLCANO_POD_GROUP, first.job))
+    hands.change_job(
+        first.job, lambda job: job["spec"]["pytorchReplicaSpecs"]["Worker"].update(replicas=2)
+    )
+    again = step(**given)
+    says("adopted")
+    hands.ended(first.job, 0, role="worker")
+    hands.set_conditions(first.job, "Created", "Running=False", "Succeeded")
+    first.succeeded()
+    again.succeeded()
 
 
 def test_the_operator_s_own_pod_group_is_left_alone(

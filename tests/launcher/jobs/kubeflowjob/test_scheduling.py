@@ -61,6 +61,26 @@ def test_yunikorn_reserves_for_each_role_what_its_pods_request() -> None:
     assert [groups[name]["minMember"] for name in ("worker", "ps")] == [2, 1]
 
 
+def test_a_pod_group_reserves_what_the_first_pods_of_the_gang_request(check_crd: Check) -> None:
+    def reserved(scheduler: str, **scheduling: Any) -> Any:
+        job = build(
+            kind="TFJob",
+            replicas={"Chief": 1, "Worker": {"replicas": 3, "cpu": "1500m"}, "PS": {"cpu": "1"}},
+            gpus_per_node=2,
+            memory="16Gi",
+            scheduling={"scheduler": scheduler, **scheduling},
+        )
+        check_crd("tfjobs", job)
+        return job["spec"]["runPolicy"]["schedulingPolicy"].get("minResources")
+
+    all_pods = {"memory": "80Gi", "nvidia.com/gpu": "8", "cpu": "5500m"}
+    assert reserved("volcano") == all_pods
+    some = {"memory": "32Gi", "nvidia.com/gpu": "4", "cpu": "1500m"}
+    assert reserved("coscheduling", min_member=2) == some
+    assert reserved("volcano", gang=False) is None
+    assert reserved("kai", min_member=2) is None
+
+
 def test_pods_that_request_nothing_need_no_place_kept() -> None:
     job = build(
         kind="MPIJob",

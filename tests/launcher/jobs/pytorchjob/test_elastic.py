@@ -171,6 +171,21 @@ def test_the_processes_of_a_node_are_its_gpus_unless_it_says_so(
             "leave an autoscaler nothing to change",
         ),
         (RANGE, {"nproc_per_node": "gpu"}, "the pods have no GPU"),
+        (
+            {"min_nodes": 2, "max_nodes": 6},
+            {"num_nodes": 4, "scheduling": {"scheduler": "volcano", "min_member": 1}},
+            "min_member is 1, less than elastic.min_nodes, 2",
+        ),
+        (
+            {"min_nodes": 2, "max_nodes": 6},
+            {"num_nodes": 4, "scheduling": {"scheduler": "volcano", "min_member": 5}},
+            "min_member is 5 and the job starts with 4 pods",
+        ),
+        (
+            {"max_nodes": 4, "metrics": [{"type": "Resource", "resource": {}}]},
+            {"num_nodes": 4, "scheduling": {"scheduler": "yunikorn", "min_member": 2}},
+            "by elastic.metrics the job may come to have min_nodes, 1",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(
@@ -179,6 +194,18 @@ def test_what_cannot_work_is_refused(
     with pytest.raises(InputError) as caught:
         job(elastic, **inputs)
     assert words in caught.value.message
+
+
+def test_the_gang_of_an_elastic_job_is_its_least_or_more(check_crd: Check) -> None:
+    def policy(**scheduling: Any) -> Any:
+        elastic = {"min_nodes": 2, "max_nodes": 6}
+        given = {"scheduler": "coscheduling", **scheduling}
+        made = job(elastic, num_nodes=4, cpu="2", memory="1Gi", scheduling=given)
+        check_crd("pytorchjobs", made)
+        return made["spec"]["runPolicy"]["schedulingPolicy"]
+
+    assert policy() == {"minAvailable": 2, "minResources": {"cpu": "4", "memory": "2Gi"}}
+    assert policy(min_member=4)["minAvailable"] == 4
 
 
 def test_null_leaves_an_option_at_its_default() -> None:

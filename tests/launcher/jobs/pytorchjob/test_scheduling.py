@@ -15,7 +15,7 @@ from kfp_pytorch.launcher.constants import (
     VOLCANO_POD_GROUP,
 )
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs.scheduling.demands import pod_group
+from kfp_pytorch.launcher.inputs.scheduling.gang import pod_group
 from kfp_pytorch.launcher.jobs.pytorchjob.inputs import parse_inputs
 from kfp_pytorch.launcher.jobs.pytorchjob.manifest import manifest
 
@@ -76,7 +76,12 @@ GOLDEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"scheduler": "volcano", "queue": "team-a", "priority_class": "high"},
         {
             "policy": {
-                "schedulingPolicy": {"minAvailable": 4, "queue": "team-a", "priorityClass": "high"}
+                "schedulingPolicy": {
+                    "minAvailable": 4,
+                    "queue": "team-a",
+                    "priorityClass": "high",
+                    "minResources": {"cpu": "8", "memory": "16Gi", "nvidia.com/gpu": "32"},
+                }
             },
             "pod annotations": {
                 "scheduling.volcano.sh/queue-name": "team-a",
@@ -95,7 +100,13 @@ GOLDEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "coscheduling": (
         {"scheduler": "coscheduling", "min_member": 3, "schedule_timeout": 60},
         {
-            "policy": {"schedulingPolicy": {"minAvailable": 3, "scheduleTimeoutSeconds": 60}},
+            "policy": {
+                "schedulingPolicy": {
+                    "minAvailable": 3,
+                    "scheduleTimeoutSeconds": 60,
+                    "minResources": {"cpu": "6", "memory": "12Gi", "nvidia.com/gpu": "24"},
+                }
+            },
             "pod labels": {"scheduling.x-k8s.io/pod-group": "j-1"},
             "spec": {"schedulerName": "scheduler-plugins-scheduler"},
         },
@@ -150,16 +161,16 @@ def test_a_scheduler_gets_what_it_reads_and_nothing_else_changes(job: Any, name:
 
 def test_volcano_and_coscheduling_need_a_pod_group_and_no_other_does() -> None:
     def needed(**scheduling: Any) -> Any:
-        return pod_group(parse_inputs(image="i", scheduling=scheduling).scheduling, 4)
+        return pod_group(parse_inputs(image="i", scheduling=scheduling).scheduling, 4, {"cpu": "8"})
 
     volcano = needed(scheduler="volcano", queue="q", priority_class="p")
     assert volcano == (
         VOLCANO_POD_GROUP,
-        {"minMember": 4, "queue": "q", "priorityClassName": "p"},
+        {"minMember": 4, "minResources": {"cpu": "8"}, "queue": "q", "priorityClassName": "p"},
     )
     assert needed(scheduler="coscheduling", schedule_timeout=9) == (
         COSCHEDULING_POD_GROUP,
-        {"minMember": 4, "scheduleTimeoutSeconds": 9},
+        {"minMember": 4, "minResources": {"cpu": "8"}, "scheduleTimeoutSeconds": 9},
     )
     assert needed(scheduler="volcano", gang=False) is None
     assert needed(scheduler="kai") is None
@@ -252,7 +263,7 @@ def test_a_gang_of_a_part_of_the_pods_begins_with_the_first_role(job: Any) -> No
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
-        ({"scheduling": {"scheduler": "volcano", "min_member": 5}}, "the job has 4 pods"),
+        ({"scheduling": {"scheduler": "volcano", "min_member": 5}}, "the job starts with 4 pods"),
         ({"scheduling": {"scheduler": "yunikorn"}}, "set cpu and memory, or gang to false"),
         (
             {
