@@ -8,6 +8,7 @@ import gc
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -54,12 +55,24 @@ settings.load_profile("ci")
 
 # The folders whose tests compute, those with the longest first; others mostly wait.
 COMPUTING = ("e2e", "training", "cli", "serving")
+# A file whose tests are all slow.
+SLOW_FILE = re.compile(r"^pytestmark = (?:\[[^\]]*)?pytest\.mark\.slow\b", re.MULTILINE)
 CRDS = Path(__file__).resolve().parents[2] / "shared" / "crds"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kubeconfig", help="run tests/e2e on this cluster, not on a local one")
     parser.addoption("--training-image", default="", help="the training image of that cluster")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out the files whose tests are all slow where only others run.
+
+    Every worker would import what they import, some of which takes seconds.
+    """
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return True if SLOW_FILE.search(collection_path.read_text(encoding="utf-8")) else None
 
 
 @pytest.hookimpl(wrapper=True)

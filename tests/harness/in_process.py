@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-
 from kfp_pytorch.training.faults.stopping import StopRequest
 
 NEVER = 10**9
@@ -27,6 +24,9 @@ class StopAt(StopRequest):
 
 def newest_state(output: Path) -> dict[str, Any]:
     """What the newest checkpoint of a job's folder holds, read with torch's own tools."""
+    import torch
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
     dcp_to_torch_save(max((output / "checkpoints").glob("step-*")), output / "newest.pt")
     return dict(torch.load(output / "newest.pt", weights_only=True))
 
