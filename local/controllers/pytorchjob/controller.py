@@ -2,84 +2,46 @@
 
 from __future__ import annotations
 
-from kfp_pytorch.launcher.constants import POD, PYTORCHJOB, SERVICE, Kind
+from kfp_pytorch.launcher.constants import POD, PYTORCHJOB, SERVICE
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.store.api import Api, ApiError
-from kfp_pytorch.local.controllers.kubernetes import status
-from kfp_pytorch.local.controllers.kubernetes.events import Recorder
-from kfp_pytorch.local.controllers.kubernetes.workqueue import Key, WorkQueue
 from kfp_pytorch.local.controllers.pytorchjob import pods, webhook
-from kfp_pytorch.local.controllers.pytorchjob.reconcile import Plan, reconcile
+from kfp_pytorch.local.controllers.pytorchjob.reconcile import reconcile
+from kfp_pytorch.local.controllers.trainingoperator.plan import JobController, Plan
 
 
-class PyTorchJobController:
+class PyTorchJobController(JobController):
     """Runs the PyTorchJobs of one cluster."""
 
+    kind = PYTORCHJOB
+    deleted_reason = "SuccessfulDeletePod"
+
     def __init__(self, api: Api) -> None:
-        self._api = api
-        self._recorder = Recorder(api, pods.CONTROLLER_NAME)
-        self._queue = WorkQueue(api, self.reconcile)
+        super().__init__(api, pods.CONTROLLER_NAME)
         api.add_webhook(PYTORCHJOB, webhook.check)
 
     async def run(self) -> None:
         """Work until cancelled."""
-        queue = self._queue
+        queue = self.queue
         await queue.run(
             queue.watch(PYTORCHJOB),
             queue.watch_owned(POD, PYTORCHJOB),
             queue.watch_owned(SERVICE, PYTORCHJOB),
         )
 
-    def reconcile(self, key: Key) -> None:
-        """Bring one job closer to its spec. Raises ApiError: it is to be retried."""
-        job = self._api.find(PYTORCHJOB, *key)
-        if job is None:
-            return
-        owned = [each for each in self._dependents(POD, job) if objects.is_controlled_by(each, job)]
-        plan = reconcile(job, owned, self._dependents(SERVICE, job), self._api.clock())
-        self._carry_out(plan, job)
-        if plan.requeue_at is not None:
-            self._queue.add_at(key, plan.requeue_at)
+    def plan(self, job: Object) -> Plan:
+        """Decide what to do about a job."""
+        labels = pods.labels(job)
+        found = self.dependents(POD, job, labels)
+        owned = [each for each in found if objects.is_controlled_by(each, job)]
+        return reconcile(job, owned, self.dependents(SERVICE, job, labels), self.api.clock())
 
-    def _dependents(self, kind: Kind, job: Object) -> list[Object]:
-        wanted = pods.labels(job).items()
-        found = self._api.snapshot(kind, objects.namespace(job))
-        return [each for each in found if wanted <= objects.labels(each).items()]
+    def created(self, job: Object, made: Object) -> None:
+        """Record that a pod or a service was created."""
+        kind = made["kind"]
+        self.event(job, f"SuccessfulCreate{kind}", f"Created {kind.lower()}: {objects.name(made)}")
 
-    def _carry_out(self, plan: Plan, job: Object) -> None:
-        for name in plan.delete_pods:
-            self._delete(POD, name, job)
-        for name in plan.delete_services:
-            self._delete(SERVICE, name, job)
-        if plan.delete_job:
-            uid = objects.metadata(job)["uid"]
-            self._api.delete(PYTORCHJOB, objects.namespace(job), objects.name(job), uid=uid)
-            self._event(job, "SuccessfulDeletePod", f"Deleted job: {objects.name(job)}")
-            return
-        for each in plan.create:
-            self._create(each, job)
-        for event in plan.events:
-            self._recorder.event(job, event.type, event.reason, event.message)
-        status.write(self._api, PYTORCHJOB, job, plan.status)
-
-    def _event(self, job: Object, reason: str, message: str) -> None:
-        self._recorder.event(job, "Normal", reason, message)
-
-    def _delete(self, kind: Kind, name: str, job: Object) -> None:
-        namespace = objects.namespace(job)
-        if self._api.find(kind, namespace, name) is not None:
-            self._api.delete(kind, namespace, name)
-            self._event(job, f"SuccessfulDelete{kind.kind}", f"Deleted {kind.kind.lower()}: {name}")
-
-    def _create(self, each: Object, job: Object) -> None:
-        kind = POD if each["kind"] == POD.kind else SERVICE
-        try:
-            self._api.create(kind, each)
-        except ApiError as error:
-            # Without a status: it is written at the end of a reconciliation only.
-            message = f"Error creating: {error}"
-            self._recorder.event(job, "Warning", f"FailedCreate{kind.kind}", message)
-            raise
-        message = f"Created {kind.kind.lower()}: {objects.name(each)}"
-        self._event(job, f"SuccessfulCreate{kind.kind}", message)
+    def refused(self, job: Object, wanted: Object, error: ApiError) -> None:
+        """Record that a pod or a service could not be created."""
+        self.event(job, f"FailedCreate{wanted['kind']}", f"Error creating: {error}", "Warning")

@@ -10,18 +10,13 @@ from kfp_pytorch.launcher import constants
 from kfp_pytorch.launcher.constants import INIT_CONTAINER, PYTORCH_CONTAINER, PYTORCHJOB
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
+from kfp_pytorch.local.controllers.trainingoperator.labels import JOB_ROLE_LABEL, of_replica
 
 MASTER, WORKER = "Master", "Worker"
 # In place of the random order of a Go map: the master first.
 REPLICA_TYPES = (MASTER, WORKER)
 
 CONTROLLER_NAME = "pytorchjob-controller"
-_LABEL = "training.kubeflow.org"
-OPERATOR_LABEL = f"{_LABEL}/operator-name"
-JOB_NAME_LABEL = f"{_LABEL}/job-name"
-REPLICA_TYPE_LABEL = f"{_LABEL}/replica-type"
-REPLICA_INDEX_LABEL = f"{_LABEL}/replica-index"
-JOB_ROLE_LABEL = f"{_LABEL}/job-role"
 
 PORT_NAME = "pytorchjob-port"
 PORT = 23456
@@ -82,12 +77,7 @@ def replicas(job: Object, replica_type: str) -> int:
 
 def labels(job: Object, replica_type: str = "", index: int | None = None) -> dict[str, str]:
     """The operator's labels of a job's pods and services; of all of them if no type is given."""
-    found = {OPERATOR_LABEL: CONTROLLER_NAME, JOB_NAME_LABEL: objects.name(job)}
-    if replica_type:
-        found[REPLICA_TYPE_LABEL] = replica_type.lower()
-    if index is not None:
-        found[REPLICA_INDEX_LABEL] = str(index)
-    return found
+    return of_replica(job, CONTROLLER_NAME, replica_type, index)
 
 
 def replica_name(job: Object, replica_type: str, index: int) -> str:

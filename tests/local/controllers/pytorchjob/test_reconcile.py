@@ -10,7 +10,8 @@ import pytest
 
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.controllers.pytorchjob.pods import MASTER, WORKER, defaulted, pod, service
-from kfp_pytorch.local.controllers.pytorchjob.reconcile import Plan, reconcile
+from kfp_pytorch.local.controllers.pytorchjob.reconcile import reconcile
+from kfp_pytorch.local.controllers.trainingoperator.plan import Plan
 
 Object = dict[str, Any]
 Make = Callable[..., Object]

@@ -1,4 +1,4 @@
-"""The status of a PyTorchJob, with the operator's rules for its conditions.
+"""The status of a job, with the operator's rules for its conditions.
 
 Source: kubeflow/trainer v1.9.3, `pkg/util/status`.
 """
@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from kfp_pytorch.launcher.constants import PYTORCHJOB
+from kfp_pytorch.launcher.constants import Kind
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.controllers.kubernetes.status import condition as find
 
 
 class Status:
-    """The status of a job during a reconciliation."""
+    """The status of a job of a kind during a reconciliation."""
 
-    def __init__(self, status: Object, now: datetime) -> None:
+    def __init__(self, kind: Kind, status: Object, now: datetime) -> None:
+        self._kind = kind.kind
         self.object = objects.copy(status)
         self._now = objects.timestamp(now)
 
@@ -42,7 +43,7 @@ class Status:
         new = {
             "type": condition,
             "status": value,
-            "reason": f"{PYTORCHJOB.kind}{reason}",
+            "reason": f"{self._kind}{reason}",
             "message": message,
             "lastUpdateTime": self._now,
             "lastTransitionTime": self._now,
