@@ -56,6 +56,7 @@ _CHANNEL = re.compile(r"\{\{channel:task=([^;]*);name=([^;]*);type=(.*?);\}\}")
 _PLACEHOLDER = re.compile(
     r"\{\{\$(?!\.(?:pipeline_(?:job|task|root)\w*|workspace_path)\}\}).*?\}\}", re.DOTALL
 )
+_WORKSPACE = "{{$.workspace_path}}"
 # In the name of a part of a loop's item.
 _PART = LoopArgumentVariable.SUBVAR_NAME_DELIMITER
 _OF_ITS_OWN = (
@@ -83,6 +84,45 @@ def taken(inputs: Mapping[str, InputSpec], given: Mapping[str, Any]) -> dict[str
     """
     spread = [(name, value) for name, value in _spread(inputs, given) if value is not None]
     return {name: _argument(name, value, inputs.get(name)) for name, value in spread}
+
+
+def unchanged(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a call to a component of an author's own, whatever its inputs.
+
+    Args:
+        given: The arguments of the call.
+
+    Returns:
+        The same values, without those that are None.
+
+    Raises:
+        InputError: KFP would not hand a value on as it is, or the pods of a job have no workspace.
+    """
+    found = {
+        name: value if isinstance(value, PipelineChannel) else _plain(name, value)
+        for name, value in given.items()
+        if value is not None
+    }
+    for name, value in found.items():
+        for text in _texts(value):
+            if _WORKSPACE in text:
+                raise InputError(
+                    f"{name} is the pipeline's workspace, a volume that the pods of a job do not "
+                    "have. Mount a claim in its place, by kubernetes.mount_pvc."
+                )
+            readers.encodable(name, text)
+    return found
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yields the texts in JSON, keys as well."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for item in value:
+            yield from _texts(item)
+        for item in value.values() if isinstance(value, dict) else ():
+            yield from _texts(item)
 
 
 def filled_in(inputs: Collection[str]) -> set[str]:

@@ -143,6 +143,18 @@ def _check_job(kind: JobKind, made: Distributed) -> None:
     kind.build(inputs, job_name=name, labels={}, annotations={}, owner=None)
 
 
+def _check_names(name: str, spec: Any) -> None:
+    """Refuse inputs and outputs that a distributed component has already."""
+    inputs = spec.inputs or {}
+    if any(given.type == "TaskConfig" for given in inputs.values()):
+        raise InputError(
+            f"{name} takes a dsl.TaskConfig; distribute gives the task's settings to the pods "
+            "itself."
+        )
+    for taken in ({"task_config"} & {*inputs}) | ({distributed.REPORT} & {*(spec.outputs or {})}):
+        raise InputError(f"{name} has an input or output {taken!r}, as distribute; rename it.")
+
+
 def _component(component: Any, made: Distributed) -> Any:
     from kfp import dsl
     from kfp.dsl import structures
@@ -151,11 +163,7 @@ def _component(component: Any, made: Distributed) -> Any:
     from kfp_pytorch.components.task_settings import TASK_SETTINGS
 
     spec = copy.deepcopy(component.component_spec)
-    if any(given.type == "TaskConfig" for given in (spec.inputs or {}).values()):
-        raise InputError(
-            f"{component.name} takes a dsl.TaskConfig; distribute gives the task's settings to the "
-            "pods itself."
-        )
+    _check_names(component.name, spec)
     spec.inputs = {
         **(spec.inputs or {}),
         "task_config": structures.InputSpec(type="TaskConfig", default=None, optional=True),
@@ -183,11 +191,13 @@ def _component(component: Any, made: Distributed) -> Any:
 def _class() -> Any:
     from kfp.dsl.python_component import PythonComponent
 
+    from kfp_pytorch.components import arguments
+
     class DistributedComponent(PythonComponent):  # type: ignore[misc]
         """A component whose task has the outputs of the function alone."""
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            task = super().__call__(*args, **kwargs)
+            task = super().__call__(*args, **arguments.unchanged(kwargs))
             # Of a component with one output `task.output` is that one.
             task._outputs.pop(distributed.REPORT, None)
             return task

@@ -57,6 +57,25 @@ def failed_twice(evidence: Evidence) -> str:
     )
 
 
+def failed_once(evidence: Evidence) -> str:
+    """Say that the program failed for a reason of its own; or nothing.
+
+    For a kind whose restarts its inputs cannot limit. A rank that lost its peers is no reason: the
+    first one to fail tells it.
+    """
+    own = (
+        run
+        for run in evidence.failed_runs.values()
+        if not run.asked and not program_errors.is_about_peers(run.message)
+    )
+    if not any(own):
+        return ""
+    return (
+        f"{evidence.kind.title(objects.name(evidence.job))} failed, and is not started again; set "
+        "retry_same_error=True for the restarts of its runtime, or retries of the task"
+    )
+
+
 def _grouped(
     runs: Iterable[FailedRun], key: Callable[[FailedRun], object]
 ) -> list[list[FailedRun]]:

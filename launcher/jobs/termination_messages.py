@@ -21,6 +21,7 @@ from kfp_pytorch.launcher.kubernetes.objects import Object
 
 # Two kilobytes of real samples unpack to far less; a larger size is refused.
 _MAX_PIXELS = 1_000_000
+_MAX_OUTPUTS = 4_000_000
 Curve = tuple[tuple[float, float], ...]
 """Points of a curve: step and value, by step."""
 
@@ -160,7 +161,7 @@ def _success(pod: str, report: Mapping[str, Any]) -> Success:
         left_out=_count(report.get("left_out")) or 0,
         curves_left_out=_count(report.get("curves_left_out")) or 0,
         curves=_curves(report.get("curves")),
-        outputs=_object(report["outputs"]) if "outputs" in report else None,
+        outputs=_outputs(report["outputs"]) if "outputs" in report else None,
         samples=tuple(
             sample
             for sample in map(_unpacked, map(_object, _list(report.get("samples"))))
@@ -228,6 +229,18 @@ def _unpacked(sample: dict[str, Any]) -> dict[str, Any]:
     for size in reversed(shape[1:]):
         values = [values[start : start + size] for start in range(0, len(values), size)]
     return {"instance": values, **{k: v for k, v in sample.items() if k not in ("packed", "shape")}}
+
+
+def _outputs(value: Any) -> dict[str, Any] | None:
+    """What rank 0 returned, which may be compressed; None where it cannot be read."""
+    outputs = _object(value)
+    if "packed" not in outputs:
+        return outputs
+    try:
+        content = base64.b64decode(outputs["packed"], validate=True)
+        return _object(json.loads(zlib.decompressobj().decompress(content, _MAX_OUTPUTS)))
+    except (TypeError, ValueError, zlib.error):
+        return None
 
 
 def _is_number(value: Any) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from kfp_pytorch.launcher.diagnosis.same_error import failed_once, failed_twice
 from kfp_pytorch.launcher.errors import JobFailed
 from kfp_pytorch.launcher.jobs.distributed.component import (
     DISTRIBUTED,
@@ -30,6 +32,8 @@ from kfp_pytorch.launcher.waiting.evidence import Evidence
 # A signal finds out here what must not outlive the step, however early it comes.
 HAS_TARGET = True
 _PREPARE = {"train_job": train_job.fitted_to_cluster}
+# A PyTorchJob has a restart policy; that of a TrainJob is its runtime's.
+_FAILED = {"train_job": failed_once}
 
 MakeArtifact = Callable[..., Artifact]
 """Makes KFP's artifact of its name, URI and metadata."""
@@ -56,31 +60,49 @@ class Returned:
         self, evidence: Evidence, inputs: JobInputs, manifest: Object, outcome: Outcome
     ) -> None:
         """Writes what KFP reads of a step. Raises JobFailed: rank 0 left no outputs."""
-        outputs = outcome.success.outputs if outcome.success else None
-        if outputs is None:
+        success = outcome.success
+        if success is None or success.outputs is None:
             raise JobFailed(
                 f"Job {objects.name(manifest)} succeeded, and what rank 0 returned is not known: "
-                "its pod left no termination message, or was gone before it was read. Start the "
-                "step again."
+                "its pod left no termination message, as after os._exit() in the function, or was "
+                "gone before it was read. Start the step again."
             )
-        write(self.report, render(evidence, inputs, manifest, outcome))
+        outputs = success.outputs
+        told = replace(success, metrics=self._metrics(outputs))
+        write(self.report, render(evidence, inputs, manifest, replace(outcome, success=told)))
         folder = inputs.folder(objects.name(manifest)).under("outputs")
         for name, found in outputs.get("artifacts", {}).items():
-            self._fill(self.artifacts[name], found, folder.under(name).uri)
+            self._fill(name, found, folder.under(name).uri)
         for name, text in outputs.get("files", {}).items():
             file = Path(self.step["outputs"]["parameters"][name]["outputFile"])
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
         self._write_executor_output(outputs.get("parameters", {}))
 
-    def _fill(self, artifact: Artifact, found: Mapping[str, Any], uri: str) -> None:
+    def _fill(self, name: str, found: Mapping[str, Any], own: str) -> None:
+        artifact, uri = self.artifacts[name], found.get("uri", own)
         artifact.metadata.update(found.get("metadata", {}))
-        if "uri" in found:
-            artifact.uri = found["uri"]
-        elif found.get("written"):
-            # KFP can upload no file that its step does not have.
+        if "uri" in found and not uri.startswith("pvc://"):
+            artifact.uri = uri
+        elif "uri" in found or found.get("written"):
+            # KFP can upload no file that its step does not have, and reads no claim.
             artifact.metadata["storage_uri"] = uri
-            write(artifact, json.dumps({"storage_uri": uri}))
+            content = found.get("content")
+            write(artifact, _pointer(self._type(name), uri) if content is None else content)
+
+    def _type(self, name: str) -> str:
+        described = self.step["outputs"]["artifacts"][name]["artifacts"][0]
+        return str(described.get("type", {}).get("schemaTitle", ""))
+
+    def _metrics(self, outputs: Mapping[str, Any]) -> dict[str, float]:
+        """The numbers of the function's metrics, for the report."""
+        return {
+            key: float(value)
+            for name, found in outputs.get("artifacts", {}).items()
+            if self._type(name) == "system.Metrics"
+            for key, value in found.get("metadata", {}).items()
+            if isinstance(value, (int, float))
+        }
 
     def _write_executor_output(self, parameters: Mapping[str, Any]) -> None:
         described = {
@@ -97,6 +119,15 @@ class Returned:
         file.write_text(json.dumps(content), encoding="utf-8")
 
 
+def _pointer(kind: str, uri: str) -> str:
+    """The content of an artifact whose file is elsewhere, as KFP's UI shows it."""
+    if kind == "system.HTML":
+        return f"<p>The page is too large to be shown here. It is at {html.escape(uri)}</p>"
+    if kind == "system.Markdown":
+        return f"The text is too large to be shown here. It is at `{uri}`"
+    return json.dumps({"storage_uri": uri})
+
+
 def name_of(artifact: Any) -> str:
     """The name that KFP gave an artifact."""
     return str(getattr(artifact, "name", ""))
@@ -108,14 +139,24 @@ def run(arguments: Sequence[str], make: MakeArtifact) -> None:
     `arguments`: the step's, with KFP's executor input and the component. Raises StepError: as
     `run_job` does, or an input artifact cannot reach the pods.
     """
+    kind, returned, inputs = read(arguments, make)
+    prepare, failed = _PREPARE.get(kind, as_given), _FAILED.get(kind, failed_twice)
+    run_checked(KINDS[kind], returned, inputs, prepare, failed)
+
+
+def read(arguments: Sequence[str], make: MakeArtifact) -> tuple[str, Returned, JobInputs]:
+    """Read the arguments of a step: the kind of its job, its outputs, and the job's inputs.
+
+    Raises InputError: an input artifact cannot reach the pods.
+    """
     step = json.loads(_argument(arguments, EXECUTOR_INPUT))
     component = from_argument(_argument(arguments, DISTRIBUTED))
-    given, claims = inputs_of(component, step, _artifacts(step["inputs"], make))
-    kind = KINDS[component.kind]
-    inputs = replace(kind.parse_inputs(**given), datasets=claims)  # type: ignore[type-var]
+    given, elsewhere = inputs_of(component, step, _artifacts(step["inputs"], make))
+    inputs = KINDS[component.kind].parse_inputs(**given)
     outputs = {name: first for name, (first, *_) in _artifacts(step["outputs"], make).items()}
     outputs.pop("executor-logs", None)
-    run_checked(kind, Returned(step, outputs), inputs, _PREPARE.get(component.kind, as_given))
+    with_artifacts = replace(inputs, datasets=elsewhere)  # type: ignore[type-var]
+    return component.kind, Returned(step, outputs), with_artifacts
 
 
 def _argument(arguments: Sequence[str], name: str) -> str:

@@ -36,6 +36,8 @@ from kfp_pytorch.launcher.waiting.wait import End, Wait, announce
 
 Prepare = Callable[[Kube, Any, str], Any]
 """Makes inputs fit the cluster before a job of this name is created, or adopted."""
+Failed = Callable[[Evidence], str]
+"""Says why a job whose program has failed is not let go on; or nothing."""
 
 
 def as_given(_kube: Kube, inputs: JobInputs, _job_name: str) -> JobInputs:
@@ -76,12 +78,19 @@ def run_job(
 
 
 def run_checked(
-    kind: JobKind, outputs: Outputs[T], inputs: JobInputs, prepare: Prepare = as_given
+    kind: JobKind,
+    outputs: Outputs[T],
+    inputs: JobInputs,
+    prepare: Prepare = as_given,
+    failed: Failed = failed_twice,
 ) -> T:
-    """Does what `run_job` does, with inputs that are checked."""
+    """Does what `run_job` does, with inputs that are checked.
+
+    `failed`: what ends a job whose program has failed, unless `retry_same_error` is set.
+    """
     kube = connect(inputs.namespace, notify=log)
     limits, stopper = limits_of(inputs), stopping.current()
-    return train(kind, kube, inputs, outputs, limits, stopper, prepare)
+    return train(kind, kube, inputs, outputs, limits, stopper, prepare, failed)
 
 
 def limits_of(inputs: JobInputs) -> Limits:
@@ -102,8 +111,9 @@ def train(
     limits: Limits,
     stopper: Stopper,
     prepare: Prepare = as_given,
+    failed: Failed = failed_twice,
 ) -> T:
-    """Does what `run_job` does, with everything given.
+    """Does what `run_checked` does, with everything given.
 
     Returns what the outputs' `write` does.
     """
@@ -151,8 +161,9 @@ def train(
             if warning:
                 log(f"warning: {warning}")
                 gatherer.note(warning)
-        repeated = _never if inputs.retry_same_error else failed_twice
-        end = Wait(kube, ensured, limits, gatherer, repeated).run()
+        end = Wait(
+            kube, ensured, limits, gatherer, _never if inputs.retry_same_error else failed
+        ).run()
         if end.cause:
             raise _failure(end, gatherer, inputs, outputs, submitted)
         gatherer.read_result(kube)

@@ -93,16 +93,61 @@ def test_it_is_cached_as_the_component_is_and_takes_the_settings_of_its_task(
     def pipeline():
         task = distribute(several, image="torch:2")(word="x")
         task.set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(8).set_retry(2)
+        task.set_env_variable("A", "$(B) ä").set_caching_options(False)
 
     spec = compiled(pipeline, tmp_path)
     task = spec["root"]["dag"]["tasks"]["several"]
-    assert task["cachingOptions"] == {"enableCache": True}
+    assert task["cachingOptions"] == {}
+    assert compiled(distribute(several), tmp_path)["root"]["dag"]["tasks"]["several"][
+        "cachingOptions"
+    ] == {"enableCache": True}
     assert task["retryPolicy"]["maxRetryCount"] == 2
     fields = [
         each["field"] for each in spec["components"]["comp-several"]["taskConfigPassthroughs"]
     ]
-    assert "RESOURCES" in fields
+    assert {"RESOURCES", "ENV", "KUBERNETES_NODE_SELECTOR"} <= {*fields}
+    container = spec["deploymentSpec"]["executors"]["exec-several"]["container"]
+    assert container["env"] == [{"name": "A", "value": "$(B) ä"}]
     assert from_argument(argument(spec, "exec-several")).inputs["image"] == "torch:2"
+
+
+def test_one_component_is_distributed_in_several_sizes_in_one_pipeline(tmp_path: Path) -> None:
+    small, large = distribute(several, nodes=1), distribute(several, nodes=8, name="large")
+
+    @dsl.pipeline(name="p")
+    def pipeline(words: list = ["a", "b"], more: bool = True):  # noqa: B006
+        with dsl.ParallelFor(words) as word:
+            first = small(word=word)
+            large(word=first.outputs["first"])
+        with dsl.If(more == True):  # noqa: E712
+            small(word="x")
+
+    spec = compiled(pipeline, tmp_path)
+    made = [
+        from_argument(argument(spec, executor)).inputs
+        for executor in spec["deploymentSpec"]["executors"]
+    ]
+    assert sorted((each["name"], each["num_nodes"]) for each in made) == [
+        ("large", 8), ("several", 1), ("several", 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        ("a\0b", "word holds a NUL character"),
+        ("{{$.inputs.parameters['x']}}", "takes for a placeholder"),
+        (dsl.WORKSPACE_PATH_PLACEHOLDER + "/x", "the pods of a job do not have"),
+    ],
+)
+def test_values_that_no_pod_would_get_as_they_are_are_refused_when_the_task_is_made(
+    word: str, words: str
+) -> None:
+    def pipeline():
+        distribute(several)(word=word)
+
+    with pytest.raises(ValueError, match=words):
+        dsl.pipeline(name="p")(pipeline)
 
 
 def test_the_image_form_keeps_the_component(tmp_path: Path) -> None:
@@ -132,6 +177,16 @@ def takes_settings(settings: dsl.TaskConfig):
     pass
 
 
+@dsl.component(base_image="torch:1")
+def has_our_input(task_config: str):
+    pass
+
+
+@dsl.component(base_image="torch:1")
+def has_our_output(job_report: Output[Artifact]):
+    pass
+
+
 @pytest.mark.parametrize(
     ("component", "inputs", "words"),
     [
@@ -141,6 +196,8 @@ def takes_settings(settings: dsl.TaskConfig):
         (in_a_venv, {}, "has use_venv"),
         (without_torch, {}, "which has no torch"),
         (takes_settings, {}, "takes a dsl.TaskConfig"),
+        (has_our_input, {}, "has an input or output 'task_config', as distribute; rename it"),
+        (has_our_output, {}, "has an input or output 'job_report'"),
         (several, {"kind": "tf_job"}, "must be one of pytorch_job, train_job"),
         (several, {"command": ["x"]}, "command is set by distribute"),
         (several, {"nodes": 0}, "num_nodes is 0"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
 from harness.kfp.backend import run
+from harness.kfp.step_pod import Answer, Pod, certificate, serving
 
 from kfp_pytorch.client.packages.find import find_one
-from kfp_pytorch.components.forms import THIS_PYTHON, image_form
+from kfp_pytorch.components import bundle
 from kfp_pytorch.launcher.constants import PYTORCHJOB
 
 PIPELINES = Path(__file__).with_name("distributed_pipelines.py")
@@ -30,23 +32,64 @@ def test_rank_0_of_2_nodes_with_2_processes_returns_the_metric_and_the_model(clu
 
 
 @pytest.mark.slow
-def test_a_rank_that_fails_fails_the_step_with_the_users_traceback_and_no_second_try(cluster):
-    ran = cluster.run(f"{PIPELINES}:distributed", fail_rank=3)
+@pytest.mark.local_cluster
+@pytest.mark.parametrize("pipeline", ["distributed", "as_train_job"])
+def test_a_rank_that_fails_fails_the_step_with_the_users_traceback_and_no_second_try(
+    cluster, pipeline
+):
+    ran = cluster.run(f"{PIPELINES}:{pipeline}", fail_rank=3)
     assert ran.code == 1
     words = " ".join(ran.stderr.split())
     assert "Rank 3 (train-" in words
     assert "raised ValueError: rank 3 of 4 is no good: {$HOME} `x`" in words
     assert "ephemeral_component.py" in words
+    # Each rank of the one job leaves its mark, once.
+    (marks,) = (cluster.root / "claims").glob(f"*/kfp-pytorch/{pipeline}/*/began")
+    assert sorted(marks.read_text().split()) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.slow
+def test_it_runs_in_loops_conditions_and_exit_handlers_in_several_sizes(cluster):
+    ran = cluster.run(f"{PIPELINES}:control")
+    assert ran.code == 0, ran.stderr
+    steps = {step["label"]: step["status"] for step in ran.summary["steps"]}
+    assert steps.pop("square-4") == "skipped"
+    assert sorted(steps) == [
+        "add", "ended", "square-2", "square-3", "square:number=1", "square:number=3",
+    ]  # fmt: skip
+    assert set(steps.values()) == {"succeeded"}
+    assert "added in add of " in ran.stderr
+    assert "ended: SUCCEEDED" in ran.stderr
+    sizes = [
+        len(job["spec"]["pytorchReplicaSpecs"])
+        for job in cluster.objects(PYTORCHJOB)
+        if job["metadata"]["name"].startswith("square-")
+    ]
+    assert sorted(sizes)[-4:] == [1, 1, 1, 2]
 
 
 @pytest.mark.slow
 @pytest.mark.local_cluster
-def test_kfps_backend_hands_on_what_rank_0_returns(where):
-    package = image_form(find_one(f"{PIPELINES}:distributed").spec, THIS_PYTHON)
-    made = run(package, where)
+def test_compiled_steps_read_the_launcher_and_hand_on_what_rank_0_returns(
+    where, tmp_path, monkeypatch
+):
+    certificate(tmp_path)
+    package = copy.deepcopy(find_one(f"{PIPELINES}:distributed").spec)
+    with serving(tmp_path) as server:
+        pod = Pod.make(tmp_path, server.port, bundle.archive())
+        server.script = [Answer.with_launcher(pod.wanted)]
+        for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
+            monkeypatch.setenv(name, pod.environ[name])
+        for executor in package["deploymentSpec"]["executors"].values():
+            command = executor["container"]["command"]
+            if "distributed.step" in command[-1]:
+                command[-1] = pod.rewritten(command[-1])
+        made = run(package, where)
     assert made.succeeded, made.log
+    # The two distributed steps; the third is no step of this project.
+    assert len(server.asked) == 2
     assert "told: 6.0, 6.0 in 1 at torch, 6.0" in made.log
     model = made.of("train").artifacts["model"]
-    assert model["metadata"]["storage_uri"].startswith("pvc://kfp-pytorch/train-")
+    assert model["metadata"]["storage_uri"].startswith("pvc://kfp-pytorch/distributed/train-")
     assert model["uri"].startswith("minio://")
     assert made.of("train").artifacts["job_report"]["uri"].startswith("minio://")

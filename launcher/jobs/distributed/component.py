@@ -5,27 +5,30 @@ from __future__ import annotations
 import copy
 import json
 import pkgutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kfp_pytorch.launcher.constants import SOURCE_MOUNT
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs import datasets, readers, source
 from kfp_pytorch.launcher.inputs.datasets import DataSet
 from kfp_pytorch.launcher.runtime.artifact import Artifact
 
-PROGRAM = "kfp_pytorch_distributed.py"
-SETTINGS = "kfp_pytorch_distributed.json"
+PROGRAM = "kfp_pytorch_distributed"
+_MODULES = ("__init__", "__main__", "common", "fetch", "outputs", "rank")
+SETTINGS = f"{PROGRAM}.json"
 COMPONENT = "ephemeral_component.py"
 # KFP has this argument, and beside it ours.
 EXECUTOR_INPUT, DISTRIBUTED = "--executor_input", "--distributed"
 # The output that tells what ran; its URI is the step's identity, for a component may have no other.
 REPORT = "job_report"
-COMMAND = ["python3", f"{SOURCE_MOUNT}/{PROGRAM}"]
+# The files are first on Python's path.
+COMMAND = ["python3", "-m", PROGRAM]
 # Set by `distribute` itself.
 OWN_INPUTS = ("command", "args", "hyperparameters", "dataset_names", "task_config")
+# Where a pod can read an artifact itself.
+_BUCKETS = ("s3://", "gs://")
 # Their artifacts are all metadata.
 _WITHOUT_FILES = ("system.Metrics", "system.ClassificationMetrics")
 
@@ -65,7 +68,7 @@ def from_argument(text: str) -> Distributed:
 def inputs_of(
     component: Distributed, step: Mapping[str, Any], artifacts: Mapping[str, Sequence[Artifact]]
 ) -> tuple[dict[str, Any], dict[str, DataSet]]:
-    """Return the inputs of the job, and the claims of input artifacts that its pods mount.
+    """Return the inputs of the job, and the input artifacts that lie on a claim or in a bucket.
 
     `step`: KFP's executor input. `artifacts`: the step's input artifacts, by the input's name.
     Raises InputError: the pods cannot have an artifact.
@@ -78,17 +81,11 @@ def inputs_of(
         )
     made = _executor_input(step)
     files: dict[str, bytes] = {}
-    claims: dict[str, DataSet] = {}
+    elsewhere: dict[str, DataSet] = {}
     for name, several in artifacts.items():
         for i, artifact in enumerate(several):
-            _place(
-                f"{name}_{i}" if i else name,
-                artifact,
-                made["inputs"]["artifacts"][name],
-                i,
-                files,
-                claims,
-            )
+            entry = made["inputs"]["artifacts"][name]["artifacts"][i]
+            _place(f"{name}-{i}" if i else name, artifact, entry, files, elsewhere)
     settings = {
         "function": component.function,
         "install": component.install,
@@ -96,7 +93,7 @@ def inputs_of(
         "files": any(map(_has_file, made["outputs"]["artifacts"].values())),
     }
     own = {
-        PROGRAM: pkgutil.get_data(__package__, "program.py") or b"",
+        **{f"{PROGRAM}/{name}.py": _module(name) for name in _MODULES},
         COMPONENT: component.source.encode(),
         SETTINGS: json.dumps(settings, sort_keys=True).encode(),
     }
@@ -113,7 +110,11 @@ def inputs_of(
         "task_config": step["inputs"].get("parameterValues", {}).get("task_config"),
         "source": {"files": {path: source.as_json(content) for path, content in found.items()}},
     }
-    return job, claims
+    return job, elsewhere
+
+
+def _module(name: str) -> bytes:
+    return pkgutil.get_data(f"{__package__}.program", f"{name}.py") or b""
 
 
 def _executor_input(step: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,39 +142,23 @@ def _has_file(artifacts: Mapping[str, Any]) -> bool:
 def _place(
     name: str,
     artifact: Artifact,
-    described: dict[str, Any],
-    index: int,
+    entry: dict[str, Any],
     files: dict[str, bytes],
-    claims: dict[str, DataSet],
+    elsewhere: dict[str, DataSet],
 ) -> None:
-    """Say where the pods have an input artifact: on a claim, among the files, or at its URI."""
-    entry = described["artifacts"][index]
+    """Say where the pods have an input artifact: on a claim, in a bucket, or among the files."""
     at = datasets.by_name({datasets.SLOTS[0]: artifact}, [name])[name]
-    if at.claim:
-        claims[name] = at
-        entry["uri"] = f"kfp-pytorch-dataset:{name}"
-        return
-    if artifact.metadata.get("storage_uri"):
-        entry["uri"] = at.uri
-        return
-    content = dict(_content(name, Path(artifact.path)))
-    if content:
-        files.update({f"inputs/{path}": each for path, each in content.items()})
-        entry["uri"] = f"kfp-pytorch-file:inputs/{name}"
-
-
-def _content(name: str, path: Path) -> Iterator[tuple[str, bytes]]:
-    """An artifact's files, as KFP has put them into the step's pod."""
-    found = (
-        {name: path}
-        if path.is_file()
-        else {
-            f"{name}/{each.relative_to(path).as_posix()}": each
-            for each in (sorted(path.rglob("*")) if path.is_dir() else [])
-            if each.is_file()
-        }
-    )
+    stored, path = artifact.metadata.get("storage_uri"), Path(artifact.path)
+    if stored:
+        entry["uri"] = at.claim.uri if at.claim else at.uri
+    found = {} if stored else _found(path)
     size = sum(each.stat().st_size for each in found.values())
+    in_bucket = entry["uri"].startswith(_BUCKETS)
+    if at.claim or (in_bucket and (stored or size > source.LIMIT)):
+        # The program has the metadata with the URI.
+        elsewhere[name] = replace(at, metadata={})
+        entry["place"] = f"dataset:{name}"
+        return
     if size > source.LIMIT:
         raise InputError(
             f"The input artifact {name!r} has {size:,} bytes, which KFP has put into this step's "
@@ -181,5 +166,15 @@ def _content(name: str, path: Path) -> Iterator[tuple[str, bytes]]:
             "and its URI, pvc://CLAIM/path, into the artifact's metadata as storage_uri: the pods "
             "then mount it. Or hand its URI over as a parameter."
         )
-    for inside, each in found.items():
-        yield inside, each.read_bytes()
+    if found:
+        here = f"inputs/{name}/{path.name}"
+        files.update({f"{here}{inside}": each.read_bytes() for inside, each in found.items()})
+        entry["place"] = f"file:{here}"
+
+
+def _found(path: Path) -> dict[str, Path]:
+    """An artifact's files, as KFP has put them into the step's pod, by their paths below it."""
+    if path.is_file():
+        return {"": path}
+    within = sorted(path.rglob("*")) if path.is_dir() else []
+    return {f"/{each.relative_to(path).as_posix()}": each for each in within if each.is_file()}

@@ -164,6 +164,17 @@ class Pod:
     def start(self, before: str = "", after: str = "") -> subprocess.Popen[str]:
         """Start the step, with lines of Python around its source."""
         source = before + forms.configmap_source(MODULE, FUNCTION) + after
+        self.program.write_text(self.rewritten(source))
+        return subprocess.Popen(
+            [*self.python, str(self.program)],
+            env=self.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def rewritten(self, source: str) -> str:
+        """The source of a step with this pod's paths and launcher."""
         digest = hashlib.sha256(self.wanted).hexdigest()
         for there, here in {
             ACCOUNT: f"{self.account}/",
@@ -172,14 +183,7 @@ class Pod:
         }.items():
             assert source.count(there) == 1
             source = source.replace(there, here)
-        self.program.write_text(source)
-        return subprocess.Popen(
-            [*self.python, str(self.program)],
-            env=self.environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return source
 
     def run(self) -> tuple[int, str, float]:
         """Run it to its end: the exit code, what it wrote, and the seconds that it took."""

@@ -10,7 +10,7 @@ import pytest
 from harness.objects import evident, played
 
 from kfp_pytorch.launcher.constants import POD
-from kfp_pytorch.launcher.diagnosis.same_error import failed_twice
+from kfp_pytorch.launcher.diagnosis.same_error import failed_once, failed_twice
 from kfp_pytorch.launcher.errors import JobFailed
 from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.waiting.evidence import Evidence
@@ -248,6 +248,14 @@ def test_a_pod_that_is_made_anew_for_each_start_counts_as_one_that_starts_again(
         state = {"terminated": end(number, log(number))}
         gatherer.record_event("ADDED", owned(evident.container(state=state), uid=str(number)))
     assert WORDS in failed_twice(gatherer.evidence)
+
+
+def test_where_nothing_limits_restarts_the_first_failure_of_its_own_counts(kube: Any) -> None:
+    lost = end(0, message(0, "torch.distributed.DistNetworkError"))
+    assert failed_once(after(kube, [])) == ""
+    assert failed_once(after(kube, [lost])) == ""
+    assert "set retry_same_error=True" in failed_once(after(kube, [lost, end(1, message(1))]))
+    assert failed_once(after(kube, [end(0, "", 137, reason="OOMKilled")]))
 
 
 def watching(kube: Any) -> Gatherer:

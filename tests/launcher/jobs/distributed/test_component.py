@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
+import random
+import subprocess
+import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness.wheels import write_wheel
 
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs.source import LIMIT, read
-from kfp_pytorch.launcher.jobs import distributed
 from kfp_pytorch.launcher.jobs.distributed.component import (
     Distributed,
     from_argument,
     inputs_of,
     to_argument,
 )
+from kfp_pytorch.launcher.jobs.distributed.program import outputs
 from kfp_pytorch.launcher.jobs.termination_messages import read_messages
+
+entry = importlib.import_module("kfp_pytorch.launcher.jobs.distributed.program.__main__")
 
 COMPONENT = Distributed("train", "def train(): '{{$.x}} {{{ \\d'\n", [], "pytorch_job", {})
 SETTINGS = "kfp_pytorch_distributed.json"
+MODULES = ("__init__", "__main__", "common", "fetch", "outputs", "rank")
 
 
 def described(uri: str, title: str = "system.Model", **metadata: Any) -> dict[str, Any]:
@@ -59,42 +66,55 @@ def test_a_component_is_read_as_it_was_written_and_kfp_finds_no_placeholder_in_i
 def test_the_pods_have_program_component_and_executor_input_and_nothing_of_one_attempt() -> None:
     job, files, claims = handed(COMPONENT, {})
     assert sorted(files) == [
-        *("ephemeral_component.py", SETTINGS, "kfp_pytorch_distributed.py"),
+        *("ephemeral_component.py", SETTINGS),
+        *(f"kfp_pytorch_distributed/{name}.py" for name in MODULES),
     ]
     assert files["ephemeral_component.py"].decode() == COMPONENT.source
     settings = json.loads(files[SETTINGS])
     assert settings["executor_input"]["inputs"]["parameterValues"] == {"rate": 0.5}
     assert list(settings["executor_input"]["outputs"]["artifacts"]) == ["model"]
     assert job["task_config"] == {"nodeSelector": {"a": "b"}}
-    assert job["command"] == ["python3", "/mnt/kfp-pytorch/source/kfp_pytorch_distributed.py"]
+    assert job["command"] == ["python3", "-m", "kfp_pytorch_distributed"]
     assert claims == {}
 
 
-def test_input_artifacts_travel_are_mounted_or_keep_their_uri(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"\0\xff")
+def test_input_artifacts_travel_are_mounted_or_fetched_and_keep_uri_and_metadata(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file.bin").write_bytes(b"\0\xff")
     (tmp_path / "folder" / "sub").mkdir(parents=True)
     (tmp_path / "folder" / "sub" / "x.txt").write_text("x")
-    names = ("file", "folder", "claim", "bucket", "nothing")
-    _, files, claims = handed(
-        COMPONENT,
-        {name: described("minio://b/k") for name in names},
-        file=artifact(tmp_path / "file"),
-        folder=artifact(tmp_path / "folder"),
-        claim=artifact("/absent", storage_uri="pvc://data/set"),
-        bucket=artifact("/absent", storage_uri="s3://data/set"),
-        nothing=artifact("/absent"),
-    )
-    assert files["inputs/file"] == b"\0\xff"
-    assert files["inputs/folder/sub/x.txt"] == b"x"
-    assert claims["claim"].claim is not None
-    inputs = json.loads(files[SETTINGS])["executor_input"]["inputs"]["artifacts"]
-    assert {name: each["artifacts"][0]["uri"] for name, each in inputs.items()} == {
-        "file": "kfp-pytorch-file:inputs/file",
-        "folder": "kfp-pytorch-file:inputs/folder",
-        "claim": "kfp-pytorch-dataset:claim",
-        "bucket": "s3://data/set",
-        "nothing": "minio://b/k",
+    (tmp_path / "large").write_bytes(b"x" * (LIMIT + 1))
+    given = {
+        "file": artifact(tmp_path / "file.bin", "s3://b/file.bin", rows=3),
+        "folder": artifact(tmp_path / "folder"),
+        "large": artifact(tmp_path / "large", "gs://b/large"),
+        "claim": artifact("/absent", storage_uri="pvc://data/set"),
+        "bucket": artifact("/absent", storage_uri="minio://data/set"),
+        "page": artifact("/absent", storage_uri="https://example.com/page"),
+        "nothing": artifact("/absent", "s3://b/no-file"),
     }
+    entries = {name: described(each.uri, **each.metadata) for name, each in given.items()}
+    _, files, elsewhere = handed(COMPONENT, entries, **given)
+    assert files["inputs/file/file.bin"] == b"\0\xff"
+    assert files["inputs/folder/folder/sub/x.txt"] == b"x"
+    assert {name: each.uri for name, each in elsewhere.items()} == {
+        "large": "gs://b/large",
+        "claim": "/mnt/kfp-pytorch/dataset/claim/set",
+        "bucket": "s3://data/set",
+    }
+    inputs = json.loads(files[SETTINGS])["executor_input"]["inputs"]["artifacts"]
+    found = {name: each["artifacts"][0] for name, each in inputs.items()}
+    assert {name: (each["uri"], each.get("place", "")) for name, each in found.items()} == {
+        "file": ("s3://b/file.bin", "file:inputs/file/file.bin"),
+        "folder": ("minio://b/k", "file:inputs/folder/folder"),
+        "large": ("gs://b/large", "dataset:large"),
+        "claim": ("pvc://data/set", "dataset:claim"),
+        "bucket": ("s3://data/set", "dataset:bucket"),
+        "page": ("https://example.com/page", ""),
+        "nothing": ("s3://b/no-file", ""),
+    }
+    assert found["file"]["metadata"] == {"rows": 3}
 
 
 def test_an_input_artifact_that_cannot_travel_is_refused_by_name_size_and_way_out(
@@ -118,70 +138,56 @@ def test_an_authors_own_files_lie_beside_the_component_and_a_claim_is_refused() 
         handed(Distributed("train", "", [], "pytorch_job", taken), {})
 
 
-@pytest.fixture(scope="module")
-def program() -> ModuleType:
-    """The program of the pods."""
-    path = Path(distributed.__file__).with_name("program.py")
-    spec = importlib.util.spec_from_file_location("pods_program", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def returned(program: ModuleType, folder: Path, output: dict[str, Any]) -> dict[str, Any]:
-    (folder / "out.json").write_text(json.dumps(output))
-    (folder / "text").write_text("written")
-    given = {
-        "outputs": {
-            "outputFile": str(folder / "out.json"),
-            "parameters": {"text": {"outputFile": str(folder / "text")}},
-        }
+def test_texts_that_kfp_shows_travel_as_far_as_they_fit_the_shortest_first() -> None:
+    artifacts = {
+        "page": {"metadata": {}, "written": True},
+        "text": {"metadata": {}, "written": True},
     }
-    found = program.collected(given, folder / "outputs")
-    assert isinstance(found, dict)
-    return found
+    result = {"parameters": {"a": 1}, "files": {}, "artifacts": artifacts}
+    noise = random.Random(1).randbytes(4000).hex()
+    message = outputs.small(result, {"page": "<p>short</p>", "text": noise})
+    assert message["artifacts"]["page"]["content"] == "<p>short</p>"
+    assert "content" not in message["artifacts"]["text"]
+    (packed,) = outputs.small(result, {"page": "<p>long</p>" * 300}).values()
+    reported = {"version": 1, "status": "succeeded", "outputs": {"packed": packed}}
+    success = read_messages([ended_pod(json.dumps(reported), 0)]).success
+    assert success is not None
+    assert success.outputs is not None
+    assert success.outputs["artifacts"]["page"]["content"] == "<p>long</p>" * 300
+    reported["outputs"] = {"packed": packed[:40]}
+    damaged = read_messages([ended_pod(json.dumps(reported), 0)]).success
+    assert damaged is not None
+    assert damaged.outputs is None
 
 
-def outputs_of(folder: Path, **metadata: Any) -> dict[str, Any]:
-    uri = str(folder / "outputs" / "model")
-    return {"model": {"artifacts": [{"name": "n", "uri": uri, "metadata": metadata}]}}
-
-
-def test_rank_0_returns_values_written_texts_and_where_artifacts_are(
-    program: ModuleType, tmp_path: Path
-) -> None:
-    (tmp_path / "outputs").mkdir()
-    (tmp_path / "outputs" / "model").write_text("weights")
-    artifacts = outputs_of(tmp_path, accuracy=0.5)
-    found = returned(program, tmp_path, {"parameterValues": {"a": [1]}, "artifacts": artifacts})
-    assert found == {
-        "parameters": {"a": [1]},
-        "files": {"text": "written"},
-        "artifacts": {"model": {"metadata": {"accuracy": 0.5}, "written": True}},
-    }
-
-
-def test_outputs_that_no_message_holds_or_that_kfp_refuses_are_refused_by_name(
-    program: ModuleType, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match=r"'long' alone 3,002; .* at most 1,928"):
-        returned(program, tmp_path, {"parameterValues": {"long": "x" * 3000, "short": "y"}})
-    with pytest.raises(ValueError, match="'model' is or holds a number that is not finite"):
-        returned(program, tmp_path, {"artifacts": outputs_of(tmp_path, loss=float("nan"))})
+def ended_pod(message: str, code: int) -> dict[str, Any]:
+    terminated = {"exitCode": code, "message": message}
+    status = {"name": "pytorch", "state": {"terminated": terminated}}
+    return {"metadata": {"name": "p"}, "status": {"containerStatuses": [status]}}
 
 
 def test_a_failure_is_written_with_the_end_of_a_long_traceback(
-    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KFP_PYTORCH_TERMINATION_LOG", str(tmp_path / "log"))
-    program.write_failure(3, "ValueError", "no good", 'ä"' * 3000 + "the end", 12.5)
+    entry.write_failure(3, "ValueError", "no good", 'ä"' * 3000 + "the end", 12.5)
     text = (tmp_path / "log").read_text()
     assert len(text.encode()) <= 2048
-    terminated = {"exitCode": 1, "message": text}
-    status = {"name": "pytorch", "state": {"terminated": terminated}}
-    pod = {"metadata": {"name": "p"}, "status": {"containerStatuses": [status]}}
-    (failure,) = read_messages([pod]).failures
+    (failure,) = read_messages([ended_pod(text, 1)]).failures
     assert (failure.rank, failure.type, failure.time) == (3, "ValueError", 12.5)
     assert failure.traceback.endswith("the end")
+    entry.write_failure(None, "Terminated", "asked to stop")
+    assert read_messages([ended_pod((tmp_path / "log").read_text(), 1)]).failures[0].rank is None
+
+
+@pytest.mark.slow
+def test_packages_of_the_component_are_installed_into_a_folder_of_the_pod(tmp_path: Path) -> None:
+    wheel = write_wheel(tmp_path)
+    environ = entry.installed([["--quiet", "--no-index", "--no-deps", str(wheel)]], tmp_path)
+    program = "import try_it; print(try_it.__file__)"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True
+    )
+    assert ran.stdout.startswith(f"{tmp_path}/packages/"), ran.stderr
+    with pytest.raises(subprocess.CalledProcessError):
+        entry.installed([["--no-index", "kfp-pytorch-there-is-none"]], tmp_path)
