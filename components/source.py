@@ -28,7 +28,8 @@ def source(place: str | os.PathLike[str]) -> dict[str, Any]:
 
     The pods have the files at `/mnt/kfp-pytorch/source`, byte for byte, first on Python's path: of
     `source("train.py")` `torchrun -m train` runs it, and of `source("my_package")`
-    `torchrun -m my_package.train` does. Hidden files and `__pycache__` are left out.
+    `torchrun -m my_package.train` does. Hidden files and `__pycache__` are left out, links are
+    followed, and each file may be executed.
 
     Args:
         place: A Python file, a folder, whose name the pods see too, or `pvc://CLAIM/path`, a folder
@@ -93,3 +94,8 @@ def _taken(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
             yield from _taken(path, (*above, real))
         elif path.is_file():
             yield path
+        else:
+            raise InputError(
+                f"source has {os.fspath(path)!r}, which is neither a file nor a folder, or a link "
+                "to none; drop it."
+            )

@@ -58,13 +58,14 @@ def distribute(
         raise InputError(f"distribute has no input {theirs!r}; give {_OWN_NAMES[theirs]}.")
     function, source, install = _taken_apart(component)
     container = component.component_spec.implementation.container
+    restarts = kind != "pytorch_job" or "elastic" in inputs
     given = {
         "name": component.name,
         "image": image or container.image,
         "num_nodes": nodes,
         "nproc_per_node": str(procs_per_node),
         # What fails in user code is not tried again, as in any step; task.set_retry does.
-        **({"restart_policy": "Never"} if kind == "pytorch_job" else {}),
+        **({} if restarts else {"restart_policy": "Never"}),
         **inputs,
     }
     made = Distributed(function, source, install, kind, given)

@@ -150,6 +150,16 @@ def test_values_that_no_pod_would_get_as_they_are_are_refused_when_the_task_is_m
         dsl.pipeline(name="p")(pipeline)
 
 
+def test_what_fails_is_not_started_again_unless_the_job_is_elastic() -> None:
+    def inputs(component: Any) -> dict[str, Any]:
+        return from_argument(component.component_spec.implementation.container.args[-1]).inputs
+
+    assert inputs(distribute(several))["restart_policy"] == "Never"
+    assert inputs(distribute(several, restart_policy="OnFailure"))["restart_policy"] == "OnFailure"
+    assert "restart_policy" not in inputs(distribute(several, elastic={"min_nodes": 1}))
+    assert "restart_policy" not in inputs(distribute(several, kind="train_job"))
+
+
 def test_the_image_form_keeps_the_component(tmp_path: Path) -> None:
     spec = compiled(distribute(several), tmp_path)
     changed = image_form(spec, "launcher:1")["deploymentSpec"]["executors"]["exec-several"]

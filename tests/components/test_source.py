@@ -1,7 +1,9 @@
 """`source(…)`: code that travels in a pipeline package."""
 
 # No `from __future__ import annotations`: kfp reads the annotations.
+import bisect
 import importlib.util
+import json
 import os
 import random
 import re
@@ -59,6 +61,8 @@ def test_what_a_step_cannot_be_handed_is_refused_with_sizes_and_way_out(tmp_path
     (tmp_path / "noise.bin").write_bytes(random.Random(1).randbytes(100_000))
     with pytest.raises(ValueError, match=r"bytes when compressed; .*90,000.*pvc://CLAIM"):
         source(tmp_path / "noise.bin")
+    (tmp_path / "long.py").write_bytes(b"#" * (1 << 20))
+    assert len(read("source", source(tmp_path / "long.py")).files["long.py"]) == 1 << 20
     (tmp_path / "long.py").write_bytes(b"#" * (1 << 20) + b"\n")
     with pytest.raises(ValueError, match=r"1,048,577 bytes.*holds at most 1,048,576"):
         source(tmp_path / "long.py")
@@ -76,6 +80,74 @@ def test_a_link_has_its_own_name_and_one_to_a_folder_above_is_refused(tmp_path: 
     (tmp_path / "real" / "up").symlink_to("..")
     with pytest.raises(ValueError, match="a link to a folder above it"):
         source(tmp_path / "link")
+
+
+def test_links_to_files_travel_as_files_and_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (tmp_path / "shared.py").write_text("SHARED = 1\n")
+    (folder / "shared.py").symlink_to("../shared.py")
+    assert source(folder) == {"files": {"package/shared.py": "SHARED = 1\n"}}
+    for name, target in (("broken.py", "absent.py"), ("loop.py", "loop.py")):
+        (folder / name).symlink_to(target)
+        with pytest.raises(ValueError, match=rf"/{name}', which is neither a file"):
+            source(folder)
+        (folder / name).unlink()
+
+
+def test_files_of_any_name_and_content_travel_byte_for_byte(tmp_path: Path) -> None:
+    contents = {
+        "my package/a/x.py": b"A = 1\n",
+        "my package/b/x.py": b"B = 1\n",
+        "my package/b/\u00fcbung 1.py": "WORD = 'ä'\n".encode("latin-1"),
+        "my package/b/u\u0308bung 1.py": "WORD = 'ä'\n".encode(),
+        "my package/empty.py": b"",
+        "my package/mark.txt": b"\xef\xbb\xbf{{$.inputs}}\0\x1b[0m\r",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    given = source(tmp_path / "my package")
+    assert "{{" not in json.dumps(given)
+    assert read("source", given).files == contents
+    for bad in (" blank.py", "new\nline.py", "not-utf-8-\udcff.py"):
+        (tmp_path / "my package" / bad).write_bytes(b"")
+        with pytest.raises(ValueError, match="a path of source"):
+            source(tmp_path / "my package")
+        (tmp_path / "my package" / bad).unlink()
+
+
+def test_the_largest_that_a_step_can_be_handed_is_taken_and_a_byte_more_is_not(
+    tmp_path: Path,
+) -> None:
+    file, noise = tmp_path / "noise.bin", random.Random(1).randbytes(70_000)
+
+    def packed(size: int) -> int:
+        file.write_bytes(noise[:size])
+        try:
+            return len(source(file)["packed"])
+        except ValueError:
+            return 0
+
+    sizes = range(60_000, 70_000)
+    most = sizes[bisect.bisect_left(sizes, True, key=lambda size: not packed(size)) - 1]
+    assert 89_900 < packed(most) <= 90_000
+    file.write_bytes(noise[: most + 1])
+    with pytest.raises(
+        ValueError, match=r"is 90,\d\d\d bytes when compressed; .*at most 90,000.*pvc://"
+    ):
+        source(file)
+
+
+def test_as_many_files_as_a_job_may_have_travel_and_one_more_does_not(tmp_path: Path) -> None:
+    for number in range(1000):
+        (tmp_path / f"{number}.py").touch()
+    assert len(read("source", source(tmp_path)).files) == 1000
+    (tmp_path / "1000.py").touch()
+    with pytest.raises(
+        ValueError, match=r"more than 1,000 files, the limit\. Put the code on a claim"
+    ):
+        source(tmp_path)
 
 
 def test_a_folder_of_far_more_than_code_is_refused_before_it_is_read(tmp_path: Path) -> None:

@@ -11,11 +11,17 @@ FOLDER = Path(tempfile.mkdtemp(prefix="kfp-pytorch-test-")) / "my_package"
 FOLDER.mkdir()
 (FOLDER / "__init__.py").write_text("")
 (FOLDER / "model.py").write_bytes(b"WORDS = '$HOME `ls` \\\\d'\r\nwidth = 3\r\n")
+(FOLDER / "a script ü.sh").write_bytes(b'#!/bin/sh\necho "ran $1"\n')
+(FOLDER / "data").mkdir()
+(FOLDER / "data" / "model.py").write_bytes(b"\xe4\0")
 (FOLDER / "train.py").write_text(
-    "import hashlib, pathlib, torch.distributed as dist\n"
+    "import hashlib, pathlib, subprocess, torch.distributed as dist\n"
     "from my_package import model\n"
     "dist.init_process_group('gloo')\n"
     "content = pathlib.Path(model.__file__).read_bytes()\n"
+    "folder = pathlib.Path(model.__file__).parent\n"
+    "assert (folder / 'data' / 'model.py').read_bytes() == bytes([0xe4, 0])\n"
+    "subprocess.run([folder / 'a script ü.sh', '$HOME'], check=True)\n"
     "print('sum', hashlib.sha256(content).hexdigest(), 'of', dist.get_world_size(), flush=True)\n"
 )
 

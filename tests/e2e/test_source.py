@@ -16,6 +16,7 @@ def test_a_package_runs_in_the_pods_byte_for_byte_and_its_configmap_is_gone_with
     ran = cluster.run(f"{PIPELINES}:with_source")
     assert ran.code == 0, ran.stderr
     assert f"sum {hashlib.sha256(CONTENT).hexdigest()} of 2" in ran.stderr
+    assert "ran $HOME" in ran.stderr
     from kubernetes import client, config
 
     api = client.CoreV1Api(config.new_client_from_config(str(cluster.kubeconfig)))

@@ -43,7 +43,9 @@ def config_map(source: Source, job_name: str, labels: Mapping[str, str]) -> dict
 def volume_source(source: Source, job_name: str) -> dict[str, Any]:
     """Return the volume that has a job's files at their paths."""
     items = [{"key": key, "path": path} for key, path in _keys(source).items()]
-    return {"configMap": {"name": config_map_name(source, job_name), "items": items}}
+    # A program of any kind can be run, whatever says so of the author's file.
+    mode = {"defaultMode": 0o555}
+    return {"configMap": {"name": config_map_name(source, job_name), "items": items, **mode}}
 
 
 def with_python_path(

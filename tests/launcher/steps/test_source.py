@@ -10,6 +10,7 @@ from kfp_pytorch.launcher.constants import CONFIG_MAP
 from kfp_pytorch.launcher.errors import JobFailed, StepError
 
 SOURCE = {"files": {"train.py": "print(1)\r\n", "package/net.bin": {"base64": "AP8="}}}
+NAMES = ["a/x.py", "b/x.py", "b/übung 1.py", "b/_bung 1.py", "empty.py", "日本/.hidden"]
 
 
 def config_maps(hands: Any) -> list[dict[str, Any]]:
@@ -40,6 +41,7 @@ def test_it_is_immutable_there_before_the_job_owned_by_it_and_mounted_read_only(
             {"key": "0-package_net.bin", "path": "package/net.bin"},
             {"key": "1-train.py", "path": "train.py"},
         ],
+        "defaultMode": 0o555,
     }
     (container,) = spec["containers"]
     assert {
@@ -48,6 +50,17 @@ def test_it_is_immutable_there_before_the_job_owned_by_it_and_mounted_read_only(
     assert {"name": "PYTHONPATH", "value": "/mnt/kfp-pytorch/source:/own"} in container["env"]
     asked = [(r.verb, r.path.rpartition("/")[2]) for r in hands.server.requests]
     assert asked.index(("create", "configmaps")) < asked.index(("create", "pytorchjobs"))
+    hands.success(run.job)
+    run.succeeded()
+
+
+def test_files_of_any_name_are_told_apart(step: Any, hands: Any) -> None:
+    run = step(source={"files": {name: f"# {name}" for name in NAMES}}, cleanup="always")
+    spec = hands.job(run.job)["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    (volume,) = [each["configMap"] for each in spec["volumes"] if "configMap" in each]
+    (found,) = config_maps(hands)
+    texts = {item["path"]: found["data"][item["key"]] for item in volume["items"]}
+    assert texts == {name: f"# {name}" for name in NAMES}
     hands.success(run.job)
     run.succeeded()
 

@@ -94,7 +94,8 @@ def conclude(folder: Path, code: int, stopped: bool) -> int:
         return 0
     records = [json.loads(each.read_text(encoding="utf-8")) for each in folder.glob("error-*.json")]
     if records:
-        first = min(records, key=lambda record: float(record["time"]))
+        # torchrun has started the ranks again after the errors of an earlier start.
+        first = min(records, key=lambda record: (-record["restart"], record["time"]))
         write_failure(
             first["rank"], first["type"], first["message"], first["traceback"], first["time"]
         )

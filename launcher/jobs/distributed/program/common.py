@@ -55,9 +55,16 @@ def recorded(rank: int | None, work: Callable[[], None]) -> int:
 def leave_error(rank: int | None, kind: str, message: str, text: str) -> None:
     """Writes what ended this process, for the container's entry point."""
     print(text, file=sys.stderr, flush=True)
-    record = {"rank": rank, "time": time.time(), "type": kind, "message": message}
+    record = {
+        "rank": rank,
+        "restart": int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0),
+        "time": time.time(),
+        "type": kind,
+        "message": message,
+        "traceback": text,
+    }
     file = Path(os.environ[RANKS], f"error-{rank}.json")
-    file.write_text(json.dumps({**record, "traceback": text}), encoding="utf-8")
+    file.write_text(json.dumps(record), encoding="utf-8")
 
 
 def users_traceback(error: BaseException) -> str:

@@ -7,6 +7,7 @@ import json
 import random
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from kfp_pytorch.launcher.jobs.distributed.component import (
     inputs_of,
     to_argument,
 )
-from kfp_pytorch.launcher.jobs.distributed.program import outputs
+from kfp_pytorch.launcher.jobs.distributed.program import common, outputs
 from kfp_pytorch.launcher.jobs.termination_messages import read_messages
 
 entry = importlib.import_module("kfp_pytorch.launcher.jobs.distributed.program.__main__")
@@ -178,6 +179,23 @@ def test_a_failure_is_written_with_the_end_of_a_long_traceback(
     assert failure.traceback.endswith("the end")
     entry.write_failure(None, "Terminated", "asked to stop")
     assert read_messages([ended_pod((tmp_path / "log").read_text(), 1)]).failures[0].rank is None
+
+
+def test_the_first_error_of_the_last_start_of_the_ranks_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KFP_PYTORCH_TERMINATION_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("KFP_PYTORCH_RANKS", str(tmp_path))
+
+    def fails(words: str) -> None:
+        raise ValueError(words)
+
+    for restart, rank in (("0", 2), ("1", 1), ("1", 0)):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restart)
+        assert common.recorded(rank, partial(fails, f"{rank} in {restart}")) == 1
+    assert entry.conclude(tmp_path, 1, stopped=False) == 1
+    (failure,) = read_messages([ended_pod((tmp_path / "log").read_text(), 1)]).failures
+    assert (failure.rank, failure.message) == (1, "1 in 1")
 
 
 @pytest.mark.slow
