@@ -15,6 +15,7 @@ import click
 from kfp_pytorch.client.packages import pods, services
 from kfp_pytorch.client.packages.find import Package
 from kfp_pytorch.client.packages.known_tasks import IMPORTER, KnownTask, known_tasks, left_literal
+from kfp_pytorch.launcher.constants import INFERENCE_SERVICE
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs.declaration import parse
 from kfp_pytorch.launcher.inputs.environment import SIZE_LIMIT
@@ -141,8 +142,13 @@ def job_of(task: KnownTask) -> dict[str, Any]:
 
 def _job(task: KnownTask) -> None:
     kind = known_kind(task)
-    for template in kind.pod_templates(job_of(task)) if kind else []:
-        pods.check(template, task.name, "training pods", _JOBS_FIELDS)
+    if kind is None:
+        return
+    made = job_of(task)
+    for template in kind.pod_templates(made):
+        pods.check(template, "training pods", _JOBS_FIELDS)
+    if not task.inputs.get("patch_form"):  # That of another version of the Trainer.
+        pods.warn_of_unknown_fields(kind.resource, made, task.name)
 
 
 def deploy_inputs(task: KnownTask) -> service_manifest.ServiceInputs:
@@ -160,7 +166,8 @@ def _kserve_deploy(task: KnownTask) -> None:
     for component in service_manifest.components(inputs):
         service_manifest.check_host(inputs.service_name, inputs.namespace or _ANY_NAME, component)
         template = pods.of_component(made["spec"][component])
-        pods.check(template, task.name, f"{component}'s pods", _SERVERS_FIELDS)
+        pods.check(template, f"{component}'s pods", _SERVERS_FIELDS)
+    pods.warn_of_unknown_fields(INFERENCE_SERVICE, made, task.name)
 
 
 def _check_named(task: KnownTask, *urls: str) -> None:

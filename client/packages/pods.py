@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from kfp_pytorch.launcher.constants import POD
+from kfp_pytorch.launcher.constants import POD, Kind
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.kserve.names import CONTAINER
 from kfp_pytorch.local.apiserver.errors import ApiError
@@ -16,10 +17,11 @@ from kfp_pytorch.local.apiserver.validation import admission
 from kfp_pytorch.local.apiserver.validation.models import fields
 
 _ANY = "x"
+_IN_TEMPLATE = re.compile(r"^spec\.(?:\w+\.)+?template\.")
 
 
-def check(template: dict[str, Any], task: str, what: str, look_at: str) -> None:
-    """Checks a pod template. A field that is not known is only a warning: a cluster may be newer.
+def check(template: dict[str, Any], what: str, look_at: str) -> None:
+    """Checks a pod template.
 
     `what`: the pods, for the message; `look_at`: the inputs that they are made of. Raises
     InputError: the API server would refuse them.
@@ -29,15 +31,21 @@ def check(template: dict[str, Any], task: str, what: str, look_at: str) -> None:
     pod = {"kind": POD.kind, **template, "metadata": metadata}
     try:
         admission.check_new(kind, admission.new_object(kind, pod, datetime.now(UTC)))
-        unknown = admission.unknown_fields(kind, pod)
     except ApiError as error:
         raise InputError(
             f"The {what} would be refused; look at {look_at}: {error.message}"
         ) from None
+
+
+def warn_of_unknown_fields(kind: Kind, made: dict[str, Any], task: str) -> None:
+    """Warns of fields that the kind does not have: a cluster may be newer, so it is no error."""
+    paths = admission.unknown_fields(Registry([]).of(kind), made)
+    # The roles of a job have the same.
+    unknown = dict.fromkeys(_IN_TEMPLATE.sub("", path) for path in paths)
     if unknown:
         click.echo(
-            f"Warning: task {task}: Kubernetes' pods have no field {', '.join(unknown)}. Look for "
-            "a typing error, unless your cluster is newer than this check.",
+            f"Warning: task {task}: the kind {kind.kind} has no field {', '.join(unknown)}. Look "
+            "for a typing error, unless your cluster is newer than this check.",
             err=True,
         )
 

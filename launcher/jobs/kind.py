@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -147,6 +147,8 @@ class JobKind:
         makers: The names of the objects that make the pods of a job of this name, whose events say
             why pods are missing.
         refusal_reasons: How the reasons of such events begin.
+        newer_fields: What to do where the cluster's kind lacks a field that `build` sets unasked,
+            by its path.
         is_harmless: Whether the message of such an event tells of nothing that is wrong.
     """
 
@@ -182,6 +184,7 @@ class JobKind:
     name_end: str = ""
     makers: Callable[[str], tuple[str, ...]] = lambda job_name: (job_name,)
     refusal_reasons: tuple[str, ...] = ("FailedCreate",)
+    newer_fields: Mapping[str, str] = field(default_factory=dict)
     is_harmless: Callable[[str], bool] = lambda _message: False
 
     @property

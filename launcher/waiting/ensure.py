@@ -13,7 +13,7 @@ from kfp_pytorch.launcher.errors import CannotObserve, InputError, JobFailed, No
 from kfp_pytorch.launcher.jobs.adoption import other_inputs
 from kfp_pytorch.launcher.jobs.kind import JobKind
 from kfp_pytorch.launcher.jobs.state import JobState, Phase
-from kfp_pytorch.launcher.kubernetes import api_errors
+from kfp_pytorch.launcher.kubernetes import admission, api_errors
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object, name
 from kfp_pytorch.launcher.runtime.printing import log
@@ -231,12 +231,9 @@ class _Ensurer:
         if not found:
             return error
         first = f"The cluster's {self.kind.resource.kind} has no field {some(map(repr, found), 6)}"
-        return InputError(
-            f"{first}. Look for a typing error in pod_template_patch, affinity, tolerations, env "
-            "or the task's volumes; a field that is newer than the cluster must be left out.\n"
-            f"The server said: {error.server_message}",
-            first,
-        )
+        newer = [of for field, of in self.kind.newer_fields.items() if field in found]
+        advice = newer[0] if newer else admission.advice(error.server_message)
+        return InputError(f"{first}. {advice}\nThe server said: {error.server_message}", first)
 
     def _not_ours(self, found: Object) -> str:
         metadata, kind = found["metadata"], self.kind.resource.kind

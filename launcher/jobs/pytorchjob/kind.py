@@ -24,6 +24,10 @@ PYTORCH_JOB = operator_kind(
     longest_suffix=longest_suffix,
     build=manifest,
     processes_per_node=processes_per_node,
+    newer_fields={
+        "spec.nprocPerNode": "Training Operator 1.7 and later have it, and tell torchrun of all "
+        "nodes; ask an administrator to update the operator with its CustomResourceDefinitions.",
+    },
     init_container=InitContainer(
         INIT_CONTAINER,
         image_advice="The operator adds this container to workers. Where its image cannot be "

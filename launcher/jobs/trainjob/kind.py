@@ -5,9 +5,14 @@ from __future__ import annotations
 from kfp_pytorch.launcher.constants import NODE_CONTAINER, TRAINJOB
 from kfp_pytorch.launcher.jobs.kind import JobKind
 from kfp_pytorch.launcher.jobs.trainjob import state
+from kfp_pytorch.launcher.jobs.trainjob.forms import FORMS
 from kfp_pytorch.launcher.jobs.trainjob.inputs import parse_inputs
 from kfp_pytorch.launcher.jobs.trainjob.manifest import longest_suffix, manifest, pod_templates
 
+_OTHER_FORM = (
+    f"Each version of the Trainer has another: give patch_form that of this cluster's, "
+    f"{', '.join(FORMS)} (kubectl explain trainjob.spec), or leave it out."
+)
 TRAIN_JOB = JobKind(
     resource=TRAINJOB,
     operator="Trainer",
@@ -37,5 +42,6 @@ TRAIN_JOB = JobKind(
     propagation="Background",
     makers=state.makers,
     refusal_reasons=("FailedCreate", "TrainJobResourcesCreationFailed", "JobCreationFailed"),
+    newer_fields={f"spec.{name}": _OTHER_FORM for name in FORMS},
     is_harmless=state.is_harmless,
 )

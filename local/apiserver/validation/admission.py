@@ -10,7 +10,7 @@ from kfp_pytorch.launcher.constants import POD, Kind
 from kfp_pytorch.local.apiserver import errors, objects
 from kfp_pytorch.local.apiserver.errors import ApiError, Cause, Object
 from kfp_pytorch.local.apiserver.registry import Resource
-from kfp_pytorch.local.apiserver.validation import fields, native, schemas
+from kfp_pytorch.local.apiserver.validation import fields, models, native, schemas
 
 # Only the server writes these.
 _SERVER_METADATA = (
@@ -21,6 +21,7 @@ _SERVER_METADATA = (
     "generation",
     "selfLink",
 )
+_METADATA = "V1ObjectMeta"
 _OMITTED_EMPTY = ("labels", "annotations", "finalizers", "ownerReferences")
 _DEFAULT_GRACE_S = 30
 
@@ -72,7 +73,10 @@ def changed_object(resource: Resource, old: Object, sent: Object, subresource: s
 
 def unknown_fields(resource: Resource, obj: Object) -> list[str]:
     """The paths of the fields of an object that its type does not have."""
-    return _prune(resource, obj)[1]
+    metadata = obj.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    others = [f"metadata.{key}" for key in metadata if key not in models.fields(_METADATA)]
+    return [*others, *_prune(resource, obj)[1]]
 
 
 def pod_grace(pod: Object, asked: int | None) -> int:
@@ -112,7 +116,7 @@ def _readable(resource: Resource, sent: Object) -> Object:
     obj["metadata"] = {
         key: value
         for key, value in objects.compact(obj["metadata"]).items()
-        if value or key not in _OMITTED_EMPTY
+        if (value or key not in _OMITTED_EMPTY) and key in models.fields(_METADATA)
     }
     return _prune(resource, obj)[0]
 

@@ -10,11 +10,22 @@ import importlib.util
 import re
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 # Fields of Kubernetes 1.34 that the client's version does not have.
 _NEWER: dict[str, dict[str, str]] = {
-    "V1PodStatus": {"observedGeneration": "int"},
+    "V1Container": {"restartPolicyRules": "list[object]"},
+    "V1EnvVarSource": {"fileKeyRef": "object"},
+    "V1EphemeralContainer": {"restartPolicyRules": "list[object]"},
+    "V1Lifecycle": {"stopSignal": "str"},
     "V1PodCondition": {"observedGeneration": "int"},
+    "V1PodResourceClaim": {"resourceClaimName": "str", "resourceClaimTemplateName": "str"},
+    "V1PodSecurityContext": {"seLinuxChangePolicy": "str", "supplementalGroupsPolicy": "str"},
+    "V1PodSpec": {"hostnameOverride": "str", "resources": "V1ResourceRequirements"},
+    "V1PodStatus": {"observedGeneration": "int"},
+    "V1ResourceClaim": {"request": "str"},
+    "V1Volume": {"image": "object"},
+    "V1VolumeProjection": {"podCertificate": "object"},
 }
 _IMPORT = re.compile(r"^from kubernetes\.client\.models\.(\w+) import (\w+)$", re.MULTILINE)
 
@@ -26,6 +37,25 @@ def fields(model: str) -> dict[str, str]:
     types, names = _table(text, "openapi_types"), _table(text, "attribute_map")
     found = {names[attribute]: kind for attribute, kind in types.items()}
     return found | _NEWER.get(model, {})
+
+
+def pruned(value: Any, model: str, path: str, dropped: list[str]) -> Any:
+    """A value without the fields that its model does not have, whose paths are added to `dropped`.
+
+    `model`: as `fields` has it; of another type than that a value is left as it is.
+    """
+    if model.startswith("list[") and isinstance(value, list):
+        inner = model[len("list[") : -1]
+        return [pruned(item, inner, f"{path}[{i}]", dropped) for i, item in enumerate(value)]
+    if model not in _modules() or not isinstance(value, dict):
+        return value
+    known = fields(model)
+    dropped += [f"{path}.{key}" for key in value if key not in known]
+    return {
+        key: pruned(item, known[key], f"{path}.{key}", dropped)
+        for key, item in value.items()
+        if key in known
+    }
 
 
 def _table(text: str, name: str) -> dict[str, str]:

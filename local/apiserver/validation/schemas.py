@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Cause, Object
 from kfp_pytorch.local.apiserver.registry import Resource
+from kfp_pytorch.local.apiserver.validation import models
 from kfp_pytorch.local.apiserver.validation.fields import duplicate, required, unsupported
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _ROOT = ("apiVersion", "kind", "metadata")
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"
+# Of our own short schemas: a model that has further fields.
+_MODEL = "x-kfp-pytorch-model"
 _INT_OR_STRING = "x-kubernetes-int-or-string"
 _JSON_TYPES = {
     bool: "boolean",
@@ -52,10 +55,14 @@ def _pruned(value: Any, schema: Object, path: str, dropped: list[str]) -> Any:
 def _pruned_mapping(value: Object, schema: Object, path: str, dropped: list[str]) -> Object:
     properties = schema.get("properties", {})
     others = schema.get("additionalProperties", bool(schema.get(_PRESERVE)))
+    of_model = models.fields(schema[_MODEL]) if _MODEL in schema else {}
     kept: Object = {}
     for key, item in value.items():
         known = properties.get(key, others)
-        if known is False:
+        if known is False and key in of_model:
+            if item is not None:
+                kept[key] = models.pruned(item, of_model[key], f"{path}{key}", dropped)
+        elif known is False:
             dropped.append(f"{path}{key}")
         elif known is True:
             kept[key] = item

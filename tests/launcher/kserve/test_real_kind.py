@@ -33,7 +33,9 @@ def patched(field: str) -> dict[str, Any]:
 def test_a_field_that_the_kind_does_not_have_is_refused_and_not_dropped(
     kserve: KServe, start: Start, until: Until
 ) -> None:
-    assert "containerConcurency" in start(**patched("containerConcurency")).failed(Refused)
+    words = start(**patched("containerConcurency")).failed(Refused)
+    assert 'unknown field "spec.predictor.containerConcurency"' in words
+    assert "Look for a typing error where the inputs hold Kubernetes' own fields" in words
     assert kserve.service() is None
     step = start(**patched("containerConcurrency"))
     until(kserve.service)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.api_server import start_in_thread
 from harness.faults.actions import Answer, Forbidden, LostAnswer
-from harness.hands import connected
 
 from kfp_pytorch.launcher.constants import (
     ATTEMPT_ANNOTATION,
@@ -26,8 +22,6 @@ from kfp_pytorch.launcher.errors import (
     PermissionMissing,
 )
 from kfp_pytorch.launcher.kubernetes.api_errors import Refused
-from kfp_pytorch.local.apiserver.registry import Registry, read_definitions
-from kfp_pytorch.local.apiserver.store.api import Api
 
 OVER_QUOTA = Answer(
     403,
@@ -309,44 +303,9 @@ def test_the_job_has_no_owner_outside_of_a_workflow(step: Any, hands: Any) -> No
     run.succeeded()
 
 
-@pytest.mark.parametrize(
-    ("inputs", "field"),
-    [
-        ({"pod_template_patch": {"spec": {"tolerationz": []}}}, "spec.tolerationz"),
-        (
-            {"affinity": {"nodeAffinity": {"requiredDuringScheduling": {}}}},
-            "spec.affinity.nodeAffinity.requiredDuringScheduling",
-        ),
-    ],
-)
-def test_a_typing_error_inside_an_input_is_named_and_nothing_is_made(
-    step: Any, hands: Any, strict_server: Any, inputs: Any, field: str
-) -> None:
-    run = step(on=connected(strict_server), output_uri="s3://bucket", num_nodes=2, **inputs)
-    words = run.failed(InputError)
-    assert f"no field '{field}'. Look for" in words
-    assert "The server said: " in words
-    assert len(run.error.short) < 200
-    assert strict_server.call(strict_server.api.list, PYTORCHJOB) == []
-
-
 def test_other_refusals_of_the_server_are_not_taken_for_typing_errors(
     step: Any, hands: Any
 ) -> None:
     words = "PyTorchJob in version v1 cannot be handled as a PyTorchJob: json: cannot unmarshal"
     hands.fault(Answer(400, "BadRequest", words), "create")
     assert "cannot unmarshal" in step().failed(Refused)
-
-
-@pytest.fixture
-def strict_server(tmp_path: Path) -> Iterator[Any]:
-    """A server with the operator's own CRD."""
-    folder = Path(__file__).resolve().parents[4] / "shared" / "crds"
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not there")
-    wanted = f"{PYTORCHJOB.plural}.{PYTORCHJOB.group}"
-    definitions = [d for d in read_definitions(folder) if d["metadata"]["name"] == wanted]
-    registry = Registry(definitions)
-    server = start_in_thread(tmp_path, api=Api(registry))
-    yield server
-    server.stop()

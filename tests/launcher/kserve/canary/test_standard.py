@@ -83,13 +83,13 @@ def test_a_kserve_without_canaries_is_told_by_its_schema(
     server: Any, kserve: KServe, start: Start, deployed: Object
 ) -> None:
     schema = server.api.registry.of(INFERENCE_SERVICE).schema
-    spec = schema["properties"]["spec"]
-    spec.pop("x-kubernetes-preserve-unknown-fields")
+    fields = schema["properties"]["spec"]["properties"]
+    canary = fields.pop("canary")
     try:
         step = start(metadata={"sha256": "2"}, canary_traffic_percent=0)
         message = step.failed(InputError)
     finally:
-        spec["x-kubernetes-preserve-unknown-fields"] = True
+        fields["canary"] = canary
     assert "have no spec.canary, which KServe has since 0.20" in message
     assert kserve.service()["metadata"]["generation"] == deployed["metadata"]["generation"]
 

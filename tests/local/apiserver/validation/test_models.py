@@ -11,4 +11,4 @@ def test_the_fields_read_from_the_clients_source_are_those_of_its_classes() -> N
     for name in ("V1Pod", "V1PodSpec", "V1Container", "CoreV1Event", "V1Service", "V1Volume"):
         found = getattr(official, name)
         expected = {found.attribute_map[a]: kind for a, kind in found.openapi_types.items()}
-        assert models.fields(name) == expected
+        assert expected.items() <= models.fields(name).items()
