@@ -189,32 +189,32 @@ def viewing():
 @pytest.mark.parametrize(
     ("imported", "task", "message"),
     [
-        ("'s3://bucket/m'", 'kserve_predict(model=m, url="http://a")', "url is 'http://a'"),
+        ("'s3://b/m'", 'kserve_predict(model=m, url="http://a")', "url is 'http://a'"),
         ("'/tmp/m'", 'kserve_deploy(model=m, service_name="s")', "KServe cannot read .* '/tmp/m'"),
         ("place", 'kserve_deploy(model=m, service_name="s")', "KServe cannot read .* 'm'"),
         (
-            "'s3://bucket/m', metadata={'format': 'pytorch'}",
+            "'s3://b/m', metadata={'format': 'pytorch'}",
             'kserve_deploy(model=m, service_name="s")',
             "makes KServe take TorchServe",
         ),
         (
-            "'s3://bucket/m'",
+            "'s3://b/m'",
             "kserve_deploy(model=m, service_name=f's-{dsl.PIPELINE_JOB_ID_PLACEHOLDER}')",
             "service_name holds 's-.*a placeholder that nothing filled in",
         ),
         (
-            "'s3://bucket/m'",
+            "'s3://b/m'",
             "pytorch_job(image='i', key=f'k/{dsl.PIPELINE_JOB_ID_PLACEHOLDER}')",
             "key holds 'k/.*a placeholder that nothing filled in",
         ),
-        ("'s3://bucket/m'", "register_model(model=m, model_name='d')", "there is nowhere to register"),
+        ("'s3://b/m'", "register_model(model=m, model_name='d')", "there is nowhere to register"),
         ("'/tmp/m'", "register_model(model=m, model_name='d', registry_url=URL)", "a path on one"),
         (
-            "'s3://bucket/m'",
+            "'s3://b/m'",
             "register_model(model=m, model_name='a/b', mlflow_tracking_uri=URL)",
             "model_name is 'a/b'; MLflow takes no name with",
         ),
-        ("'s3://bucket/m'", 'metric_gate(metrics=n, metric=" ", minimum=0.5)', "metric is not set"),
+        ("'s3://b/m'", 'metric_gate(metrics=n, metric=" ", minimum=0.5)', "metric is not set"),
     ],
 )
 def test_all_that_a_later_step_would_refuse_is_refused_before(
@@ -228,14 +228,14 @@ def test_all_that_a_later_step_would_refuse_is_refused_before(
 @pytest.mark.parametrize("metadata", ["{'storage_uri': place}", "{'format': 'onnx'}"])
 def test_what_an_import_learns_in_the_run_is_no_mistake(tmp_path, cli, metadata):
     task = "kserve_deploy(model=m, service_name='s', model_format='onnx')"
-    result = compile_serving(tmp_path, cli, f"'s3://bucket/m', metadata={metadata}", task)
+    result = compile_serving(tmp_path, cli, f"'s3://b/m', metadata={metadata}", task)
     expected = "KServe cannot read .* 'm'" if "place" in metadata else "a.yaml"
     assert re.search(expected, result.output), result.output
 
 
 def test_a_placeholder_that_kfp_will_fill_in_is_no_mistake(tmp_path, cli):
     task = "kserve_deploy(model=m, service_name=dsl.PIPELINE_JOB_NAME_PLACEHOLDER)"
-    result = compile_serving(tmp_path, cli, "'s3://bucket/m'", task)
+    result = compile_serving(tmp_path, cli, "'s3://b/m'", task)
     assert result.exit_code == 0, result.output
 
 
@@ -244,7 +244,7 @@ def test_a_model_imported_from_where_kfp_cannot_read_is_warned_of_with_the_way_o
     result = compile_serving(tmp_path, cli, "'pvc://claim/m'", task)
     assert result.exit_code == 0, result.output
     assert "task kserve-deploy: its model is imported from 'pvc://claim/m'" in result.stderr
-    way_out = "'s3://bucket/m', metadata={'storage_uri': 'pvc://claim/m'}"
+    way_out = "'s3://b/m', metadata={'storage_uri': 'pvc://claim/m'}"
     assert not compile_serving(tmp_path, cli, way_out, task).stderr
 
 
@@ -253,7 +253,7 @@ def test_what_is_set_on_a_task_is_checked_with_the_inputs(tmp_path, cli):
         ".set_env_variable('RANK', '1')": "env may not set RANK",
         ".set_memory_limit(place)": 'limits\\[memory\\].* "m"',
     }.items():
-        result = compile_serving(tmp_path, cli, "'s3://bucket/m'", f"pytorch_job(image='i'){setting}")
+        result = compile_serving(tmp_path, cli, "'s3://b/m'", f"pytorch_job(image='i'){setting}")
         assert re.search(f"task pytorch-job: .*{message}", result.output), result.output
 
 
@@ -270,11 +270,11 @@ def test_what_kfp_kubernetes_sets_on_a_task_is_checked_with_the_inputs(
     tmp_path, cli, setting, message
 ):
     task = "from kfp import kubernetes; t = pytorch_job(image='i'); kubernetes."
-    result = compile_serving(tmp_path, cli, "'s3://bucket/m'", task + setting)
+    result = compile_serving(tmp_path, cli, "'s3://b/m'", task + setting)
     assert re.search(f"task pytorch-job: .*{message}", result.output), result.output
     mended = setting.replace("Bad", "Equal").replace("b c", "b").replace("A_B", "a")
     mended = mended.replace("place, '/x'", "place, '/y'")
-    result = compile_serving(tmp_path, cli, "'s3://bucket/m'", task + mended)
+    result = compile_serving(tmp_path, cli, "'s3://b/m'", task + mended)
     assert result.exit_code == 0, result.output
 
 
@@ -287,11 +287,11 @@ def test_what_kfp_kubernetes_sets_on_a_task_is_checked_with_the_inputs(
     ],
 )
 def test_inputs_too_large_to_start_a_step_with_are_refused_whichever_they_are(tmp_path, cli, task):
-    result = compile_serving(tmp_path, cli, "'s3://bucket/m'", task)
+    result = compile_serving(tmp_path, cli, "'s3://b/m'", task)
     assert result.exit_code == 1
     assert re.search("inputs are 100,.* bytes together, .* the limit is 100,000", result.output)
     smaller = task.replace("100_001", "99_000").replace("50_001", "49_000")
-    assert compile_serving(tmp_path, cli, "'s3://bucket/m'", smaller).exit_code == 0
+    assert compile_serving(tmp_path, cli, "'s3://b/m'", smaller).exit_code == 0
 
 
 def compile_serving(tmp_path, cli, imported, task):
