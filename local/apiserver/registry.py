@@ -90,7 +90,8 @@ def _own() -> list[Resource]:
         )
         for given in _read("native.yaml")
     ]
-    definitions = _read("definitions.yaml")["items"]
+    files = ("job_definitions.yaml", "definitions.yaml")
+    definitions = itertools.chain.from_iterable(_read(file)["items"] for file in files)
     return [*native, *itertools.chain.from_iterable(map(_custom, definitions))]
 
 
