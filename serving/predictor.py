@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -16,6 +16,7 @@ from kfp_pytorch.serving.errors import BadRequest, ModelFault
 from kfp_pytorch.serving.export import DATATYPES, DESCRIPTION, Export
 from kfp_pytorch.serving.limits import memory_limit, with_unit
 from kfp_pytorch.serving.speed.cuda_graphs import Graphs
+from kfp_pytorch.serving.speed.threads import Threads
 from kfp_pytorch.serving.speed.tuning import tune
 from kfp_pytorch.serving.tensors import NUMPY_TYPES, Array
 
@@ -26,8 +27,6 @@ WARM_UP_SIZE = 32
 WARM_UP_SECONDS = {"cpu": 2.0, "cuda": 60.0}
 # So many errors in a row that are not a request's fault, and the predictor is not live.
 MAX_FAULTS = 3
-# Several threads must be so many times as fast as one: they compete with the server's own thread.
-_WORTH_THREADS = 1.3
 # Texts of torch's plain RuntimeError that mean that memory is full
 # (c10/core/impl/alloc_cpu.cpp, aten's CUDABlas.cpp).
 _MEMORY_FULL = re.compile(r"DefaultCPUAllocator|std::bad_alloc|CUBLAS_STATUS_ALLOC_FAILED")
@@ -70,6 +69,7 @@ class Predictor:
         self.faults = 0  # errors in a row that are no request's fault
         self._largest = 1  # the rows of a batch that was answered at the start
         self._bf16 = bf16
+        self._threads: Threads | None = None  # where their number is chosen here
         # A graph has one shape.
         has_graphs = self.device.type == "cuda" and -1 not in export.input.shape[1:]
         self._graphs = Graphs(self._compute) if has_graphs else None
@@ -103,18 +103,16 @@ class Predictor:
                 return
 
     def choose_threads(self) -> int:
-        """Sets and returns torch's number of threads: one, where more are hardly faster."""
-        several = torch.get_num_threads()
-        if several == 1 or self.device.type != "cpu":
-            return several
-        rows = self._zeros(min(8, self.max_batch))
-        taken = {}
-        for threads in (several, 1):
-            torch.set_num_threads(threads)
-            taken[threads] = min(_seconds(lambda: self._call(rows)) for _ in range(3))
-        if taken[1] > _WORTH_THREADS * taken[several]:
-            torch.set_num_threads(several)
-        return torch.get_num_threads()
+        """Sets and returns torch's number of threads: one, where more are hardly faster.
+
+        They are compared again while requests are answered.
+        """
+        if self.device.type != "cpu":
+            return torch.get_num_threads()
+        threads, rows = Threads(), self._zeros(min(8, self.max_batch))
+        chosen = threads.choose(lambda: self._compute(rows))
+        self._threads = threads
+        return chosen
 
     def answer(self, requests: Sequence[Array], top: int = 1) -> list[Answers | Exception]:
         """Answers several requests' rows in one batch; an error of one is that one's alone.
@@ -173,7 +171,11 @@ class Predictor:
     def _call(self, rows: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
             found = self._graphs.run(rows) if self._graphs else None
-        return self._compute(rows) if found is None else found
+        if found is not None:
+            return found
+        if self._threads is None:
+            return self._compute(rows)
+        return self._threads.run(rows.numel(), lambda: self._compute(rows))
 
     def _compute(self, rows: torch.Tensor) -> torch.Tensor:
         wanted = DATATYPES[self.export.input.datatype]
@@ -287,9 +289,3 @@ def is_memory_full(error: Exception) -> bool:
 def _doubled(largest: int) -> list[int]:
     """1, 2, 4 and so on, and the largest."""
     return [*(2**n for n in range(largest.bit_length()) if 2**n < largest), largest]
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
