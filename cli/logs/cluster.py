@@ -235,7 +235,7 @@ def _step_ids(folder: Path) -> list[str]:
     if not (folder / RUN_FILE).is_file():
         return []
     attempts = local.LocalRun(folder).attempts()
-    jobs = [job_of(attempt.function, attempt.task, attempt.inputs) for attempt in attempts]
+    jobs = [job_of(each.function, each.task, each.inputs, each.component) for each in attempts]
     return sorted({job.manifest["metadata"]["labels"][STEP_ID_LABEL] for job in jobs if job})
 
 

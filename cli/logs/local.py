@@ -166,7 +166,7 @@ class LocalRun:
             Step(
                 each.name,
                 each.status,
-                job_of(each.function, each.task, each.inputs),
+                job_of(each.function, each.task, each.inputs, each.component),
                 each.task,
                 each.inputs,
                 display.get(each.name, ""),

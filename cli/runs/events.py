@@ -32,6 +32,7 @@ class StepResult:
     pod: str = field(default="", compare=False)  # distinguishes the attempts
     function: str = ""  # the function of its component, such as `pytorch_job`
     inputs: dict[str, Any] = field(default_factory=dict)  # its input parameters by name
+    component: str = ""  # where it is a distributed one, what its step is told of it
     message: str = ""  # what it wrote to its termination log
     stderr: str = ""  # the end of its stderr, when it failed
     parameters: dict[str, Any] = field(default_factory=dict)  # its output parameters by name
@@ -149,6 +150,7 @@ class Follower:
                 pod=event["pod"],
                 function=event.get("function", ""),
                 inputs=event.get("inputs", {}),
+                component=event.get("component", ""),
             )
             self._by_pod[event["pod"]] = result
             self._began[event["pod"]] = time.monotonic()

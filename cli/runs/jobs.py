@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_pytorch.launcher.errors import StepError
+from kfp_pytorch.launcher.jobs.distributed import component as distributed
 from kfp_pytorch.launcher.jobs.kind import JobKind
 from kfp_pytorch.launcher.jobs.registry import STEPS, kind_of
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig, name
@@ -81,12 +82,18 @@ def _age(log: Path) -> tuple[int, int]:
         return 0, int(log.stem)
 
 
-def job_of(function: str, task: str, inputs: Mapping[str, Any]) -> Job | None:
+def job_of(function: str, task: str, inputs: Mapping[str, Any], component: str = "") -> Job | None:
     """Returns the job that a step makes; None for a step that makes none, or that refuses.
 
     `function`: the function of the step's component. `task`: the file for the outputs of the
-    step's program; its artifacts lie beside it.
+    step's program; its artifacts lie beside it. `component`: of a distributed component, what its
+    step is told of it; its job is given here without its code.
     """
+    known_by = "model"
+    if component:
+        told = distributed.from_argument(component)
+        function, known_by = told.kind, distributed.REPORT
+        inputs = {**told.inputs, "command": distributed.COMMAND}
     if function not in STEPS or not task:
         return None
     given = {
@@ -96,7 +103,7 @@ def job_of(function: str, task: str, inputs: Mapping[str, Any]) -> Job | None:
         kind = kind_of(function, given)
         checked = kind.parse_inputs(**given)
         known = identity.identify(
-            checked.name, str(Path(task).with_name("model")), kind.longest_suffix(checked), "", {}
+            checked.name, str(Path(task).with_name(known_by)), kind.longest_suffix(checked), "", {}
         )
         made = kind.build(
             checked,

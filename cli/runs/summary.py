@@ -17,6 +17,7 @@ from kfp_pytorch.cli.runs.events import Followed, StepResult
 from kfp_pytorch.cli.runs.jobs import Job, job_of
 from kfp_pytorch.client import diagnosis
 from kfp_pytorch.client.packages.find import Package
+from kfp_pytorch.launcher.jobs.distributed.component import REPORT
 from kfp_pytorch.launcher.jobs.registry import STEPS
 
 _SUFFIXES = {"system.HTML": ".html", "system.Markdown": ".md"}
@@ -163,7 +164,7 @@ def _jobs(
     last = {(step.name, step.task): step for step in steps}
     found = []
     for step in last.values():
-        job = job_of(step.function, step.task, step.inputs)
+        job = job_of(step.function, step.task, step.inputs, step.component)
         if job is None:
             continue
         checkpoints = Path(place.local(job.folder)) / _CHECKPOINTS
@@ -197,7 +198,8 @@ def _logs(job: Job, place: Place) -> list[dict[str, str]]:
 
 def _report(step: StepResult) -> dict[str, str]:
     """The rows of the table in a job's report that says what ran."""
-    path = Path(step.artifacts.get("report", {}).get("uri", ""))
+    written = step.artifacts.get("report") or step.artifacts.get(REPORT) or {}
+    path = Path(written.get("uri", ""))
     try:
         lines = iter(path.read_text(encoding="utf-8").splitlines())
     except (OSError, ValueError):

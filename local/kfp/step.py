@@ -246,6 +246,7 @@ def main(arguments: list[str]) -> int:
         task=commands.executor_input(command).get("outputs", {}).get("outputFile", ""),
         function=commands.option(command, "--function_to_execute"),
         inputs=commands.inputs(command),
+        component=commands.option(command, "--distributed"),
     )
     try:
         pod.create(_deploys(command, setting.namespace))

@@ -166,7 +166,7 @@ def test_every_import_of_this_package_in_the_archive_is_in_it_too(archive):
     absent = {"kfp_pytorch.components.definition"}
     for name in names:
         for node in ast.walk(ast.parse(texts[name])):
-            if isinstance(node, ast.ImportFrom) and node.module.startswith("kfp_pytorch"):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kfp_pytorch"):
                 path = node.module.replace(".", "/")
                 inside = {f"{path}.py", f"{path}/__init__.py"} & names
                 assert inside or node.module in absent, (name, node.module)

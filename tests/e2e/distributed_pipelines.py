@@ -1,6 +1,6 @@
 """Components that run in every process of a job."""
 
-from typing import List, NamedTuple  # noqa: UP035
+from typing import List, NamedTuple, Optional  # noqa: UP035
 
 from kfp import dsl
 from kfp.dsl import Dataset, Input, Metrics, Model, Output
@@ -102,8 +102,8 @@ def read(model: Input[Model], shards: Input[Dataset], sizes: dict) -> str:
 
 
 @dsl.component(base_image="python", install_kfp_package=False)
-def say(text: str, metrics: Input[Metrics]):
-    print(f"said: {text} {metrics.metadata['total']}")
+def say(text: str, metrics: Optional[Input[Metrics]] = None):  # noqa: UP045
+    print(f"said: {text} {metrics and metrics.metadata['total']}")
 
 
 IN_BUCKET = {"output_uri": "s3://kfp-pytorch/runs", "output_secret": "models-s3"}
@@ -157,3 +157,25 @@ def control(numbers: List[int] = [1, 3]):  # noqa: B006, UP006
             square_on_one(number=again.output)
         with dsl.Else():
             square_on_one(number=-1)
+
+
+@dsl.component(base_image="torch")
+def flaky(data: Input[Dataset]) -> str:
+    import os
+    from pathlib import Path
+
+    tried = Path(os.environ["KFP_PYTORCH_OUTPUT"], "tried")
+    if not tried.exists():
+        tried.touch()
+        raise RuntimeError("not at the first try")
+    return f"{Path(data.path).name}: {Path(data.path).read_text()} {os.environ['WORD']}"
+
+
+flaky_on_one = distribute(flaky, nodes=1)
+
+
+@dsl.pipeline(name="retried")
+def retried(data: str):
+    imported = dsl.importer(artifact_uri=data, artifact_class=Dataset)
+    task = flaky_on_one(data=imported.output).set_retry(1).set_env_variable("WORD", "$(x) `ä`")
+    say(text=task.output)

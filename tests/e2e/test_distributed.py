@@ -29,6 +29,10 @@ def test_rank_0_of_2_nodes_with_2_processes_returns_the_metric_and_the_model(clu
         "Master": 1,
         "Worker": 1,
     }
+    (told, _) = ran.summary["jobs"]
+    assert (told["step"], told["metrics"]) == ("train", {"total": 6.0})
+    if cluster.where == ["--local"]:
+        assert [each["ranks"] for each in told["logs"]] == ["ranks 0-1", "ranks 2-3"]
 
 
 @pytest.mark.slow
@@ -46,6 +50,15 @@ def test_a_rank_that_fails_fails_the_step_with_the_users_traceback_and_no_second
     # Each rank of the one job leaves its mark, once.
     (marks,) = (cluster.root / "claims").glob(f"*/kfp-pytorch/{pipeline}/*/began")
     assert sorted(marks.read_text().split()) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.slow
+def test_the_tasks_retries_environment_and_imported_artifacts_reach_the_function(cluster, tmp_path):
+    (tmp_path / "data.csv").write_text("1,2")
+    ran = cluster.run(f"{PIPELINES}:retried", data=str(tmp_path / "data.csv"))
+    assert ran.code == 0, ran.stderr
+    assert "RuntimeError: not at the first try" in ran.stderr
+    assert "said: data.csv: 1,2 $(x) `ä` None" in ran.stderr
 
 
 @pytest.mark.slow

@@ -122,6 +122,22 @@ def test_input_artifacts_have_their_files_names_uris_and_metadata(caller: Caller
 
 
 @dsl.component(base_image="torch")
+def where(data: Input[Dataset]) -> str:
+    return data.uri
+
+
+def test_pods_that_read_google_cloud_storage_have_its_key(caller: Caller) -> None:
+    title = {"schemaTitle": "system.Dataset"}
+    data = {"uri": "minio://b/k", "type": title, "metadata": {"storage_uri": "gs://bucket/data"}}
+    called = caller.call(distribute(where, output_secret="gcs"), {"data": data})
+    assert called.parameters == {"Output": "gs://bucket/data"}
+    spec = called.job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    assert {"secretName": "gcs"} in [each.get("secret") for each in spec["volumes"]]
+    names = [each["name"] for each in spec["containers"][0]["env"]]
+    assert "GOOGLE_APPLICATION_CREDENTIALS" in names
+
+
+@dsl.component(base_image="torch")
 def writes(
     model: Output[Model],
     folder: Output[Dataset],

@@ -40,7 +40,8 @@ def main() -> int:
         if any("://" in uri for uri in datasets().values()):
             code, stopped = run([f"{__package__}.fetch"], environ)
         if not code and not stopped:
-            code, stopped = run(["torch.distributed.run", "-m", f"{__package__}.rank"], environ)
+            of_torchrun = ["torch.distributed.run", "-m", f"{__package__}.rank"]
+            code, stopped = run(of_torchrun, for_torchrun(environ))
         return conclude(folder, code, stopped)
 
 
@@ -58,6 +59,19 @@ def installed(commands: list[list[str]], folder: Path) -> dict[str, str]:
         given = [environ[name] for name in ("PYTHONPATH",) if environ.get(name)]
         environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*sorted(places), *given]))
     return environ
+
+
+def for_torchrun(environ: dict[str, str]) -> dict[str, str]:
+    """Sets what torchrun's agent is to have; what is set already stays."""
+    found = {}
+    if environ.get("PET_NPROC_PER_NODE", "1") != "1":
+        # As torchrun does, with many words.
+        found["OMP_NUM_THREADS"] = "1"
+    if ":" in environ.get("PET_NNODES", ""):
+        # Agents that share one store number rounds by their own count of failures. It differs after
+        # a node joined, and their ranks would never meet: so each round has its own store.
+        found["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    return {**found, **environ}
 
 
 def run(module: list[str], environ: dict[str, str]) -> tuple[int, bool]:
