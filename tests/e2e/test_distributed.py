@@ -37,6 +37,15 @@ def test_rank_0_of_2_nodes_with_2_processes_returns_the_metric_and_the_model(clu
 
 @pytest.mark.slow
 @pytest.mark.local_cluster
+def test_rank_0_of_a_train_job_returns_the_metric(cluster):
+    ran = cluster.run(f"{PIPELINES}:as_train_job")
+    assert ran.code == 0, ran.stderr
+    (told,) = ran.summary["jobs"]
+    assert told["metrics"] == {"total": 6.0}
+
+
+@pytest.mark.slow
+@pytest.mark.local_cluster
 @pytest.mark.parametrize("pipeline", ["distributed", "as_train_job"])
 def test_a_rank_that_fails_fails_the_step_with_the_users_traceback_and_no_second_try(
     cluster, pipeline
