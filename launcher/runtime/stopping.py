@@ -55,6 +55,7 @@ class Target:
     creating: bool = False  # whether a create may be in flight, so that the object may exist later
     folder: str = ""  # the URI of its folder, reported when a signal comes; empty for none
     propagation: str = "Foreground"  # how it is deleted; see Kube.delete
+    also: Callable[[], object] | None = None  # deletes what it does not own yet; None for nothing
     own_pod: OwnPod = field(init=False)
     _urgent: Kube = field(init=False)
 
@@ -229,6 +230,8 @@ class Stopper:
         report.start()
         try:
             found = target.delete(started + self._grace)
+            if target.also:
+                target.also()
         except ApiError as error:
             return f"{what} could not be deleted:\n{error.message}"
         except StepError as error:

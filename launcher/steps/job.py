@@ -193,6 +193,7 @@ def _ensure(
     files: SourceFiles,
 ) -> Ensured:
     replace_other = bool(os.environ.get(REPLACE_OTHER_ENV))
+    target.also = files.drop
     ensured = ensure(
         kube,
         kind,
@@ -204,6 +205,7 @@ def _ensure(
         replace_other=replace_other,
     )
     files.hand_over(ensured.job)
+    target.also = None
     return ensured
 
 

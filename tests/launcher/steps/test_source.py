@@ -109,6 +109,18 @@ def test_an_attempt_that_adopts_the_job_leaves_it_as_it_is(step: Any, hands: Any
     assert config_maps(hands) == [before]
 
 
+def test_a_signal_before_the_job_owns_it_leaves_neither(step: Any, hands: Any) -> None:
+    with hands.unanswered():
+        run = step(source=SOURCE)
+        hands.job(run.job)
+        assert not config_maps(hands)[0]["metadata"].get("ownerReferences")
+        run.stopper.stop()
+        hands.until(lambda: not hands.jobs())
+        assert not config_maps(hands)
+    run.failed(SystemExit)
+    assert not config_maps(hands)
+
+
 def test_a_step_that_may_make_none_says_which_permission_it_lacks(step: Any, hands: Any) -> None:
     hands.fault(Forbidden(), "create", "*/configmaps", times=None)
     message = step(source=SOURCE).failed(StepError)
