@@ -11,11 +11,14 @@ import socket
 import sys
 import tempfile
 import warnings
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from kfp_pytorch.serving.limits import OMP_ENV
 from kfp_pytorch.serving.options import parsed
 from kfp_pytorch.serving.supervisor import SOCKET_ENV, Supervisor, bound_socket, end_with_supervisor
+
+if TYPE_CHECKING:
+    from kfp_pytorch.serving.predictor import Predictor
 
 MEBI = 1024 * 1024
 # So many new lists and the like make Python look for garbage; its own number is 700.
@@ -59,6 +62,7 @@ def main() -> int:
     import torch
 
     from kfp_pytorch.serving import export, limits, predictor
+    from kfp_pytorch.serving.speed.threads import in_own_thread
 
     torch.set_num_threads(limits.cpu_limit())
     device = _device(options.device)
@@ -67,11 +71,7 @@ def main() -> int:
     if device == "cpu":  # a GPU's driver maps more than it uses
         limits.cap_memory(limits.memory_limit() // options.workers)
     try:
-        loaded = export.load(options.model_dir, device)
-        served = predictor.Predictor(
-            loaded, device, options.dtype == "bfloat16", options.max_batch_size
-        )
-        served.warm_up()
+        served = in_own_thread(_prepared, options, device).result()
     except (export.ExportError, predictor.ModelBroken) as error:
         return _failed(str(error))
     except MemoryError:
@@ -79,8 +79,6 @@ def main() -> int:
             f"the model does not fit into {limits.with_unit(limits.memory_limit())}, this "
             "container's memory: give the predictor more"
         )
-    if OMP_ENV not in os.environ:
-        served.choose_threads()
     from kfp_pytorch.serving.server import serve
     from kfp_pytorch.serving.service import Service, Settings
 
@@ -112,6 +110,19 @@ def main() -> int:
         # Where the process goes on to Python's own end, which looks for what is left.
         gc.unfreeze()
     return 0
+
+
+def _prepared(options: argparse.Namespace, device: str) -> Predictor:
+    """Loads a model, warms it up, and chooses the number of threads."""
+    from kfp_pytorch.serving import export, predictor
+
+    loaded = export.load(options.model_dir, device)
+    is_bf16 = options.dtype == "bfloat16"
+    served = predictor.Predictor(loaded, device, is_bf16, options.max_batch_size)
+    served.warm_up()
+    if OMP_ENV not in os.environ:
+        served.choose_threads()
+    return served
 
 
 def _device(wanted: str) -> str:

@@ -16,6 +16,7 @@ from kfp_pytorch.serving.limits import cpu_limit
 from kfp_pytorch.serving.metrics import Recorder
 from kfp_pytorch.serving.predictor import Answers, Predictor
 from kfp_pytorch.serving.protocol.query import Query
+from kfp_pytorch.serving.speed.threads import in_own_thread
 from kfp_pytorch.serving.tensors import Array
 
 # Largest bodies that are read and answered at once. In JSON, 32 MiB of small numbers take 550 MiB
@@ -54,7 +55,7 @@ class Service:
         self._reading = 0
         self._explainer = Explainer(predictor)
         self._explaining = 0
-        self._explaining_thread = ThreadPoolExecutor(1, thread_name_prefix="explainer")
+        self._one_explains = threading.Lock()
         self._readers = ThreadPoolExecutor(cpu_limit(), thread_name_prefix="reader")
         self._batcher = Batcher(
             predictor.answer,
@@ -123,14 +124,19 @@ class Service:
         try:
             parts, wish = await self.off_loop(size, read)
             async with asyncio.timeout_at(deadline):
-                return await asyncio.get_running_loop().run_in_executor(
-                    self._explaining_thread, self._explainer.explain, parts, wish, over.is_set
-                )
+                work = in_own_thread(self._explained, parts, wish, over.is_set)
+                return await asyncio.wrap_future(work)
         except TimeoutError:
             raise DeadlineExceeded("the explanations took too long") from None
         finally:
             over.set()
             self._explaining -= 1
+
+    def _explained(
+        self, parts: list[Array], wish: Wish, is_over: Callable[[], bool]
+    ) -> list[Explanation]:
+        with self._one_explains:
+            return self._explainer.explain(parts, wish, is_over)
 
     async def off_loop(self, size: int, work: Callable[[], T]) -> T:
         """Does work with so many bytes: with many in a thread, and the event loop goes on."""

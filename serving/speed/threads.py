@@ -1,12 +1,13 @@
-"""How many threads torch computes with on a CPU: one, where several are hardly faster."""
+"""The threads that torch computes with on a CPU: one, where several are hardly faster."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -20,6 +21,7 @@ _AGAIN_SECONDS = 1.0
 # many sizes is kept.
 _TIMES, _MOST_SIZES = 3, 256
 
+P = ParamSpec("P")
 T = TypeVar("T")
 logger = logging.getLogger("kserve")
 
@@ -79,3 +81,16 @@ class Threads:
         else:
             self._wait *= 2
             self._again = time.perf_counter() + self._wait
+
+
+def in_own_thread(work: Callable[P, T], *given: P.args, **options: P.kwargs) -> Future[T]:
+    """Does work that computes in a thread that ends with it.
+
+    OpenMP keeps threads for each thread that computed. Are there more of them than CPUs, they sleep
+    whenever they wait for each other, and a model is slower for good.
+    """
+    thread = ThreadPoolExecutor(1)
+    try:
+        return thread.submit(work, *given, **options)
+    finally:
+        thread.shutdown(wait=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import torch
 from kfp_pytorch.serving import export
 from kfp_pytorch.serving.predictor import Answers, Predictor
 from kfp_pytorch.serving.speed import threads
-from kfp_pytorch.serving.speed.threads import Threads
+from kfp_pytorch.serving.speed.threads import Threads, in_own_thread
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +91,20 @@ def test_a_predictor_answers_with_the_threads_that_it_chose(exported: Path) -> N
     (answers,) = served.answer([np.zeros((2, 1, 4, 4), np.float32)])
     assert isinstance(answers, Answers)
     assert len(answers.output) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the threads that Linux shows")
+def test_openmp_keeps_no_threads_for_work_in_a_thread_of_its_own() -> None:
+    def count() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    def compute() -> int:
+        torch.ones(1000, 1000).add(1)
+        return count()
+
+    before = count()
+    assert in_own_thread(compute).result() >= before + 3
+    until = time.monotonic() + 10
+    while count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert count() <= before
