@@ -72,6 +72,7 @@ def parse(uri: str, name: str = "output_uri") -> Location:
             f"{name} is {uri!r}; it must begin with pvc://CLAIM, s3://BUCKET, gs://BUCKET or "
             "minio://BUCKET. A path on a node is not seen by the job's pods."
         )
+    check_no_password(uri, name)
     host, _, path = rest.partition("/")
     if scheme == "pvc":
         if not k8s.dns_subdomain(f"the claim in {name}", host):
@@ -88,6 +89,15 @@ def parse(uri: str, name: str = "output_uri") -> Location:
             "would delete what others wrote: give a path without them."
         )
     return Location("s3" if scheme == "minio" else scheme, host, relative(name, path))
+
+
+def check_no_password(uri: str, name: str) -> None:
+    """Refuse a URI with credentials, such as `s3://KEY:SECRET@bucket`, without telling them."""
+    if "@" in uri.partition("://")[2].partition("/")[0]:
+        raise InputError(
+            f"{name} has credentials before '@', which all who see the job could read; write it "
+            "without them, and put them into a Secret."
+        )
 
 
 def location(name: str, value: Any) -> Location:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from kfp_pytorch.launcher.errors import InputError
-from kfp_pytorch.launcher.inputs import environment, k8s, readers
+from kfp_pytorch.launcher.inputs import environment, k8s, readers, storage
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+", re.DOTALL)
 _LONGEST_URI = 2048
@@ -23,6 +23,7 @@ def initializer(name: str, value: Any) -> dict[str, Any]:
             f"{name}.storage_uri is {uri[:100]!r}; write SCHEME://PLACE of at most "
             f"{_LONGEST_URI:,} characters, such as hf://OWNER/NAME, s3://BUCKET/FOLDER or cache://SCHEMA/TABLE."
         )
+    storage.check_no_password(uri, f"{name}.storage_uri")
     secret = k8s.dns_subdomain(f"{name}.secret", given.get("secret"))
     found: dict[str, Any] = {"storageUri": uri}
     if variables := environment.variables(f"{name}.env", given.get("env")):

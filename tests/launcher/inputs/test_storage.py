@@ -44,7 +44,7 @@ def test_a_job_s_folder_is_output_key_and_job() -> None:
         ("pvc://My_Claim", "lower case"),
         ("s3://", "is no bucket"),
         ("s3://UPPER/x", "is no bucket"),
-        ("s3://user:pw@host/x", "is no bucket"),
+        ("s3://user:pw@host/x", "has credentials before '@'"),
         ("s3://bucket/run*", "patterns"),
         ("pvc://claim/../etc", "'..'"),
         ("pvc://claim/./x", "'.'"),

@@ -161,6 +161,7 @@ def test_a_name_leaves_room_for_the_pods_names(inputs: dict[str, Any], room: int
         ),
         ({"patch_form": "x"}, "must be one of runtimePatches"),
         ({"dataset_initializer": {"storage_uri": "data"}}, "write SCHEME://PLACE"),
+        ({"dataset_initializer": {"storage_uri": "s3://k:pw@b/x"}}, "has credentials before '@'"),
         ({"model_initializer": {"uri": "s3://a"}}, "unknown field 'uri'"),
         ({"image_pull_policy": "Always"}, "train_job has no input 'image_pull_policy'"),
         ({"args": ["x"] * 129}, "args has 129 items; a TrainJob takes at most 128"),
