@@ -88,16 +88,25 @@ def _variable(name: str, value: Any) -> dict[str, Any]:
                 f"env[{name!r}] must be a string, a number, true or false, or an object with one "
                 f"of {', '.join(_REFERENCES)}."
             )
-        _check_reference(name, *next(iter(value.items())))
-        return {"name": name, "valueFrom": value}
+        source, reference = next(iter(value.items()))
+        return {"name": name, "valueFrom": {source: _reference(name, source, reference)}}
     return {"name": name, "value": escaped(readers.rendered(f"env[{name!r}]", value))}
 
 
-def _check_reference(name: str, source: str, reference: Any) -> None:
+def _reference(name: str, source: str, given: Any) -> dict[str, Any]:
+    """Check where a variable's value is; return it with names and keys as texts."""
     where = f"env[{name!r}].{source}"
     wanted = _REFERENCES[source]
+    if not isinstance(given, dict):
+        # What it is may be the secret itself.
+        raise InputError(
+            f"{where} is a {type(given).__name__}; it must be an object with "
+            f"{' and '.join(wanted)}."
+        )
+    reference = readers.mapping(where, given)
     for key in wanted:
-        if not readers.text(f"{where}.{key}", readers.mapping(where, reference).get(key)):
+        reference[key] = readers.text(f"{where}.{key}", reference.get(key))
+        if not reference[key]:
             raise InputError(f"{where} lacks {key}; it needs {' and '.join(wanted)}.")
     if "name" in wanted:
         k8s.dns_subdomain(f"{where}.name", reference["name"])
@@ -116,6 +125,7 @@ def _check_reference(name: str, source: str, reference: Any) -> None:
             f"{where}.key is {reference['key']!r}; an entry's key is at most 253 letters, digits, "
             "'-', '_' and '.'."
         )
+    return reference
 
 
 def check_name(name: str, where: str) -> None:

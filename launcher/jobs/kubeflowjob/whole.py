@@ -102,7 +102,7 @@ def _replica(where: str, value: Any, framework: Framework) -> dict[str, Any]:
 def _check_containers(where: str, spec: dict[str, Any], framework: Framework) -> None:
     for field in ("containers", "initContainers", "volumes"):
         for i, part in enumerate(_objects(f"{where}.{field}", spec.get(field, []))):
-            k8s.dns_label(f"{where}.{field}[{i}].name", part.get("name") or "-")
+            part["name"] = k8s.dns_label(f"{where}.{field}[{i}].name", part.get("name") or "-")
             _check_container(f"{where}.{field}[{i}]", part)
     names = [container["name"] for container in spec.get("containers", [])]
     if framework.container not in names:

@@ -110,6 +110,7 @@ CONTAINER = {"name": "jax", "image": "i"}
         (job(Worker={"size": 1}), "unknown field 'size'"),
         (with_pod(), "must be called 'jax' in a JAXJob"),
         (with_pod(containers=[{"name": "main", "image": "i"}]), "has main; the container"),
+        (with_pod(containers=[{"name": 7, "image": "i"}]), "has 7; the container"),
         (with_pod(containers=[{"name": "jax"}]), "'jax' has no image"),
         (with_pod(containers="x"), "containers is a str; it must be a list"),
         (with_pod(containers=[3]), "containers[0] is a int; it must be an object"),

@@ -83,11 +83,19 @@ def test_a_variable_that_can_be_none_is_refused_by_name(value: Any, said: str) -
     assert said in raised.value.message
 
 
-@pytest.mark.parametrize("env", ['{"TOKEN": "abc123"}', ["abc123"], {"TOKEN": ["abc123"]}])
+@pytest.mark.parametrize(
+    "env",
+    ['{"TOKEN": "abc123"}', ["abc123"], {"TOKEN": ["abc123"]}, {"A": {"secretKeyRef": "abc123"}}],
+)
 def test_an_environment_of_the_wrong_kind_is_not_quoted_for_it_may_hold_secrets(env: Any) -> None:
     with pytest.raises(InputError, match="env") as raised:
         parsed(env=env)
     assert "abc123" not in raised.value.message
+
+
+def test_a_number_names_a_secret_and_its_entry_as_a_text() -> None:
+    (variable,) = parsed(env={"A": {"secretKeyRef": {"name": 7.0, "key": 5, "optional": True}}}).env
+    assert variable["valueFrom"] == {"secretKeyRef": {"name": "7", "key": "5", "optional": True}}
 
 
 def test_a_variable_may_come_from_a_secret_by_name() -> None:
@@ -178,7 +186,7 @@ def test_what_is_quoted_in_a_command_as_text_needs_no_shell() -> None:
         ({"nproc_per_node": "0"}, "nproc_per_node is 0; it must be from 1"),
         ({"command": [""]}, "command[0] is ''"),
         ({"command": [" ", "x"]}, "leave command out for the image's own"),
-        ({"env": {"A": {"secretKeyRef": "s"}}}, "env['A'].secretKeyRef must be an object"),
+        ({"env": {"A": {"secretKeyRef": "s"}}}, "secretKeyRef is a str; it must be an object"),
         ({"env": {"A": {"secretKeyRef": {"name": "s"}}}}, "lacks key; it needs name and key"),
         ({"env": {"A": {"configMapKeyRef": {"key": "k"}}}}, "lacks name"),
         ({"env": {"A": {"secretKeyRef": {"name": "A_b", "key": "k"}}}}, "'A_b'; it must be at"),
