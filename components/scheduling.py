@@ -358,9 +358,14 @@ def placement(*parts: Placement) -> Placement:
 
     Raises:
         ValueError: Two parts say different things of the same.
+        TypeError: A part is none.
     """
     whole: Placement = {}
     for part in parts:
+        if not isinstance(part, dict):
+            raise TypeError(
+                f"placement: {part!r} is no part of one; give gpus(8), spread() or such."
+            )
         for name, value in part.items():
             if name == "tolerations":
                 value = [*whole.get(name, []), *value]

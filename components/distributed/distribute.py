@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import re
 import shlex
 from typing import Any
 
@@ -134,7 +135,13 @@ def _check_job(kind: JobKind, made: Distributed) -> None:
     """Refuse what the step would refuse, whatever is set on its task."""
     from kfp_pytorch.launcher.runtime import identity
 
-    inputs = kind.parse_inputs(**made.inputs)
+    try:
+        inputs = kind.parse_inputs(**made.inputs)
+    except InputError as error:
+        message = error.message
+        for theirs, own in _OWN_NAMES.items():
+            message = re.sub(rf"\b{theirs}\b", own, message)
+        raise InputError(message) from None
     if "pod_template_patch" in made.inputs:
         # It may have resources that contradict those below.
         return

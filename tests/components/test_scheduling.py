@@ -123,6 +123,12 @@ def test_parts_that_contradict_each_other_are_refused_where_they_are_written(
         placement(*parts)
 
 
+@pytest.mark.parametrize("part", [None, "gpus"])
+def test_what_is_no_part_of_a_placement_is_named(part: Any) -> None:
+    with pytest.raises(TypeError, match=f"{part!r} is no part of one; give"):
+        placement(gpus(8), part)
+
+
 def test_every_function_is_exported() -> None:
     own = {
         name
