@@ -78,13 +78,20 @@ class Demands:
 def demands(scheduling: Scheduling, placement: Placement, pods: Pods) -> Demands:
     """Return what a job and its pods must have.
 
-    Raises InputError: more pods are to start together than the job has.
+    Raises InputError: more pods are to start together than the job has, or the scheduler is to keep
+    them in one domain and none is named.
     """
     has = sum(pods.roles.values())
     if scheduling.min_member > has:
         raise InputError(
             f"scheduling.min_member is {scheduling.min_member} and the job starts with {has} pods; "
             "the gang would never be complete."
+        )
+    if _of_scheduler(scheduling) and placement.same is None:
+        asked = "topology_aware" if scheduling.topology_aware else "topology"
+        raise InputError(
+            f"scheduling.{asked} is set, and placement has no same, which it is about; add "
+            f"same_rack() or the like to placement, or drop {asked}."
         )
     members = min_member(scheduling, pods.members)
     spec: dict[str, Any] = {

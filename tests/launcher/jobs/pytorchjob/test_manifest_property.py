@@ -148,7 +148,7 @@ optional_inputs = {
         [
             {},
             {"priority_class": "high"},
-            {"scheduler": "kueue", "queue": "q", "topology_aware": True},
+            {"scheduler": "kueue", "queue": "q"},
             {"scheduler": "volcano", "queue": "q"},
             {"scheduler": "coscheduling", "schedule_timeout": 60.0},
             {"scheduler": "kai", "gang": False},

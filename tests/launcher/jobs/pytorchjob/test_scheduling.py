@@ -266,6 +266,14 @@ def test_a_gang_of_a_part_of_the_pods_begins_with_the_first_role(job: Any) -> No
         ({"scheduling": {"scheduler": "volcano", "min_member": 5}}, "the job starts with 4 pods"),
         ({"scheduling": {"scheduler": "yunikorn"}}, "set cpu and memory, or gang to false"),
         (
+            {"scheduling": {"scheduler": "kueue", "queue": "q", "topology_aware": True}},
+            "topology_aware is set, and placement has no same",
+        ),
+        (
+            {"scheduling": {"scheduler": "kai", "topology": "t"}, "placement": {"pack": True}},
+            "topology is set, and placement has no same",
+        ),
+        (
             {
                 "scheduling": {"scheduler": "volcano"},
                 "labels": {"kueue.x-k8s.io/queue-name": "q"},
