@@ -29,6 +29,8 @@ _QUANTITY = re.compile(
     r"(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?",
     re.ASCII,
 )
+# Of all keys and values of an object together.
+_ANNOTATIONS_BYTES = 256 * 1024
 # Kubernetes takes more for this much.
 _LARGEST = 2.0**63
 _SCALES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3}
@@ -140,7 +142,14 @@ def label_value(name: str, value: str, advice: str = "") -> str:
 
 def annotation_map(name: str, value: Any) -> dict[str, str]:
     """Read annotations, their values rendered."""
-    return {
+    read = {
         qualified_key(name, key): readers.rendered(f"{name}[{key!r}]", item)
         for key, item in readers.mapping(name, value).items()
     }
+    size = sum(len(part.encode()) for item in read.items() for part in item)
+    if size > _ANNOTATIONS_BYTES:
+        raise InputError(
+            f"{name} has {size:,} bytes; the limit of Kubernetes is {_ANNOTATIONS_BYTES:,}, of all "
+            "together. Put what is larger into a ConfigMap."
+        )
+    return read

@@ -241,6 +241,7 @@ def test_what_is_quoted_in_a_command_as_text_needs_no_shell() -> None:
         ({"labels": {"a": "x" * 64}}, "labels['a']"),
         ({"labels": {"a": None}}, "labels['a'] is null"),
         ({"labels": {"kfp-pytorch/run-id": "x"}}, "the launcher and the operator set it"),
+        ({"annotations": {"a": "x" * 262_144}}, "annotations has 262,145 bytes; the limit of"),
         ({"annotations": {"training.kubeflow.org/x": "y"}}, "the launcher and the operator"),
         ({"node_selector": {"zone": "a b"}}, "node_selector['zone']"),
         ({"tolerations": [{"keys": "x"}]}, "unknown field 'keys'"),
