@@ -146,7 +146,8 @@ def _job(task: KnownTask) -> None:
         return
     made = job_of(task)
     for template in kind.pod_templates(made):
-        pods.check(template, "training pods", _JOBS_FIELDS)
+        look_at = "manifest" if task.inputs.get("manifest") else _JOBS_FIELDS
+        pods.check(template, "training pods", look_at)
     if not task.inputs.get("patch_form"):  # That of another version of the Trainer.
         pods.warn_of_unknown_fields(kind.resource, made, task.name)
 

@@ -98,7 +98,7 @@ def pytorch_job(
             {"secretKeyRef": {"name": "a-secret", "key": "a-key"}}.
         num_nodes: How many pods train, the first one included.
         nproc_per_node: Processes in each pod: a number, auto, cpu or gpu; empty for one for each
-            GPU, or one.
+            GPU, or one. Not more than GPUs, where there are some.
         cpu: CPU of each pod, such as 4 or 500m, requested and limited.
         memory: Memory of each pod, such as 16Gi, requested and limited.
         gpus_per_node: Accelerators of each pod; 0 for what is set on the task.

@@ -97,7 +97,8 @@ def train_job(
         env: Environment variables: a string, a number, true or false each, or a reference such as
             {"secretKeyRef": {"name": "a-secret", "key": "a-key"}}.
         num_nodes: How many pods train, the first one included.
-        nproc_per_node: Processes in each pod, a number; empty for one for each GPU, or one.
+        nproc_per_node: Processes in each pod, a number; empty for one for each GPU, or one. Not
+            more than GPUs, where there are some.
         cpu: CPU of each pod, such as 4 or 500m, requested and limited.
         memory: Memory of each pod, such as 16Gi, requested and limited.
         gpus_per_node: Accelerators of each pod; 0 for what is set on the task.

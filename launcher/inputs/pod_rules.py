@@ -24,6 +24,7 @@ _RULES: dict[str, Callable[[str, Any], Any]] = {
     "priorityClassName": k8s.dns_subdomain,
     "protocol": readers.one_of("TCP", "UDP", "SCTP"),
     "runtimeClassName": k8s.dns_subdomain,
+    "schedulerName": k8s.dns_subdomain,
     "serviceAccountName": k8s.dns_subdomain,
     "supplementalGroupsPolicy": readers.one_of("Merge", "Strict"),
     "terminationMessagePolicy": readers.one_of("File", "FallbackToLogsOnError"),
@@ -41,7 +42,7 @@ def check(spec: dict[str, Any]) -> None:
         _checked(where, container)
         for port in container.get("ports", []):
             _checked(f"{where}: a port", port)
-        _check_devices(where, readers.mapping(where, container.get("resources")))
+        _check_resources(where, readers.mapping(where, container.get("resources")))
         security = of_pod | _checked(f"{where}: securityContext", container.get("securityContext"))
         if security.get("runAsNonRoot") and security.get("runAsUser") == 0:
             raise InputError(
@@ -50,24 +51,42 @@ def check(spec: dict[str, Any]) -> None:
             )
 
 
-def _check_devices(where: str, resources: Mapping[str, Any]) -> None:
-    """Refuse resources that no node has, and devices that exclude each other.
+def _check_resources(where: str, resources: Mapping[str, Any]) -> None:
+    """Refuse resources that no node has, requests that no limit allows, devices of two kinds.
 
     Each device plugin writes NVIDIA_VISIBLE_DEVICES, and one of several is lost:
     https://github.com/NVIDIA/k8s-device-plugin/issues/728
     """
-    found = set()
-    for part in ("limits", "requests"):
-        for name, amount in readers.mapping(where, resources.get(part)).items():
-            placement.resource_name(f"{where}: {part}", name)
-            if name.startswith(_EXCLUSIVE) and str(amount).strip() not in ("", "0"):
-                found.add(name)
-    if len(found) > 1 and any(name.startswith(placement.MIG_RESOURCE) for name in found):
+    limits, requests = (
+        {name: _quantity(f"{where}: {part}", name, amount) for name, amount in amounts.items()}
+        for part in ("limits", "requests")
+        for amounts in [readers.mapping(where, resources.get(part))]
+    )
+    found = {name for name, amount in (limits | requests).items() if amount}
+    exclusive = sorted(name for name in found if name.startswith(_EXCLUSIVE))
+    if len(exclusive) > 1 and any(name.startswith(placement.MIG_RESOURCE) for name in exclusive):
         raise InputError(
-            f"{where} asks for {' and '.join(sorted(found))}; a container has whole GPUs or MIG "
+            f"{where} asks for {' and '.join(exclusive)}; a container has whole GPUs or MIG "
             "devices of one profile, and would see one of these only. Drop one, wherever it is "
             "asked for: an input, a patch, the limits of the task or the manifest."
         )
+    for name, amount in requests.items():
+        device, limit = "/" in name or name.startswith("hugepages-"), limits.get(name)
+        if (device and amount != limit) or (limit is not None and amount > limit):
+            raise InputError(
+                f"{where} requests {amount:g} of {name}, and its limit is "
+                f"{'unset' if limit is None else f'{limit:g}'}; a request is at most the limit, "
+                "and of a device just that. Give the limit alone."
+            )
+
+
+def _quantity(where: str, name: str, written: Any) -> float:
+    placement.resource_name(where, name)
+    amount = k8s.quantity_value(readers.rendered(f"{where}[{name!r}]", written))
+    if amount is None or ("/" in name and not amount.is_integer()):
+        kind = "whole number" if "/" in name else "quantity, such as 500m or 4Gi"
+        raise InputError(f"{where}[{name!r}] is {written!r}; it must be a {kind}.")
+    return amount
 
 
 def _checked(where: str, value: Any) -> dict[str, Any]:

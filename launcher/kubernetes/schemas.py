@@ -1,8 +1,11 @@
-"""Reads which fields the objects of a kind have."""
+"""Reads which fields the objects of a kind have, and which versions of it there are."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kfp_pytorch.launcher.constants import Kind
+from kfp_pytorch.launcher.errors import StepError
 from kfp_pytorch.launcher.kubernetes.api_errors import Call
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object, dig, each
@@ -24,3 +27,17 @@ def read_schema(kube: Kube, kind: Kind) -> Object:
         if kind.kind in named:
             return dict(schema)
     return {}
+
+
+def other_versions(kube: Kube, kind: Kind) -> list[str]:
+    """Reads in which versions the server has a kind that it does not have in ours.
+
+    Returns their names, such as `v2beta1`; none where it cannot be read.
+    """
+    call = Call("get", kind.plural, kind.group, "", "", kube.transport.credentials.account)
+    try:
+        found = kube.transport.json(call, "GET", f"/apis/{kind.group}")
+        named = [str(item.get("version")) for item in each(found, "versions")]
+        return [name for name in named if kube.serves(replace(kind, version=name))]
+    except StepError:
+        return []

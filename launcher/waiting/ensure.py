@@ -16,6 +16,7 @@ from kfp_pytorch.launcher.jobs.state import JobState, Phase
 from kfp_pytorch.launcher.kubernetes import admission, api_errors
 from kfp_pytorch.launcher.kubernetes.client import Kube
 from kfp_pytorch.launcher.kubernetes.objects import Object, name
+from kfp_pytorch.launcher.kubernetes.schemas import other_versions
 from kfp_pytorch.launcher.runtime.printing import log
 from kfp_pytorch.launcher.runtime.stopping import Stopper, Target, delete_by_uid
 from kfp_pytorch.launcher.text import some
@@ -180,10 +181,16 @@ class _Ensurer:
     def _wait_for_kind(self, error: api_errors.KindAbsent, started: float) -> None:
         """Waits a little: just after an installation the server may not know the kind yet."""
         if time.monotonic() - started > self.limits.kind_absent:
-            kind, operator = self.kind.resource.kind, self.kind.operator
+            resource, operator = self.kind.resource, self.kind.operator
+            if others := other_versions(self.kube, resource):
+                raise JobFailed(
+                    f"The cluster has no {resource.kind} of {resource.api_version}: its "
+                    f"CustomResourceDefinition is of {some(others)}, of another version of the "
+                    f"{operator} or of another operator.\n{self.kind.install_advice}"
+                ) from error
             raise JobFailed(
                 f"{error.message}\n{self.kind.install_advice}",
-                f"The cluster does not know {kind}s: is the {operator} installed?",
+                f"The cluster does not know {resource.kind}s: is the {operator} installed?",
             ) from error
         time.sleep(min(1.0, self.limits.kind_absent / 4))
 

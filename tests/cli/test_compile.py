@@ -54,7 +54,7 @@ def test_a_file_without_a_function_gives_every_pipeline_in_it(mine, cli, tmp_pat
             "num_nodes=nodes",
             "num_nodes=nodes, pod_template_patch={'spec': {'containers': [{'name': 'pytorch', "
             "'resources': {'limits': {'memory': 'much'}}}]}}",
-            "The training pods would be refused.*limits\\[memory\\].*much",
+            "limits\\['memory'\\] is 'much'; it must be a quantity",
         ),
         ('word: str = ""', "word: str = 'say \"hi\"'", "no quotation mark"),
     ],
@@ -214,7 +214,7 @@ def test_a_model_imported_from_where_kfp_cannot_read_is_warned_of_with_the_way_o
 def test_what_is_set_on_a_task_is_checked_with_the_inputs(tmp_path, cli):
     for setting, message in {
         ".set_env_variable('RANK', '1')": "env may not set RANK",
-        ".set_memory_limit(place)": 'limits\\[memory\\].* "m"',
+        ".set_memory_limit(place)": "limits.* is 'm'",
     }.items():
         result = compile_serving(tmp_path, cli, "'s3://b/m'", f"pytorch_job(image='i'){setting}")
         assert re.search(f"task pytorch-job: .*{message}", result.output), result.output

@@ -65,7 +65,7 @@ def checked(manifest: Mapping[str, Any], kind: str) -> dict[str, Any]:
     policy = readers.mapping("manifest.spec.runPolicy", spec.get("runPolicy"))
     if clean := spec.get("cleanPodPolicy"):
         policy.setdefault("cleanPodPolicy", clean)
-    _check_policy("manifest.spec.runPolicy", policy)
+    _check_policy("manifest.spec.runPolicy", policy, sum(of["replicas"] for of in specs.values()))
     if "slotsPerWorker" in spec:
         slots = "manifest.spec.slotsPerWorker"
         spec["slotsPerWorker"] = readers.integer(slots, spec["slotsPerWorker"], minimum=1)
@@ -132,12 +132,21 @@ def _check_container(where: str, container: dict[str, Any]) -> None:
             variable["value"] = template.variable_text(name, variable["value"])
 
 
-def _check_policy(where: str, policy: dict[str, Any]) -> None:
+def _check_policy(where: str, policy: dict[str, Any], pods: int) -> None:
     if "cleanPodPolicy" in policy:
         input_readers.clean_pod_policy(f"{where}.cleanPodPolicy", policy["cleanPodPolicy"])
     for field in ("activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished"):
         if field in policy:
             policy[field] = readers.integer(f"{where}.{field}", policy[field])
+    scheduling = readers.mapping(f"{where}.schedulingPolicy", policy.get("schedulingPolicy"))
+    least = readers.integer(
+        f"{where}.schedulingPolicy.minAvailable", scheduling.get("minAvailable", 1)
+    )
+    if least > pods:
+        raise InputError(
+            f"{where}.schedulingPolicy.minAvailable is {least} and the job has {pods} pods; the "
+            "gang would never be complete."
+        )
     if "ttlSecondsAfterFinished" in policy:
         input_readers.ttl(f"{where}.ttlSecondsAfterFinished", policy["ttlSecondsAfterFinished"])
 

@@ -113,4 +113,7 @@ def clean_pod_policy(name: str, value: Any) -> str:
 def template_patch(name: str, value: Any) -> dict[str, Any]:
     """Read a patch of the pod template."""
     parts = readers.known_fields(name, value, ("metadata", "spec"))
-    return {key: readers.mapping(f"{name}.{key}", part) for key, part in parts.items()}
+    read = {key: readers.mapping(f"{name}.{key}", part) for key, part in parts.items()}
+    for key in ("labels", "annotations"):
+        readers.mapping(f"{name}.metadata.{key}", read.get("metadata", {}).get(key))
+    return read

@@ -165,6 +165,30 @@ def parse_pod_inputs(declaration: type[T], component: str, inputs: Mapping[str, 
     return merged
 
 
+def check_processes(inputs: PodInputs) -> None:
+    """Refuse more processes of torchrun in a pod than it has GPUs, or as many as CPUs.
+
+    Raises InputError.
+    """
+    asked, resources = inputs.nproc_per_node, inputs.resources
+    amounts = {**resources.get("requests", {}), **resources.get("limits", {})}
+    gpus = int(amounts.get(inputs.gpu_resource, "0"))
+    shared = asked == "cpu" or (asked.isdecimal() and int(asked) > max(gpus, inputs.gpus))
+    if gpus and shared and not patches_resources(inputs):
+        raise InputError(
+            f"nproc_per_node is {asked!r}, and a pod has {gpus} of {inputs.gpu_resource}; two "
+            "processes of a job cannot share a GPU, which NCCL refuses. Leave nproc_per_node out "
+            "for one process for each GPU, or ask for more GPUs. A program that starts processes "
+            "itself is one process."
+        )
+
+
+def patches_resources(inputs: PodInputs) -> bool:
+    """Whether a patch changes what containers are given."""
+    containers = (inputs.pod_template_patch.get("spec") or {}).get("containers") or []
+    return any(isinstance(each, dict) and each.get("resources") for each in containers)
+
+
 def _with_placement(inputs: T, component: str) -> T:
     """Put what `placement` says of devices and taints into the inputs of the same meaning."""
     asked, wanted = inputs.placement, inputs.scheduling.scheduler

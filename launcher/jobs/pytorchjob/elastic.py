@@ -128,11 +128,16 @@ def check_start(elastic: Elastic, num_nodes: int) -> None:
         )
 
 
-def check_gang(elastic: Elastic, min_member: int) -> None:
-    """Refuse a gang that starts without training, or that may never start again.
+def check_scheduling(elastic: Elastic, min_member: int, queue: str) -> None:
+    """Refuse a gang that starts without training or may never start again, and a fixed quota.
 
-    `min_member`: how many pods start together; 0 for the least that train.
+    `min_member`: how many pods start together; 0 for the least that train. `queue`: that of Kueue.
     """
+    if elastic.metrics and queue:
+        raise InputError(
+            f"elastic.metrics is set, and the job waits in Kueue's queue {queue!r}, which admits a "
+            "fixed number of pods: Kueue would stop the job at each change. Drop one."
+        )
     least = elastic.min_nodes
     if 0 < min_member < least:
         raise InputError(

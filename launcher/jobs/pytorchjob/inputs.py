@@ -10,8 +10,15 @@ from typing import Any, ClassVar
 
 from kfp_pytorch.launcher.errors import InputError
 from kfp_pytorch.launcher.inputs.declaration import declare
+from kfp_pytorch.launcher.inputs.scheduling.demands import KUEUE_QUEUE_LABEL
+from kfp_pytorch.launcher.inputs.scheduling.scheduler import KUEUE
 from kfp_pytorch.launcher.jobs.pods import input_readers
-from kfp_pytorch.launcher.jobs.pods.inputs import PodInputs, parse_pod_inputs
+from kfp_pytorch.launcher.jobs.pods.inputs import (
+    PodInputs,
+    check_processes,
+    parse_pod_inputs,
+    patches_resources,
+)
 from kfp_pytorch.launcher.jobs.pytorchjob import elastic
 from kfp_pytorch.launcher.jobs.trainingoperator.inputs import OperatorInputs, with_backoff_limit
 
@@ -43,17 +50,15 @@ def parse_inputs(**inputs: Any) -> PyTorchJobInputs:
         asked = given.elastic
         asked = replace(asked, max_nodes=asked.max_nodes or max(given.num_nodes, asked.min_nodes))
         elastic.check_start(asked, given.num_nodes)
-        elastic.check_gang(asked, given.scheduling.min_member)
+        of_kueue = given.scheduling.queue if given.scheduling.scheduler == KUEUE else ""
+        queue = of_kueue or given.labels.get(KUEUE_QUEUE_LABEL, "")
+        elastic.check_scheduling(asked, given.scheduling.min_member, queue)
         elastic.check_environment(variable["name"] for variable in given.env)
         given = replace(given, elastic=asked)
-    if given.nproc_per_node == "gpu" and not given.gpus and not _patches_resources(given):
+    if given.nproc_per_node == "gpu" and not given.gpus and not patches_resources(given):
         raise InputError(
             "nproc_per_node is 'gpu', and the pods have no GPU; set gpus_per_node, or a number of "
             "processes."
         )
+    check_processes(given)
     return with_backoff_limit(given, given.most_nodes)
-
-
-def _patches_resources(inputs: PyTorchJobInputs) -> bool:
-    containers = (inputs.pod_template_patch.get("spec") or {}).get("containers") or []
-    return any(isinstance(each, dict) and each.get("resources") for each in containers)

@@ -12,7 +12,7 @@ from kfp_pytorch.launcher.inputs import k8s, readers
 from kfp_pytorch.launcher.inputs.declaration import declare
 from kfp_pytorch.launcher.inputs.scheduling.scheduler import KUEUE
 from kfp_pytorch.launcher.jobs.pods import input_readers
-from kfp_pytorch.launcher.jobs.pods.inputs import PodInputs, parse_pod_inputs
+from kfp_pytorch.launcher.jobs.pods.inputs import PodInputs, check_processes, parse_pod_inputs
 from kfp_pytorch.launcher.jobs.trainjob import field_readers
 from kfp_pytorch.launcher.jobs.trainjob.forms import CURRENT, FORMS, Form
 
@@ -68,4 +68,5 @@ class TrainJobInputs(PodInputs):
 def parse_inputs(**inputs: Any) -> TrainJobInputs:
     """Check the inputs of `train_job`, as KFP passes them."""
     given = parse_pod_inputs(TrainJobInputs, "train_job", inputs)
+    check_processes(given)
     return replace(given, form=FORMS.get(given.patch_form, CURRENT))

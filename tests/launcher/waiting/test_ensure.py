@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from kfp_pytorch.launcher.errors import (
     NotOurs,
     PermissionMissing,
 )
+from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
 from kfp_pytorch.launcher.kubernetes.api_errors import Refused
 
 OVER_QUOTA = Answer(
@@ -274,6 +276,13 @@ def test_a_missing_permission_names_all_that_is_needed_to_grant_it(step: Any, ha
 def test_a_cluster_without_the_operator_is_named_as_such(step: Any, hands: Any) -> None:
     hands.fault(Answer(404), "create", times=None)
     assert "Install the Kubeflow Training Operator" in step().failed(JobFailed)
+
+
+def test_a_kind_of_another_version_is_named_with_it(step: Any) -> None:
+    newer = replace(PYTORCH_JOB, resource=replace(PYTORCHJOB, version="v2"))
+    words = step(kind=newer).failed(JobFailed)
+    assert "no PyTorchJob of kubeflow.org/v2: its CustomResourceDefinition is of v1" in words
+    assert "Install the Kubeflow Training Operator v1" in words
 
 
 def test_a_kind_that_the_server_learns_a_moment_later_is_waited_for(step: Any, hands: Any) -> None:

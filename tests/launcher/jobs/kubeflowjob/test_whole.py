@@ -134,6 +134,9 @@ CONTAINER = {"name": "jax", "image": "i"}
         (with_policy(cleanPodPolicy="Some"), "runPolicy.cleanPodPolicy is 'Some'"),
         (with_policy(backoffLimit=1.5), "runPolicy.backoffLimit must be a whole number"),
         (with_policy(ttlSecondsAfterFinished=-1), "ttlSecondsAfterFinished is -1"),
+        (with_policy(schedulingPolicy="gang"), "schedulingPolicy must be an object"),
+        (with_policy(schedulingPolicy={"minAvailable": 1.5}), "minAvailable must be a whole"),
+        (with_policy(schedulingPolicy={"minAvailable": 3}), "is 3 and the job has 2 pods"),
         (with_policy(ttlSecondsAfterFinished=0), "must be kept at least"),
         (
             with_pod(containers=[CONTAINER | {"env": [{"name": "KFP_PYTORCH_OUTPUT"}]}]),

@@ -172,6 +172,16 @@ def test_the_processes_of_a_node_are_its_gpus_unless_it_says_so(
         ),
         (RANGE, {"nproc_per_node": "gpu"}, "the pods have no GPU"),
         (
+            {"max_nodes": 2, "metrics": [{"type": "Resource", "resource": {}}]},
+            {"scheduling": {"scheduler": "kueue", "queue": "a"}},
+            "waits in Kueue's queue 'a', which admits a fixed number of pods",
+        ),
+        (
+            {"max_nodes": 2, "metrics": [{"type": "Resource", "resource": {}}]},
+            {"labels": {"kueue.x-k8s.io/queue-name": "b"}},
+            "waits in Kueue's queue 'b'",
+        ),
+        (
             {"min_nodes": 2, "max_nodes": 6},
             {"num_nodes": 4, "scheduling": {"scheduler": "volcano", "min_member": 1}},
             "min_member is 1, less than elastic.min_nodes, 2",

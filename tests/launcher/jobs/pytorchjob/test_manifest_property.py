@@ -177,7 +177,10 @@ optional_inputs = {
 
 
 def with_gpus(inputs: dict[str, Any]) -> dict[str, Any]:
-    """A process for each GPU needs some."""
+    """A process for each GPU needs some, and a pod has no more processes than GPUs."""
+    of_task = inputs.get("task_config", {}).get("resources")
+    if inputs.get("nproc_per_node") in ("8", "cpu") and (inputs.get("gpus_per_node") or of_task):
+        return inputs | {"nproc_per_node": "auto"}
     if inputs.get("nproc_per_node") != "gpu":
         return inputs
     return inputs | {"gpus_per_node": inputs.get("gpus_per_node") or 1}

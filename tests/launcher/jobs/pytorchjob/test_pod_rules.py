@@ -38,6 +38,22 @@ def patched(**container: Any) -> dict[str, Any]:
         (patched(securityContext={"runAsUser": 0}), "set run_as_root"),
         (patched(resources={"limits": {"gpu": 1}}), "limits is 'gpu'"),
         (patched(resources=[1]), "must be an object"),
+        (patched(resources={"limits": {"nvidia.com/gpu": 0.5}}), "it must be a whole number"),
+        (patched(resources={"limits": {"memory": "much"}}), "it must be a quantity, such as"),
+        (
+            patched(resources={"requests": {"amd.com/gpu": 1}}),
+            "amd.com/gpu, and its limit is un",
+        ),
+        (
+            {"gpus_per_node": 1, **patched(resources={"requests": {"nvidia.com/gpu": 2}})},
+            "requests 2 of nvidia.com/gpu, and its limit is 1",
+        ),
+        (
+            {"cpu": "2", **patched(resources={"requests": {"cpu": "2500m"}})},
+            "requests 2.5 of cpu, and its limit is 2; a request is at most the limit",
+        ),
+        ({"pod_template_patch": {"spec": {"schedulerName": ["x"]}}}, "schedulerName must be a"),
+        ({"pod_template_patch": {"metadata": {"labels": ["x"]}}}, "labels must be an object"),
     ],
 )
 def test_what_the_api_server_or_a_node_would_refuse_of_every_pod_makes_no_job(
