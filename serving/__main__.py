@@ -93,6 +93,7 @@ def main() -> int:
         options.batch_delay_ms / 1000,
         float(options.timeout_s),
         float(options.stop_delay_s),
+        limits.connection_limit(),
     )
     host, port, listening = options.http_host, options.http_port, None
     if SOCKET_ENV in os.environ:

@@ -14,6 +14,9 @@ OMP_ENV = "OMP_NUM_THREADS"
 MEMORY_FILES = ("memory.max", "memory/memory.limit_in_bytes")
 # Of the limit, this part is left to the kernel and to other processes of the container.
 RESERVE = 1 / 20
+# Connections of each protocol, each of which takes a file; and the files of all else.
+MOST_CONNECTIONS = 4096
+_OTHER_FILES = 128
 
 
 def cpu_limit(cgroup: Path = CGROUP) -> int:
@@ -60,6 +63,20 @@ def cap_memory(limit: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     soft = cap if hard == resource.RLIM_INFINITY else min(cap, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def connection_limit() -> int:
+    """The connections that each of the two protocols may have. Raises the soft limit of files.
+
+    A process that has no file for one more connection answers nobody who is new.
+    """
+    wanted = 2 * MOST_CONNECTIONS + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return max(1, (soft - _OTHER_FILES) // 2)
+    return MOST_CONNECTIONS
 
 
 def with_unit(size: int) -> str:

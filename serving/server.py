@@ -16,7 +16,7 @@ from kserve.logging import configure_logging
 
 from kfp_pytorch.serving.application import kserve
 from kfp_pytorch.serving.protocol import grpc
-from kfp_pytorch.serving.protocol.connection import Connection
+from kfp_pytorch.serving.protocol.connection import Connection, Connections
 from kfp_pytorch.serving.protocol.http import Http
 from kfp_pytorch.serving.service import Service
 
@@ -32,6 +32,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, service: Service, other: aio.Server | None) -> None:
         super().__init__(config)
+        self.server_state = Connections(service.settings.max_connections)
         self._service = service
         self._other = other
         self._loop = asyncio.get_running_loop()

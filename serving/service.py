@@ -39,6 +39,7 @@ class Settings:
     batch_delay: float = 0.0  # seconds that a request waits for others when the model is free
     timeout: float = 60.0  # seconds until a request's deadline, where it states none
     stop_delay: float = 0.0  # seconds that it takes requests after SIGTERM
+    max_connections: int = 1024  # of each protocol
 
 
 class Service:

@@ -7,6 +7,7 @@ from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 # Of a request's first line and headers, and of what follows a part of its body and is none itself.
 MOST_HEAD_BYTES = 64 * 1024
@@ -24,6 +25,36 @@ class _Refused(Exception):
     """Ends the reading of what has come: the connection is closed."""
 
 
+class Connections(ServerState):
+    """The connections of a server, of which there are not more than some number.
+
+    One more takes the place of that which has waited longest for a request, or for the rest of its
+    head: so health is answered, however many there are.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+        self._waiting: dict[Connection, None] = {}
+
+    def wait(self, connection: Connection) -> None:
+        """Says that a connection has no request, since now."""
+        self._waiting[connection] = None
+
+    def wait_no_more(self, connection: Connection) -> None:
+        """Says that a connection has a request, or is closed."""
+        self._waiting.pop(connection, None)
+
+    def make_room(self) -> None:
+        """Closes one that waits, if there are too many."""
+        if len(self.connections) > self._most:
+            longest = next(iter(self._waiting))
+            self.wait_no_more(longest)
+            self.connections.discard(longest)
+            # Not before what it was sent is taken, which may be never.
+            longest.transport.abort()
+
+
 class Connection(HttpToolsProtocol):
     """Closes itself where a head is too large or too slow; its bytes would be kept without end.
 
@@ -32,6 +63,8 @@ class Connection(HttpToolsProtocol):
     first, is read as if it did not. The parser would take its body for that protocol.
     """
 
+    server_state: Connections
+
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._in_head = True
@@ -39,9 +72,18 @@ class Connection(HttpToolsProtocol):
         self._size = 0
         self._timer: asyncio.TimerHandle | None = None
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Waits for a first request no longer than for another one."""
+        super().connection_made(transport)
+        self.server_state.wait(self)
+        self.server_state.make_room()
+        self._wait()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends all waiting."""
         self._end_head()
+        self._unset_keepalive_if_required()
+        self.server_state.wait_no_more(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -58,7 +100,6 @@ class Connection(HttpToolsProtocol):
 
     def _read(self, data: bytes) -> None:
         try:
-            self._unset_keepalive_if_required()
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
             if self.parser.get_method() == b"CONNECT":
@@ -83,6 +124,7 @@ class Connection(HttpToolsProtocol):
             self._refuse("429 Too Many Requests", why)
             raise _Refused
         super().on_message_begin()
+        self._unset_keepalive_if_required()
         self._in_head = True
         why = f"headers: they took more than {HEAD_SECONDS:g} s"
         self._timer = self.loop.call_later(HEAD_SECONDS, self._refuse, "408 Request Timeout", why)
@@ -103,6 +145,8 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         self._in_body = True
+        self._unset_keepalive_if_required()
+        self.server_state.wait_no_more(self)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -116,6 +160,17 @@ class Connection(HttpToolsProtocol):
             return
         self._in_body = False
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Is called at an answer's end."""
+        super().on_response_complete()
+        if self.cycle.response_complete:
+            self.server_state.wait(self)
+
+    def _wait(self) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
 
     def _end_head(self) -> None:
         self._in_head = False

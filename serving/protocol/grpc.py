@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,15 +15,15 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from grpc import aio
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
-from kserve.protocol.grpc import grpc_predict_v2_pb2_grpc as services
 
 from kfp_pytorch import __version__
 from kfp_pytorch.serving import images
-from kfp_pytorch.serving.errors import BadRequest, refusal
+from kfp_pytorch.serving.errors import BadRequest, Refusal, refusal
 from kfp_pytorch.serving.export import Export
 from kfp_pytorch.serving.predictor import Answers
 from kfp_pytorch.serving.protocol import v2
 from kfp_pytorch.serving.protocol.query import Query, size_of, top_of
+from kfp_pytorch.serving.protocol.reading import Reading
 from kfp_pytorch.serving.service import Service
 from kfp_pytorch.serving.tensors import Array, check_tensor, from_bytes, from_numbers
 
@@ -42,27 +43,36 @@ _WITH_LENGTH = 2
 _MOST_FIELDS = 1000
 # As gRPC's clients know when to try again.
 _PUSHBACK = (("grpc-retry-pushback-ms", "1000"),)
+# Until a connection without calls is closed, and one that does not begin as HTTP/2 does. Clients
+# connect anew without an error.
+_IDLE_MS = 300_000
+_HANDSHAKE_MS = 30_000
+# Until a call is told that it has ended.
+_END_SECONDS = 0.05
 
 
 def server(service: Service, address: str) -> aio.Server:
     """Makes a server at an address, not yet started. Raises OSError: the address is taken."""
-    most = service.settings.max_body
     made = aio.server(
         options=[
-            ("grpc.max_receive_message_length", most),
+            ("grpc.max_receive_message_length", service.settings.max_body),
             ("grpc.max_send_message_length", -1),
             # Several workers listen at one port.
             ("grpc.so_reuseport", 1),
+            # What comes of a message before it is read does not grow with the network's speed.
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.max_allowed_incoming_connections", service.settings.max_connections),
+            ("grpc.max_connection_idle_ms", _IDLE_MS),
+            ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+            ("grpc.http2.settings_timeout", _HANDSHAKE_MS),
         ]
     )
     servicer = Servicer(service)
-    services.add_GRPCInferenceServiceServicer_to_server(servicer, made)
-    infer = grpc.unary_unary_rpc_method_handler(
-        servicer.ModelInfer, response_serializer=messages.ModelInferResponse.SerializeToString
-    )
     name = messages.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
-    # In place of the generated one: a request is bytes.
-    made.add_registered_method_handlers(name, {"ModelInfer": infer})
+    calls = {call.__name__: _handler(call) for call in servicer.calls}
+    # Each registered one is waited for on its own, which takes time: only the one that is frequent.
+    made.add_registered_method_handlers(name, {"ModelInfer": _handler(servicer.ModelInfer)})
+    made.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, calls),))
     try:
         made.add_insecure_port(address)
     except RuntimeError as error:
@@ -70,63 +80,138 @@ def server(service: Service, address: str) -> aio.Server:
     return made
 
 
-class Servicer(services.GRPCInferenceServiceServicer):  # type: ignore[misc]
+def _handler(call: Callable[[Any, Any], Awaitable[Any]]) -> Any:
+    """Handles a call of one message as if it had many: so it reads when it wants to, and bytes."""
+    return grpc.stream_unary_rpc_method_handler(
+        call, response_serializer=lambda response: response.SerializeToString()
+    )
+
+
+@dataclass
+class _Call:
+    """One call, and how it ended."""
+
+    context: Any
+    status: str = "OK"
+
+    async def answer(self, work: Awaitable[Any]) -> Any:
+        """The answer that is worked out, or what a client is told of an error in place of it."""
+        # gRPC keeps the error that ends a call until Python looks for garbage. Neither it nor what
+        # it comes from may hold the frames that have the message.
+        try:
+            return await work
+        except asyncio.CancelledError:
+            self.status = "CANCELLED"
+            raise
+        except aio.AbortError as error:
+            raise error.with_traceback(None)  # noqa: B904
+        except Exception as error:
+            told = refusal(error)
+        return await self._abort(told)
+
+    async def stop(self, error: Exception) -> None:
+        """Ends it though it is being read. Raises what gRPC raises then."""
+        await self._abort(refusal(error))
+
+    async def _abort(self, told: Refusal) -> None:
+        self.status = told.code
+        trailing = _PUSHBACK if told.status == 503 else ()
+        await self.context.abort(grpc.StatusCode[told.code], told.reason, trailing)
+
+
+class Servicer:
     """The calls of the protocol. Their names are the protocol's."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._reading = Reading(service.settings.max_body, service.settings.max_waiting)
+        self.calls = (
+            self.ServerLive,
+            self.ServerReady,
+            self.ModelReady,
+            self.ServerMetadata,
+            self.ModelMetadata,
+        )
 
-    async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802
-        """Whether the server answers."""
+    async def ServerLive(self, requests: Any, context: Any) -> Any:  # noqa: ARG002, N802
+        """Whether the server answers. Its message says nothing, and is not read."""
         return messages.ServerLiveResponse(live=self._service.predictor.is_live)
 
-    async def ServerReady(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802
-        """Whether requests should be sent here."""
+    async def ServerReady(self, requests: Any, context: Any) -> Any:  # noqa: ARG002, N802
+        """Whether requests should be sent here. Its message says nothing, and is not read."""
         return messages.ServerReadyResponse(ready=self._service.is_ready)
 
-    async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Whether requests of this model should be sent here."""
-        await self._check_name(request.name, context)
-        return messages.ModelReadyResponse(ready=self._service.is_ready)
-
-    async def ServerMetadata(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802
-        """What the server is."""
+    async def ServerMetadata(self, requests: Any, context: Any) -> Any:  # noqa: ARG002, N802
+        """What the server is. Its message says nothing, and is not read."""
         return messages.ServerMetadataResponse(name="kfp-pytorch", version=__version__)
 
-    async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """The model's tensors."""
-        await self._check_name(request.name, context)
-        inputs, outputs = v2.metadata(self._service.export)
-        return messages.ModelMetadataResponse(name=request.name, inputs=inputs, outputs=outputs)
+    async def ModelReady(self, requests: Any, context: Any) -> Any:  # noqa: ARG002, N802
+        """Whether requests of this model should be sent here."""
+        call = _Call(context)
+        await call.answer(self._check_name(call, messages.ModelReadyRequest))
+        return messages.ModelReadyResponse(ready=self._service.is_ready)
 
-    async def ModelInfer(self, request: bytes, context: Any) -> Any:  # noqa: N802
-        """Answers a request, which is not parsed yet."""
-        service, began, status = self._service, time.perf_counter(), "OK"
-        size = len(request)
+    async def ModelMetadata(self, requests: Any, context: Any) -> Any:  # noqa: ARG002, N802
+        """The model's tensors."""
+        call = _Call(context)
+        await call.answer(self._check_name(call, messages.ModelMetadataRequest))
+        inputs, outputs = v2.metadata(self._service.export)
+        name = self._service.name
+        return messages.ModelMetadataResponse(name=name, inputs=inputs, outputs=outputs)
+
+    async def ModelInfer(self, requests: Any, context: Any) -> Any:  # noqa: ARG002, N802
+        """Answers a request, which is read and parsed here."""
+        call, began = _Call(context), time.perf_counter()
         try:
+            return await call.answer(self._infer(call))
+        finally:
+            seconds = time.perf_counter() - began
+            self._service.recorder.request("grpc", call.status, seconds)
+
+    async def _infer(self, call: _Call) -> Any:
+        service, reading, size, expected = self._service, self._reading, 0, 0
+        deadline = service.deadline(call.context.time_remaining())
+        peer = call.context.peer()
+        try:
+            expected = await reading.expect(peer, deadline)
+            request = await self._message(call, peer, deadline)
+            size = len(request)
+            reading.remember(peer, size)
             service.hold(size)
-            deadline = service.deadline(context.time_remaining())
             query, answers = await service.answer(size, partial(_read, request, service), deadline)
             write = partial(_write, answers, service.export, query, service.name)
             return await service.off_loop(size_of(answers, query), write)
-        except asyncio.CancelledError:
-            status = "CANCELLED"
-            raise
-        except Exception as error:
-            told = refusal(error)
-            status = told.code
-            trailing = _PUSHBACK if told.status == 503 else ()
-            return await context.abort(grpc.StatusCode[told.code], told.reason, trailing)
         finally:
             service.release(size)
-            service.recorder.request("grpc", status, time.perf_counter() - began)
+            reading.expect_no_more(expected)
 
-    async def _check_name(self, name: str, context: Any) -> None:
+    async def _check_name(self, call: _Call, kind: Any) -> None:
+        deadline = self._service.deadline(call.context.time_remaining())
+        message = await self._message(call, "", deadline)
+        self._service.check_name(_from_bytes(kind, message).name)
+
+    async def _message(self, call: _Call, peer: str, deadline: float) -> bytes:
+        """The message of a call. Raises BadRequest, Overloaded."""
+        within = min(deadline, self._service.deadline(None))
+        turn = await self._reading.begin(peer, within, call.stop)
         try:
-            self._service.check_name(name)
-        except Exception as error:
-            told = refusal(error)
-            await context.abort(grpc.StatusCode[told.code], told.reason)
+            message: bytes = await call.context.read()
+        finally:
+            await self._reading.end(turn)
+        # What may follow is not read, as in every call of one message: to ask for it takes time.
+        if message is not aio.EOF:
+            return message
+        # A call that has ended has no message either: this one is cancelled then.
+        await asyncio.sleep(_END_SECONDS)
+        raise BadRequest("the call has no message")
+
+
+def _from_bytes(kind: Any, content: bytes) -> Any:
+    """A message of protobuf. Raises BadRequest."""
+    try:
+        return kind.FromString(content)
+    except DecodeError as error:
+        raise BadRequest(f"the request is no {kind.DESCRIPTOR.name}: {error}") from error
 
 
 def _read(request: bytes, service: Service) -> Query:

@@ -42,25 +42,33 @@ class Http:
         self._service = service
         self._rest = rest
         self._drain_seconds = drain_seconds
+        # The other connections are kept for what has no body, such as probes.
+        self._most_at_once = service.settings.max_connections * 7 // 8
+        self._at_once = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one connection event of ASGI."""
         if scope["type"] != "http":
             await self._rest(scope, receive, send)
             return
-        began, protocol = time.perf_counter(), ""
+        began, protocol, name = time.perf_counter(), "", ""
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
         # A client that leaves this connection finds a predictor that stays.
         reply = Reply(send, _CLOSE if self._service.stopping else {})
         body = Body(self._service, receive)
+        self._at_once += 1
         try:
             body.check(headers)
             matched = _INFERENCE.fullmatch(scope["path"]) if scope["method"] == "POST" else None
-            if matched is None or (matched["v1"] and _is_event(headers)):
+            if matched and not (matched["v1"] and _is_event(headers)):
+                ((protocol, name),) = ((k, v) for k, v in matched.groupdict().items() if v)
+            if scope["method"] == "POST" and self._at_once > self._most_at_once:
+                why = f"{self._most_at_once} requests are being answered; try again later"
+                raise HTTPException(503, why, _UNREAD | RETRY)
+            if protocol:
+                await self._infer(protocol, name, headers, body, reply)
+            else:
                 await self._other(scope, headers, body, reply)
-                return
-            ((protocol, name),) = ((k, v) for k, v in matched.groupdict().items() if v)
-            await self._infer(protocol, name, headers, body, reply)
         except ClientGone:
             return
         except asyncio.CancelledError:
@@ -73,6 +81,7 @@ class Http:
             told = refusal(error)
             await reply.refuse(told.status, told.reason, RETRY if told.status == 503 else {})
         finally:
+            self._at_once -= 1
             body.release()
             if protocol:
                 # As nginx counts a client that did not wait for its answer.

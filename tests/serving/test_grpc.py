@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from harness.memory import memory_growth
 
 # `import kserve` parses sys.argv.
 _given, sys.argv = sys.argv, sys.argv[:1]
@@ -146,6 +147,91 @@ def test_bytes_that_are_no_request_are_the_clients_fault(server: Any, sent: byte
             call(sent, timeout=30)
         assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert call(GOOD, timeout=30)
+
+
+SERVICE = "/inference.GRPCInferenceService"
+INFER = f"{SERVICE}/ModelInfer"
+MEBI = 2**20
+
+
+def test_a_call_without_a_message_is_the_clients_fault(server: Any) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        for method in (INFER, f"{SERVICE}/ModelReady", f"{SERVICE}/ModelMetadata"):
+            with pytest.raises(grpc.RpcError) as raised:
+                channel.stream_unary(method)(iter(()), timeout=30)
+            assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert raised.value.details() == "the call has no message"
+
+
+def test_what_follows_a_message_is_not_read(server: Any) -> None:
+    with (
+        memory_growth(server.process.pid) as grown,
+        grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel,
+    ):
+        call = channel.stream_unary(INFER)
+        for _ in range(20):
+            assert call(iter([GOOD, *[bytes(MEBI - 9)] * 5]), timeout=30)
+    assert grown() < 32 * MEBI
+
+
+def test_health_needs_no_message_and_reads_none(server: Any) -> None:
+    large = bytes(MEBI - 9)
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        for name in ("ServerLive", "ServerReady", "ServerMetadata"):
+            call = channel.stream_unary(f"{SERVICE}/{name}")
+            assert call(iter([large]), timeout=30) == call(iter(()), timeout=30) != b""
+
+
+def test_a_method_that_is_not_served_is_unimplemented(server: Any) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        for name in ("RepositoryModelLoad", "Nothing"):
+            with pytest.raises(grpc.RpcError) as raised:
+                channel.unary_unary(f"{SERVICE}/{name}")(b"", timeout=30)
+            assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_name_that_is_no_message_is_the_clients_fault(server: Any) -> None:
+    with (
+        grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel,
+        pytest.raises(grpc.RpcError) as raised,
+    ):
+        channel.unary_unary(f"{SERVICE}/ModelReady")(b"\xff", timeout=30)
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "the request is no ModelReadyRequest" in raised.value.details()
+
+
+def test_a_compressed_message_may_be_no_larger_than_another(server: Any) -> None:
+    coding = grpc.Compression.Gzip
+    with (
+        memory_growth(server.process.pid) as grown,
+        grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel,
+    ):
+        call = channel.unary_unary(INFER)
+        assert call(GOOD, timeout=30, compression=coding)
+        with pytest.raises(grpc.RpcError) as raised:
+            call(bytes(50 * MEBI), timeout=60, compression=coding)
+    assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert grown() < 32 * MEBI
+
+
+def test_messages_that_are_refused_are_not_kept(server: Any) -> None:
+    sent = GOOD + b"\x3a" + varint(MEBI - 1000) + bytes(MEBI - 1000)
+    with (
+        memory_growth(server.process.pid) as grown,
+        grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel,
+    ):
+        call = channel.unary_unary(INFER)
+        for _ in range(50):
+            with pytest.raises(grpc.RpcError) as raised:
+                call(sent, timeout=30)
+            assert "raw_input_contents: there are 2" in raised.value.details()
+    assert grown() < 24 * MEBI
+
+
+def varint(value: int) -> bytes:
+    """A number as protobuf writes it."""
+    low, rest = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
 
 
 def test_another_models_name_is_not_found(stub: Any) -> None:

@@ -10,14 +10,18 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import torch
 import urllib3
+from harness.ports import free_port
 
 from kfp_pytorch.serving import __main__ as serving
 from kfp_pytorch.serving.options import parsed as arguments
@@ -110,6 +114,39 @@ def test_a_pod_that_is_told_to_end_takes_requests_until_others_know_of_it(
     assert time.monotonic() > told + 2
     assert answered > 10
     output, _ = server.process.communicate(timeout=60)
+    assert server.process.returncode == 0
+    assert "Traceback" not in output
+
+
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+
+
+def test_a_signal_lets_messages_of_grpc_come_and_ends_those_that_do_not(
+    started: Any, exported: Path
+) -> None:
+    port = free_port()
+    server = started(exported, "--grpc_port", str(port), program=HASTY)
+    server.wait_ready()
+    # A ModelInferRequest with the name of the model, and no input.
+    message, told, over = b"\x0a\x06digits", threading.Event(), threading.Event()
+
+    def sent(after: threading.Event) -> Iterator[bytes]:
+        after.wait(60)
+        yield message
+
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        late = channel.stream_unary(INFER).future(sent(told))
+        never = channel.stream_unary(INFER).future(sent(over))
+        # An answer to a later call shows that these have been begun.
+        assert channel.unary_unary(INFER.replace("ModelInfer", "ServerLive"))(b"", timeout=30)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        told.set()
+        assert late.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "takes one input named 'image'" in late.details()
+        assert never.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+        over.set()
+    output, _ = server.process.communicate(timeout=120)
     assert server.process.returncode == 0
     assert "Traceback" not in output
 

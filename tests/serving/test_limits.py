@@ -62,3 +62,27 @@ def test_an_allocation_beyond_the_limit_fails_whatever_the_node_overcommits() ->
 def test_a_size_is_written_with_its_unit(size: int, words: str) -> None:
     assert limits.with_unit(size) == words
     assert "PiB" in limits.with_unit(10**400)
+
+
+FILES = """
+import resource
+from kfp_pytorch.serving.limits import connection_limit
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+print(connection_limit(), connection_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "expected"),
+    [
+        (256, 1128, "500 500 1128 1128"),
+        (100, 100, "1 1 100 100"),
+        (1000, 1000, "436 436 1000 1000"),
+    ],
+)
+def test_connections_are_as_many_as_there_are_files_for(
+    soft: int, hard: int, expected: str
+) -> None:
+    command = [sys.executable, "-c", FILES.format(soft=soft, hard=hard)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == expected
