@@ -15,8 +15,10 @@ import click
 from kfp_pytorch.client.packages import pods, services
 from kfp_pytorch.client.packages.find import Package
 from kfp_pytorch.client.packages.known_tasks import IMPORTER, KnownTask, known_tasks, left_literal
+from kfp_pytorch.client.packages.loops import loop_problems
 from kfp_pytorch.launcher.constants import INFERENCE_SERVICE
 from kfp_pytorch.launcher.errors import InputError
+from kfp_pytorch.launcher.inputs import readers
 from kfp_pytorch.launcher.inputs.declaration import parse
 from kfp_pytorch.launcher.inputs.environment import SIZE_LIMIT
 from kfp_pytorch.launcher.jobs.kind import JobInputs, JobKind
@@ -42,9 +44,11 @@ def check(package: Package, arguments: dict[str, Any] | None = None) -> None:
 
     Raises click.ClickException: inputs cannot work; each one is named with its task.
     """
-    found = [
+    found = list(loop_problems(package, arguments or {}))
+    # A loop with such items leaves nothing to say of its tasks.
+    found += [
         f"task {task.name}: {problem}"
-        for task in known_tasks(package, arguments or {})
+        for task in ([] if found else known_tasks(package, arguments or {}))
         for problem in _problems(task)
     ]
     if found:
@@ -105,6 +109,8 @@ _UNKNOWN_SERVER = "http://unknown"
 _ANY_NAME = "x"
 _SETS_GPUS = {"gpus_per_node", "placement", "pod_template_patch"}
 _TRAINING = "kfp_pytorch.training"
+# Its hyperparameters that count something.
+_COUNTS = {"batch-size", "epochs"}
 _JOBS_FIELDS = "pod_template_patch, affinity, security_context and tolerations"
 _SERVERS_FIELDS = "container, transformer, volumes, affinity, tolerations and service_patch"
 # What KFP can read an input artifact from: backend/src/v2/objectstore/config.go.
@@ -145,6 +151,10 @@ def _job(task: KnownTask) -> None:
     if kind is None:
         return
     made = job_of(task)
+    if any(word.startswith(_TRAINING) for word in _command(task)):
+        given = readers.mapping("hyperparameters", task.inputs.get("hyperparameters"))
+        for name in _COUNTS & given.keys():
+            readers.integer(f"hyperparameters[{name!r}]", given[name], minimum=1)
     for template in kind.pod_templates(made):
         look_at = "manifest" if task.inputs.get("manifest") else _JOBS_FIELDS
         pods.check(template, "training pods", look_at)
@@ -268,8 +278,14 @@ def _metric_gate(task: KnownTask) -> None:
 def _is_share(task: KnownTask) -> bool:
     """Whether the gate's metric is the accuracy that this project's own training reports."""
     job = task.sources.get("metrics")
-    command = job.inputs.get("command") if job else None
-    return task.inputs.get("metric") == "accuracy" and _TRAINING in (command or [])
+    return (
+        task.inputs.get("metric") == "accuracy" and job is not None and _TRAINING in _command(job)
+    )
+
+
+def _command(job: KnownTask) -> list[str]:
+    command = job.inputs.get("command")
+    return [str(word) for word in command] if isinstance(command, list) else []
 
 
 _CHECKERS: dict[str, Callable[[KnownTask], object]] = {

@@ -21,7 +21,7 @@ _WHOLE = re.compile(r"\{\{\$[^{}]*\}\}")
 # Placeholders of the run: https://github.com/kubeflow/pipelines/tree/master/backend/src/v2/driver
 _OF_THE_RUN = re.compile(r"\{\{\$\.(?:pipeline_(?:job|task|root)\w*|workspace_path)\}\}")
 _WORKSPACE = "{{$.workspace_path}}"
-_SELECTOR = re.compile(r'parseJson\(string_value\)\["([^"]+)"\]')
+SELECTOR = re.compile(r'parseJson\(string_value\)\["([^"]+)"\]')
 _UNKNOWN = object()
 # What KnownTask.function says of a task that imports an artifact.
 IMPORTER = "importer"
@@ -67,9 +67,9 @@ def _walk(
         if "dag" in child:
             inputs = defaults(child, task) | inputs
             # The defaults of a pipeline need not suit a branch that does not run with them.
-            runs = _runs(task, inputs)
-            for iteration in _iterations(task, inputs if runs else {}):
-                yield from _walk(spec, child, iteration, certain=certain and runs)
+            does = runs(task, inputs)
+            for iteration in iterations(task, inputs if does else {}):
+                yield from _walk(spec, child, iteration, certain=certain and does)
             continue
         executor = (
             spec.get("deploymentSpec", {}).get("executors", {}).get(child["executorLabel"], {})
@@ -88,24 +88,24 @@ def _walk(
         values = defaults(child, task) | {name: inputs[name] for name in wanted if name in inputs}
         unknown = frozenset(name for name in wanted if name in given and name not in inputs)
         unsafe = _unsafe(task, inputs)
-        runs = certain and _runs(task, inputs)
+        does = certain and runs(task, inputs)
         label = child["executorLabel"]
-        found[key] = KnownTask(key, function, values, unknown, unsafe, label, runs)
+        found[key] = KnownTask(key, function, values, unknown, unsafe, label, does)
     for key, one in found.items():
         given = tasks[key].get("inputs", {})
         artifacts, parameters = given.get("artifacts", {}), given.get("parameters", {})
-        makers = {name: _maker(source) for name, source in {**parameters, **artifacts}.items()}
+        makers = {name: maker(source) for name, source in {**parameters, **artifacts}.items()}
         sources = {name: found[maker] for name, maker in makers.items() if maker in found}
         yield replace(one, artifacts=frozenset(artifacts), sources=sources)
 
 
-def _maker(source: dict[str, Any]) -> str:
+def maker(source: dict[str, Any]) -> str:
     """Returns the task whose output an input is; empty where it is none of a task."""
     made = source.get("taskOutputArtifact") or source.get("taskOutputParameter") or {}
     return str(made.get("producerTask", ""))
 
 
-def _runs(task: dict[str, Any], inputs: dict[str, Any]) -> bool:
+def runs(task: dict[str, Any], inputs: dict[str, Any]) -> bool:
     """Whether a group of tasks is known to run: its condition, if it has one, holds."""
     condition = task.get("triggerPolicy", {}).get("condition", "")
     try:
@@ -134,7 +134,7 @@ def items_of_loop(task: dict[str, Any], inputs: dict[str, Any]) -> list[Any] | N
     return items if isinstance(items, list) else None
 
 
-def _iterations(task: dict[str, Any], inputs: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def iterations(task: dict[str, Any], inputs: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields the known inputs of a group of tasks, for each iteration where it is a loop."""
     items = items_of_loop(task, inputs)
     for item in [_UNKNOWN] if items is None else items:
@@ -184,7 +184,7 @@ def _part(value: Any, selector: str) -> Any:
     """Returns the part of a loop's item that a selector names; `_UNKNOWN` when it has none."""
     if not selector:
         return value
-    key = _SELECTOR.fullmatch(selector)
+    key = SELECTOR.fullmatch(selector)
     if key is None or not isinstance(value, dict):
         return _UNKNOWN
     return value.get(key[1], _UNKNOWN)
