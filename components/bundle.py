@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import bz2
+import functools
 import hashlib
 import json
 import re
@@ -64,6 +65,7 @@ def archive() -> bytes:
     return bz2.compress(content.encode(), compresslevel=9)
 
 
+@functools.cache
 def _packed(name: str, text: str) -> str:
     """What the archive has of a file."""
     if not name.endswith(".py"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import bz2
 import hashlib
 import itertools
@@ -18,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from harness.kfp.step_pod import ENDLESS, MODULE, TOKEN, Answer, Pod, Server, certificate, serving
 
 from kfp_pytorch.components import bundle
@@ -326,7 +328,8 @@ def test_a_path_without_the_launcher_is_named_with_its_variable(pod, server, con
 @pytest.fixture
 def gate(pod, server):
     """A pod that runs metric_gate with the real launcher and KFP's executor."""
-    pod.wanted = bundle.archive()
+    shipped = yaml.safe_load(bundle.manifest_path().read_text())
+    pod.wanted = base64.b64decode(shipped["binaryData"][bundle.KEY])
     server.script = [Answer.with_launcher(pod.wanted)]
     metrics = {"name": "m", "uri": "", "type": {"schemaTitle": "system.Metrics"}}
     artifacts = {"metrics": {"artifacts": [metrics | {"metadata": {"accuracy": 0.9}}]}}

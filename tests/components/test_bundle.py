@@ -127,22 +127,30 @@ def test_the_archive_is_the_same_for_another_user_time_and_file_order(
     assert bundle.archive() == archive
 
 
-@pytest.mark.parametrize("step", COMPONENTS)
-def test_a_step_needs_the_archive_and_kfp_alone(step, unpacked):
-    program = f"""
+def of_steps(*names: str) -> str:
+    """A program that imports what steps run, as their pods do, and prints where it is from."""
+    return f"""
 import importlib, sys
 importlib.import_module("kfp_pytorch.launcher.runtime.runner")
-importlib.import_module("kfp_pytorch.launcher.steps.{step}")
-from kfp_pytorch.components.{step}.component import {step}
+for name in {names}:
+    importlib.import_module(f"kfp_pytorch.launcher.steps.{{name}}")
+    function = getattr(importlib.import_module(f"kfp_pytorch.components.{{name}}.component"), name)
+    print(function.__name__)
 foreign = {{"kubernetes", "yaml", "google", "requests"}} & set(sys.modules)
-print({step}.__name__, sys.modules["urllib3"].__file__ if "urllib3" in sys.modules else "", foreign)
+print(sys.modules["urllib3"].__file__ if "urllib3" in sys.modules else "none", foreign)
 """
-    ran = run_alone(unpacked, program)
+
+
+@pytest.mark.parametrize(
+    "steps", [COMPONENTS, *(pytest.param([name], marks=pytest.mark.slow) for name in COMPONENTS)]
+)
+def test_the_steps_need_the_archive_and_kfp_alone(steps, unpacked):
+    ran = run_alone(unpacked, of_steps(*steps))
     assert ran.returncode == 0, ran.stderr
-    name, urllib3, foreign = ran.stdout.split(" ", 2)
-    assert name == step
-    assert urllib3 == "" or urllib3.startswith(str(unpacked / "launcher.zip"))
-    assert foreign == "set()\n"
+    *names, (urllib3, foreign) = [line.split(" ", 1) for line in ran.stdout.splitlines()]
+    assert names == [[name] for name in steps]
+    assert urllib3 == "none" or urllib3.startswith(str(unpacked / "launcher.zip"))
+    assert foreign == "set()"
 
 
 def test_a_step_reads_the_files_that_are_no_modules_from_the_archive(unpacked):
