@@ -9,20 +9,27 @@ from typing import Any
 
 import pytest
 
-# The files whose processes are forked from a server that has imported torch, which takes seconds.
-FORKING = tuple(
-    f"tests/training/{folder}/test_{name}.py"
-    for folder, name in (
-        *(("checkpoint", "checkpoint"), ("entry", "entry_point"), ("data", "input")),
-        *(("faults", "kills"), ("faults", "rank_failures"), ("language", "loop")),
-        *(("language", "parallel"), ("parallel", "ranks"), ("parallel", "compute_options")),
-    )
-)
+# The files that one worker gets, as they share what takes seconds: a server that has imported torch
+# and forks processes, and an exported model with its predictor.
+SHARING = {
+    "forking": (
+        *("training/checkpoint/test_checkpoint", "training/data/test_input"),
+        *("training/entry/test_entry_point", "training/faults/test_kills"),
+        *("training/faults/test_rank_failures", "training/language/test_loop"),
+        *("training/language/test_parallel", "training/parallel/test_ranks"),
+        "training/parallel/test_compute_options",
+    ),
+    "predicting": (
+        *("serving/test_export", "serving/test_grpc", "serving/test_images"),
+        *("serving/test_predictor", "serving/test_server"),
+    ),
+}
+SCOPES = {f"tests/{name}.py": scope for scope, names in SHARING.items() for name in names}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadfile`, gives the files that need a server to one worker, which has one."""
+    """With `--dist loadfile`, gives the files that share something to one worker, which has it."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -30,7 +37,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return "forking" if file in FORKING else file
+            return SCOPES.get(file, file)
 
         def remove_node(self, node: Any) -> str | None:
             """Takes the rest of a dead worker's files back, without the test that it died in.

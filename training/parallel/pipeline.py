@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 
 def stage_layers(layers: int, stages: int, stage: int) -> range:
@@ -27,6 +26,9 @@ class Pipeline:
     def __init__(
         self, stage: nn.Module, microbatches: int, group: dist.ProcessGroup, device: torch.device
     ) -> None:
+        # It brings torch's compiler, which takes the other plans half a second at their start.
+        from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
         rank, size = group.rank(), group.size()
         self._first, self._last = rank == 0, rank == size - 1
         self._device = device
