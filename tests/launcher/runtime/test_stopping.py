@@ -125,8 +125,8 @@ def test_a_signal_deletes_the_job_and_ends_in_143(
     hands.until(lambda: hands.jobs() == [])
 
 
-def test_it_works_with_nobody_left_to_read_the_output(process: Any, hands: Any) -> None:
-    step = process().runs()
+def test_it_works_with_nobody_left_to_read_the_output(whole_process: Any, hands: Any) -> None:
+    step = whole_process().runs()
     step.process.stdout.close()
     step.process.stderr.close()
     step.signal()
@@ -286,8 +286,7 @@ def test_cleanup_never_leaves_the_job(process: Any, hands: Any) -> None:
 def test_a_job_of_somebody_else_is_not_deleted_by_a_signal(process: Any, hands: Any) -> None:
     step = process().runs()
     job = step.job()
-    step.process.kill()
-    step.process.communicate()
+    step.kill()
     hands.change_job(job["metadata"]["name"], lambda obj: obj["metadata"].pop("labels"))
     with hands.unanswered("get", f"*/pytorchjobs/{job['metadata']['name']}", times=1):
         other = process()
@@ -300,8 +299,7 @@ def test_a_job_of_somebody_else_is_not_deleted_by_a_signal(process: Any, hands: 
 def test_a_launcher_killed_and_restarted_adopts_its_job(process: Any, hands: Any) -> None:
     first = process().runs()
     uid = first.job()["metadata"]["uid"]
-    first.process.kill()
-    first.process.communicate()
+    first.kill()
     second = process()
     hands.until(lambda: hands.count("create", "pytorchjobs") >= 2)
     hands.success(first.job()["metadata"]["name"])
@@ -310,26 +308,27 @@ def test_a_launcher_killed_and_restarted_adopts_its_job(process: Any, hands: Any
 
 
 def test_a_signal_during_the_imports_deletes_the_job_of_an_earlier_try(
-    process: Any, hands: Any
+    process: Any, whole_process: Any, hands: Any
 ) -> None:
     first = process().runs()
-    first.process.kill()
-    first.process.communicate()
-    again = process(program=SIGNALLED_BEFORE_ITS_IMPORTS)
+    first.kill()
+    again = whole_process(program=SIGNALLED_BEFORE_ITS_IMPORTS)
     code, stderr = again.exit()
     assert code == 143
     assert "deleted" in stderr
     hands.until(lambda: hands.jobs() == [])
 
 
-def test_a_signal_during_the_imports_of_a_step_without_a_job_ends_it_at_once(process: Any) -> None:
-    code, stderr = process(program=SIGNALLED_BEFORE_ITS_IMPORTS, name="metric_gate").exit()
+def test_a_signal_during_the_imports_of_a_step_without_a_job_ends_it_at_once(
+    whole_process: Any,
+) -> None:
+    code, stderr = whole_process(program=SIGNALLED_BEFORE_ITS_IMPORTS, name="metric_gate").exit()
     assert code == 143
     assert stderr == "Stopped by a signal.\n"
 
 
-def test_a_signal_before_the_inputs_are_found_bad_still_ends_in_143(process: Any) -> None:
-    assert process(program=SIGNALLED_BEFORE_ITS_IMPORTS, num_nodes=-1).exit()[0] == 143
+def test_a_signal_before_the_inputs_are_found_bad_still_ends_in_143(whole_process: Any) -> None:
+    assert whole_process(program=SIGNALLED_BEFORE_ITS_IMPORTS, num_nodes=-1).exit()[0] == 143
 
 
 def test_terminate_and_drain_are_told_apart_at_the_node_too(process: Any, hands: Any) -> None:

@@ -243,6 +243,14 @@ def test_each_step_tells_its_start_its_lines_and_its_end_with_outputs(spoken):
     assert first["outputs"]["artifacts"]["page"]["metadata"] == {"length": 19}
 
 
+def test_a_run_does_not_wait_for_the_kubernetes_client_of_kfps_own_client():
+    program = (
+        "import sys; from kfp_pytorch.local.kfp import runner; runner.leave_out_client();"
+        "from kfp import components, local; sys.exit('kubernetes' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
 SPEAKING_AT_ONCE = """
 import sys, threading
 from kfp_pytorch.local.kfp.runner import LockedFile
