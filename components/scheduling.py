@@ -207,7 +207,12 @@ def mig(profile: str, *, product: Sequence[str] = ()) -> Placement:
 
     Returns:
         A part of the input `placement`.
+
+    Raises:
+        ValueError: No profile is given.
     """
+    if not profile:
+        raise ValueError("mig: profile is empty; give one, such as 3g.20gb.")
     return {"mig": profile} | _given(gpu_products=list(product))
 
 

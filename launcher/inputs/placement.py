@@ -32,11 +32,11 @@ _POD_SECURITY_FIELDS = (
 )
 
 
-def gpu_resource(name: str, value: Any) -> str:
-    """Read the name of an accelerator's resource."""
+def gpu_resource(name: str, value: Any, example: str = GPU_RESOURCE) -> str:
+    """Read the name of a device's resource; `example`: one of them, for messages."""
     resource = readers.text(name, value)
     if "/" not in k8s.qualified_key(name, resource):
-        raise InputError(f"{name} is {resource!r}; write it with its domain: {GPU_RESOURCE}.")
+        raise InputError(f"{name} is {resource!r}; write it with its domain: {example}.")
     return resource_name(name, resource)
 
 

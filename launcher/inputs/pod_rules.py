@@ -84,7 +84,7 @@ def _quantity(where: str, name: str, written: Any) -> float:
     placement.resource_name(where, name)
     amount = k8s.quantity_value(readers.rendered(f"{where}[{name!r}]", written))
     if amount is None or ("/" in name and not amount.is_integer()):
-        kind = "whole number" if "/" in name else "quantity, such as 500m or 4Gi"
+        kind = "whole number, 0 or more" if "/" in name else "quantity, such as 500m or 4Gi"
         raise InputError(f"{where}[{name!r}] is {written!r}; it must be a {kind}.")
     return amount
 

@@ -123,6 +123,11 @@ def test_parts_that_contradict_each_other_are_refused_where_they_are_written(
         placement(*parts)
 
 
+def test_a_mig_device_has_a_profile() -> None:
+    with pytest.raises(ValueError, match=r"profile is empty; give one, such as 3g\.20gb"):
+        mig("")
+
+
 @pytest.mark.parametrize("part", [None, "gpus"])
 def test_what_is_no_part_of_a_placement_is_named(part: Any) -> None:
     with pytest.raises(TypeError, match=f"{part!r} is no part of one; give"):

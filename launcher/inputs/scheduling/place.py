@@ -120,10 +120,13 @@ def _rdma(name: str, value: Any) -> Rdma | None:
     if readers.is_unset(value):
         return None
     item = readers.known_fields(name, value, [field.name for field in fields(Rdma)])
-    resource = readers.text(f"{name}.resource", item.get("resource"), RDMA_RESOURCE)
+    where = f"{name}.resource"
+    resource = readers.text(where, item.get("resource"), RDMA_RESOURCE)
+    if resource.startswith((placement.GPU_RESOURCE, placement.MIG_RESOURCE)):
+        raise InputError(f"{where} is {resource!r}, which is a GPU; gpus and mig ask for these.")
     lock = item.get("ipc_lock")
     return Rdma(
-        placement.gpu_resource(f"{name}.resource", resource),
+        placement.gpu_resource(where, resource, RDMA_RESOURCE),
         readers.integer(f"{name}.count", item.get("count", 1), minimum=1, maximum=4096),
         readers.text(f"{name}.hca", item.get("hca")),
         readers.text(f"{name}.interface", item.get("interface")),

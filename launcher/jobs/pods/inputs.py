@@ -185,8 +185,13 @@ def check_processes(inputs: PodInputs) -> None:
 
 def patches_resources(inputs: PodInputs) -> bool:
     """Whether a patch changes what containers are given."""
-    containers = (inputs.pod_template_patch.get("spec") or {}).get("containers") or []
-    return any(isinstance(each, dict) and each.get("resources") for each in containers)
+    return any(container.get("resources") for container in patched_containers(inputs))
+
+
+def patched_containers(inputs: PodInputs) -> list[dict[str, Any]]:
+    """Return a patch's containers, as far as they are objects."""
+    found = (inputs.pod_template_patch.get("spec") or {}).get("containers") or []
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def _with_placement(inputs: T, component: str) -> T:

@@ -107,11 +107,13 @@ def read(name: str, value: Any) -> Elastic | None:
     return read
 
 
-def check_environment(names: Iterable[str]) -> None:
+def check_environment(where: str, variables: Iterable[Any]) -> None:
     """Refuse variables of the rendezvous: the operator's own come after them, and win."""
-    for name in names:
-        if name in _VARIABLES:
-            raise InputError(f"env may not set {name}: the operator does, from elastic.")
+    for variable in variables:
+        if isinstance(variable, dict) and variable.get("name") in _VARIABLES:
+            raise InputError(
+                f"{where} may not set {variable['name']}: the operator does, from elastic."
+            )
 
 
 def check_start(elastic: Elastic, num_nodes: int) -> None:

@@ -17,6 +17,7 @@ from kfp_pytorch.launcher.jobs.pods.inputs import (
     PodInputs,
     check_processes,
     parse_pod_inputs,
+    patched_containers,
     patches_resources,
 )
 from kfp_pytorch.launcher.jobs.pytorchjob import elastic
@@ -53,7 +54,9 @@ def parse_inputs(**inputs: Any) -> PyTorchJobInputs:
         of_kueue = given.scheduling.queue if given.scheduling.scheduler == KUEUE else ""
         queue = of_kueue or given.labels.get(KUEUE_QUEUE_LABEL, "")
         elastic.check_scheduling(asked, given.scheduling.min_member, queue)
-        elastic.check_environment(variable["name"] for variable in given.env)
+        elastic.check_environment("env", given.env)
+        for container in patched_containers(given):
+            elastic.check_environment("pod_template_patch", container.get("env") or [])
         given = replace(given, elastic=asked)
     if given.nproc_per_node == "gpu" and not given.gpus and not patches_resources(given):
         raise InputError(

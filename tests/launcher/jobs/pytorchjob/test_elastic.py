@@ -153,6 +153,15 @@ def test_the_processes_of_a_node_are_its_gpus_unless_it_says_so(
             {"env": {"PET_RDZV_ENDPOINT": "x"}},
             "PET_RDZV_ENDPOINT: the operator does, from elastic",
         ),
+        (
+            {"min_nodes": 1},
+            {
+                "pod_template_patch": {
+                    "spec": {"containers": [{"name": "pytorch", "env": [{"name": "PET_RDZV_ID"}]}]}
+                }
+            },
+            "pod_template_patch may not set PET_RDZV_ID: the operator does, from elastic",
+        ),
         ({"min_nodes": 0}, {}, "elastic.min_nodes is 0; it must be from 1"),
         ({"max_nodes": 0}, {}, "elastic.max_nodes is 0; it must be from 1"),
         ({"min_nodes": 2, "max_nodes": 4}, {}, "num_nodes is 1, and elastic allows 2 to 4"),
