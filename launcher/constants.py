@@ -90,6 +90,8 @@ KFP_POD_UID_ENV = "KFP_POD_UID"
 PYTORCH_CONTAINER = "pytorch"
 # What the operator adds to workers: it waits for the first node's name.
 INIT_CONTAINER = "init-pytorch"
+# What it adds to an MPIJob's launcher: it waits for the workers, and brings kubectl.
+KUBECTL_CONTAINER = "kubectl-delivery"
 # The name that the Trainer gives the container that trains, and the job of its pods.
 NODE_CONTAINER = "node"
 

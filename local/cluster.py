@@ -49,6 +49,7 @@ from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 from kfp_pytorch.local.controllers.kubernetes.quotas import QuotaController
 from kfp_pytorch.local.controllers.kubernetes.requests import Requests
 from kfp_pytorch.local.controllers.kubernetes.scheduler import Scheduler
+from kfp_pytorch.local.controllers.mpijob.controller import MPIJobController
 from kfp_pytorch.local.controllers.pytorchjob.controller import PyTorchJobController
 from kfp_pytorch.local.controllers.trainjob.controller import TrainJobController, create_runtime
 
@@ -95,6 +96,7 @@ class Cluster:
             Scheduler(self.api).run(),
             self._kubelet.run(),
             PyTorchJobController(self.api).run(),
+            MPIJobController(self.api, self._root).run(),
             TrainJobController(self.api).run(),
             DeploymentController(self.api).run(),
             AutoscalerController(self.api).run(),

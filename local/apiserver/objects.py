@@ -72,6 +72,11 @@ def owners(obj: Object) -> list[Object]:
 
 def controlled(kind: Kind, meta: Object, spec: Object, owner: Object, owner_kind: Kind) -> Object:
     """An object that `owner` controls, in its namespace; `meta` is the rest of its metadata."""
+    return {**controlled_by(owner, owner_kind, kind, meta), "spec": spec}
+
+
+def controlled_by(owner: Object, owner_kind: Kind, kind: Kind, meta: Object) -> Object:
+    """Type and metadata of an object that `owner` controls; as for `controlled`."""
     reference = {
         "apiVersion": owner_kind.api_version,
         "kind": owner_kind.kind,
@@ -84,7 +89,6 @@ def controlled(kind: Kind, meta: Object, spec: Object, owner: Object, owner_kind
         "apiVersion": kind.api_version,
         "kind": kind.kind,
         "metadata": {**meta, "namespace": namespace(owner), "ownerReferences": [reference]},
-        "spec": spec,
     }
 
 

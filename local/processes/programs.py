@@ -35,7 +35,28 @@ def script_at(words: Sequence[str]) -> int:
     return 0
 
 
+# Either starts the processes of a program of MPI.
+_OF_MPI = ("mpirun", "mpiexec")
+
+
+def mpi_folder() -> Path | None:
+    """Where an MPI is: among what pods find, else on this process's own PATH; None for nowhere."""
+    for path in (_pods_path(), os.environ.get("PATH", "")):
+        for program in _OF_MPI:
+            found = shutil.which(program, path=path)
+            if found:
+                return Path(found).parent
+    return None
+
+
 def is_here(program: str) -> bool:
     """Whether a container's program is found; a path may be one of a volume, which is not known."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), SYSTEM_PATH])
-    return "/" in program or program in OF_PYTHON or shutil.which(program, path=path) is not None
+    return (
+        "/" in program
+        or program in OF_PYTHON
+        or shutil.which(program, path=_pods_path()) is not None
+    )
+
+
+def _pods_path() -> str:
+    return os.pathsep.join([str(Path(sys.executable).parent), SYSTEM_PATH])

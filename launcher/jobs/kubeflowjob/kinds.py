@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kfp_pytorch.launcher.constants import KUBECTL_CONTAINER
 from kfp_pytorch.launcher.inputs import readers
 from kfp_pytorch.launcher.jobs.kind import InitContainer, JobKind
 from kfp_pytorch.launcher.jobs.kubeflowjob import inputs
@@ -13,7 +14,7 @@ from kfp_pytorch.launcher.jobs.kubeflowjob.manifest import longest_suffix, manif
 from kfp_pytorch.launcher.jobs.trainingoperator.kind import operator_kind
 
 _KUBECTL = InitContainer(
-    "kubectl-delivery",
+    KUBECTL_CONTAINER,
     image_advice="The operator adds this container to the launcher of an MPIJob. Where its image "
     "cannot be pulled, an administrator gives another by the operator's flag "
     "--mpi-kubectl-delivery-image.",

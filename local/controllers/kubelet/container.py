@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from kfp_pytorch.launcher.constants import INIT_CONTAINER
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
-from kfp_pytorch.local.controllers.kubelet import container_config, probes
+from kfp_pytorch.local.controllers.kubelet import container_config, probes, stand_ins
 from kfp_pytorch.local.controllers.kubelet.container_config import CreateError, ImageError, Place
 from kfp_pytorch.local.controllers.kubelet.environment import ConfigError
 from kfp_pytorch.local.controllers.kubelet.pod_status import ContainerState
@@ -58,10 +57,8 @@ class Container:
 
     async def run(self) -> bool:
         """Run it until it is not restarted any more; returns whether it succeeded."""
-        if self._name == INIT_CONTAINER:
-            # It waits for the DNS name of the master, which here is the loopback address.
-            self._finish(self._terminated(0, "Completed", self._now()))
-            return True
+        if self._name in stand_ins.OF_IMAGES:
+            return await self._stand_in(stand_ins.OF_IMAGES[self._name])
         restarts = 0
         while True:
             began = asyncio.get_running_loop().time()
@@ -101,6 +98,15 @@ class Container:
     def _kill(self, process: Process) -> None:
         if self._process is process:
             process.kill()
+
+    async def _stand_in(self, wait: stand_ins.Wait) -> bool:
+        started_at = self._now()
+        self.state.state = {"running": {"startedAt": started_at}}
+        self._changed()
+        await wait(self.place, self._stopping)
+        done = not self._stopping.is_set()
+        self._finish(self._terminated(0, "Completed", started_at) if done else self._unknown())
+        return done
 
     # One start.
 

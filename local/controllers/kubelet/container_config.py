@@ -16,14 +16,14 @@ from kfp_pytorch.launcher.constants import TERMINATION_LOG_ENV, TERMINATION_LOG_
 from kfp_pytorch.local.apiserver import objects
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.store.api import Api
-from kfp_pytorch.local.controllers.kubelet import environment, volumes
+from kfp_pytorch.local.controllers.kubelet import environment, mpi, volumes
 from kfp_pytorch.local.controllers.kubelet.process import ProcessSpec
 from kfp_pytorch.local.controllers.kubelet.rewriting import Rewriter
 from kfp_pytorch.local.controllers.kubelet.timing import Timing
 from kfp_pytorch.local.controllers.kubernetes.events import Recorder
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 from kfp_pytorch.local.controllers.kubernetes.requests import Requests
-from kfp_pytorch.local.processes import programs, temporary
+from kfp_pytorch.local.processes import beside, programs, temporary
 
 # A reference to an image: registry, path, tag and digest.
 _IMAGE = re.compile(
@@ -110,9 +110,12 @@ def process_spec(place: Place, container: Object, restarts: int) -> ProcessSpec:
     )
     values = {TERMINATION_LOG_ENV: message_path, **declared}
     from_fields = {name: values.pop(name) for name in _field_variables(container)}
+    own = rewriter.variables(values) | from_fields
+    base = _base_environment(place)
+    socket = beside.socket_of(place.folder, container["name"])
     return ProcessSpec(
-        command=rewriter.command(command),
-        environment=_base_environment(place) | rewriter.variables(values) | from_fields,
+        command=mpi.command(place.pod, rewriter.command(command), socket),
+        environment=base | mpi.variables(place.pod, base, own) | own,
         folder=_working_folder(place, container, rewriter),
         log=place.log(container, restarts),
         grace=float(place.pod["spec"].get("terminationGracePeriodSeconds", 30)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from pathlib import Path
 
 from kfp_pytorch.local import loopback
@@ -35,6 +36,7 @@ def create(api: Api, gpu_count: int) -> None:
     capacity = {
         "cpu": str(os.cpu_count() or 1),
         "memory": f"{memory() // 1024}Ki",
+        "ephemeral-storage": f"{shutil.disk_usage('/').total // 1024}Ki",
         "pods": str(_PODS),
         **({GPU: str(gpu_count)} if gpu_count else {}),
     }

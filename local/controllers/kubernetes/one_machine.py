@@ -13,7 +13,6 @@ from kfp_pytorch.launcher.constants import (
     CLAIM,
     CONFIG_MAP,
     JAXJOB,
-    MPIJOB,
     PADDLEJOB,
     POD,
     PYTORCHJOB,
@@ -37,7 +36,7 @@ _WITHOUT_GPUS = (
 )
 _LESS = "Ask for less: cpu, memory, or fewer pods."
 # Kinds of the Training Operator that nothing here runs.
-_NOT_RUN = (TFJOB, MPIJOB, XGBOOSTJOB, JAXJOB, PADDLEJOB)
+_NOT_RUN = (TFJOB, XGBOOSTJOB, JAXJOB, PADDLEJOB)
 # The volumes that are of an object: the field of the object's name, and its kind.
 _VOLUMES = {
     "secret": ("secretName", SECRET),
@@ -64,8 +63,8 @@ def _refuse(kind: Kind, _job: Object) -> None:
     raise errors.denied(
         WEBHOOK,
         f"the cluster of this machine runs no {kind.kind}: of the Training Operator's kinds it "
-        "runs PyTorchJobs, by the component pytorch_job. To run a step here and its job on a "
-        "cluster that has the operator: `kfp-pytorch run … --kubeconfig FILE`.",
+        "runs PyTorchJobs, by the component pytorch_job, and MPIJobs. To run a step here and its "
+        "job on a cluster that has the operator: `kfp-pytorch run … --kubeconfig FILE`.",
     )
 
 

@@ -20,6 +20,7 @@ from kfp_pytorch.local.controllers.kubernetes import claims, node, pod_admission
 from kfp_pytorch.local.controllers.kubernetes.ports import Ports
 from kfp_pytorch.local.controllers.kubernetes.requests import Requests
 from kfp_pytorch.local.controllers.kubernetes.scheduler import Scheduler
+from kfp_pytorch.local.controllers.mpijob.controller import MPIJobController
 from kfp_pytorch.local.controllers.pytorchjob.controller import PyTorchJobController
 from kfp_pytorch.local.controllers.trainjob.controller import TrainJobController, create_runtime
 from kfp_pytorch.local.processes import guard
@@ -80,6 +81,7 @@ class Controllers:
         return [
             self.kubelet.run(),
             PyTorchJobController(self.api).run(),
+            MPIJobController(self.api, self.root).run(),
             TrainJobController(self.api).run(),
             Scheduler(self.api).run(),
             Collector(self.api).run(),
@@ -128,12 +130,14 @@ class Controllers:
     async def phase(self, name: str, *phases: str) -> Object:
         return await self.until(POD, name, lambda pod: pod["status"]["phase"] in phases)
 
-    async def condition(self, job: str, type_: str, value: str = "True") -> Object:
+    async def condition(
+        self, job: str, type_: str, value: str = "True", kind: Kind = PYTORCHJOB
+    ) -> Object:
         def holds(obj: Object) -> bool:
             found = obj.get("status", {}).get("conditions") or []
             return any(c["type"] == type_ and c["status"] == value for c in found)
 
-        return await self.until(PYTORCHJOB, job, holds)
+        return await self.until(kind, job, holds)
 
     async def event(self, about: str, reason: str) -> Object:
         async with asyncio.timeout(LIMIT_S):

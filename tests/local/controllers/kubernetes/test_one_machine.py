@@ -10,7 +10,6 @@ from kfp_pytorch.launcher.constants import (
     CLAIM,
     CONFIG_MAP,
     JAXJOB,
-    MPIJOB,
     PADDLEJOB,
     POD,
     PYTORCHJOB,
@@ -143,10 +142,10 @@ def test_a_pod_of_no_job_is_refused_with_words_that_no_waiting_mends(api: Api) -
     assert "3 nvidia.com/gpu, and this machine has 2" in said
 
 
-@pytest.mark.parametrize("kind", [TFJOB, MPIJOB, XGBOOSTJOB, JAXJOB, PADDLEJOB])
+@pytest.mark.parametrize("kind", [TFJOB, XGBOOSTJOB, JAXJOB, PADDLEJOB])
 def test_a_kind_that_nothing_here_runs_is_refused_with_what_to_use(api: Api, kind: Kind) -> None:
     template = {"spec": {"containers": [{"name": "a", "image": "i"}]}}
-    fields = ("tf", "mpi", "xgb", "jax", "paddle")
+    fields = ("tf", "xgb", "jax", "paddle")
     specs = {f"{field}ReplicaSpecs": {"Worker": {"template": template}} for field in fields}
     with pytest.raises(ApiError) as caught:
         api.create(kind, {"metadata": {"name": "j", "namespace": "default"}, "spec": specs})
