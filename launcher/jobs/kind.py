@@ -77,6 +77,11 @@ class JobInputs:
         return False
 
     @property
+    def a_rank_reports(self) -> bool:
+        """Whether the process whose message is the job's is one of those that train."""
+        return True
+
+    @property
     def places(self) -> dict[str, Location]:
         """Where the pods read and write, by what says so."""
         given = {"output_uri": self.output_uri, "resume_from": self.resume_from}

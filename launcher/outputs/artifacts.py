@@ -94,11 +94,12 @@ def write_outputs(
         _warn(evidence, words)
     if success.curves_left_out:
         _warn(evidence, _did_not_fit(success.curves_left_out, "curve", folder))
-    _warn_of_processes(evidence, inputs, success.world_size)
+    ran = success.world_size if inputs.a_rank_reports else 0
+    _warn_of_processes(evidence, inputs, ran)
     if not unread:
         _warn_of_missing(evidence, success)
     about = _metadata(evidence.job or manifest, success, folder, finite) | _made_of(inputs)
-    about |= _size(evidence, inputs, success.world_size)
+    about |= _size(evidence, inputs, ran)
     storage_uri = ""
     if success.export:
         exported = storage.relative("export.path", success.export.path)

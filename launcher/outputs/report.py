@@ -95,7 +95,7 @@ def _summary(evidence: Evidence, inputs: JobInputs, manifest: Object, outcome: O
         "Namespace": objects.dig(manifest, "metadata", "namespace"),
         "Image": inputs.image,
         "Nodes × processes": f"{inputs.num_nodes} × {inputs.nproc_per_node}",
-        "World size": (success and success.world_size) or None,
+        "World size": (success and inputs.a_rank_reports and success.world_size) or None,
         "GPUs a node": inputs.gpus or None,
         "Folder": inputs.folder(objects.name(manifest)).uri,
         "Resumed from": inputs.resume_from.uri if inputs.resume_from else None,

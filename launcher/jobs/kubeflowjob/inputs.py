@@ -97,6 +97,11 @@ class KubeflowJobInputs(OperatorInputs):
         """How many pods each role has."""
         return {name: role.count for name, role in self.replicas.items()}
 
+    @property
+    def a_rank_reports(self) -> bool:
+        """Whether the process whose message is the job's trains; the launcher of MPI does not."""
+        return self.kind != "MPIJob"
+
 
 def parse_inputs(**inputs: Any) -> KubeflowJobInputs:
     """Check the inputs of `kubeflow_job`, as KFP passes them."""

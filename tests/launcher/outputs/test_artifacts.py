@@ -13,9 +13,8 @@ from kfp import dsl
 
 from kfp_pytorch.launcher.constants import RUN_ID_LABEL
 from kfp_pytorch.launcher.inputs import storage
-from kfp_pytorch.launcher.jobs.pytorchjob.inputs import parse_inputs
+from kfp_pytorch.launcher.jobs.kubeflowjob.kinds import KUBEFLOW_KINDS
 from kfp_pytorch.launcher.jobs.pytorchjob.kind import PYTORCH_JOB
-from kfp_pytorch.launcher.jobs.pytorchjob.manifest import manifest
 from kfp_pytorch.launcher.jobs.termination_messages import Export, Outcome, Success, read_messages
 from kfp_pytorch.launcher.outputs import artifacts
 from kfp_pytorch.launcher.outputs.exports import wrong_export
@@ -39,8 +38,9 @@ class Step:
         self.report = dsl.Markdown(uri=str(self.root / "report"))
 
     def write(self, success: Success | None, **inputs: Any) -> artifacts.Places:
-        parsed = parse_inputs(image="i", namespace="team", **inputs)
-        job = manifest(parsed, job_name="j-1", labels={}, annotations={}, owner=None)
+        kind = KUBEFLOW_KINDS[inputs["kind"]] if "kind" in inputs else PYTORCH_JOB
+        parsed = kind.parse_inputs(image="i", namespace="team", **inputs)
+        job = kind.build(parsed, job_name="j-1", labels={}, annotations={}, owner=None)
         return artifacts.write_outputs(
             artifacts.Artifacts(self.model, self.metrics, self.curves, self.report),
             self.evidence,
@@ -285,6 +285,13 @@ def test_curves_that_did_not_fit_are_not_called_unreported(step: Step) -> None:
         "did not fit into the termination message; all are in pvc://kfp-pytorch/j-1/metrics.json."
     )
     assert step.evidence.notes == [f"6 metrics {said}", f"41 curves {said}"]
+
+
+def test_the_launcher_of_mpi_reports_for_the_processes_that_it_started(step: Step) -> None:
+    made = {"kind": "MPIJob", "command": ["mpirun"], "num_nodes": 2, "nproc_per_node": "2"}
+    step.write(Success("p", {"a": 1.0}, 1, EXPORT, CURVES, SAMPLES), **made)
+    assert step.evidence.notes == []
+    assert (step.model.metadata["nodes"], step.model.metadata["processes"]) == (2, 4)
 
 
 @pytest.mark.parametrize(
