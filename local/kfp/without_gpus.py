@@ -24,12 +24,15 @@ _ON_CPU = {"ACCELERATE_USE_CPU": "true"}
 def inputs(given: Mapping[str, Any]) -> Object:
     """Returns the inputs of a step of this project, without what asks for GPUs.
 
-    Where a node has as many processes as GPUs, it has one process. What would have had a GPU gets
-    the variable with which Accelerate lets processes on CPUs train together.
+    Where a node has as many processes as GPUs, it has one process; not of an MPIJob, whose command
+    says how many there are. What would have had a GPU gets the variable with which Accelerate lets
+    processes on CPUs train together.
     """
     patch, task, asked = given.get("pod_template_patch"), given.get("task_config"), {*_asked(given)}
     found = {**given, **{name: value for name, value in _INPUTS.items() if name in given}}
-    if _is_per_gpu(given.get(_PROCESSES), asked):
+    if given.get("kind") == "MPIJob":
+        found[_PROCESSES] = given.get(_PROCESSES) or str(max(1, *asked))
+    elif _is_per_gpu(given.get(_PROCESSES), asked):
         found[_PROCESSES] = "1"
     if any(asked):
         found["env"] = {**_ON_CPU, **(given.get("env") or {})}
@@ -37,7 +40,27 @@ def inputs(given: Mapping[str, Any]) -> Object:
         found["pod_template_patch"] = {**patch, "spec": pod_spec(patch["spec"])}
     if isinstance(task, dict):
         found["task_config"] = _container({k: v for k, v in task.items() if k not in _OF_NODES})
+    if isinstance(given.get("replicas"), dict):
+        found["replicas"] = {role: _role(each) for role, each in given["replicas"].items()}
+    if isinstance(given.get("manifest"), dict):
+        found["manifest"] = _manifest(given["manifest"])
     return found
+
+
+def _role(given: Any) -> Any:
+    """What `kubeflow_job` is told of a role, without its GPUs."""
+    if not isinstance(given, dict):
+        return given
+    return {name: value for name, value in given.items() if name != "gpus_per_node"}
+
+
+def _manifest(job: Object) -> Object:
+    """A whole manifest of a job, without the GPUs of its pods."""
+    if isinstance(job.get("template"), dict) and isinstance(job["template"].get("spec"), dict):
+        return {**job, "template": {**job["template"], "spec": pod_spec(job["template"]["spec"])}}
+    return {
+        name: _manifest(value) if isinstance(value, dict) else value for name, value in job.items()
+    }
 
 
 def pod_spec(spec: Object) -> Object:
@@ -76,6 +99,9 @@ def _asked(given: Mapping[str, Any]) -> Iterator[int]:
         # A MIG device is one of a pod.
         yield 1 if placement.get("mig") else _whole(placement.get("gpus"))
     yield from _amounts(given.get("task_config"))
+    replicas = given.get("replicas")
+    for role in replicas.values() if isinstance(replicas, dict) else ():
+        yield _whole(role.get("gpus_per_node")) if isinstance(role, dict) else 0
     patch = given.get("pod_template_patch")
     spec = patch.get("spec") if isinstance(patch, dict) else None
     containers = spec.get("containers") if isinstance(spec, dict) else None

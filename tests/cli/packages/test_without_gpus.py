@@ -12,7 +12,7 @@ from kfp_pytorch.local.kfp.without_gpus import pod_spec
 
 HEAD = """
 from kfp import dsl, kubernetes
-from kfp_pytorch.components import kserve_deploy, pytorch_job
+from kfp_pytorch.components import kserve_deploy, kubeflow_job, pytorch_job
 
 PATCH = {"spec": {
     "runtimeClassName": "nvidia",
@@ -97,6 +97,38 @@ def test_a_job_gets_no_gpus_and_no_process_for_each(package, body, before, proce
     changed_to = f": 1 × {processes} processes in place of 1 × {before}"
     assert line.endswith(f" a node{changed_to if before != processes else ''}.")
     assert "its 1 GPUs" not in line
+
+
+MPI = "kubeflow_job(kind='MPIJob', image='i', command=['mpirun'], "
+POD = "{'metadata': {}, 'spec': {'containers': [{'name': 'mpi', 'image': 'i', %s}]}}"
+WHOLE = (
+    "{'apiVersion': 'kubeflow.org/v1', 'kind': 'MPIJob', 'metadata': {}, 'spec': {"
+    f"'slotsPerWorker': 4, 'mpiReplicaSpecs': {{'Launcher': {{'template': {POD % ''}}}, "
+    "'Worker': {'replicas': 2, 'template': "
+    + POD % "'resources': {'limits': {'nvidia.com/gpu': 4}}"
+    + "}}}}"
+)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        MPI + "num_nodes=2, gpus_per_node=4)",
+        MPI + "num_nodes=2, gpus_per_node=4, nproc_per_node='4')",
+        MPI + "replicas={'Launcher': 1, 'Worker': {'replicas': 2, 'gpus_per_node': 4}}, "
+        "nproc_per_node='4')",
+        f"kubeflow_job(manifest={WHOLE})",
+    ],
+)
+def test_an_mpijob_keeps_the_processes_that_its_command_starts(package, body):
+    (task,) = known_tasks(package(body), {})
+    job = job_of(changed(task))
+    assert job["spec"]["slotsPerWorker"] == 4
+    for role in job["spec"]["mpiReplicaSpecs"].values():
+        (container,) = role["template"]["spec"]["containers"]
+        assert "nvidia.com/gpu" not in container.get("resources", {}).get("limits", {})
+    (line,) = changes([task])
+    assert line == "task kubeflow-job trains on the CPU, without its 4 GPUs a node."
 
 
 def test_what_asks_for_no_gpus_stays_as_it_is(package):
