@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from kfp_pytorch.launcher.inputs import environment
 from kfp_pytorch.launcher.inputs.scheduling import named
 from kfp_pytorch.launcher.inputs.scheduling.demands import Demands, Pods
 from kfp_pytorch.launcher.jobs.kubeflowjob.inputs import KubeflowJobInputs, Role
@@ -16,6 +17,12 @@ from kfp_pytorch.launcher.jobs.pods.metadata import metadata
 from kfp_pytorch.launcher.jobs.trainingoperator.inputs import (
     check_patch,
     run_policy,
+)
+
+# What the operator sets for Open MPI 4, by the names that version 5 reads in their place.
+_OPEN_MPI_5 = (
+    environment.variable("PRTE_MCA_plm_ssh_agent", "/etc/mpi/kubexec.sh"),
+    environment.variable("PRTE_MCA_prte_default_hostfile", "/etc/mpi/hostfile"),
 )
 
 
@@ -92,7 +99,8 @@ def _of_role(inputs: KubeflowJobInputs, name: str, role: Role) -> KubeflowJobInp
     if inputs.kind == "MPIJob" and name == "Launcher":
         # It only starts the others, under an account of the operator's that may do so.
         task = replace(given.task_config, resources={})
-        given = replace(given, task_config=task, cpu="", memory="", service_account="")
+        env = environment.merged(given.env, _OPEN_MPI_5)
+        given = replace(given, task_config=task, cpu="", memory="", service_account="", env=env)
     elif inputs.kind == "MPIJob":
         # The operator then has it wait for what the launcher starts in it.
         given = replace(given, command=(), args=())

@@ -86,6 +86,13 @@ def test_a_lone_xgboost_job_is_a_master() -> None:
     assert list(replicas(build(kind="XGBoostJob"))) == ["Master"]
 
 
+def test_what_open_mpi_5_reads_is_the_inputs_own_where_it_sets_it() -> None:
+    made = build(kind="MPIJob", num_nodes=2, env={"PRTE_MCA_plm_ssh_agent": "mine"})
+    env = {each["name"]: each["value"] for each in container(made, "Launcher")["env"]}
+    assert env["PRTE_MCA_plm_ssh_agent"] == "mine"
+    assert env["PRTE_MCA_prte_default_hostfile"] == "/etc/mpi/hostfile"
+
+
 def test_an_mpi_launcher_starts_and_its_workers_wait() -> None:
     made = build(kind="MPIJob", **TYPED["MPIJob"])
     launcher, worker = container(made, "Launcher"), container(made, "Worker")
