@@ -17,6 +17,7 @@ import yaml
 from click.testing import CliRunner
 from harness.command import left_of
 from harness.kfp_api.server import KfpServer
+from harness.mpi import needs_mpi
 
 import kfp_pytorch
 from kfp_pytorch.cli import main
@@ -201,6 +202,18 @@ def test_a_job_goes_on_from_the_folder_of_the_one_before(
     ran = cluster.run(f"{tmp_path / 'chain.py'}:train_on", image=training_image)
     assert ran.code == 0, ran.stderr
     assert re.search(r"master-0 \| .* going on from \S+/first-\w+/checkpoints", ran.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.local_cluster
+@needs_mpi
+def test_the_mpijob_of_the_page_on_local_runs_runs(cluster, tmp_path: Path) -> None:
+    (pipeline,) = shown("MPIJobs", "docs/local.md")
+    (tmp_path / "example.py").write_text(pipeline)
+    ran = cluster.run(f"{tmp_path / 'example.py'}:by_mpi")
+    assert ran.code == 0, ran.stderr
+    for rank in range(4):
+        assert f"rank {rank} of 4 adds up to 6" in ran.stderr
 
 
 @pytest.mark.parametrize("name", ["on_triton", "language_models", "own_servers"])

