@@ -21,7 +21,8 @@ SHARING = {
     ),
     "predicting": (
         *("serving/test_export", "serving/test_grpc", "serving/test_images"),
-        *("serving/test_predictor", "serving/test_server"),
+        *("serving/test_predictor", "serving/test_reading", "serving/test_server"),
+        *("serving/test_threads", "serving/test_tuning"),
     ),
 }
 SCOPES = {f"tests/{name}.py": scope for scope, names in SHARING.items() for name in names}

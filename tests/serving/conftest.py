@@ -73,6 +73,7 @@ def _write_export() -> Callable[..., Path]:
     return write_export
 
 
+# One worker gets the files with fast tests of it and of `server`: harness/scheduling.py lists them.
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_export(tmp_path_factory.mktemp("model") / "export")
