@@ -40,8 +40,8 @@ def variables(pod: Object, base: Mapping[str, str], own: Mapping[str, str]) -> d
 
     `base`: what every container has. `own`: what this one declares.
     """
-    folder = programs.mpi_folder()
-    if not mpi.is_pod(pod) or folder is None:
+    folder = programs.mpi_folder() if mpi.is_pod(pod) else None
+    if folder is None:
         return {}
     found = {
         "PATH": os.pathsep.join([base["PATH"], str(folder)]),
