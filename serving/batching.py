@@ -8,6 +8,7 @@ was answered together asks again together, and several small batches cost more t
 from __future__ import annotations
 
 import asyncio
+import bisect
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +36,8 @@ class _Waiting:
     top: int
     answer: asyncio.Future[Answers]
     since: float
-    is_first: bool  # of its request's parts
+    part: int  # its number among its request's parts
+    turn: int  # its place in the queue
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -78,6 +80,7 @@ class Batcher:
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="model")
         self._queue: list[_Waiting] = []
         self._bytes = 0
+        self._batches = 0  # that were started
         # When a batch was last done, how many requests there were then, and how long more wait.
         self._done = 0.0
         self._expected = 0
@@ -103,7 +106,7 @@ class Batcher:
         size = sum(piece.nbytes for piece in pieces)
         if len(self._queue) >= self._max_waiting or self._bytes + size > self._max_bytes:
             raise Overloaded(f"{len(self._queue)} requests wait for the model")
-        entries = [self._add(piece, top, index == 0) for index, piece in enumerate(pieces)]
+        entries = [self._add(piece, top, part) for part, piece in enumerate(pieces)]
         try:
             async with asyncio.timeout_at(deadline):
                 found = [await entry.answer for entry in entries]
@@ -113,10 +116,12 @@ class Batcher:
             self._forget(entries)
         return found[0] if len(found) == 1 else _joined(found)
 
-    def _add(self, rows: Array, top: int, is_first: bool) -> _Waiting:
+    def _add(self, rows: Array, top: int, part: int) -> _Waiting:
         loop = asyncio.get_running_loop()
-        entry = _Waiting(rows, top, loop.create_future(), loop.time(), is_first)
-        self._queue.append(entry)
+        # A part counts as if it had come so many batches later: other requests get in between.
+        turn = self._batches + part
+        entry = _Waiting(rows, top, loop.create_future(), loop.time(), part, turn)
+        bisect.insort(self._queue, entry, key=lambda waiting: waiting.turn)
         self._bytes += rows.nbytes
         may_start = self._free > 0 and self._start_time(self._queue) <= loop.time()
         if self._timer is not None and may_start:
@@ -154,6 +159,7 @@ class Batcher:
             self._queue = [entry for entry in self._queue if id(entry) not in taken]
             self._bytes -= sum(entry.rows.nbytes for entry in batch)
             self._free -= 1
+            self._batches += 1
             self._threads.submit(self._compute, batch, loop)
 
     def _start_time(self, batch: Sequence[_Waiting]) -> float:
@@ -165,7 +171,7 @@ class Batcher:
         return max(since + self._delay, max(since, self._done) + gather)
 
     def _next_batch(self) -> list[_Waiting]:
-        """The oldest request, and those of its kind that fit into a batch with it."""
+        """What has its turn, and those of its kind that fit into a batch with it."""
         kind, batch, rows = self._queue[0].kind, list[_Waiting](), 0
         for entry in self._queue:
             if entry.kind == kind and rows + len(entry.rows) <= self._max_batch:
@@ -191,7 +197,7 @@ class Batcher:
     def _finish(self, batch: list[_Waiting], found: list[Answers | Exception], took: float) -> None:
         self._free += 1
         self._done = asyncio.get_running_loop().time()
-        self._expected = sum(entry.is_first for entry in chain(batch, self._queue))
+        self._expected = sum(entry.part == 0 for entry in chain(batch, self._queue))
         self._gather = min(GATHER_BATCHES * took, GATHER_SECONDS)
         for entry, answer in zip(batch, found, strict=True):
             if entry.answer.done():

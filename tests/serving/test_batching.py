@@ -132,6 +132,49 @@ def test_a_batch_has_at_most_so_many_rows_and_a_large_request_is_cut() -> None:
     assert max(sum(batch) for batch in model.batches) <= 3
 
 
+def test_a_request_that_comes_while_parts_of_a_large_one_wait_is_answered_between_them() -> None:
+    async def story() -> tuple[Doubles, bool]:
+        model = Doubles()
+        queue = batcher(model)
+        first = await while_busy(model, queue)
+        before: list[bool] = []
+        large = asyncio.ensure_future(queue.answer(rows(*range(32)), 1, FAR))
+        await asyncio.sleep(0)
+        small = asyncio.ensure_future(queue.answer(rows(1), 1, FAR))
+        small.add_done_callback(lambda _: before.append(large.done()))
+        model.may_answer.set()
+        answers = (await large).output.ravel().tolist()
+        assert answers == [2 * value for value in range(32)]
+        await asyncio.gather(first, small)
+        return model, before[0]
+
+    model, was_last = asyncio.run(story())
+    assert model.batches == [[1], [8], [1], [8], [8], [8]]
+    assert not was_last
+
+
+def test_a_large_request_gets_on_while_small_ones_never_cease() -> None:
+    async def story() -> list[list[int]]:
+        model = Doubles()
+        queue = batcher(model)
+        first = await while_busy(model, queue)
+        large = asyncio.ensure_future(queue.answer(rows(*range(24)), 1, FAR))
+        model.may_answer.set()
+
+        async def client() -> None:
+            while not large.done():
+                await queue.answer(rows(1), 1, FAR)
+
+        await asyncio.gather(first, large, *(client() for _ in range(4)))
+        return model.batches
+
+    # Of two batches at least one is a part of it.
+    batches = asyncio.run(story())
+    last = max(i for i, batch in enumerate(batches) if batch == [8])
+    assert batches.count([8]) == 3
+    assert last <= 8
+
+
 def test_requests_of_another_shape_or_type_are_not_in_one_batch() -> None:
     model = Doubles()
     wide = [np.ones((2, 5), dtype=np.float32)]
