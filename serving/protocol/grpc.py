@@ -70,9 +70,9 @@ def server(service: Service, address: str) -> aio.Server:
     servicer = Servicer(service)
     name = messages.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
     calls = {call.__name__: _handler(call) for call in servicer.calls}
-    # Each registered one is waited for on its own, which takes time: only the one that is frequent.
-    made.add_registered_method_handlers(name, {"ModelInfer": _handler(servicer.ModelInfer)})
     made.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, calls),))
+    # Each registered one is waited for on its own, which takes time: only the one that is frequent.
+    made.add_registered_method_handlers(name, {"ModelInfer": calls["ModelInfer"]})
     try:
         made.add_insecure_port(address)
     except RuntimeError as error:
@@ -131,6 +131,7 @@ class Servicer:
             self.ModelReady,
             self.ServerMetadata,
             self.ModelMetadata,
+            self.ModelInfer,
         )
 
     async def ServerLive(self, requests: Any, context: Any) -> Any:  # noqa: ARG002, N802
